@@ -1,0 +1,53 @@
+# `make run` and `make test` are all a newcomer needs; both set up `.venv` first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+LISTEN ?= 127.0.0.1:9092
+DATA ?= ./data
+PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help run setup test check lint format compat bench lock clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+run: $(STAMP) ## start a broker on 127.0.0.1:9092 with its data in ./data
+	@$(BIN)/ottla serve --data $(DATA) --listen $(LISTEN) --hints
+
+setup: $(STAMP) ## only the set-up: .venv with the package and all that tests need
+
+$(STAMP): pyproject.toml requirements.lock tools/setup.sh
+	@tools/setup.sh "$(PYTHON)" "$(VENV)"
+	@touch $(STAMP)
+
+test: $(STAMP) ## every test
+	$(PYTEST) -n 2 --dist loadgroup
+
+lint: $(STAMP) ## style, types, layering
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test ## lint, then every test: what CI runs
+
+format: $(STAMP) ## let ruff lay out the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+compat: $(STAMP) ## clients from other registries: Java 4.x and Apache's dump tool
+	$(PYTEST) compat -m compat
+
+bench: $(STAMP) ## Ottla beside Kafka, NATS and RabbitMQ on this machine; prints ratios
+	@tools/setup_bench.sh "$(VENV)"
+	$(BIN)/python -m bench
+
+lock: $(STAMP) ## choose versions anew and write them to requirements.lock
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --no-header --no-emit-index-url --no-emit-find-links \
+	  --generate-hashes --universal --group dev pyproject.toml -o requirements.lock --upgrade
+
+clean: ## remove what make made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build

@@ -1,0 +1,1 @@
+"""How to ask a broker something."""

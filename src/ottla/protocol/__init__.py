@@ -1,0 +1,1 @@
+"""What bytes on the wire mean."""

@@ -1,0 +1,1 @@
+"""What bytes in a partition mean."""

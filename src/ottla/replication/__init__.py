@@ -1,0 +1,1 @@
+"""What a partition promises its readers and writers."""

@@ -1,0 +1,1 @@
+"""Fakes, never mocks: small real implementations for tests."""
