@@ -1,0 +1,404 @@
+"""Settings: parsed once, then true. Names at the edge are Kafka's; an unknown one is an error.
+
+Every setting is one dataclass field that carries its own name, kind and documentation, so the
+classes below are also the table that `ottla config list` prints and DescribeConfigs answers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from ottla.errors import InvalidConfig
+
+MINUTE_MS: Final = 60_000
+DAY_MS: Final = 24 * 60 * MINUTE_MS
+MIB: Final = 1 << 20
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+
+
+class Kind(StrEnum):
+    """What a value looks like; the names are those of Kafka's ConfigType."""
+
+    BOOLEAN = "boolean"
+    STRING = "string"
+    INT = "int"
+    LONG = "long"
+    LIST = "list"
+
+
+class Durability(StrEnum):
+    """What has happened to a record before its producer is answered."""
+
+    FSYNC = "fsync"
+    REPLICATED = "replicated"
+
+
+class TimestampType(StrEnum):
+    """Whose clock a record's timestamp comes from."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: how a setting is called, read and explained."""
+
+    name: str
+    kind: Kind
+    doc: str
+    allowed: str
+    parse: Callable[[str], Any]
+    broker_name: str | None = None  # a topic setting's default can be set under this name
+
+
+def _integer(kind: Kind, low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"must lie between {low} and {high}")
+        return value
+
+    return parse
+
+
+def _boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in {"true", "false"}:
+        raise ValueError("must be true or false")
+    return word == "true"
+
+
+def _one_of(choices: tuple[str, ...], make: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        if text.strip() not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return make(text.strip())
+
+    return parse
+
+
+def number(
+    name: str, default: int, doc: str, *, low: int = 0, high: int = INT64_MAX, broker: str = ""
+) -> Any:
+    """A field that holds a whole number."""
+    kind = Kind.INT if high <= INT32_MAX else Kind.LONG
+    allowed = f"{low} or more" if high in {INT32_MAX, INT64_MAX} else f"{low} to {high}"
+    row = Setting(name, kind, doc, allowed, _integer(kind, low, high), broker or None)
+    return field(default=default, metadata={"setting": row})
+
+
+def flag(name: str, default: bool, doc: str, *, broker: str = "") -> Any:
+    """A field that holds true or false."""
+    row = Setting(name, Kind.BOOLEAN, doc, "true, false", _boolean, broker or None)
+    return field(default=default, metadata={"setting": row})
+
+
+def choice(
+    name: str,
+    default: str,
+    choices: tuple[str, ...],
+    doc: str,
+    *,
+    make: Callable[[str], Any] = str,
+    kind: Kind = Kind.STRING,
+    broker: str = "",
+) -> Any:
+    """A field that holds one of a few words."""
+    row = Setting(name, kind, doc, ", ".join(choices), _one_of(choices, make), broker or None)
+    return field(default=make(default), metadata={"setting": row})
+
+
+def settings_of(config: "type[TopicConfig | BrokerConfig]") -> Iterator[tuple[str, Setting]]:
+    """Field name and row of every setting that a configuration class has."""
+    for item in fields(config):
+        if "setting" in item.metadata:
+            yield item.name, item.metadata["setting"]
+
+
+def format_value(value: object) -> str:
+    """A setting's value as clients and people read it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def parse_value(row: Setting, text: str) -> Any:
+    """Read one value, or say what is wrong with it."""
+    try:
+        return row.parse(text)
+    except ValueError as problem:
+        raise InvalidConfig(
+            f"{row.name} = {text!r} does not work: allowed is {row.allowed} ({problem})"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """What can be set per topic; the broker's settings of the same meaning are its defaults."""
+
+    cleanup_policy: str = choice(
+        "cleanup.policy",
+        "delete",
+        ("delete",),
+        "What happens to old segments: delete drops them by time and size.",
+        kind=Kind.LIST,
+        broker="log.cleanup.policy",
+    )
+    compression_type: str = choice(
+        "compression.type",
+        "producer",
+        ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "How batches are stored; producer keeps each batch as it was sent.",
+        broker="compression.type",
+    )
+    durability: Durability = choice(
+        "durability",
+        "fsync",
+        ("fsync", "replicated"),
+        "When a produce is acknowledged: fsync once it is on disk, replicated once it is in the"
+        " page cache of the replicas that acks asks for.",
+        make=Durability,
+        broker="log.durability",
+    )
+    index_interval_bytes: int = number(
+        "index.interval.bytes",
+        4096,
+        "How many bytes of log lie between two entries of the offset index.",
+        high=INT32_MAX,
+        broker="log.index.interval.bytes",
+    )
+    max_message_bytes: int = number(
+        "max.message.bytes",
+        MIB + 12,
+        "The largest record batch a producer may send, as compressed by it.",
+        high=INT32_MAX,
+        broker="message.max.bytes",
+    )
+    timestamp_after_max_ms: int = number(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        "How far a CreateTime timestamp may lie in the broker's future.",
+        broker="log.message.timestamp.after.max.ms",
+    )
+    timestamp_before_max_ms: int = number(
+        "message.timestamp.before.max.ms",
+        INT64_MAX,
+        "How far a CreateTime timestamp may lie in the broker's past.",
+        broker="log.message.timestamp.before.max.ms",
+    )
+    timestamp_type: TimestampType = choice(
+        "message.timestamp.type",
+        "CreateTime",
+        ("CreateTime", "LogAppendTime"),
+        "Whether records keep the producer's timestamp or get the broker's on arrival.",
+        make=TimestampType,
+        broker="log.message.timestamp.type",
+    )
+    min_insync_replicas: int = number(
+        "min.insync.replicas",
+        1,
+        "How many replicas must be in sync for acks=all to be accepted.",
+        low=1,
+        high=INT32_MAX,
+        broker="min.insync.replicas",
+    )
+    retention_bytes: int = number(
+        "retention.bytes",
+        -1,
+        "How large a partition may grow before its oldest segments go; -1 is no limit.",
+        low=-1,
+        broker="log.retention.bytes",
+    )
+    retention_ms: int = number(
+        "retention.ms",
+        14 * DAY_MS,
+        "How long records are kept; -1 is for ever. Two weeks by default.",
+        low=-1,
+        broker="log.retention.ms",
+    )
+    segment_bytes: int = number(
+        "segment.bytes",
+        1 << 30,
+        "How large a segment file may grow before the next one begins.",
+        low=1024,
+        high=INT32_MAX,
+        broker="log.segment.bytes",
+    )
+    segment_ms: int = number(
+        "segment.ms",
+        7 * DAY_MS,
+        "How old a segment may grow before the next one begins, even if it is not full.",
+        low=1,
+        broker="log.roll.ms",
+    )
+    unclean_leader_election_enable: bool = flag(
+        "unclean.leader.election.enable",
+        False,
+        "Whether a replica that is not in sync may lead when no other can: availability for"
+        " the price of lost records.",
+        broker="unclean.leader.election.enable",
+    )
+
+    def override(self, raw: Mapping[str, str]) -> Self:
+        """These settings with some replaced, by Kafka's dotted names."""
+        rows = {row.name: (name, row) for name, row in settings_of(type(self))}
+        return replace(self, **_parse_all(raw, rows, "topic"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What can be set for a broker, in its TOML file or with --set."""
+
+    topic: TopicConfig = TopicConfig()
+
+    auto_create_topics: bool = flag(
+        "auto.create.topics.enable",
+        True,
+        "Whether a topic that a client asks for and that does not exist is created.",
+    )
+    connections_max: int = number(
+        "max.connections",
+        20_000,
+        "How many connections the broker keeps; further ones are closed at once.",
+        low=1,
+        high=INT32_MAX,
+    )
+    connections_per_ip_max: int = number(
+        "max.connections.per.ip",
+        10_000,
+        "How many connections one address may have; further ones are closed at once.",
+        low=1,
+        high=INT32_MAX,
+    )
+    default_replication_factor: int = number(
+        "default.replication.factor",
+        1,
+        "Replicas of a topic that is created without saying how many.",
+        low=1,
+        high=32767,
+    )
+    delete_topic: bool = flag(
+        "delete.topic.enable", True, "Whether topics may be deleted by clients."
+    )
+    fetch_bytes_max: int = number(
+        "fetch.max.bytes",
+        55 * MIB,
+        "The largest answer to one fetch, whatever the client asks for.",
+        low=1024,
+        high=INT32_MAX,
+    )
+    fetch_sessions_max: int = number(
+        "max.incremental.fetch.session.cache.slots",
+        1000,
+        "How many incremental fetch sessions are kept; the least used one makes room.",
+        high=INT32_MAX,
+    )
+    fetch_wait_max_ms: int = number(
+        "fetch.max.wait.ms",
+        5 * MINUTE_MS,
+        "The longest a fetch may wait for data, whatever the client asks for.",
+        high=INT32_MAX,
+    )
+    flush_checkpoint_interval_ms: int = number(
+        "log.flush.offset.checkpoint.interval.ms",
+        MINUTE_MS,
+        "How often the point up to which every log is known to be on disk is written down.",
+        low=100,
+        high=INT32_MAX,
+    )
+    idle_ms_max: int = number(
+        "connections.max.idle.ms",
+        10 * MINUTE_MS,
+        "How long a connection may be silent before it is closed.",
+        low=100,
+    )
+    inflight_bytes_max: int = number(
+        "queued.max.request.bytes",
+        128 * MIB,
+        "How many bytes of unanswered requests the broker holds; beyond, it stops reading.",
+        low=MIB,
+    )
+    partitions_default: int = number(
+        "num.partitions",
+        1,
+        "Partitions of a topic that is created without saying how many.",
+        low=1,
+        high=INT32_MAX,
+    )
+    partitions_max: int = number(
+        "max.partitions",
+        100_000,
+        "How many partitions the whole cluster may have.",
+        low=1,
+        high=INT32_MAX,
+    )
+    producer_expiry_ms: int = number(
+        "producer.id.expiration.ms",
+        DAY_MS,
+        "How long an idempotent producer that went silent is remembered.",
+        low=1,
+        high=INT32_MAX,
+    )
+    request_bytes_max: int = number(
+        "socket.request.max.bytes",
+        100 * MIB,
+        "The largest request the broker reads; a larger one closes the connection.",
+        low=1024,
+        high=INT32_MAX,
+    )
+    request_ms_max: int = number(
+        "request.read.timeout.ms",
+        30_000,
+        "How long a request may take to arrive once its first byte has.",
+        low=100,
+        high=INT32_MAX,
+    )
+    retention_check_ms: int = number(
+        "log.retention.check.interval.ms",
+        5 * MINUTE_MS,
+        "How often the broker looks for segments whose time is over.",
+        low=10,
+    )
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, str]) -> Self:
+        """Read dotted names; topic defaults are known by their broker names."""
+        own = {row.name: (name, row) for name, row in settings_of(cls)}
+        topic = {
+            row.broker_name: (name, row)
+            for name, row in settings_of(TopicConfig)
+            if row.broker_name is not None
+        }
+        known_topic = {name: value for name, value in raw.items() if name in topic}
+        known_own = {name: value for name, value in raw.items() if name not in topic}
+        return cls(
+            topic=replace(TopicConfig(), **_parse_all(known_topic, topic, "broker")),
+            **_parse_all(known_own, own, "broker"),
+        )
+
+
+def _parse_all(
+    raw: Mapping[str, str], rows: Mapping[str, tuple[str, Setting]], scope: str
+) -> dict[str, Any]:
+    if unknown := sorted(raw.keys() - rows.keys()):
+        raise InvalidConfig(
+            f"unknown {scope} setting{'s' if len(unknown) > 1 else ''}: {', '.join(unknown)};"
+            " `ottla config list` shows the known ones"
+        )
+    return {rows[name][0]: parse_value(rows[name][1], text) for name, text in raw.items()}
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A TOML document as dotted names and texts: nested tables and quoted names both work."""
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        elif isinstance(value, list):
+            flat[prefix + key] = ",".join(map(str, value))
+        else:
+            flat[prefix + key] = format_value(value)
+    return flat
