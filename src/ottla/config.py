@@ -366,7 +366,11 @@ class BrokerConfig:
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> Self:
         """Read dotted names; topic defaults are known by their broker names."""
-        own = {row.name: (name, row) for name, row in settings_of(cls)}
+        return cls().override(raw)
+
+    def override(self, raw: Mapping[str, str]) -> Self:
+        """These settings with some replaced, by dotted names."""
+        own = {row.name: (name, row) for name, row in settings_of(type(self))}
         topic = {
             row.broker_name: (name, row)
             for name, row in settings_of(TopicConfig)
@@ -374,8 +378,9 @@ class BrokerConfig:
         }
         known_topic = {name: value for name, value in raw.items() if name in topic}
         known_own = {name: value for name, value in raw.items() if name not in topic}
-        return cls(
-            topic=replace(TopicConfig(), **_parse_all(known_topic, topic, "broker")),
+        return replace(
+            self,
+            topic=replace(self.topic, **_parse_all(known_topic, topic, "broker")),
             **_parse_all(known_own, own, "broker"),
         )
 

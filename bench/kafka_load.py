@@ -1,0 +1,154 @@
+"""Load in Kafka's protocol: one piece of code and one set of settings for Ottla and Kafka."""
+
+import socket
+import time
+from contextlib import AbstractContextManager
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.load import (
+    Generators,
+    Job,
+    Latency,
+    LoadFailed,
+    Throughput,
+    Wire,
+    latency,
+    run_generator,
+    running_generator,
+    throughput,
+)
+from bench.produce_request import api_versions_request, error_code_at, one_record_request
+from bench.sockets import HOST, dial, receive_frame
+
+RETRY_S: Final = 0.002
+ADMIN_TIMEOUT_S: Final = 10.0
+
+# librdkafka's own defaults are the other profile; nothing is set there.
+TUNED_PRODUCER: Final = (
+    "acks=1",
+    "linger.ms=5",
+    "batch.size=1000000",
+    "batch.num.messages=100000",
+    "queue.buffering.max.messages=1000000",
+)
+TUNED_CONSUMER: Final = (
+    "fetch.queue.backoff.ms=1",
+    "queued.min.messages=1000000",
+)
+NO_DELAY_PRODUCER: Final = ("acks=1", "linger.ms=0")
+
+
+class KafkaLoad:
+    """A broker on a loopback port; the settings are what its topics get for either durability."""
+
+    tunable = True
+
+    def __init__(
+        self,
+        port: int,
+        generators: Generators,
+        page_cache_settings: dict[str, str],
+        fsync_settings: dict[str, str],
+    ) -> None:
+        self.port = port
+        self.generators = generators
+        self.page_cache_settings = page_cache_settings
+        self.fsync_settings = fsync_settings
+        self.address = f"{HOST}:{port}"
+
+    def create(self, topic: str, *, fsync: bool = False) -> None:
+        settings = self.fsync_settings if fsync else self.page_cache_settings
+        wanted = NewTopic(topic, num_partitions=1, replication_factor=1, config=settings)
+        admin = self._admin()
+        deadline_s = time.monotonic() + 3 * ADMIN_TIMEOUT_S
+        while True:
+            try:
+                admin.create_topics([wanted])[topic].result(ADMIN_TIMEOUT_S)
+                return
+            except KafkaException as problem:  # a broker that has just started may not be placed yet
+                if time.monotonic() > deadline_s:
+                    raise LoadFailed(f"cannot create {topic}: {problem}") from None
+                time.sleep(0.1)
+
+    def delete(self, topic: str) -> None:
+        admin = self._admin()
+        try:
+            admin.delete_topics([topic])[topic].result(ADMIN_TIMEOUT_S)
+        except KafkaException as problem:
+            raise LoadFailed(f"cannot delete {topic}: {problem}") from None
+
+    def produce(self, topic: str, job: Job) -> Throughput:
+        return throughput(run_generator(self._produce_command(topic, job), seconds=job.seconds))
+
+    def producing(self, topic: str, job: Job) -> AbstractContextManager[None]:
+        return running_generator(self._produce_command(topic, job))
+
+    def consume(self, topic: str, job: Job) -> Throughput:
+        settings = TUNED_CONSUMER if job.tuned else ()
+        command = (
+            *self.generators.rdkafka,
+            *("consume", self.address, topic, job.count, job.seconds),
+            *settings,
+        )
+        return throughput(run_generator(command, seconds=job.seconds))
+
+    def latency(self, topic: str, rate: int, job: Job) -> Latency:
+        command = (
+            *self.generators.rdkafka,
+            *("latency", self.address, topic, job.size_bytes, rate, job.seconds),
+            *NO_DELAY_PRODUCER,
+        )
+        return latency(run_generator(command, seconds=job.seconds))
+
+    def request(self, topic: str, connections: int, job: Job) -> Throughput:
+        unit = one_record_request(topic, bytes(job.size_bytes), acks=1)
+        wires = [Wire(self.connect(), unit) for _ in range(connections)]
+        command = (
+            *self.generators.wire,
+            *("flood", "kafka", job.seconds, job.count, 1, 1, error_code_at(topic)),
+        )
+        try:
+            return throughput(run_generator(command, seconds=job.seconds, wires=wires))
+        finally:
+            for wire in wires:
+                wire.connection.close()
+
+    def connect(self) -> socket.socket:
+        connection = dial(self.port)
+        try:
+            connection.sendall(api_versions_request())
+            receive_frame(connection)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def first_ack(self, topic: str, deadline_s: float) -> None:
+        """Raw requests: librdkafka's own back-off would be part of the figure."""
+        request = one_record_request(topic, b"first", acks=1)
+        code_at = error_code_at(topic)
+        while time.monotonic() < deadline_s:
+            try:
+                with dial(self.port) as connection:
+                    connection.sendall(request)
+                    answer = receive_frame(connection)
+            except OSError:
+                answer = b""
+            if len(answer) > code_at and answer[code_at : code_at + 2] == b"\0\0":
+                return
+            time.sleep(RETRY_S)
+        raise LoadFailed("no message was acknowledged in time")
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 3})
+
+    def _produce_command(self, topic: str, job: Job) -> tuple[str | int | float, ...]:
+        settings = TUNED_PRODUCER if job.tuned else ()
+        return (
+            *self.generators.rdkafka,
+            *("produce", self.address, topic, job.size_bytes, job.count, job.seconds),
+            *settings,
+        )

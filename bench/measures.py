@@ -1,0 +1,103 @@
+"""What is measured: metrics, rows that measure them, and how much effort a run makes."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.load import Load
+from bench.servers import Running, Server
+
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One line of the table."""
+
+    name: str
+    title: str
+    unit: str
+    higher_is_better: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much work one measurement is; `quick` looks at correctness, not at figures."""
+
+    rounds: int
+    small_messages: int  # of 100 B
+    large_messages: int  # of 1 KB
+    produce_s: float
+    consume_s: float
+    latency_s: float
+    request_s: float
+    warm_up_s: float
+    settle_s: float
+    memory_s: float
+    idle_connections: int
+
+
+FULL = Effort(
+    rounds=5,
+    small_messages=4_000_000,
+    large_messages=1_000_000,
+    produce_s=4.0,
+    consume_s=4.0,
+    latency_s=4.0,
+    request_s=3.0,
+    warm_up_s=6.0,
+    settle_s=2.0,
+    memory_s=60.0,
+    idle_connections=2_000,
+)
+QUICK = Effort(
+    rounds=1,
+    small_messages=500_000,
+    large_messages=200_000,
+    produce_s=1.5,
+    consume_s=1.5,
+    latency_s=2.0,
+    request_s=1.0,
+    warm_up_s=1.0,
+    settle_s=0.5,
+    memory_s=10.0,
+    idle_connections=2_000,
+)
+
+Samples = Iterator[tuple[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRow:
+    """Measured on servers that stay up, warm, for the whole run. Yields metric and value."""
+
+    name: str
+    metrics: tuple[Metric, ...]
+    measure: Callable[[Running, Effort], Samples]
+
+
+@dataclass(frozen=True, slots=True)
+class FreshRow:
+    """Measured on servers that it starts itself, in a directory of its own."""
+
+    name: str
+    metrics: tuple[Metric, ...]
+    measure: Callable[[Server, Effort, Path], Samples]
+
+
+Row = SharedRow | FreshRow
+
+_topic_numbers = itertools.count(1)
+
+
+@contextmanager
+def new_topic(load: Load, *, fsync: bool = False) -> Iterator[str]:
+    """A topic for one measurement; deleted afterwards so that the disk does not fill."""
+    name = f"bench-{next(_topic_numbers)}"
+    load.create(name, fsync=fsync)
+    try:
+        yield name
+    finally:
+        load.delete(name)

@@ -1,0 +1,14 @@
+"""The rows, in the order in which they run and are printed."""
+
+from bench.measures import Metric, Row
+from bench.rows import durability, latency, memory, requests, start, throughput
+
+ROWS: tuple[Row, ...] = (
+    throughput.ROW,
+    requests.ROW,
+    latency.ROW,
+    start.ROW,
+    memory.ROW,
+    durability.ROW,
+)
+METRICS: tuple[Metric, ...] = tuple(metric for row in ROWS for metric in row.metrics)

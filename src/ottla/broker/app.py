@@ -1,0 +1,297 @@
+"""A broker, from options to serving and back: everything is built here, and only here."""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ottla.broker import background
+from ottla.broker.background import Chore
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.environment import Environment
+from ottla.broker.handlers.cluster import DescribeCluster, DescribeLogDirs, DescribeQuorum
+from ottla.broker.handlers.configs import (
+    AlterConfigs,
+    DescribeConfigs,
+    IncrementalAlterConfigs,
+    ListConfigResources,
+)
+from ottla.broker.handlers.fetch import Fetch
+from ottla.broker.handlers.metadata import DescribeTopicPartitions, Metadata
+from ottla.broker.handlers.offsets import ListOffsets, OffsetForLeaderEpoch
+from ottla.broker.handlers.produce import Produce
+from ottla.broker.handlers.producers import DescribeProducers, InitProducerId
+from ottla.broker.handlers.topics import (
+    CreatePartitions,
+    CreateTopics,
+    DeleteRecords,
+    DeleteTopics,
+)
+from ottla.broker.metrics import MetricsPages, collect
+from ottla.broker.routes import Route
+from ottla.broker.server import Server, raise_descriptor_limit
+from ottla.broker.settings import Settings
+from ottla.broker.topic_creation import TopicCreation
+from ottla.cluster.image import BrokerImage, ClusterImage
+from ottla.cluster.state import ClusterState
+from ottla.cluster.store import CoordinationStore
+from ottla.config import BrokerConfig
+from ottla.errors import UsageRefused
+from ottla.model import BrokerId, Endpoint
+from ottla.protocol.api import APIS, ApiKey
+from ottla.replication.replicas import Replicas
+from ottla.storage.log_dir import LogDir
+
+log = logging.getLogger("ottla.broker")
+
+_SWEEP_S: Final = 1.0
+_EXPIRE_S: Final = 0.25
+_COLLECT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What somebody who starts a broker can say."""
+
+    data: Path
+    listen: Endpoint
+    advertise: Endpoint | None = None
+    node_id: BrokerId = BrokerId(0)
+    config: BrokerConfig = field(default_factory=BrokerConfig)
+    metrics: Endpoint | None = None
+    hints: bool = False
+
+
+class Broker:
+    """One running broker; `start` makes one, `stop` ends it and leaves a clean directory."""
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        *,
+        log_dir: LogDir,
+        store: CoordinationStore,
+        state: ClusterState,
+        environment: Environment,
+    ) -> None:
+        """Use `start`."""
+        loop = asyncio.get_running_loop()
+        self._options = options
+        self._loop = loop
+        self._log_dir = log_dir
+        self._store = store
+        self._state = state
+        self.settings = Settings(options.config)
+        self.settings.change(state.image.broker_config)
+        self._failed: asyncio.Future[None] = loop.create_future()
+        self._replicas = Replicas(
+            log_dir,
+            self.settings.topic,
+            environment.clock,
+            broker_id=options.node_id,
+            soon=loop.call_soon,
+        )
+        self._produce = Produce(self._replicas, environment.clock, loop.time)
+        self._fetch = Fetch(self._replicas, self.settings, loop)
+        self._dispatcher = Dispatcher(
+            self._produce, self._fetch, self._routes(), loop, self._note_defect
+        )
+        self._server = Server(loop, self.settings, self._dispatcher.take, self._note_defect)
+        self._pages = MetricsPages(
+            lambda: collect(
+                self._server, self._dispatcher, self._produce, self._fetch, self._replicas
+            ),
+            lambda: self._is_ready and not self._replicas.is_offline,
+        )
+        self._is_ready = False
+        self._background: asyncio.Task[None] | None = None
+        self.address = options.listen
+        self.metrics_address: Endpoint | None = None
+
+    @classmethod
+    async def start(cls, options: ServeOptions, environment: Environment) -> "Broker":
+        """Recover what is on disk, join the cluster, begin to listen."""
+        loop = asyncio.get_running_loop()
+        log_dir = _open_log_dir(options, environment, loop)
+        try:
+            store = await environment.open_store(options.data, environment.clock)
+            try:
+                state = await ClusterState.open(
+                    store, environment.rng, config=options.config, on_lost=_note_store_lost
+                )
+                broker = cls(
+                    options,
+                    log_dir=log_dir,
+                    store=store,
+                    state=state,
+                    environment=environment,
+                )
+                await broker._begin()
+            except BaseException:
+                await store.close()
+                raise
+        except BaseException:
+            log_dir.close()
+            raise
+        return broker
+
+    async def stop(self) -> None:
+        """Drain, flush, leave the cluster, and mark the directory as cleanly closed."""
+        self._is_ready = False
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.wait([self._background])
+        await self._server.close()
+        await self._dispatcher.close()
+        await self._pages.close()
+        await self._replicas.close()
+        await self._state.close()
+        await self._store.close()
+        self._log_dir.close()
+
+    async def wait_failed(self) -> None:
+        """Returns when the broker cannot go on; raises what stopped it."""
+        await asyncio.shield(self._failed)
+
+    async def _begin(self) -> None:
+        self._replicas.open()
+        self._state.subscribe(self._note_image)
+        self.address = await self._server.listen(self._options.listen)
+        advertised = self._options.advertise or self.address
+        await self._state.register(BrokerImage(self._options.node_id, advertised))
+        self._replicas.note_image(self._state.image)
+        await self._replicas.wait_applied(self._state.image.revision)
+        if self._options.metrics is not None:
+            self.metrics_address = await self._pages.listen(self._options.metrics)
+        self._background = self._loop.create_task(background.run(self._chores()))
+        self._background.add_done_callback(self._note_background_over)
+        self._is_ready = True
+
+    def _note_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        if old.broker_config != new.broker_config:
+            self.settings.change(new.broker_config)
+            self._fetch.sessions.slots = self.settings.broker.fetch_sessions_max
+            self._replicas.note_settings()
+        self._replicas.note_image(new)
+
+    def _note_defect(self, problem: BaseException) -> None:
+        """A request made us fail. Its connection is closed; a broken promise ends the broker."""
+        log.error("a request failed", exc_info=problem)
+        if isinstance(problem, AssertionError) and not self._failed.done():
+            self._failed.set_exception(problem)
+
+    def _note_background_over(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and not self._failed.done():
+            self._failed.set_exception(task.exception() or RuntimeError("the chores ended"))
+
+    def _chores(self) -> list[Chore]:
+        def config() -> BrokerConfig:
+            return self.settings.broker
+
+        replicas = self._replicas
+        return [
+            Chore("sweep", lambda: _SWEEP_S, self._server.sweep),
+            Chore("expire", lambda: _EXPIRE_S, self._produce.expire),
+            Chore(
+                "retention", lambda: config().retention_check_ms / 1000, replicas.delete_old_segments
+            ),
+            Chore(
+                "producers",
+                lambda: config().retention_check_ms / 1000,
+                lambda: replicas.expire_producers(config().producer_expiry_ms),
+            ),
+            Chore(
+                "checkpoint",
+                lambda: config().flush_checkpoint_interval_ms / 1000,
+                replicas.checkpoint,
+            ),
+        ]
+
+    def _routes(self) -> list[Route]:
+        state, replicas, settings = self._state, self._replicas, self.settings
+        creation = TopicCreation(state, replicas, settings)
+        answers = {
+            ApiKey.METADATA: Metadata(state, replicas, creation),
+            ApiKey.LIST_OFFSETS: ListOffsets(replicas),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(replicas),
+            ApiKey.INIT_PRODUCER_ID: InitProducerId(state),
+            ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(replicas),
+            ApiKey.CREATE_TOPICS: CreateTopics(creation, settings),
+            ApiKey.DELETE_TOPICS: DeleteTopics(state, replicas, settings),
+            ApiKey.CREATE_PARTITIONS: CreatePartitions(state, replicas, settings),
+            ApiKey.DELETE_RECORDS: DeleteRecords(replicas),
+            ApiKey.DESCRIBE_CONFIGS: DescribeConfigs(state, settings, self._options.node_id),
+            ApiKey.ALTER_CONFIGS: AlterConfigs(state, replicas, settings),
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigs(state, replicas, settings),
+            ApiKey.LIST_CONFIG_RESOURCES: ListConfigResources(state),
+            ApiKey.DESCRIBE_CLUSTER: DescribeCluster(state),
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(state, replicas),
+            ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(replicas),
+            ApiKey.DESCRIBE_QUORUM: DescribeQuorum(state),
+        }
+        return [Route(key, APIS[key].versions, answer) for key, answer in answers.items()]
+
+
+def _note_store_lost(problem: BaseException) -> None:
+    log.warning("the coordination store is out of reach", extra={"reason": problem})
+
+
+def serve(options: ServeOptions) -> int:
+    """Run a broker until SIGTERM or SIGINT; the answer is the process's exit code."""
+    if not __debug__:
+        raise UsageRefused("run without -O: the assertions are part of the broker")
+    import uvloop  # noqa: PLC0415  # only a serving process carries it
+
+    raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(options))
+
+
+async def _serve(options: ServeOptions) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stopped.set)
+    broker = await Broker.start(options, Environment())
+    collector = loop.create_task(_collect_garbage())
+    sys.stdout.write(f"ottla ready on {broker.address}\n")
+    if options.hints:
+        sys.stdout.write(_hints(broker.address))
+    sys.stdout.flush()
+    waits = [loop.create_task(stopped.wait()), loop.create_task(broker.wait_failed())]
+    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in (*pending, collector):
+        task.cancel()
+    log.info("stopping", extra={"address": broker.address})
+    await broker.stop()
+    failure = waits[1].exception() if waits[1] in done else None
+    if failure is not None:
+        log.critical("stopped by a defect", exc_info=failure)
+        return 1
+    return 0
+
+
+async def _collect_garbage() -> None:
+    """Look for cycles at a time of our choosing: the collector's own choice shows in the p99.9."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    while True:
+        await asyncio.sleep(_COLLECT_S)
+        gc.collect()
+
+
+def _hints(address: Endpoint) -> str:
+    return f"""
+Try it from another terminal:
+
+  echo 'hello, Ottla' | .venv/bin/ottla --broker {address} produce greetings
+  .venv/bin/ottla --broker {address} consume greetings --from beginning
+  .venv/bin/ottla --broker {address} topic describe greetings
+
+Any Kafka client works too: bootstrap.servers={address}. Ctrl-C stops the broker.
+"""

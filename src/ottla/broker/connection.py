@@ -1,0 +1,323 @@
+"""One client's connection: bytes in, whole frames to the dispatcher, answers out in order."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.answers import Answer, Parts, Pending
+from ottla.broker.writer import SocketWriter, TransportWriter, Writer
+from ottla.errors import ProtocolViolation
+
+if TYPE_CHECKING:
+    from ottla.broker.server import Server
+
+_SIZE: Final = Struct(">i")
+_FRAME_BYTES_MIN: Final = 8  # api key, version and correlation id
+_BIG_FRAME_BYTES: Final = 64 * 1024  # after one of these, others get the loop
+_ANSWER_BYTES_MAX: Final = 1 << 20  # unsent answers; beyond, the client must read before it asks
+_PENDING_MAX: Final = 256  # unanswered produce requests; beyond, reading stops
+_FIRST_BUFFER_BYTES: Final = 4096
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads into one buffer that all connections share; only an unfinished frame gets its own.
+
+    Memory is given to a frame as its bytes arrive, never because a client announced a size.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_buffer",
+        "_filled",
+        "_order",
+        "_paused",
+        "_resuming",
+        "_server",
+        "_size",
+        "_transport",
+        "_writer",
+        "active_s",
+        "begun_s",
+        "peer",
+    )
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._writer: Writer | None = None
+        self._buffer: bytearray | None = None  # an unfinished frame, with its length prefix
+        self._filled = 0
+        self._size = 0  # of the unfinished frame, with its prefix; 4 until that is known
+        self._backlog: bytearray | None = None  # frames that must wait for their turn
+        self._order: deque[Pending | Parts] | None = None
+        self._paused = False
+        self._resuming = False
+        self.peer = ""
+        self.active_s = 0.0
+        self.begun_s = 0.0  # when the unfinished frame began; 0 when there is none
+
+    # What the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "pause_reading")
+        self._transport = transport  # type: ignore[assignment]  # uvloop's is not a subclass
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if peer else ""
+        self.active_s = self._server.loop.time()
+        if not self._server.admit(self):
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None and transport.get_extra_info("sslcontext") is None:
+            self._writer = SocketWriter(self._server.loop, sock.fileno(), self._note_drained)
+        else:
+            self._writer = TransportWriter(transport)  # type: ignore[arg-type]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._buffer is None:
+            return self._server.shared_view
+        return memoryview(self._buffer)[self._filled : self._size]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.active_s = self._server.loop.time()
+        self._guarded(self._take_bytes, nbytes)
+
+    def _take_bytes(self, nbytes: int) -> None:
+        if self._buffer is None:
+            self._take_frames(self._server.shared_view[:nbytes])
+        else:
+            self._filled += nbytes
+            if self._filled == min(len(self._buffer), self._size):
+                self._continue_frame()
+        self._flush()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._release()
+        self._server.forget(self)
+
+    # What the server calls
+
+    def close(self) -> None:
+        """End the connection now; answers that are not sent yet are dropped."""
+        self._release()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is being answered and nothing is left to send."""
+        return not self._order and (self._writer is None or self._writer.queued_bytes == 0)
+
+    def flush_answers(self) -> None:
+        """Send the answers whose turn has come; then go on with requests that had to wait."""
+        if self._writer is not None:
+            self._guarded(self._send_and_go_on)
+
+    def _send_and_go_on(self) -> None:
+        self._flush()
+        self._go_on()
+
+    def _guarded(self, work: Callable[..., None], *arguments: int) -> None:
+        """Whatever goes wrong in here ends this connection and no other."""
+        try:
+            work(*arguments)
+        except ProtocolViolation as violation:
+            self._server.note_violation(self.peer, str(violation))
+            self.close()
+        except OSError:
+            self.close()  # the peer has gone
+        except Exception as problem:
+            self.close()
+            self._server.note_defect(problem)
+
+    # Frames
+
+    def _take_frames(self, view: memoryview) -> None:
+        """Dispatch every whole frame in `view`; keep the rest."""
+        position, end = 0, len(view)
+        is_big = False
+        while end - position >= 4:
+            (size,) = _SIZE.unpack_from(view, position)
+            self._check_size(size)
+            frame_end = position + 4 + size
+            if frame_end > end:
+                break
+            if self._must_wait():
+                self._hold(view[position:end])
+                return
+            self._dispatch(view[position + 4 : frame_end])
+            is_big = is_big or size >= _BIG_FRAME_BYTES
+            position = frame_end
+        if position < end:
+            self._begin_frame(view[position:end])
+        if is_big:
+            self._yield_loop()
+
+    def _check_size(self, size: int) -> None:
+        if not _FRAME_BYTES_MIN <= size <= self._server.settings.broker.request_bytes_max:
+            raise ProtocolViolation(f"a frame of {size} bytes")
+
+    def _begin_frame(self, head: memoryview) -> None:
+        self.begun_s = self.active_s
+        self._filled = len(head)
+        self._size = 4 + _SIZE.unpack_from(head)[0] if len(head) >= 4 else 4
+        self._buffer = bytearray(0)
+        self._grow(head)
+
+    def _continue_frame(self) -> None:
+        """The unfinished frame's buffer is full: it is whole, or needs more room."""
+        assert self._buffer is not None
+        if self._size == 4:
+            (size,) = _SIZE.unpack_from(self._buffer)
+            self._check_size(size)
+            self._size = 4 + size
+        if self._filled < self._size:
+            self._grow(memoryview(self._buffer)[: self._filled])
+            return
+        buffer, size = self._buffer, self._size
+        self._drop_buffer()
+        self._take_frames(memoryview(buffer)[:size])
+        self._server.buffers.give_back(buffer)
+
+    def _grow(self, head: memoryview) -> None:
+        """Room for four times of what has arrived, so that a slow sender holds little."""
+        assert self._buffer is not None
+        room = min(self._size, max(_FIRST_BUFFER_BYTES, 4 * self._filled))
+        grown = self._server.buffers.take(room)
+        grown[: len(head)] = head
+        self._server.note_buffered(len(grown) - len(self._buffer))
+        self._buffer = grown
+        if self._server.is_over_budget:
+            self._server.wait_for_budget(self)
+            self._pause()
+
+    def _drop_buffer(self) -> None:
+        if self._buffer is not None:
+            self._server.note_buffered(-len(self._buffer))
+        self._buffer = None
+        self._filled = 0
+        self.begun_s = 0.0
+
+    # Requests and answers
+
+    def _dispatch(self, frame: memoryview) -> None:
+        answer: Answer = self._server.dispatch(frame, self)
+        if answer is None:
+            return
+        if isinstance(answer, Pending):
+            answer.on_complete(self._note_answered)
+            if self._order is None:
+                self._order = deque()
+            self._order.append(answer)
+        elif self._order:
+            self._order.append(answer)
+        else:
+            self._queue(answer)
+
+    def _must_wait(self) -> bool:
+        """Whether the next request must wait: for a barrier, or for the client to read."""
+        assert self._writer is not None
+        order = self._order
+        if order:
+            last = order[-1]
+            if isinstance(last, Pending) and last.is_barrier and last.parts is None:
+                return True
+            if len(order) >= _PENDING_MAX:
+                return True
+        return self._writer.queued_bytes > _ANSWER_BYTES_MAX
+
+    def _hold(self, rest: memoryview) -> None:
+        self._server.note_buffered(len(rest))
+        self._backlog = bytearray(rest)
+        self._pause()
+
+    def _go_on(self) -> None:
+        """Answers have left: take the requests that waited for that."""
+        while self._backlog is not None and not self._must_wait():
+            backlog, self._backlog = self._backlog, None
+            self._server.note_buffered(-len(backlog))
+            self._take_frames(memoryview(backlog))
+            self._flush()
+        if self._backlog is None and self._paused:
+            self._resume_if_free()
+
+    def _note_answered(self) -> None:
+        self._server.flush_soon(self)
+
+    def _flush(self) -> None:
+        order = self._order
+        while order:
+            head = order[0]
+            if isinstance(head, Pending):
+                if head.parts is None:
+                    break
+                self._queue(head.parts)
+            else:
+                self._queue(head)
+            order.popleft()
+        if self._writer is not None and self._writer.queued_bytes:
+            self._writer.flush()
+
+    def _queue(self, answer: Parts) -> None:
+        assert self._writer is not None
+        if isinstance(answer, bytes):
+            self._writer.queue(answer)
+        else:
+            for part in answer:
+                self._writer.queue(part)
+
+    def _note_drained(self) -> None:
+        if not self._must_wait():
+            self.flush_answers()
+
+    # Flow
+
+    def _yield_loop(self) -> None:
+        """libuv reads one socket up to 32 times a turn; a bulk writer must not starve others."""
+        if self._paused or self._transport is None:
+            return
+        self._pause()
+        self._resuming = True
+        self._server.loop.call_soon(self._resume_after_yield)
+
+    def _resume_after_yield(self) -> None:
+        self._resuming = False
+        if self._backlog is None:
+            self._resume_if_free()
+
+    def _resume_if_free(self) -> None:
+        if not self._resuming and not self._server.is_waiting_for_budget(self):
+            self._resume()
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    def note_budget(self) -> None:
+        """There is room again for the frame this connection is receiving."""
+        if self._backlog is None:
+            self._resume_if_free()
+
+    def _release(self) -> None:
+        self._drop_buffer()
+        if self._backlog is not None:
+            self._server.note_buffered(-len(self._backlog))
+            self._backlog = None
+        for answer in self._order or ():
+            if isinstance(answer, Pending):
+                answer.abandon()
+        self._order = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,133 @@
+"""Incremental fetch sessions (KIP-227): what a reader wants is said once, then only its changes."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final
+
+from ottla.errors import (
+    FetchSessionIdNotFound,
+    FetchSessionTopicIdMixed,
+    InvalidFetchSessionEpoch,
+)
+from ottla.protocol.hot import FetchedPartition, FetchPartition, FetchRequest, TopicKey
+
+FULL_FETCH_EPOCH: Final = 0  # "give me a session", or a new one for an old one
+NO_SESSION_EPOCH: Final = -1  # "no session", or "close mine"
+_EPOCH_MAX: Final = 2**31 - 1
+
+Marks = tuple[int, int, int]  # high watermark, last stable offset, log start
+
+
+class FetchSession:
+    """What one reader wants, in the order in which partitions get their turn."""
+
+    __slots__ = ("by_id", "epoch", "session_id", "wanted")
+
+    def __init__(self, session_id: int, by_id: bool) -> None:
+        self.session_id = session_id
+        self.by_id = by_id
+        self.epoch = 1
+        self.wanted: dict[tuple[TopicKey, int], tuple[FetchPartition, Marks | None]] = {}
+
+    def want(self, topics: Iterable[tuple[TopicKey, list[FetchPartition]]]) -> None:
+        """Add partitions, or change what is wanted of them."""
+        for key, partitions in topics:
+            for partition in partitions:
+                place = (key, partition.index)
+                known = self.wanted.get(place)
+                self.wanted[place] = (partition, known[1] if known else None)
+
+    def forget(self, topics: Iterable[tuple[TopicKey, list[int]]]) -> None:
+        for key, indexes in topics:
+            for index in indexes:
+                self.wanted.pop((key, index), None)
+
+    def topics(self) -> list[tuple[TopicKey, list[FetchPartition]]]:
+        """What is wanted, in order; neighbours of one topic share an entry."""
+        grouped: list[tuple[TopicKey, list[FetchPartition]]] = []
+        for (key, _), (partition, _) in self.wanted.items():
+            if grouped and grouped[-1][0] == key:
+                grouped[-1][1].append(partition)
+            else:
+                grouped.append((key, [partition]))
+        return grouped
+
+    def news(
+        self, topics: list[tuple[TopicKey, list[FetchedPartition]]]
+    ) -> list[tuple[TopicKey, list[FetchedPartition]]]:
+        """Only what the reader does not know yet: data, errors, changed marks.
+
+        A partition that gave data goes to the end, so that each gets its turn when an answer
+        cannot hold them all.
+        """
+        news: list[tuple[TopicKey, list[FetchedPartition]]] = []
+        for key, partitions in topics:
+            fresh = [p for p in partitions if self._is_news(key, p)]
+            if fresh:
+                news.append((key, fresh))
+        return news
+
+    def _is_news(self, key: TopicKey, fetched: FetchedPartition) -> bool:
+        place = (key, fetched.index)
+        wanted, known = self.wanted[place]
+        marks = (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset)
+        if fetched.error_code:
+            self.wanted[place] = (wanted, None)  # an error is told each time
+            return True
+        self.wanted[place] = (wanted, marks)
+        if fetched.records is not None:
+            self.wanted[place] = self.wanted.pop(place)
+            return True
+        return marks != known or fetched.diverging is not None
+
+
+class FetchSessions:
+    """A bounded number of sessions; the one that was not used for longest makes room."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._last_id = 0
+        self.evicted_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(self, request: FetchRequest, *, by_id: bool) -> FetchSession | None:
+        """The session a request goes on with or opens, its wants up to date; None: no session."""
+        if request.session_epoch == NO_SESSION_EPOCH:
+            self._sessions.pop(request.session_id, None)
+            return None
+        if request.session_epoch == FULL_FETCH_EPOCH:
+            self._sessions.pop(request.session_id, None)
+            return self._open(request, by_id)
+        return self._go_on(request, by_id)
+
+    def _open(self, request: FetchRequest, by_id: bool) -> FetchSession | None:
+        if not self.slots or not request.topics:
+            return None
+        while len(self._sessions) >= self.slots:
+            self._sessions.popitem(last=False)
+            self.evicted_count += 1
+        self._last_id = self._last_id % _EPOCH_MAX + 1
+        session = FetchSession(self._last_id, by_id)
+        session.want(request.topics)
+        self._sessions[session.session_id] = session
+        return session
+
+    def _go_on(self, request: FetchRequest, by_id: bool) -> FetchSession:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise FetchSessionIdNotFound(f"there is no fetch session {request.session_id}")
+        if session.epoch != request.session_epoch:
+            raise InvalidFetchSessionEpoch(
+                f"fetch session {request.session_id} is at epoch {session.epoch},"
+                f" not {request.session_epoch}"
+            )
+        if session.by_id != by_id:
+            raise FetchSessionTopicIdMixed("a fetch session goes by names or by ids, not both")
+        session.epoch = session.epoch % _EPOCH_MAX + 1
+        session.forget(request.forgotten)
+        session.want(request.topics)
+        self._sessions.move_to_end(request.session_id)
+        return session

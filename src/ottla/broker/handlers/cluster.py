@@ -1,0 +1,151 @@
+"""DescribeCluster (60) 0-2, DescribeLogDirs (35) 1-5, DescribeQuorum (55) 0-2.
+
+DescribeQuorum: the cluster's metadata lives in a coordination store, not in a Raft log of the
+brokers. Asked for Kafka's metadata partition, we name the broker that tends the cluster as its
+leader and only voter, which is what admin tools want to know.
+"""
+
+from typing import Final
+
+from ottla.broker.routes import RequestContext
+from ottla.cluster.state import ClusterState
+from ottla.errors import ErrorCode
+from ottla.model import BrokerId
+from ottla.protocol.messages.cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from ottla.protocol.messages.log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from ottla.protocol.messages.quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartition,
+    DescribeQuorumResponseTopic,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplicaState,
+)
+from ottla.replication.replicas import Replicas
+
+_BROKERS: Final = 1  # the endpoint type; 2 would be Kafka's controllers
+_METADATA_TOPIC: Final = "__cluster_metadata"
+
+
+class DescribeCluster:
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def __call__(
+        self, request: DescribeClusterRequest, context: RequestContext
+    ) -> DescribeClusterResponse:
+        if request.endpoint_type != _BROKERS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="this is a broker: ask it for brokers",
+            )
+        image = self._state.image
+        return DescribeClusterResponse(
+            cluster_id=image.cluster_id,
+            controller_id=-1 if image.controller_id is None else image.controller_id,
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=broker.id,
+                    host=broker.endpoint.host,
+                    port=broker.endpoint.port,
+                    rack=broker.rack,
+                )
+                for _, broker in sorted(image.brokers.items())
+            ],
+        )
+
+
+class DescribeLogDirs:
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(
+        self, request: DescribeLogDirsRequest, context: RequestContext
+    ) -> DescribeLogDirsResponse:
+        wanted = None
+        if request.topics is not None:
+            wanted = {(t.topic, index) for t in request.topics for index in t.partitions}
+        sizes: dict[str, list[DescribeLogDirsPartition]] = {}
+        for tp, partition in sorted(self._replicas.leaders.items()):
+            if wanted is None or tp in wanted:
+                sizes.setdefault(tp[0], []).append(
+                    DescribeLogDirsPartition(
+                        partition_index=tp[1], partition_size=partition.log.size_bytes
+                    )
+                )
+        total_bytes, usable_bytes = self._replicas.disk_space()
+        directory = DescribeLogDirsResult(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR if self._replicas.is_offline else 0,
+            log_dir=self._replicas.directory,
+            topics=[
+                DescribeLogDirsTopic(name=name, partitions=partitions)
+                for name, partitions in sizes.items()
+            ],
+            total_bytes=total_bytes,
+            usable_bytes=usable_bytes,
+        )
+        return DescribeLogDirsResponse(results=[directory])
+
+
+class DescribeQuorum:
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def __call__(
+        self, request: DescribeQuorumRequest, context: RequestContext
+    ) -> DescribeQuorumResponse:
+        image = self._state.image
+        leader = BrokerId(-1) if image.controller_id is None else image.controller_id
+        return DescribeQuorumResponse(
+            error_message=None,
+            topics=[
+                DescribeQuorumResponseTopic(
+                    topic_name=topic.topic_name,
+                    partitions=[
+                        self._partition(topic.topic_name, partition.partition_index, leader)
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ],
+            nodes=[
+                QuorumNode(
+                    node_id=broker.id,
+                    listeners=[
+                        QuorumListener(
+                            name="BROKER", host=broker.endpoint.host, port=broker.endpoint.port
+                        )
+                    ],
+                )
+                for _, broker in sorted(image.brokers.items())
+            ],
+        )
+
+    def _partition(
+        self, topic: str, index: int, leader: BrokerId
+    ) -> DescribeQuorumResponsePartition:
+        if topic != _METADATA_TOPIC or index != 0:
+            return DescribeQuorumResponsePartition(
+                partition_index=index,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                error_message=f"only {_METADATA_TOPIC}-0 has a quorum",
+            )
+        revision = self._state.image.revision
+        return DescribeQuorumResponsePartition(
+            partition_index=0,
+            error_message=None,
+            leader_id=leader,
+            high_watermark=revision,
+            current_voters=[QuorumReplicaState(replica_id=leader, log_end_offset=revision)],
+        )

@@ -1,0 +1,300 @@
+"""DescribeConfigs (32) 1-4, AlterConfigs (33) 0-2, IncrementalAlterConfigs (44) 0-1,
+ListConfigResources (74) 0-1.
+
+Topics, and the settings of all brokers together (the broker resource with an empty name).
+Not done: settings of a single broker, loggers, client metrics and groups: INVALID_REQUEST.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from ottla.broker.routes import RequestContext
+from ottla.broker.settings import Settings
+from ottla.cluster import controller
+from ottla.cluster.controller import ConfigEdit, Decision, EditKind
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.state import ClusterState
+from ottla.config import (
+    BrokerConfig,
+    Kind,
+    Setting,
+    TopicConfig,
+    format_value,
+    settings_of,
+)
+from ottla.errors import ApiError, InvalidRequest, UnknownTopicOrPartition
+from ottla.model import BrokerId
+from ottla.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    ConfigResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from ottla.replication.replicas import Replicas
+
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_ALL_BROKERS: Final = ""
+
+# Where a value comes from, as on the wire.
+_SET_FOR_TOPIC: Final = 1
+_SET_FOR_ALL_BROKERS: Final = 3
+_SET_AT_START: Final = 4
+_DEFAULT: Final = 5
+
+_TYPES: Final = {Kind.BOOLEAN: 1, Kind.STRING: 2, Kind.INT: 3, Kind.LONG: 5, Kind.LIST: 7}
+
+Decide = Callable[[ClusterImage], Decision[None]]
+
+
+class _Shown(NamedTuple):
+    """One setting as it is now, and everything it is made of, the strongest first."""
+
+    row: Setting
+    name: str
+    values: list[tuple[str, str, int]]  # (name, value, source)
+
+
+class DescribeConfigs:
+    def __init__(self, state: ClusterState, settings: Settings, broker_id: BrokerId) -> None:
+        self._state = state
+        self._settings = settings
+        self._broker_id = broker_id
+
+    def __call__(
+        self, request: DescribeConfigsRequest, context: RequestContext
+    ) -> DescribeConfigsResponse:
+        return DescribeConfigsResponse(
+            results=[self._describe(resource, request) for resource in request.resources]
+        )
+
+    def _describe(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        wanted = resource.configuration_keys
+        try:
+            result.configs = [
+                _shown(shown, request)
+                for shown in self._settings_of(resource)
+                if wanted is None or shown.name in wanted
+            ]
+        except ApiError as refused:
+            result.error_code, result.error_message = refused.code, str(refused)
+        return result
+
+    def _settings_of(self, resource: DescribeConfigsResource) -> Iterable[_Shown]:
+        name = resource.resource_name
+        if resource.resource_type == _TOPIC:
+            return list(self._topic_settings(name))
+        if resource.resource_type == _BROKER:
+            if name not in {_ALL_BROKERS, str(self._broker_id)}:
+                raise InvalidRequest(
+                    f"this is broker {self._broker_id}: ask broker {name} for its settings"
+                )
+            return self._broker_settings(only_changed=name == _ALL_BROKERS)
+        raise InvalidRequest("only topics (2) and brokers (4) have settings here")
+
+    def _topic_settings(self, name: str) -> Iterator[_Shown]:
+        topic = self._state.image.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        for field, row in settings_of(TopicConfig):
+            values = []
+            if row.name in topic.config:
+                values.append((row.name, topic.config[row.name], _SET_FOR_TOPIC))
+            values += self._broker_values(
+                row.broker_name or row.name, row.name, lambda c, f=field: getattr(c.topic, f)
+            )
+            yield _Shown(row, row.name, values)
+
+    def _broker_settings(self, *, only_changed: bool) -> Iterator[_Shown]:
+        changed = self._state.image.broker_config
+        for field, row in settings_of(BrokerConfig):
+            if not only_changed or row.name in changed:
+                values = self._broker_values(
+                    row.name, row.name, lambda c, f=field: getattr(c, f)
+                )
+                yield _Shown(row, row.name, values)
+        for field, row in settings_of(TopicConfig):
+            name = row.broker_name
+            if name is not None and (not only_changed or name in changed):
+                values = self._broker_values(name, name, lambda c, f=field: getattr(c.topic, f))
+                yield _Shown(row, name, values)
+
+    def _broker_values(
+        self, name: str, default_name: str, read: Callable[[BrokerConfig], Any]
+    ) -> list[tuple[str, str, int]]:
+        values = []
+        changed = self._state.image.broker_config
+        if name in changed:
+            values.append((name, changed[name], _SET_FOR_ALL_BROKERS))
+        started, built_in = read(self._settings.started_with), read(BrokerConfig())
+        if started != built_in:
+            values.append((name, format_value(started), _SET_AT_START))
+        values.append((default_name, format_value(built_in), _DEFAULT))
+        return values
+
+
+def _shown(shown: _Shown, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    _, value, source = shown.values[0]
+    return DescribeConfigsResourceResult(
+        name=shown.name,
+        value=value,
+        config_source=source,
+        config_type=_TYPES[shown.row.kind],
+        synonyms=[
+            DescribeConfigsSynonym(name=name, value=value, source=source)
+            for name, value, source in shown.values
+        ]
+        if request.include_synonyms
+        else [],
+        documentation=shown.row.doc if request.include_documentation else None,
+    )
+
+
+class AlterConfigs:
+    """Gives a resource exactly the settings named; the others return to their defaults."""
+
+    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
+        self._alteration = _Alteration(state, replicas)
+        self._settings = settings
+
+    async def __call__(
+        self, request: AlterConfigsRequest, context: RequestContext
+    ) -> AlterConfigsResponse:
+        responses = await self._alteration.alter(
+            [(r.resource_type, r.resource_name, self._decide(r)) for r in request.resources],
+            validate_only=request.validate_only,
+        )
+        return AlterConfigsResponse(responses=responses)
+
+    def _decide(self, resource: AlterConfigsResource) -> Decide:
+        config: Mapping[str, str | None] = {c.name: c.value for c in resource.configs}
+        if resource.resource_type == _TOPIC:
+            return partial(
+                controller.replace_topic_config,
+                name=resource.resource_name,
+                config=config,
+                defaults=self._settings.broker,
+            )
+        return partial(controller.replace_broker_config, config=config)
+
+
+class IncrementalAlterConfigs:
+    """Changes only the settings named."""
+
+    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
+        self._alteration = _Alteration(state, replicas)
+        self._settings = settings
+
+    async def __call__(
+        self, request: IncrementalAlterConfigsRequest, context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
+        responses = await self._alteration.alter(
+            [(r.resource_type, r.resource_name, self._decide(r)) for r in request.resources],
+            validate_only=request.validate_only,
+        )
+        return IncrementalAlterConfigsResponse(responses=responses)
+
+    def _decide(self, resource: IncrementalAlterConfigsResource) -> Decide:
+        def decide(image: ClusterImage) -> Decision[None]:
+            edits = [_edit(c.config_operation, c.name, c.value) for c in resource.configs]
+            if resource.resource_type == _TOPIC:
+                return controller.alter_topic_config(
+                    image, resource.resource_name, edits, self._settings.broker
+                )
+            return controller.alter_broker_config(image, edits, self._settings.broker)
+
+        return decide
+
+
+def _edit(operation: int, name: str, value: str | None) -> ConfigEdit:
+    try:
+        return ConfigEdit(EditKind(operation), name, value)
+    except ValueError:
+        raise InvalidRequest(
+            f"{operation} is no operation: 0 sets, 1 deletes, 2 appends, 3 subtracts"
+        ) from None
+
+
+class _Alteration:
+    """Commits all changes of one request; each resource gets its own answer."""
+
+    def __init__(self, state: ClusterState, replicas: Replicas) -> None:
+        self._state = state
+        self._replicas = replicas
+
+    async def alter(
+        self, wanted: list[tuple[int, str, Decide]], *, validate_only: bool
+    ) -> list[AlterConfigsResourceResponse]:
+        decides = [_checked(kind, name, decide) for kind, name, decide in wanted]
+        if validate_only:
+            outcomes = controller.decide_each(self._state.image, decides).answer
+        else:
+            outcomes = await self._state.commit(partial(controller.decide_each, decides=decides))
+            await self._replicas.wait_applied(self._state.image.revision)
+        return [
+            AlterConfigsResourceResponse(
+                error_code=outcome.code if isinstance(outcome, ApiError) else 0,
+                error_message=str(outcome) if isinstance(outcome, ApiError) else None,
+                resource_type=kind,
+                resource_name=name,
+            )
+            for (kind, name, _), outcome in zip(wanted, outcomes, strict=True)
+        ]
+
+
+def _checked(kind: int, name: str, decide: Decide) -> Decide:
+    def checked(image: ClusterImage) -> Decision[None]:
+        if kind not in {_TOPIC, _BROKER}:
+            raise InvalidRequest("only topics (2) and brokers (4) have settings here")
+        if kind == _BROKER and name != _ALL_BROKERS:
+            raise InvalidRequest(
+                "brokers share their settings: change those of all brokers (an empty name),"
+                f" not of broker {name}"
+            )
+        return decide(image)
+
+    return checked
+
+
+class ListConfigResources:
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def __call__(
+        self, request: ListConfigResourcesRequest, context: RequestContext
+    ) -> ListConfigResourcesResponse:
+        image = self._state.image
+        if context.version == 0:
+            return ListConfigResourcesResponse()  # client metrics only, and we have none
+        wanted = set(request.resource_types) or {_TOPIC, _BROKER}
+        found = []
+        if _TOPIC in wanted:
+            found += [
+                ConfigResource(resource_name=name, resource_type=_TOPIC) for name in image.topics
+            ]
+        if _BROKER in wanted:
+            found += [
+                ConfigResource(resource_name=str(broker), resource_type=_BROKER)
+                for broker in image.brokers
+            ]
+        return ListConfigResourcesResponse(config_resources=found)

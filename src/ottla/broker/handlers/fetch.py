@@ -1,0 +1,223 @@
+"""Fetch (1), versions 4 to 18: long poll, sessions (KIP-227), topic ids, leader epochs.
+
+Partitions are served in the order of the request; the first one with data gives at least one
+batch, however large. What is sent are ranges of segment files. Too little data means one bounded
+wait for the partitions asked for, and a second read.
+Not done: followers. A fetch that names a replica gets CLUSTER_AUTHORIZATION_FAILED.
+"""
+
+import asyncio
+from typing import Final
+
+from ottla.broker.answers import Answer, Part, Pending
+from ottla.broker.fetch_sessions import FULL_FETCH_EPOCH, FetchSession, FetchSessions
+from ottla.broker.settings import Settings
+from ottla.errors import ApiError, ClusterAuthorizationFailed, UnknownTopicId
+from ottla.model import LeaderEpoch, Offset
+from ottla.protocol.hot import (
+    FETCH_TOPIC_IDS,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    TopicKey,
+    read_fetch,
+    write_fetched,
+)
+from ottla.replication.partition import LeaderPartition
+from ottla.replication.replicas import Replicas
+
+_READ_COMMITTED: Final = 1
+
+Wanted = list[tuple[TopicKey, list[FetchPartition]]]
+Fetched = list[tuple[TopicKey, list[FetchedPartition]]]
+
+
+class Fetch:
+    """Reads for consumers; owner of the fetch sessions."""
+
+    def __init__(
+        self, replicas: Replicas, settings: Settings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._replicas = replicas
+        self._settings = settings
+        self._loop = loop
+        self.sessions = FetchSessions(settings.broker.fetch_sessions_max)
+        self.bytes_count = 0
+
+    def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Answer:
+        request = read_fetch(frame, position, version)
+        try:
+            session = self.sessions.resolve(request, by_id=version >= FETCH_TOPIC_IDS)
+        except ApiError as refused:
+            return list(write_fetched(correlation_id, version, [], error_code=refused.code))  # type: ignore[arg-type]
+        fetch = _OneFetch(self, request, session, version, correlation_id)
+        if fetch.try_answer(is_last_try=request.wait_ms_max <= 0):
+            return fetch.parts
+        wait_s = min(request.wait_ms_max, self._settings.broker.fetch_wait_max_ms) / 1000
+        return fetch.wait(self._loop, wait_s)
+
+    def read(self, wanted: Wanted, request: FetchRequest) -> tuple[Fetched, int, bool]:
+        """What there is now: per partition, in all bytes, and whether anything went wrong."""
+        left_bytes = min(request.bytes_max, self._settings.broker.fetch_bytes_max)
+        total_bytes, has_error = 0, False
+        fetched: Fetched = []
+        for key, partitions in wanted:
+            results = []
+            for want in partitions:
+                try:
+                    partition = self.find(key, want.index)
+                    result = _read_partition(
+                        partition, want, request, left_bytes, at_least_one=not total_bytes
+                    )
+                except ApiError as refused:
+                    result = FetchedPartition(want.index, refused.code)
+                    has_error = True
+                if result.records is not None:
+                    total_bytes += result.records.size_bytes
+                    left_bytes -= result.records.size_bytes
+                has_error = has_error or result.diverging is not None
+                results.append(result)
+            fetched.append((key, results))
+        return fetched, total_bytes, has_error
+
+    def find(self, key: TopicKey, index: int) -> LeaderPartition:
+        if isinstance(key, bytes):
+            name = self._replicas.topic_names.get(key)
+            if name is None:
+                raise UnknownTopicId("no topic has this id")
+            key = name
+        partition = self._replicas.leaders.get((key, index))
+        if partition is None:
+            raise self._replicas.absence(key, index)
+        return partition
+
+
+class _OneFetch:
+    """One request: tried at once, and again when there is more to read or time is up."""
+
+    __slots__ = (
+        "_correlation_id",
+        "_handler",
+        "_partitions",
+        "_pending",
+        "_request",
+        "_session",
+        "_timer",
+        "_version",
+        "_wanted",
+        "parts",
+    )
+
+    def __init__(
+        self,
+        handler: Fetch,
+        request: FetchRequest,
+        session: FetchSession | None,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._session = session
+        self._version = version
+        self._correlation_id = correlation_id
+        self._wanted = request.topics if session is None else session.topics()
+        self._partitions: list[LeaderPartition] = []
+        self._pending: Pending | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.parts: list[Part] = []
+
+    def try_answer(self, *, is_last_try: bool) -> bool:
+        """Read; True when that is worth sending, and `parts` holds it."""
+        request = self._request
+        fetched, total_bytes, has_error = self._handler.read(self._wanted, request)
+        is_enough = total_bytes >= min(request.bytes_min, request.bytes_max) or has_error
+        if not (is_enough or is_last_try or not self._wanted):
+            return False
+        session = self._session
+        # The first answer of a session, like one without, lists every partition.
+        if session is not None and request.session_epoch != FULL_FETCH_EPOCH:
+            fetched = session.news(fetched)
+        elif session is not None:
+            session.news(fetched)
+        self._handler.bytes_count += total_bytes
+        self.parts = write_fetched(  # type: ignore[assignment]
+            self._correlation_id,
+            self._version,
+            fetched,
+            session_id=session.session_id if session is not None else 0,
+        )
+        return True
+
+    def wait(self, loop: asyncio.AbstractEventLoop, wait_s: float) -> Pending:
+        self._pending = Pending(is_barrier=True)
+        self._pending.on_abandon(self._stop)
+        for key, wants in self._wanted:
+            for want in wants:
+                partition = self._handler.find(key, want.index)
+                partition.add_reader(self._wake)
+                self._partitions.append(partition)
+        self._timer = loop.call_later(wait_s, self._time_out)
+        return self._pending
+
+    def _wake(self) -> None:
+        if self.try_answer(is_last_try=False):
+            self._finish()
+
+    def _time_out(self) -> None:
+        self.try_answer(is_last_try=True)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._stop()
+        assert self._pending is not None
+        self._pending.complete(self.parts)
+
+    def _stop(self) -> None:
+        for partition in self._partitions:
+            partition.remove_reader(self._wake)
+        self._partitions.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _read_partition(
+    partition: LeaderPartition,
+    want: FetchPartition,
+    request: FetchRequest,
+    left_bytes: int,
+    *,
+    at_least_one: bool,
+) -> FetchedPartition:
+    if request.replica_id >= 0:
+        raise ClusterAuthorizationFailed("only brokers of this cluster fetch as replicas")
+    partition.check_epoch(want.leader_epoch)
+    log = partition.log
+    read_committed = request.isolation_level == _READ_COMMITTED
+    high_watermark = partition.high_watermark
+    end = partition.readable_end(read_committed=read_committed)
+    stable = end if read_committed else log.last_stable_offset(high_watermark)
+    if want.last_fetched_epoch >= 0:
+        epoch, epoch_end = log.epoch_end(LeaderEpoch(want.last_fetched_epoch))
+        if epoch != want.last_fetched_epoch or epoch_end < want.offset:
+            return FetchedPartition(
+                want.index,
+                0,
+                high_watermark,
+                stable,
+                log.start_offset,
+                diverging=(epoch, epoch_end),
+            )
+    partition.check_offset(want.offset)
+    records = None
+    bytes_max = min(want.bytes_max, left_bytes)
+    if want.offset < end and (bytes_max > 0 or at_least_one):
+        records = log.read(
+            Offset(want.offset), end, max(bytes_max, 0), at_least_one=at_least_one
+        )
+    aborted: list[tuple[int, int]] | None = None
+    if read_committed:
+        aborted = [] if records is None else log.aborted_transactions(Offset(want.offset), end)
+    return FetchedPartition(
+        want.index, 0, high_watermark, stable, log.start_offset, aborted, None, records
+    )

@@ -1,0 +1,204 @@
+"""Metadata (3), versions 0 to 13, and DescribeTopicPartitions (75), version 0.
+
+A topic that does not exist is created when the request and the broker's settings allow it.
+Not done: authorised operations, which are answered as "not known".
+"""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from ottla.broker.routes import RequestContext
+from ottla.broker.topic_creation import TopicCreation
+from ottla.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from ottla.cluster.state import ClusterState
+from ottla.errors import ApiError, ErrorCode
+from ottla.model import NO_UUID, BrokerId, TopicPartition, topic_name_problem
+from ottla.protocol.messages.metadata import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.replication.replicas import Replicas
+
+_PARTITIONS_PER_PAGE_MAX = 2000
+
+
+class Metadata:
+    """Who exists and who leads, as this broker knows it."""
+
+    def __init__(self, state: ClusterState, replicas: Replicas, creation: TopicCreation) -> None:
+        self._state = state
+        self._replicas = replicas
+        self._creation = creation
+
+    def __call__(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+        topics = request.topics
+        if topics is None or (context.version == 0 and not topics):
+            image = self._state.image
+            return self._respond([self._describe(image, t) for t in image.topics.values()])
+        if request.allow_auto_topic_creation and self._creation.is_automatic:
+            missing = self._missing(topics)
+            if missing:
+                return self._create_and_answer(missing, topics)
+        return self._answer_all(topics, {})
+
+    async def _create_and_answer(
+        self, missing: list[str], topics: list[MetadataRequestTopic]
+    ) -> MetadataResponse:
+        refused = await self._creation.create_missing(missing)
+        return self._answer_all(topics, refused)
+
+    def _missing(self, topics: list[MetadataRequestTopic]) -> list[str]:
+        known = self._state.image.topics
+        return [
+            topic.name
+            for topic in topics
+            if topic.name is not None
+            and topic.name not in known
+            and topic_name_problem(topic.name) is None
+        ]
+
+    def _answer_all(
+        self, topics: list[MetadataRequestTopic], refused: dict[str, ApiError]
+    ) -> MetadataResponse:
+        image = self._state.image
+        return self._respond([self._answer(image, wanted, refused) for wanted in topics])
+
+    def _respond(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+        image = self._state.image
+        return MetadataResponse(
+            brokers=[_broker(broker) for _, broker in sorted(image.brokers.items())],
+            cluster_id=image.cluster_id,
+            controller_id=-1 if image.controller_id is None else image.controller_id,
+            topics=topics,
+        )
+
+    def _answer(
+        self, image: ClusterImage, wanted: MetadataRequestTopic, refused: dict[str, ApiError]
+    ) -> MetadataResponseTopic:
+        if wanted.name is None:
+            by_id = image.topic_by_id(wanted.topic_id)
+            if by_id is not None:
+                return self._describe(image, by_id)
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
+            )
+        topic = image.topics.get(wanted.name)
+        if topic is not None:
+            return self._describe(image, topic)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic_name_problem(wanted.name) is not None:
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION
+        elif wanted.name in refused:
+            code = refused[wanted.name].code
+        return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=NO_UUID)
+
+    def _describe(self, image: ClusterImage, topic: TopicImage) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.id,
+            is_internal=topic.is_internal,
+            partitions=[
+                self._partition(image, TopicPartition(topic.name, index), partition)
+                for index, partition in enumerate(topic.partitions)
+            ],
+        )
+
+    def _partition(
+        self, image: ClusterImage, tp: TopicPartition, partition: PartitionImage
+    ) -> MetadataResponsePartition:
+        is_led = self._replicas.is_ready(tp, partition)
+        return MetadataResponsePartition(
+            error_code=0 if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=tp.partition,
+            leader_id=-1 if partition.leader is None or not is_led else partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=list(partition.replicas),
+            isr_nodes=list(partition.isr),
+            offline_replicas=_offline(image, partition),
+        )
+
+
+class DescribeTopicPartitions:
+    """Topics in the order of their names, a page at a time."""
+
+    def __init__(self, state: ClusterState, replicas: Replicas) -> None:
+        self._state = state
+        self._replicas = replicas
+
+    def __call__(
+        self, request: DescribeTopicPartitionsRequest, context: RequestContext
+    ) -> DescribeTopicPartitionsResponse:
+        image = self._state.image
+        names = sorted({t.name for t in request.topics} or image.topics)
+        first = 0
+        if request.cursor is not None:
+            cursor = request.cursor
+            names = [name for name in names if name >= cursor.topic_name]
+            first = cursor.partition_index if names[:1] == [cursor.topic_name] else 0
+        left = min(max(request.response_partition_limit, 1), _PARTITIONS_PER_PAGE_MAX)
+        response = DescribeTopicPartitionsResponse()
+        for name in names:
+            if left == 0:
+                response.next_cursor = Cursor(topic_name=name, partition_index=0)
+                break
+            described, end, total = self._describe(image, name, first, left)
+            response.topics.append(described)
+            left -= len(described.partitions)
+            first = 0
+            if end < total:
+                response.next_cursor = Cursor(topic_name=name, partition_index=end)
+                break
+        return response
+
+    def _describe(
+        self, image: ClusterImage, name: str, first: int, limit: int
+    ) -> tuple[DescribeTopicPartitionsResponseTopic, int, int]:
+        topic = image.topics.get(name)
+        if topic is None:
+            problem = topic_name_problem(name)
+            code = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if problem is None
+                else ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
+            return DescribeTopicPartitionsResponseTopic(error_code=code, name=name), 0, 0
+        end = min(len(topic.partitions), first + limit)
+        partitions = [
+            DescribeTopicPartitionsResponsePartition(
+                partition_index=index,
+                leader_id=-1 if partition.leader is None else partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                eligible_leader_replicas=[],  # null makes the Java client fail
+                last_known_elr=[],
+                offline_replicas=_offline(image, partition),
+            )
+            for index, partition in enumerate(topic.partitions[:end])
+            if index >= first
+        ]
+        described = DescribeTopicPartitionsResponseTopic(
+            name=name, topic_id=topic.id, is_internal=topic.is_internal, partitions=partitions
+        )
+        return described, end, len(topic.partitions)
+
+
+def _broker(broker: BrokerImage) -> MetadataResponseBroker:
+    return MetadataResponseBroker(
+        node_id=broker.id, host=broker.endpoint.host, port=broker.endpoint.port, rack=broker.rack
+    )
+
+
+def _offline(image: ClusterImage, partition: PartitionImage) -> list[BrokerId]:
+    return [broker for broker in partition.replicas if broker not in image.brokers]

@@ -1,0 +1,216 @@
+"""Produce (0), versions 3 to 13.
+
+Batches are checked, stamped and appended straight from the connection's buffer. When every
+batch is already what its producer was promised, the answer leaves in the same turn of the loop
+and neither a task nor a future is made; otherwise one Pending waits for the partitions.
+
+Versions 0 to 2 are listed because older librdkafka compresses only if they are (KAFKA-18659);
+like any other version that is not served they close the connection, as in Kafka.
+Not done: transactional batches, which are refused with INVALID_TXN_STATE.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from ottla.broker.answers import Answer, Pending
+from ottla.clock import Clock
+from ottla.errors import (
+    ApiError,
+    ErrorCode,
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTxnState,
+    ProtocolViolation,
+    RequestTimedOut,
+    UnknownTopicId,
+    UnsupportedCompression,
+)
+from ottla.model import Offset, TimestampMs
+from ottla.protocol.hot import (
+    ProducedPartition,
+    ProduceRequest,
+    TopicKey,
+    read_produce,
+    write_produced,
+)
+from ottla.replication.partition import ACKS_NONE, LeaderPartition
+from ottla.replication.replicas import Replicas
+
+_ZSTD_VERSION_MIN: Final = 7
+_ZSTD: Final = 4
+_CODEC_MASK: Final = 0x07
+_TRANSACTIONAL: Final = 0x10
+_ATTRIBUTES_LOW_AT: Final = 22  # the low byte of the batch's attributes
+_BATCH_BYTES_MIN: Final = 61
+
+Produced = list[tuple[TopicKey, list[ProducedPartition]]]
+
+
+class Produce:
+    """Owner of every produce request that waits for its promise to come true."""
+
+    def __init__(
+        self, replicas: Replicas, clock: Clock, monotonic_s: Callable[[], float]
+    ) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._monotonic_s = monotonic_s
+        self._waiting: set[_WaitingProduce] = set()
+        self.batches_count = 0
+        self.bytes_count = 0
+
+    def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Answer:
+        request = read_produce(frame, position, version)
+        acks = request.acks
+        now_ms = self._clock.now_ms()
+        produced: Produced = []
+        unsettled: list[tuple[LeaderPartition, Offset, int, int]] = []
+        for key, batches in request.topics:
+            results: list[ProducedPartition] = []
+            produced.append((key, results))
+            for index, batch in batches:
+                try:
+                    partition = self._find(key, index)
+                    result, end = self._append(partition, index, batch, request, version, now_ms)
+                    if not partition.is_settled(end, acks):
+                        unsettled.append((partition, end, len(produced) - 1, len(results)))
+                except ApiError as refused:
+                    result = _refusal(index, refused)
+                results.append(result)
+        if acks == ACKS_NONE:
+            return _silence(produced)
+        if not unsettled:
+            return write_produced(correlation_id, version, produced)
+        waiting = _WaitingProduce(self, version, correlation_id, produced, unsettled, request)
+        return waiting.pending
+
+    def expire(self) -> None:
+        """Answer those whose patience is over; called a few times a second."""
+        now_s = self._monotonic_s()
+        for waiting in [w for w in self._waiting if w.deadline_s <= now_s]:
+            waiting.time_out()
+
+    def _find(self, key: TopicKey, index: int) -> LeaderPartition:
+        if isinstance(key, bytes):
+            name = self._replicas.topic_names.get(key)
+            if name is None:
+                raise UnknownTopicId("no topic has this id")
+            key = name
+        partition = self._replicas.leaders.get((key, index))
+        if partition is None:
+            raise self._replicas.absence(key, index)
+        return partition
+
+    def _append(
+        self,
+        partition: LeaderPartition,
+        index: int,
+        batch: memoryview | None,
+        request: ProduceRequest,
+        version: int,
+        now_ms: TimestampMs,
+    ) -> tuple[ProducedPartition, Offset]:
+        if not -1 <= request.acks <= 1:
+            raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {request.acks}")
+        if batch is None or len(batch) < _BATCH_BYTES_MIN:
+            raise InvalidRecord("a produce request carries exactly one batch per partition")
+        attributes = batch[_ATTRIBUTES_LOW_AT]
+        if attributes & _TRANSACTIONAL or request.transactional_id is not None:
+            raise InvalidTxnState("this broker does not do transactions")
+        if attributes & _CODEC_MASK == _ZSTD and version < _ZSTD_VERSION_MIN:
+            raise UnsupportedCompression("zstd needs Produce version 7 or newer")
+        appended = partition.append(batch, request.acks, now_ms)
+        self.batches_count += 1
+        self.bytes_count += len(batch)
+        result = ProducedPartition(
+            index, 0, appended.base_offset, appended.append_time_ms, partition.log.start_offset
+        )
+        return result, Offset(appended.last_offset + 1)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def note_waiting(self, waiting: "_WaitingProduce") -> None:
+        self._waiting.add(waiting)
+
+    def note_done(self, waiting: "_WaitingProduce") -> None:
+        self._waiting.discard(waiting)
+
+    def deadline_s(self, timeout_ms: int) -> float:
+        return self._monotonic_s() + max(timeout_ms, 0) / 1000
+
+
+class _WaitingProduce:
+    """One request whose batches are appended but not yet what their producer was promised."""
+
+    __slots__ = (
+        "_correlation_id",
+        "_handler",
+        "_left",
+        "_produced",
+        "_version",
+        "deadline_s",
+        "pending",
+    )
+
+    def __init__(
+        self,
+        handler: Produce,
+        version: int,
+        correlation_id: int,
+        produced: Produced,
+        unsettled: list[tuple[LeaderPartition, Offset, int, int]],
+        request: ProduceRequest,
+    ) -> None:
+        self._handler = handler
+        self._version = version
+        self._correlation_id = correlation_id
+        self._produced = produced
+        self._left = {(topic, place) for _, _, topic, place in unsettled}
+        self.deadline_s = handler.deadline_s(request.timeout_ms)
+        self.pending = Pending(is_barrier=False)
+        handler.note_waiting(self)
+        for partition, end, topic, place in unsettled:
+            partition.wait_settled(end, request.acks, self._settler(topic, place))
+
+    def time_out(self) -> None:
+        for topic, place in self._left:
+            self._refuse(topic, place, RequestTimedOut("the batch was not committed in time"))
+        self._left.clear()
+        self._finish()
+
+    def _settler(self, topic: int, place: int) -> Callable[[ApiError | None], None]:
+        def settled(error: ApiError | None) -> None:
+            if (topic, place) not in self._left:
+                return  # it has timed out meanwhile
+            self._left.discard((topic, place))
+            if error is not None:
+                self._refuse(topic, place, error)
+            if not self._left:
+                self._finish()
+
+        return settled
+
+    def _refuse(self, topic: int, place: int, error: ApiError) -> None:
+        results = self._produced[topic][1]
+        results[place] = _refusal(results[place].index, error)
+
+    def _finish(self) -> None:
+        self._handler.note_done(self)
+        self.pending.complete(write_produced(self._correlation_id, self._version, self._produced))
+
+
+def _refusal(index: int, refused: ApiError) -> ProducedPartition:
+    return ProducedPartition(index, refused.code, message=str(refused) or None)
+
+
+def _silence(produced: Produced) -> None:
+    """acks=0 has no answer; a failure can only be told by closing the connection."""
+    for _, results in produced:
+        for result in results:
+            if result.error_code:
+                name = ErrorCode(result.error_code).name
+                raise ProtocolViolation(f"a produce with acks=0 failed: {name}")
+
+

@@ -1,0 +1,247 @@
+"""CreateTopics (19) 2-7, DeleteTopics (20) 1-6, CreatePartitions (37) 0-3, DeleteRecords (21) 0-2.
+
+Every requested item is answered. A topic is answered once this broker serves it.
+"""
+
+from functools import partial
+from typing import Any, Final
+
+from ottla.broker.routes import RequestContext
+from ottla.broker.settings import Settings
+from ottla.broker.topic_creation import TopicCreation
+from ottla.cluster import controller
+from ottla.cluster.controller import NewTopic
+from ottla.cluster.image import TopicImage
+from ottla.cluster.state import ClusterState
+from ottla.config import TopicConfig, format_value, settings_of
+from ottla.errors import ApiError, ErrorCode, OffsetOutOfRange
+from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition
+from ottla.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from ottla.replication.replicas import Replicas
+
+_TO_HIGH_WATERMARK: Final = -1
+_SOURCE_TOPIC: Final = 1
+_SOURCE_DEFAULT: Final = 5
+
+
+class CreateTopics:
+    def __init__(self, creation: TopicCreation, settings: Settings) -> None:
+        self._creation = creation
+        self._settings = settings
+
+    async def __call__(
+        self, request: CreateTopicsRequest, context: RequestContext
+    ) -> CreateTopicsResponse:
+        names = [topic.name for topic in request.topics]
+        twice = {name for name in names if names.count(name) > 1}
+        fine = [topic for topic in request.topics if topic.name not in twice]
+        wanted = [_new_topic(topic) for topic in fine]
+        if request.validate_only:
+            made = self._creation.validate(wanted)
+        else:
+            made = await self._creation.create(wanted)
+        answers = {
+            topic.name: self._answer(topic.name, answer, request.validate_only)
+            for topic, answer in zip(fine, made, strict=True)
+        }
+        for name in twice:
+            answers[name] = CreatableTopicResult(
+                name=name,
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message="the topic is named twice: send it once",
+            )
+        return CreateTopicsResponse(topics=[answers[name] for name in dict.fromkeys(names)])
+
+    def _answer(
+        self, name: str, made: TopicImage | ApiError, validate_only: bool
+    ) -> CreatableTopicResult:
+        if isinstance(made, ApiError):
+            return CreatableTopicResult(
+                name=name, error_code=made.code, error_message=str(made) or None
+            )
+        return CreatableTopicResult(
+            name=name,
+            topic_id=NO_UUID if validate_only else made.id,
+            error_message=None,
+            num_partitions=len(made.partitions),
+            replication_factor=len(made.partitions[0].replicas),
+            configs=self._configs(made),
+        )
+
+    def _configs(self, topic: TopicImage) -> list[CreatableTopicConfigs]:
+        config = self._settings.topic(topic.config)
+        return [
+            CreatableTopicConfigs(
+                name=row.name,
+                value=format_value(getattr(config, field)),
+                config_source=_SOURCE_TOPIC if row.name in topic.config else _SOURCE_DEFAULT,
+            )
+            for field, row in settings_of(TopicConfig)
+        ]
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignment={
+            a.partition_index: [BrokerId(b) for b in a.broker_ids] for a in topic.assignments
+        },
+        config={config.name: config.value for config in topic.configs},
+    )
+
+
+class DeleteTopics:
+    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
+        self._state = state
+        self._replicas = replicas
+        self._settings = settings
+
+    async def __call__(
+        self, request: DeleteTopicsRequest, context: RequestContext
+    ) -> DeleteTopicsResponse:
+        image = self._state.image
+        answers: list[DeletableTopicResult] = []
+        found: list[DeletableTopicResult] = []
+        for wanted in request.topics:
+            name = wanted.name
+            if name is None:
+                topic = image.topic_by_id(wanted.topic_id)
+                if topic is None:
+                    answers.append(_unknown_id(wanted.topic_id))
+                    continue
+                name = topic.name
+            found.append(DeletableTopicResult(name=name, topic_id=wanted.topic_id))
+        found += [DeletableTopicResult(name=name) for name in request.topic_names]
+        deleted = await self._state.commit(
+            partial(
+                controller.decide_each,
+                decides=[
+                    partial(
+                        controller.delete_topic,
+                        name=answer.name or "",
+                        defaults=self._settings.broker,
+                    )
+                    for answer in found
+                ],
+            )
+        )
+        await self._replicas.wait_applied(self._state.image.revision)
+        for answer, outcome in zip(found, deleted, strict=True):
+            if isinstance(outcome, ApiError):
+                answer.error_code = outcome.code
+                answer.error_message = str(outcome) or None
+            else:
+                answer.topic_id = outcome.id
+        return DeleteTopicsResponse(responses=answers + found)
+
+
+def _unknown_id(topic_id: Any) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=None,
+        topic_id=topic_id,
+        error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+        error_message="no topic has this id",
+    )
+
+
+class CreatePartitions:
+    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
+        self._state = state
+        self._replicas = replicas
+        self._settings = settings
+
+    async def __call__(
+        self, request: CreatePartitionsRequest, context: RequestContext
+    ) -> CreatePartitionsResponse:
+        decides = [self._decide(topic) for topic in request.topics]
+        if request.validate_only:
+            grown = controller.decide_each(self._state.image, decides).answer
+        else:
+            grown = await self._state.commit(partial(controller.decide_each, decides=decides))
+            await self._replicas.wait_applied(self._state.image.revision)
+        return CreatePartitionsResponse(
+            results=[
+                _grown(topic.name, outcome)
+                for topic, outcome in zip(request.topics, grown, strict=True)
+            ]
+        )
+
+    def _decide(self, topic: CreatePartitionsTopic) -> partial[controller.Decision[TopicImage]]:
+        assignments = None
+        if topic.assignments is not None:
+            assignments = [[BrokerId(b) for b in a.broker_ids] for a in topic.assignments]
+        return partial(
+            controller.add_partitions,
+            name=topic.name,
+            total=topic.count,
+            defaults=self._settings.broker,
+            start=self._state.draw_start(),
+            assignments=assignments,
+        )
+
+
+def _grown(name: str, outcome: TopicImage | ApiError) -> CreatePartitionsTopicResult:
+    if isinstance(outcome, ApiError):
+        return CreatePartitionsTopicResult(
+            name=name, error_code=outcome.code, error_message=str(outcome) or None
+        )
+    return CreatePartitionsTopicResult(name=name)
+
+
+class DeleteRecords:
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(
+        self, request: DeleteRecordsRequest, context: RequestContext
+    ) -> DeleteRecordsResponse:
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[self._delete(topic.name, wanted) for wanted in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _delete(
+        self, topic: str, wanted: DeleteRecordsPartition
+    ) -> DeleteRecordsPartitionResult:
+        index = wanted.partition_index
+        try:
+            partition = self._replicas.find(TopicPartition(topic, index))
+            end = partition.high_watermark
+            offset = end if wanted.offset == _TO_HIGH_WATERMARK else Offset(wanted.offset)
+            if not 0 <= offset <= end:
+                raise OffsetOutOfRange(f"{partition.tp} has records up to {end}, not {offset}")
+            partition.log.advance_start(offset)
+        except ApiError as refused:
+            return DeleteRecordsPartitionResult(
+                partition_index=index, low_watermark=-1, error_code=refused.code
+            )
+        return DeleteRecordsPartitionResult(
+            partition_index=index, low_watermark=partition.log.start_offset
+        )
+
+

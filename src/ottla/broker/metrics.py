@@ -1,0 +1,155 @@
+"""What Prometheus is told, and whether the broker is alive and ready: three small pages."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.handlers.fetch import Fetch
+from ottla.broker.handlers.produce import Produce
+from ottla.broker.server import Server
+from ottla.errors import UsageRefused
+from ottla.model import Endpoint
+from ottla.protocol.api import ApiKey
+from ottla.replication.replicas import Replicas
+from ottla.telemetry import Metric, MetricKind, exposition
+
+_REQUEST_BYTES_MAX: Final = 8192
+_REQUEST_TIMEOUT_S: Final = 10
+_GAUGE: Final = MetricKind.GAUGE
+_COUNTER: Final = MetricKind.COUNTER
+
+
+def collect(
+    server: Server, dispatcher: Dispatcher, produce: Produce, fetch: Fetch, replicas: Replicas
+) -> Iterable[Metric]:
+    """Every figure of this broker, as it is now."""
+    yield _one("ottla_connections", _GAUGE, "Open connections.", len(server.connections))
+    yield _one(
+        "ottla_connections_accepted", _COUNTER, "Connections taken.", server.accepted_count
+    )
+    yield _one(
+        "ottla_connections_refused", _COUNTER, "Connections over a limit.", server.refused_count
+    )
+    yield _one(
+        "ottla_protocol_violations",
+        _COUNTER,
+        "Connections closed for what they sent.",
+        server.violation_count,
+    )
+    yield _one(
+        "ottla_request_buffer_bytes",
+        _GAUGE,
+        "Memory held by requests that are arriving or waiting.",
+        server.buffered_bytes,
+    )
+    yield Metric(
+        "ottla_requests",
+        _COUNTER,
+        "Requests taken, by API.",
+        ("api",),
+        [
+            ((ApiKey(key).name.lower(),), count)
+            for key, count in sorted(dispatcher.request_counts.items())
+        ],
+    )
+    yield _one("ottla_produce_bytes", _COUNTER, "Bytes appended.", produce.bytes_count)
+    yield _one("ottla_produce_batches", _COUNTER, "Batches appended.", produce.batches_count)
+    yield _one(
+        "ottla_produce_waiting", _GAUGE, "Produce requests not yet settled.", produce.waiting_count
+    )
+    yield _one("ottla_fetch_bytes", _COUNTER, "Bytes of batches sent.", fetch.bytes_count)
+    yield _one("ottla_fetch_sessions", _GAUGE, "Fetch sessions kept.", len(fetch.sessions))
+    yield _one(
+        "ottla_log_dir_offline",
+        _GAUGE,
+        "1 when the data directory has failed.",
+        int(replicas.is_offline),
+    )
+    yield from _partitions(replicas)
+
+
+def _partitions(replicas: Replicas) -> Iterable[Metric]:
+    marks: dict[str, list[tuple[tuple[str, ...], float]]] = {
+        "start": [],
+        "end": [],
+        "watermark": [],
+        "size": [],
+        "isr": [],
+    }
+    for (topic, index), partition in sorted(replicas.leaders.items()):
+        labels = (topic, str(index))
+        marks["start"].append((labels, partition.log.start_offset))
+        marks["end"].append((labels, partition.log.end_offset))
+        marks["watermark"].append((labels, partition.high_watermark))
+        marks["size"].append((labels, partition.log.size_bytes))
+        marks["isr"].append((labels, len(partition.isr)))
+    names = ("topic", "partition")
+    yield Metric("ottla_log_start_offset", _GAUGE, "First offset kept.", names, marks["start"])
+    yield Metric("ottla_log_end_offset", _GAUGE, "Next offset to give.", names, marks["end"])
+    yield Metric(
+        "ottla_high_watermark", _GAUGE, "First offset not committed.", names, marks["watermark"]
+    )
+    yield Metric("ottla_log_size_bytes", _GAUGE, "Bytes on disk.", names, marks["size"])
+    yield Metric("ottla_in_sync_replicas", _GAUGE, "Replicas in sync.", names, marks["isr"])
+
+
+def _one(name: str, kind: MetricKind, doc: str, number: float) -> Metric:
+    return Metric(name, kind, doc, (), [((), number)])
+
+
+class MetricsPages:
+    """GET /metrics, /healthz and /readyz; nothing else, one request a connection."""
+
+    def __init__(
+        self, collect_all: Callable[[], Iterable[Metric]], is_ready: Callable[[], bool]
+    ) -> None:
+        self._collect = collect_all
+        self._is_ready = is_ready
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, endpoint: Endpoint) -> Endpoint:
+        try:
+            self._listener = await asyncio.start_server(
+                self._serve, endpoint.host, endpoint.port, limit=_REQUEST_BYTES_MAX
+            )
+        except OSError as problem:
+            raise UsageRefused(
+                f"cannot serve metrics on {endpoint}: {problem.strerror or problem};"
+                " choose another address with --metrics HOST:PORT"
+            ) from problem
+        return Endpoint(endpoint.host, self._listener.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, content_type, body = self._answer(head)
+                writer.write(
+                    b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n"
+                    b"Connection: close\r\n\r\n" % (status, content_type, len(body))
+                )
+                writer.write(body)
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # not a client of ours, or it has gone
+        finally:
+            writer.close()
+
+    def _answer(self, head: bytes) -> tuple[bytes, bytes, bytes]:
+        match head.split(b" ", 2)[:2]:
+            case [b"GET", b"/metrics"]:
+                text = b"text/plain; version=0.0.4; charset=utf-8"
+                return b"200 OK", text, exposition(self._collect())
+            case [b"GET", b"/healthz"]:
+                return b"200 OK", b"text/plain", b"alive\n"
+            case [b"GET", b"/readyz"] if self._is_ready():
+                return b"200 OK", b"text/plain", b"ready\n"
+            case [b"GET", b"/readyz"]:
+                return b"503 Service Unavailable", b"text/plain", b"not ready\n"
+            case _:
+                return b"404 Not Found", b"text/plain", b"/metrics, /healthz, /readyz\n"

@@ -1,0 +1,193 @@
+"""The listening side: which connections exist, what they may hold, and when they must go."""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final
+
+from ottla.broker.answers import Answer
+from ottla.broker.connection import Connection
+from ottla.broker.settings import Settings
+from ottla.errors import UsageRefused
+from ottla.model import Endpoint
+
+log = logging.getLogger("ottla.broker")
+
+_SHARED_BUFFER_BYTES: Final = 256 * 1024
+_BACKLOG: Final = 1024
+_DRAIN_S: Final = 5.0
+_VIOLATORS_MAX: Final = 1000
+
+
+class BufferPool:
+    """Large receive buffers, used again: a fresh one costs page faults for every megabyte."""
+
+    _KEPT_BYTES_MAX: Final = 32 << 20
+    _POOLED_BYTES_MIN: Final = 64 * 1024
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[bytearray]] = {}
+        self._kept_bytes = 0
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of at least `size` bytes; what it held before is still in it."""
+        if size >= self._POOLED_BYTES_MIN:
+            size = -(-size // self._POOLED_BYTES_MIN) * self._POOLED_BYTES_MIN
+        free = self._free.get(size)
+        if free:
+            self._kept_bytes -= size
+            return free.pop()
+        return bytearray(size)
+
+    def give_back(self, buffer: bytearray) -> None:
+        size = len(buffer)
+        if size >= self._POOLED_BYTES_MIN and self._kept_bytes + size <= self._KEPT_BYTES_MAX:
+            self._kept_bytes += size
+            self._free.setdefault(size, []).append(buffer)
+
+
+class Server:
+    """Owns every connection. Dispatch is handed in: it turns a frame into an answer."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        dispatch: Callable[[memoryview, Connection], Answer],
+        note_defect: Callable[[BaseException], None],
+    ) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.dispatch = dispatch
+        self.note_defect = note_defect
+        self.shared_view = memoryview(bytearray(_SHARED_BUFFER_BYTES))
+        self.buffers = BufferPool()
+        self.connections: set[Connection] = set()
+        self.accepted_count = 0
+        self.refused_count = 0
+        self.violation_count = 0
+        self.buffered_bytes = 0
+        self._per_ip: Counter[str] = Counter()
+        self._violators: set[str] = set()
+        self._dirty: list[Connection] = []
+        self._waiting: deque[Connection] = deque()
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, endpoint: Endpoint) -> Endpoint:
+        """Begin to accept; the answer says which port it became if 0 was asked for."""
+        try:
+            self._listener = await self.loop.create_server(
+                lambda: Connection(self), endpoint.host, endpoint.port, backlog=_BACKLOG
+            )
+        except OSError as problem:
+            raise UsageRefused(
+                f"cannot listen on {endpoint}: {problem.strerror or problem};"
+                " choose another address with --listen HOST:PORT"
+            ) from problem
+        port = self._listener.sockets[0].getsockname()[1]
+        return Endpoint(endpoint.host, int(port))
+
+    async def close(self) -> None:
+        """Accept nobody new, let answers that are under way leave, then close."""
+        if self._listener is not None:
+            self._listener.close()
+        deadline_s = self.loop.time() + _DRAIN_S
+        while any(not c.is_idle for c in self.connections) and self.loop.time() < deadline_s:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.close()
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
+    # Connections come and go
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether the broker has room for one more connection, from this peer."""
+        if (
+            len(self.connections) >= self.settings.broker.connections_max
+            or self._per_ip[connection.peer] >= self.settings.broker.connections_per_ip_max
+        ):
+            self.refused_count += 1
+            if connection.peer not in self._violators:
+                self._note_violator(connection.peer)
+                log.warning("too many connections", extra={"peer": connection.peer})
+            return False
+        self.accepted_count += 1
+        self._per_ip[connection.peer] += 1
+        self.connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        if connection not in self.connections:
+            return  # it was never admitted
+        self.connections.discard(connection)
+        self._per_ip[connection.peer] -= 1
+        if not self._per_ip[connection.peer]:
+            del self._per_ip[connection.peer]
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+
+    def sweep(self) -> None:
+        """Close whoever was silent too long, or takes too long to finish a request."""
+        now_s = self.loop.time()
+        idle_since_s = now_s - self.settings.broker.idle_ms_max / 1000
+        begun_since_s = now_s - self.settings.broker.request_ms_max / 1000
+        for connection in list(self.connections):
+            if connection.begun_s and connection.begun_s < begun_since_s:
+                self.note_violation(connection.peer, "a request took too long to arrive")
+                connection.close()
+            elif connection.active_s < idle_since_s and connection.is_idle:
+                connection.close()
+
+    def note_violation(self, peer: str, text: str) -> None:
+        """Somebody sent what no client sends: said once per peer, counted always."""
+        self.violation_count += 1
+        if peer not in self._violators:
+            self._note_violator(peer)
+            log.warning("closed a connection", extra={"peer": peer, "reason": text})
+
+    def _note_violator(self, peer: str) -> None:
+        if len(self._violators) >= _VIOLATORS_MAX:
+            self._violators.clear()
+        self._violators.add(peer)
+
+    # Answers that became ready outside of a read
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Send this connection's answers in the loop's next turn, all of them at once."""
+        if not self._dirty:
+            self.loop.call_soon(self._flush_dirty)
+        self._dirty.append(connection)
+
+    def _flush_dirty(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dict.fromkeys(dirty):
+            connection.flush_answers()
+
+    # Memory for requests that are arriving or waiting
+
+    @property
+    def is_over_budget(self) -> bool:
+        return self.buffered_bytes > self.settings.broker.inflight_bytes_max
+
+    def note_buffered(self, delta_bytes: int) -> None:
+        self.buffered_bytes += delta_bytes
+        while self._waiting and not self.is_over_budget:
+            self._waiting.popleft().note_budget()
+
+    def wait_for_budget(self, connection: Connection) -> None:
+        self._waiting.append(connection)
+
+    def is_waiting_for_budget(self, connection: Connection) -> bool:
+        return bool(self._waiting) and connection in self._waiting
+
+
+def raise_descriptor_limit() -> None:
+    """Connections and segments are descriptors: use all that the system allows us."""
+    import resource  # noqa: PLC0415  # POSIX only, and only a server needs it
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+

@@ -1,0 +1,31 @@
+"""The settings in force: what the broker was started with, and what was changed since."""
+
+from collections.abc import Mapping
+
+from ottla.config import BrokerConfig, TopicConfig
+from ottla.errors import InvalidConfig
+
+
+class Settings:
+    """Owned by the broker; whoever needs a setting asks when it needs it."""
+
+    __slots__ = ("broker", "started_with")
+
+    def __init__(self, started_with: BrokerConfig) -> None:
+        self.started_with = started_with
+        self.broker = started_with
+
+    def change(self, raw: Mapping[str, str]) -> None:
+        """Take over the cluster's dynamic broker settings."""
+        self.broker = self.started_with.override(raw)
+
+    def topic(self, raw: Mapping[str, str]) -> TopicConfig:
+        """A topic's settings: its own over the broker's.
+
+        They were checked when they were set. One that no longer parses, after a downgrade say,
+        must not keep a partition from being served.
+        """
+        try:
+            return self.broker.topic.override(raw)
+        except InvalidConfig:
+            return self.broker.topic

@@ -1,0 +1,60 @@
+"""Making topics: for CreateTopics, and for a client that asks for one that is not there yet."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from ottla.broker.settings import Settings
+from ottla.cluster import controller
+from ottla.cluster.controller import NewTopic
+from ottla.cluster.image import TopicImage
+from ottla.cluster.state import ClusterState
+from ottla.errors import ApiError, TopicAlreadyExists
+from ottla.replication.replicas import Replicas
+
+
+class TopicCreation:
+    """Commits new topics and waits until this broker serves its part of them."""
+
+    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
+        self._state = state
+        self._replicas = replicas
+        self._settings = settings
+
+    async def create(self, wanted: Sequence[NewTopic]) -> Sequence[TopicImage | ApiError]:
+        """Each topic as it was made, or why not, in their order."""
+        made = await self._state.commit(
+            partial(controller.decide_each, decides=self._decides(wanted))
+        )
+        await self._replicas.wait_applied(self._state.image.revision)
+        return made
+
+    def validate(self, wanted: Sequence[NewTopic]) -> Sequence[TopicImage | ApiError]:
+        """What `create` would answer now."""
+        return controller.decide_each(self._state.image, self._decides(wanted)).answer
+
+    @property
+    def is_automatic(self) -> bool:
+        return self._settings.broker.auto_create_topics
+
+    async def create_missing(self, names: Sequence[str]) -> dict[str, ApiError]:
+        """Create topics that clients just use; the answer has those that could not be."""
+        made = await self.create([NewTopic(name=name) for name in dict.fromkeys(names)])
+        return {
+            name: answer
+            for name, answer in zip(dict.fromkeys(names), made, strict=True)
+            if isinstance(answer, ApiError) and not isinstance(answer, TopicAlreadyExists)
+        }
+
+    def _decides(
+        self, wanted: Sequence[NewTopic]
+    ) -> list[partial[controller.Decision[TopicImage]]]:
+        return [
+            partial(
+                controller.create_topic,
+                wanted=topic,
+                defaults=self._settings.broker,
+                new_id=self._state.draw_uuid,
+                start=self._state.draw_start(),
+            )
+            for topic in wanted
+        ]

@@ -1,0 +1,101 @@
+"""`ottla config`: the settings there are."""
+
+from collections.abc import Iterator
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Annotated
+
+import typer
+
+from ottla.cli import terminal
+from ottla.cli.options import Json
+from ottla.config import BrokerConfig, TopicConfig, format_value, settings_of
+
+app = typer.Typer(rich_markup_mode=None, help="Show which settings there are.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """One setting as it is listed; the fields are the JSON names."""
+
+    scope: str
+    name: str
+    kind: str
+    default: str
+    allowed: str
+    documentation: str
+
+
+@app.callback()
+def config() -> None:
+    """Show which settings there are."""
+
+
+@app.command("list")
+def list_settings(
+    topic: Annotated[bool, typer.Option("--topic", help="Only settings of topics.")] = False,
+    broker: Annotated[bool, typer.Option("--broker", help="Only settings of brokers.")] = False,
+    json: Json = False,
+) -> None:
+    """List every setting: its name, kind, default, what is allowed, what it does.
+
+    Topic settings can be set per topic; brokers hold their defaults under a broker name.
+
+    \b
+    Examples:
+      ottla config list
+      ottla config list --topic
+      ottla config list --json | jq -r .name
+    """
+    both = topic == broker
+    rows = [row for row in setting_rows() if both or (row.scope == "topic") == topic]
+    if json:
+        for row in rows:
+            terminal.write_json(asdict(row))
+        return
+    terminal.write_table(
+        ["SCOPE", "NAME", "KIND", "DEFAULT", "ALLOWED", "DOCUMENTATION"],
+        [list(asdict(row).values()) for row in rows],
+    )
+
+
+def setting_rows() -> Iterator[SettingRow]:
+    """Topic settings, then the broker's: first those that are defaults of topic settings."""
+    topic_defaults = _defaults(TopicConfig)
+    for field, row in settings_of(TopicConfig):
+        default = topic_defaults[field]
+        yield SettingRow(
+            scope="topic",
+            name=row.name,
+            kind=row.kind,
+            default=default,
+            allowed=row.allowed,
+            documentation=row.doc,
+        )
+    for field, row in settings_of(TopicConfig):
+        if row.broker_name is not None:
+            yield SettingRow(
+                scope="broker",
+                name=row.broker_name,
+                kind=row.kind,
+                default=topic_defaults[field],
+                allowed=row.allowed,
+                documentation=f"What topics have for {row.name} by default.",
+            )
+    broker_defaults = _defaults(BrokerConfig)
+    for field, row in settings_of(BrokerConfig):
+        yield SettingRow(
+            scope="broker",
+            name=row.name,
+            kind=row.kind,
+            default=broker_defaults[field],
+            allowed=row.allowed,
+            documentation=row.doc,
+        )
+
+
+def _defaults(config_class: type[TopicConfig | BrokerConfig]) -> dict[str, str]:
+    return {
+        field.name: format_value(field.default)
+        for field in fields(config_class)
+        if field.default is not MISSING
+    }

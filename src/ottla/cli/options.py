@@ -1,0 +1,49 @@
+"""Options that several commands share."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from ottla.errors import UsageRefused
+from ottla.model import Endpoint
+
+BROKER_DEFAULT: Final = "127.0.0.1:9092"
+BROKER_HELP: Final = "A broker of the cluster, or several with commas between."
+
+
+def _resolve_broker(context: typer.Context, value: str) -> str:
+    """The command's own --broker, else the one before the command, else the environment's."""
+    return value or context.find_root().params.get("broker") or BROKER_DEFAULT
+
+
+Broker = Annotated[
+    str,
+    typer.Option(
+        "--broker",
+        metavar="HOST:PORT",
+        help=BROKER_HELP,
+        show_default=BROKER_DEFAULT,
+        callback=_resolve_broker,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def parse_brokers(text: str) -> list[Endpoint]:
+    """Read one HOST:PORT or several with commas between."""
+    try:
+        return [Endpoint.parse(part.strip()) for part in text.split(",")]
+    except ValueError as problem:
+        raise UsageRefused(f"--broker: {problem}") from None
+
+
+def parse_assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Read NAME=VALUE as often as it was given; the last one wins."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageRefused(f"{option} {text!r} is not NAME=VALUE, such as retention.ms=3600000")
+        pairs[name.strip()] = value.strip()
+    return pairs

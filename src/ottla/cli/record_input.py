@@ -1,0 +1,162 @@
+"""A record as `produce` reads it: a line of text, of hexadecimal digits, or of JSON."""
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from ottla.errors import UsageRefused
+
+Header = tuple[str, bytes | None]
+
+_JSON_FIELDS: Final = frozenset(
+    {"key", "key_base64", "value", "value_base64", "headers", "timestamp", "partition"}
+)
+# `consume --json` prints these; a copy of a topic gets its own.
+_JSON_IGNORED: Final = frozenset({"topic", "offset"})
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+class InputFormat(StrEnum):
+    """What one line of input is."""
+
+    LINES = "lines"
+    JSON = "json"
+    HEX = "hex"
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRecord:
+    """What is to be written; None leaves partition and time to the producer."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    timestamp_ms: int | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineReader:
+    """Turns lines into records; `key`, `headers` and `partition` hold where a line is silent."""
+
+    format: InputFormat = InputFormat.LINES
+    key_separator: bytes | None = None
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    partition: int | None = None
+
+    def read(self, line: bytes) -> OutgoingRecord:
+        """The record that `line` (without its newline) describes, or UsageRefused."""
+        if self.format is InputFormat.JSON:
+            return self._read_json(line)
+        decode = _from_hex if self.format is InputFormat.HEX else bytes
+        if self.key_separator is None:
+            return OutgoingRecord(decode(line), self.key, self.headers, None, self.partition)
+        key, separator, value = line.partition(self.key_separator)
+        if not separator:
+            shown = self.key_separator.decode(errors="backslashreplace")
+            raise UsageRefused(f"there is no key separator {shown!r} in it")
+        return OutgoingRecord(decode(value), decode(key), self.headers, None, self.partition)
+
+    def _read_json(self, line: bytes) -> OutgoingRecord:
+        try:
+            fields = json.loads(line)
+        except ValueError as problem:
+            raise UsageRefused(f"it is not JSON ({problem})") from None
+        if not isinstance(fields, dict):
+            raise UsageRefused('it is not a JSON object such as {"key": "k", "value": "v"}')
+        if unknown := sorted(fields.keys() - _JSON_FIELDS - _JSON_IGNORED):
+            raise UsageRefused(
+                f"unknown field {', '.join(unknown)}: known are {', '.join(sorted(_JSON_FIELDS))}"
+            )
+        if not fields.keys() & {"value", "value_base64"}:
+            raise UsageRefused('it has no "value"; write "value": null for a tombstone')
+        has_key = fields.keys() & {"key", "key_base64"}
+        partition = _number(fields, "partition", _INT32_MAX)
+        return OutgoingRecord(
+            value=_bytes_of(fields, "value"),
+            key=_bytes_of(fields, "key") if has_key else self.key,
+            headers=self.headers + _headers_of(fields.get("headers")),
+            timestamp_ms=_number(fields, "timestamp", _INT64_MAX),
+            partition=self.partition if partition is None else partition,
+        )
+
+
+def parse_header(text: str) -> Header:
+    """Read NAME=VALUE, as --header takes it."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageRefused(f"--header {text!r} is not NAME=VALUE")
+    return name, value.encode()
+
+
+def _from_hex(digits: bytes) -> bytes:
+    try:
+        return bytes.fromhex(digits.decode("ascii"))
+    except ValueError:
+        raise UsageRefused("it is not hexadecimal digits, two for each byte") from None
+
+
+def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
+    """Text as UTF-8, base64 decoded, anything else as compact JSON; null is null."""
+    coded = f"{name}_base64"
+    if coded in fields:
+        if name in fields:
+            raise UsageRefused(f"it has both {name} and {coded}: leave one out")
+        return _from_base64(fields[coded], coded)
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _utf8(value, name)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _utf8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise UsageRefused(f"{name} holds half a surrogate pair: use {name}_base64") from None
+
+
+def _from_base64(text: object, name: str) -> bytes:
+    if not isinstance(text, str):
+        raise UsageRefused(f"{name} is not text")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise UsageRefused(f"{name} is not base64") from None
+
+
+def _headers_of(headers: object) -> tuple[Header, ...]:
+    """A list of {"key": ..., "value": ...}, or an object when no name comes twice."""
+    match headers:
+        case None:
+            return ()
+        case dict():
+            return tuple(
+                (name, _bytes_of({"value": value}, "value")) for name, value in headers.items()
+            )
+        case list():
+            return tuple(_header_of(header) for header in headers)
+        case _:
+            raise UsageRefused("headers is neither a list nor an object")
+
+
+def _header_of(header: object) -> Header:
+    if not isinstance(header, dict) or not isinstance(header.get("key"), str):
+        raise UsageRefused('a header is not {"key": "name", "value": "text"}')
+    return header["key"], _bytes_of(header, "value")
+
+
+def _number(fields: dict[str, Any], name: str, high: int) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
+        raise UsageRefused(f"{name} is not a whole number between 0 and {high}")
+    return value

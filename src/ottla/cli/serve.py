@@ -1,0 +1,171 @@
+"""`ottla serve`: arguments and files become a broker's options.
+
+The one command that is parsed with argparse: a broker starts without importing typer.
+"""
+
+import argparse
+import logging
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from ottla.broker.app import ServeOptions
+from ottla.broker.app import serve as serve_broker
+from ottla.config import BrokerConfig, flatten
+from ottla.errors import InvalidConfig, UsageRefused
+from ottla.model import BrokerId, Endpoint
+
+_EXAMPLES: Final = """\
+examples:
+  ottla serve --data ./data
+  ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --advertise queue.example.org:9092
+  ottla serve --data ./data --set num.partitions=4 --set log.retention.ms=86400000
+  ottla serve --data ./data --config ottla.toml --metrics 127.0.0.1:9100
+
+Settings come from --config (TOML, dotted names or tables), then from --set, which wins.
+`ottla config list --broker` shows them all. SIGTERM or Ctrl-C stop the broker cleanly.
+"""
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one line, like every other command."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageRefused(f"{message}; `ottla serve --help` shows what can be said")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until told to stop; returns the exit status."""
+    try:
+        parsed = _parser().parse_args(arguments)
+    except SystemExit as after_help:
+        return int(after_help.code or 0)
+    options = _options(parsed)
+    logging.basicConfig(
+        level=parsed.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    try:
+        return serve_broker(options)
+    except InvalidConfig as problem:
+        raise UsageRefused(str(problem)) from None
+    except OSError as problem:
+        raise UsageRefused(f"the broker cannot start: {problem}") from None
+
+
+def parse_options(arguments: Sequence[str]) -> ServeOptions:
+    """What a command line asks for, or UsageRefused."""
+    return _options(_parser().parse_args(arguments))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="ottla serve",
+        description="Run a broker until it is told to stop.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--data",
+        type=Path,
+        default=Path("data"),
+        metavar="DIR",
+        help="where the broker keeps everything; made when it is not there (default: ./data)",
+    )
+    add(
+        "--listen",
+        type=_endpoint,
+        default=Endpoint("127.0.0.1", 9092),
+        metavar="HOST:PORT",
+        help="where clients connect; port 0 takes a free one (default: 127.0.0.1:9092)",
+    )
+    add(
+        "--advertise",
+        type=_endpoint,
+        metavar="HOST:PORT",
+        help="the address clients are told to use, where it differs from --listen",
+    )
+    add(
+        "--node-id",
+        type=_node_id,
+        default=BrokerId(0),
+        metavar="N",
+        help="this broker's number in its cluster (default: 0)",
+    )
+    add("--config", type=Path, metavar="FILE.toml", help="a file of broker settings")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="assignments",
+        help="one broker setting, over the file; may be given many times",
+    )
+    add(
+        "--metrics",
+        type=_endpoint,
+        metavar="HOST:PORT",
+        help="where Prometheus may scrape; without it there is no such port",
+    )
+    add("--hints", action="store_true", help="print what to try first once the broker is ready")
+    add(
+        "--log-level",
+        choices=_LOG_LEVELS,
+        default="info",
+        help="how much the broker says on standard error (default: info)",
+    )
+    return parser
+
+
+def _options(parsed: argparse.Namespace) -> ServeOptions:
+    return ServeOptions(
+        data=parsed.data,
+        listen=parsed.listen,
+        advertise=parsed.advertise,
+        node_id=parsed.node_id,
+        config=read_config(parsed.config, parsed.assignments),
+        metrics=parsed.metrics,
+        hints=parsed.hints,
+    )
+
+
+def read_config(file: Path | None, assignments: Sequence[str]) -> BrokerConfig:
+    """Broker settings: `assignments` over `file` over the defaults."""
+    raw = {} if file is None else flatten(_read_toml(file))
+    raw |= dict(map(_split_assignment, assignments))
+    try:
+        return BrokerConfig.parse(raw)
+    except InvalidConfig as problem:
+        raise UsageRefused(str(problem)) from None
+
+
+def _read_toml(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as problem:
+        raise UsageRefused(f"--config {file} cannot be read: {problem.strerror}") from None
+    except ValueError as problem:
+        raise UsageRefused(f"--config {file} is not TOML: {problem}") from None
+
+
+def _split_assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageRefused(f"--set {text!r} is not NAME=VALUE, such as num.partitions=4")
+    return name.strip(), value.strip()
+
+
+def _endpoint(text: str) -> Endpoint:
+    try:
+        return Endpoint.parse(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def _node_id(text: str) -> BrokerId:
+    if not (text.isascii() and text.isdigit() and int(text) < 2**31):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return BrokerId(int(text))

@@ -1,0 +1,104 @@
+"""Everything that `ottla topic describe` shows, gathered from the brokers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.client.admin import TopicSetting, settings_of_topics, sizes_on_leaders
+from ottla.client.client import Client
+from ottla.client.cluster_view import TopicView
+from ottla.client.partitions import EARLIEST, LATEST, list_offsets
+from ottla.model import BrokerId, LeaderEpoch, Offset, TopicPartition, format_uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """One partition; None is what nobody could tell, because it has no leader at the moment."""
+
+    index: int
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    start_offset: Offset | None
+    end_offset: Offset | None
+    size_bytes: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON names are the fields'."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """One topic with its partitions in order, and the settings that are not defaults."""
+
+    name: str
+    id: str
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+    own_settings: tuple[TopicSetting, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "name": self.name,
+            "id": self.id,
+            "internal": self.is_internal,
+            "settings": {item.name: item.value for item in self.own_settings},
+            "partitions": [partition.as_json() for partition in self.partitions],
+        }
+
+
+async def describe_topics(client: Client, names: Sequence[str]) -> list[TopicDescription]:
+    """These topics in the order asked for, or all that are not internal."""
+    view = await client.describe(list(names) or None)
+    topics = [view.topics[name] for name in dict.fromkeys(names)] or [
+        view.topics[name] for name in sorted(view.topics) if not view.topics[name].is_internal
+    ]
+    if not topics:
+        return []
+    led = [
+        TopicPartition(topic.name, partition.index)
+        for topic in topics
+        for partition in topic.partitions
+        if partition.leader is not None
+    ]
+    starts = await list_offsets(client, dict.fromkeys(led, EARLIEST))
+    ends = await list_offsets(client, dict.fromkeys(led, LATEST))
+    sizes = await sizes_on_leaders(client, led)
+    settings = await settings_of_topics(client, [topic.name for topic in topics])
+    return [
+        TopicDescription(
+            name=topic.name,
+            id=format_uuid(topic.id),
+            is_internal=topic.is_internal,
+            partitions=_partitions(topic, starts, ends, sizes),
+            own_settings=tuple(item for item in settings[topic.name] if item.is_own),
+        )
+        for topic in topics
+    ]
+
+
+def _partitions(
+    topic: TopicView,
+    starts: dict[TopicPartition, Offset | None],
+    ends: dict[TopicPartition, Offset | None],
+    sizes: dict[TopicPartition, int],
+) -> tuple[PartitionDescription, ...]:
+    described = []
+    for partition in topic.partitions:
+        tp = TopicPartition(topic.name, partition.index)
+        described.append(
+            PartitionDescription(
+                index=partition.index,
+                leader=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replicas=partition.replicas,
+                isr=partition.isr,
+                start_offset=starts.get(tp),
+                end_offset=ends.get(tp),
+                size_bytes=sizes.get(tp),
+            )
+        )
+    return tuple(described)

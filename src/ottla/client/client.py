@@ -1,0 +1,251 @@
+"""Asks whichever broker can answer, and asks again while that may help and time is left."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Self, TypeVar
+
+from ottla.client.cluster_view import ClusterView, view_of
+from ottla.client.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Connection
+from ottla.client.errors import (
+    ClientError,
+    ConnectionLost,
+    DeadlineExceeded,
+    NoSuchTopic,
+    Refused,
+    Unreachable,
+    check,
+)
+from ottla.errors import ErrorCode
+from ottla.model import BrokerId, Endpoint, TopicPartition
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+
+# While a topic is being made: it is not there yet, or nobody leads it yet.
+_BEING_MADE: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE}
+)
+_CREATION_S: Final = 3.0  # how long a topic may be in the making
+_PAUSE_MIN_S: Final = 0.05
+_PAUSE_MAX_S: Final = 1.0
+
+Answer = TypeVar("Answer")
+Result = TypeVar("Result")
+
+
+class Client:
+    """Owns its connections, one for each broker it has talked to. Belongs to one event loop.
+
+    `timeout_s` is how long one call may take in total, however often it has to try.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Endpoint],
+        *,
+        client_id: str = "ottla",
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        assert bootstrap, "somewhere has to be asked first"
+        self.timeout_s = timeout_s
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._connections: dict[Endpoint, asyncio.Task[Connection]] = {}
+        self._view = ClusterView({}, {})
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every connection."""
+        openings = list(self._connections.values())
+        self._connections.clear()
+        for opening in openings:
+            opening.cancel()
+        for outcome in await asyncio.gather(*openings, return_exceptions=True):
+            if isinstance(outcome, Connection):
+                outcome.close()
+
+    # Who can be asked
+
+    async def ask_any(self, request: object, answer_class: type[Answer]) -> Answer:
+        """Ask a broker, whichever: brokers we know of, then those we were told at the start."""
+        connection = await self._connect_any()
+        return await self._ask(connection, request, answer_class, self.timeout_s)
+
+    async def ask_broker(
+        self,
+        broker: BrokerId,
+        request: object,
+        answer_class: type[Answer],
+        *,
+        timeout_s: float | None = None,
+        version_max: int | None = None,
+    ) -> Answer:
+        """Ask this broker."""
+        connection = await self.connect_broker(broker)
+        return await self._ask(
+            connection, request, answer_class, timeout_s or self.timeout_s, version_max
+        )
+
+    async def connect_broker(self, broker: BrokerId) -> Connection:
+        """A connection to this broker; it stays the client's."""
+        if broker not in self._view.brokers:
+            await self.describe([])
+        endpoint = self._view.brokers.get(broker)
+        if endpoint is None:
+            raise Unreachable(f"the cluster has no broker {broker} at the moment")
+        try:
+            return await self._connect(endpoint)
+        except Unreachable as problem:
+            if endpoint in self._bootstrap:
+                raise
+            raise Unreachable(
+                f"{problem} (where broker {broker} tells its clients to connect; see"
+                " `ottla serve --advertise`)"
+            ) from None
+
+    async def leader_of(self, tp: TopicPartition) -> BrokerId:
+        """Who leads a partition; one without leader is `Refused`."""
+        leader = self._view.leader_of(tp)
+        if leader is not None:
+            return leader
+        partitions = (await self.describe([tp.topic])).topics[tp.topic].partitions
+        if tp.partition >= len(partitions):
+            raise NoSuchTopic(f"partition {tp.partition} of topic {tp.topic}")
+        leader = partitions[tp.partition].leader
+        if leader is None:
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
+        return leader
+
+    async def by_leader(
+        self, tps: Iterable[TopicPartition]
+    ) -> dict[BrokerId, list[TopicPartition]]:
+        """Partitions grouped by who leads them."""
+        groups: dict[BrokerId, list[TopicPartition]] = {}
+        for tp in tps:
+            groups.setdefault(await self.leader_of(tp), []).append(tp)
+        return groups
+
+    # What there is
+
+    async def describe(self, topics: Sequence[str] | None, *, create: bool = False) -> ClusterView:
+        """Brokers and these topics, or all topics for None; an unknown one is `NoSuchTopic`.
+
+        With `create`, the broker makes missing topics if its settings allow that.
+        """
+        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
+        answer = await self.ask_any(request, MetadataResponse)
+        check(answer.error_code, "the cluster")
+        view = view_of(answer)
+        self._view = ClusterView(view.brokers, {**self._view.topics, **view.topics})
+        for topic in topics or ():
+            _check_topic(view, topic)
+        return view
+
+    async def describe_or_create(self, topic: str) -> ClusterView:
+        """One topic, made if need be and allowed; it may take a moment until somebody leads it."""
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + _CREATION_S
+        while True:
+            try:
+                view = await self.describe([topic], create=True)
+                if all(item.leader is not None for item in view.topics[topic].partitions):
+                    return view
+            except Refused as problem:
+                if problem.code not in _BEING_MADE or loop.time() > give_up_s:
+                    raise
+            else:
+                if loop.time() > give_up_s:
+                    return view
+            await asyncio.sleep(_PAUSE_MIN_S)
+
+    # Trying again
+
+    async def retry(
+        self,
+        attempt: Callable[[], Awaitable[Result]],
+        *,
+        on: tuple[type[ClientError], ...] = (Unreachable,),
+    ) -> Result:
+        """Try until it works, trying again cannot help, or time is up.
+
+        A refusal is worth another try when the broker did nothing; `on` are the other problems
+        that are. Each try sees fresh metadata.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + self.timeout_s
+        pause_s = _PAUSE_MIN_S
+        while True:
+            try:
+                return await attempt()
+            except Refused as problem:
+                if not problem.may_try_again or loop.time() + pause_s > give_up_s:
+                    raise
+            except on:
+                if loop.time() + pause_s > give_up_s:
+                    raise
+            self._view = ClusterView(self._view.brokers, {})
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    # Connections
+
+    async def _ask(
+        self,
+        connection: Connection,
+        request: object,
+        answer_class: type[Answer],
+        timeout_s: float,
+        version_max: int | None = None,
+    ) -> Answer:
+        try:
+            return await connection.ask(
+                request, answer_class, timeout_s=timeout_s, version_max=version_max
+            )
+        except DeadlineExceeded:
+            # Whatever comes after on this connection would have to wait for that answer first.
+            connection.close()
+            raise
+
+    async def _connect_any(self) -> Connection:
+        problems = list[str]()
+        for endpoint in dict.fromkeys([*self._view.brokers.values(), *self._bootstrap]):
+            try:
+                return await self._connect(endpoint)
+            except (Unreachable, ConnectionLost, DeadlineExceeded) as problem:
+                problems.append(str(problem))
+        raise Unreachable(f"no broker can be reached ({'; '.join(problems)})")
+
+    async def _connect(self, endpoint: Endpoint) -> Connection:
+        """The connection to an endpoint; who asks while it is being opened waits for the same."""
+        opening = self._connections.get(endpoint)
+        if opening is None or _is_over(opening):
+            opening = asyncio.create_task(
+                Connection.open(
+                    endpoint,
+                    client_id=self._client_id,
+                    timeout_s=min(self.timeout_s, CONNECT_TIMEOUT_S),
+                )
+            )
+            self._connections[endpoint] = opening
+        return await asyncio.shield(opening)
+
+
+def _is_over(opening: asyncio.Task[Connection]) -> bool:
+    if not opening.done():
+        return False
+    return opening.cancelled() or opening.exception() is not None or not opening.result().is_open
+
+
+def _check_topic(view: ClusterView, name: str) -> None:
+    topic = view.topics.get(name)
+    if topic is None or topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise NoSuchTopic(f"topic {name}")
+    check(topic.error, f"topic {name}")

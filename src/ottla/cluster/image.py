@@ -1,0 +1,232 @@
+"""The cluster as one immutable value: who exists, which topics there are, who leads what."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NewType, Self
+
+from ottla.cluster.store import NEVER, Revision
+from ottla.model import BrokerId, Endpoint, LeaderEpoch, TopicPartition, Uuid
+
+ClusterId = NewType("ClusterId", str)
+
+UNREGISTERED: Final = -1  # the epoch of a broker that the store does not know yet
+
+CLUSTER_KEY: Final = "cluster"
+CATALOG_KEY: Final = "catalog"
+BROKER_SETTINGS_KEY: Final = "settings/brokers"
+BROKER_PREFIX: Final = "brokers/"
+TOPIC_PREFIX: Final = "topics/"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A live broker. Its epoch is the revision of its registration: a later one is larger."""
+
+    id: BrokerId
+    endpoint: Endpoint
+    rack: str | None = None
+    epoch: int = UNREGISTERED
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """Where one partition lives and who leads it; None leads while nobody safely can.
+
+    `leader_epoch` counts changes of the leader, `partition_epoch` every change of this value.
+    """
+
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic; `config` holds only what was set for it, by Kafka's dotted names."""
+
+    name: str
+    id: Uuid
+    partitions: tuple[PartitionImage, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The broker settings that were changed for the whole cluster while it ran."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Rewritten by every commit that adds topics or partitions.
+
+    Rules over all topics together (names that collide, the limit on partitions) would otherwise
+    be broken by two commits that each keep them, because they write different keys.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterIdentity:
+    """The name the cluster chose for itself when it was first started."""
+
+    id: ClusterId
+
+
+Value = TopicImage | BrokerImage | BrokerSettings | Catalog | ClusterIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one key of the store holds from now on; None when it is gone."""
+
+    key: str
+    value: Value | None
+
+
+def topic_key(name: str) -> str:
+    return TOPIC_PREFIX + name
+
+
+def broker_key(broker: BrokerId) -> str:
+    return f"{BROKER_PREFIX}{broker}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Everything the store says at one revision. Never changed, only replaced."""
+
+    revision: Revision = NEVER
+    cluster_id: ClusterId = ClusterId("")
+    brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names: Mapping[Uuid, str] = field(default_factory=dict)
+    broker_config: Mapping[str, str] = field(default_factory=dict)
+    mod_revisions: Mapping[str, Revision] = field(default_factory=dict)  # of every key there is
+
+    @classmethod
+    def load(cls, written: Iterable[tuple[Change, Revision]], revision: Revision) -> Self:
+        """The image of a whole store: each value with the revision that wrote it."""
+        draft = _Draft(ClusterImage())
+        for change, mod_revision in written:
+            draft.apply(change, mod_revision)
+        return cls(revision, *draft.parts())
+
+    def apply(self, changes: Iterable[Change], revision: Revision) -> "ClusterImage":
+        """The image after one commit. What did not change is shared with this one."""
+        draft = _Draft(self)
+        for change in changes:
+            draft.apply(change, revision)
+        return ClusterImage(revision, *draft.parts())
+
+    def mod_revision(self, key: str) -> Revision:
+        """The revision that wrote `key`, as far as this image knows."""
+        return self.mod_revisions.get(key, NEVER)
+
+    def topic_by_id(self, topic_id: Uuid) -> TopicImage | None:
+        name = self.topic_names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, tp: TopicPartition) -> PartitionImage | None:
+        topic = self.topics.get(tp.topic)
+        if topic is None or not 0 <= tp.partition < len(topic.partitions):
+            return None
+        return topic.partitions[tp.partition]
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
+    @property
+    def controller_id(self) -> BrokerId | None:
+        """The broker that tends the cluster: the lowest live one, so nobody has to elect it."""
+        return min(self.brokers, default=None)
+
+
+class _Draft:
+    """An image being changed: a mapping is copied when it is first written to."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self.image = image
+        self.cluster_id = image.cluster_id
+        self.broker_config = image.broker_config
+        self.brokers: dict[BrokerId, BrokerImage] | None = None
+        self.topics: dict[str, TopicImage] | None = None
+        self.topic_names: dict[Uuid, str] | None = None
+        self.mod_revisions = dict(image.mod_revisions)
+
+    def apply(self, change: Change, revision: Revision) -> None:
+        if change.value is None:
+            self.mod_revisions.pop(change.key, None)
+        else:
+            self.mod_revisions[change.key] = revision
+        match change.value:
+            case TopicImage() as topic:
+                self._put_topic(topic)
+            case BrokerImage() as broker:
+                registered = BrokerImage(broker.id, broker.endpoint, broker.rack, revision)
+                self._writable_brokers()[broker.id] = registered
+            case BrokerSettings(values):
+                self.broker_config = values
+            case ClusterIdentity(cluster_id):
+                self.cluster_id = cluster_id
+            case Catalog():
+                pass
+            case None:
+                self._remove(change.key)
+
+    def parts(
+        self,
+    ) -> tuple[
+        ClusterId,
+        Mapping[BrokerId, BrokerImage],
+        Mapping[str, TopicImage],
+        Mapping[Uuid, str],
+        Mapping[str, str],
+        Mapping[str, Revision],
+    ]:
+        """Everything of an image but its revision, in the order of its fields."""
+        image = self.image
+        return (
+            self.cluster_id,
+            image.brokers if self.brokers is None else self.brokers,
+            image.topics if self.topics is None else self.topics,
+            image.topic_names if self.topic_names is None else self.topic_names,
+            self.broker_config,
+            self.mod_revisions,
+        )
+
+    def _writable_brokers(self) -> dict[BrokerId, BrokerImage]:
+        if self.brokers is None:
+            self.brokers = dict(self.image.brokers)
+        return self.brokers
+
+    def _writable_topics(self) -> tuple[dict[str, TopicImage], dict[Uuid, str]]:
+        if self.topics is None or self.topic_names is None:
+            self.topics = dict(self.image.topics)
+            self.topic_names = dict(self.image.topic_names)
+        return self.topics, self.topic_names
+
+    def _put_topic(self, topic: TopicImage) -> None:
+        topics, names = self._writable_topics()
+        if (old := topics.get(topic.name)) is not None:
+            del names[old.id]
+        topics[topic.name] = topic
+        names[topic.id] = topic.name
+
+    def _drop_topic(self, name: str) -> None:
+        topics, names = self._writable_topics()
+        if (old := topics.pop(name, None)) is not None:
+            del names[old.id]
+
+    def _remove(self, key: str) -> None:
+        if key.startswith(TOPIC_PREFIX):
+            self._drop_topic(key.removeprefix(TOPIC_PREFIX))
+        elif key.startswith(BROKER_PREFIX):
+            broker = BrokerId(int(key.removeprefix(BROKER_PREFIX)))
+            self._writable_brokers().pop(broker, None)
+        elif key == BROKER_SETTINGS_KEY:
+            self.broker_config = {}

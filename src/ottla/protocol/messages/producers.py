@@ -1,0 +1,70 @@
+"""InitProducerId and DescribeProducers: the identity behind idempotent writes."""
+
+from ottla.protocol.schema import array, int16, int32, int64, message, string, struct, wire
+
+
+@message(versions="0-5", flexible="2+")
+class InitProducerIdRequest:
+    """Ask for a producer id; a transactional id gets its own back with a higher epoch."""
+
+    transactional_id: str | None = wire(string, "0+", nullable="0+")
+    transaction_timeout_ms: int = wire(int32, "0+")
+    producer_id: int = wire(int64, "3+", default=-1)
+    producer_epoch: int = wire(int16, "3+", default=-1)
+
+
+@message(versions="0-5", flexible="2+")
+class InitProducerIdResponse:
+    """The producer id and epoch to write with."""
+
+    throttle_time_ms: int = wire(int32, "0+")
+    error_code: int = wire(int16, "0+")
+    producer_id: int = wire(int64, "0+", default=-1)
+    producer_epoch: int = wire(int16, "0+")
+
+
+@struct
+class DescribeProducersRequestTopic:
+    name: str = wire(string, "0+")
+    partition_indexes: list[int] = wire(array(int32), "0+")
+
+
+@message(versions="0", flexible="0+")
+class DescribeProducersRequest:
+    """Which producers have written to these partitions?"""
+
+    topics: list[DescribeProducersRequestTopic] = wire(array(DescribeProducersRequestTopic), "0+")
+
+
+@struct
+class ProducerState:
+    producer_id: int = wire(int64, "0+")
+    producer_epoch: int = wire(int32, "0+")
+    last_sequence: int = wire(int32, "0+", default=-1)
+    last_timestamp: int = wire(int64, "0+", default=-1)
+    coordinator_epoch: int = wire(int32, "0+")
+    current_txn_start_offset: int = wire(int64, "0+", default=-1)
+
+
+@struct
+class DescribeProducersResponsePartition:
+    partition_index: int = wire(int32, "0+")
+    error_code: int = wire(int16, "0+")
+    error_message: str | None = wire(string, "0+", nullable="0+", default=None)
+    active_producers: list[ProducerState] = wire(array(ProducerState), "0+")
+
+
+@struct
+class DescribeProducersResponseTopic:
+    name: str = wire(string, "0+")
+    partitions: list[DescribeProducersResponsePartition] = wire(
+        array(DescribeProducersResponsePartition), "0+"
+    )
+
+
+@message(versions="0", flexible="0+")
+class DescribeProducersResponse:
+    """The producers that each partition remembers."""
+
+    throttle_time_ms: int = wire(int32, "0+")
+    topics: list[DescribeProducersResponseTopic] = wire(array(DescribeProducersResponseTopic), "0+")

@@ -1,0 +1,88 @@
+"""Varints: whole numbers in as few bytes as they need, seven bits to a byte, lowest bits first.
+
+Readers take any buffer of bytes and return the value with the position behind it. What a peer
+sent is never trusted: a number that ends nowhere, or that does not fit, is a `ProtocolViolation`.
+"""
+
+from ottla.errors import ProtocolViolation
+
+Buffer = bytes | bytearray | memoryview
+
+_UINT32_MAX = 2**32 - 1
+_UINT64_MAX = 2**64 - 1
+
+
+def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """A number of 32 bits in at most 5 bytes: lengths and tags of flexible versions."""
+    try:
+        byte = buffer[position]
+        if byte < 0x80:
+            return byte, position + 1
+    except IndexError:
+        raise _ends_inside(position) from None
+    return _read_longer(buffer, position, 5, _UINT32_MAX)
+
+
+def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """A signed number of 32 bits, zig-zag: the sign is the lowest bit."""
+    value, position = read_unsigned_varint(buffer, position)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
+    """A signed number of 64 bits in at most 10 bytes, zig-zag."""
+    value, position = _read_longer(buffer, position, 10, _UINT64_MAX)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def write_unsigned_varint(out: bytearray, value: int) -> None:
+    """Append a number of 32 bits."""
+    assert 0 <= value <= _UINT32_MAX, value
+    _write(out, value)
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Append a signed number of 32 bits, zig-zag."""
+    assert -(2**31) <= value < 2**31, value
+    _write(out, (value << 1) ^ (value >> 31))
+
+
+def write_varlong(out: bytearray, value: int) -> None:
+    """Append a signed number of 64 bits, zig-zag."""
+    assert -(2**63) <= value < 2**63, value
+    _write(out, (value << 1) ^ (value >> 63))
+
+
+def _read_longer(
+    buffer: Buffer, position: int, size_bytes_max: int, value_max: int
+) -> tuple[int, int]:
+    value = shift = 0
+    start = position
+    try:
+        while position < start + size_bytes_max:
+            byte = buffer[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        else:
+            raise ProtocolViolation(
+                f"the varint at byte {start} is longer than {size_bytes_max} bytes"
+            )
+    except IndexError:
+        raise _ends_inside(start) from None
+    if value > value_max:
+        raise ProtocolViolation(f"the varint at byte {start} exceeds {value_max}")
+    return value, position
+
+
+def _ends_inside(position: int) -> ProtocolViolation:
+    return ProtocolViolation(f"the bytes end inside the varint at byte {position}")
+
+
+def _write(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)

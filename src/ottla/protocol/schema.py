@@ -1,0 +1,174 @@
+"""The words in which messages are written down: kinds of values, fields, structs and messages.
+
+A message is a dataclass. Each field says how it travels and in which versions:
+
+    @message(versions="0-13", flexible="9+")
+    class MetadataRequest:
+        topics: list[MetadataRequestTopic] | None = wire(
+            array(MetadataRequestTopic), "0+", nullable="1+"
+        )
+
+Version ranges are Kafka's own notation. "Flexible" versions write lengths as varints and end every
+struct with tagged fields (KIP-482). `codec` turns these declarations into functions.
+"""
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from struct import calcsize
+from typing import Any, Final, TypeVar, dataclass_transform
+
+from ottla.model import NO_UUID
+from ottla.protocol.primitives import Buffer
+
+VERSION_MAX: Final = 2**15 - 1  # a version travels as int16
+
+Records = Buffer  # record batches, kept as the bytes they are: decoding yields a view, not a copy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A value that always takes the same number of bytes; `code` is how `struct` spells it."""
+
+    name: str
+    code: str
+    default: Any
+
+    @property
+    def size_bytes(self) -> int:
+        return calcsize(">" + self.code)
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Bytes behind their length; `length_code` is that length in versions that are not flexible."""
+
+    name: str
+    length_code: str
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Elements behind their count."""
+
+    element: "Fixed | Sized | type"
+
+
+Kind = Fixed | Sized | Array | type  # a type is a class made by `struct`
+
+int8 = Fixed("int8", "b", 0)
+int16 = Fixed("int16", "h", 0)
+uint16 = Fixed("uint16", "H", 0)
+int32 = Fixed("int32", "i", 0)
+int64 = Fixed("int64", "q", 0)
+float64 = Fixed("float64", "d", 0.0)
+boolean = Fixed("boolean", "?", False)
+uuid = Fixed("uuid", "16s", NO_UUID)
+string = Sized("string", "h", "")
+binary = Sized("binary", "i", b"")  # decodes to bytes of its own
+records = Sized("records", "i", None)  # decodes to a view into the buffer
+
+
+def array(element: Fixed | Sized | type) -> Array:
+    """The kind of a list."""
+    return Array(element)
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How one field travels: what, in which versions, when it may be null, under which tag."""
+
+    kind: Kind
+    versions: range
+    nullable: range
+    tag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WireField:
+    """One field of a struct: its name, the way it travels, and what it holds when left out."""
+
+    name: str
+    wire: Wire
+    make_default: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageVersions:
+    """Which versions of a message exist, and which of them are flexible."""
+
+    valid: range
+    flexible: range
+
+
+def wire(
+    kind: Kind, versions: str, *, nullable: str = "none", tag: int | None = None, default: Any = ...
+) -> Any:
+    """A field of a struct; its default is the zero of its kind unless said otherwise."""
+    about = Wire(kind, parse_versions(versions), parse_versions(nullable), tag)
+    if default is ...:
+        match kind:
+            case Array():
+                return field(default_factory=list, metadata={"wire": about})
+            case type():
+                return field(default_factory=kind, metadata={"wire": about})
+            case _:
+                default = kind.default
+    return field(default=default, metadata={"wire": about})
+
+
+@dataclass_transform(kw_only_default=True)
+def struct(cls: type[T]) -> type[T]:
+    """A part of a message; the message that contains it says which versions exist."""
+    return dataclass(slots=True, kw_only=True)(cls)
+
+
+@dataclass_transform(kw_only_default=True)
+def message(*, versions: str, flexible: str) -> Callable[[type[T]], type[T]]:
+    """A whole message with the versions in which it exists."""
+    about = MessageVersions(parse_versions(versions), parse_versions(flexible))
+
+    def decorate(cls: type[T]) -> type[T]:
+        made = struct(cls)
+        made.__message_versions__ = about  # type: ignore[attr-defined]
+        return made
+
+    return decorate
+
+
+def message_versions(message_class: type) -> MessageVersions:
+    """What `message` was told about a class."""
+    about: MessageVersions = message_class.__message_versions__  # type: ignore[attr-defined]
+    return about
+
+
+@cache
+def wire_fields(struct_class: type) -> tuple[WireField, ...]:
+    """The fields of a struct or message in the order in which they travel."""
+    return tuple(
+        WireField(
+            item.name,
+            item.metadata["wire"],
+            _constant(item.default) if item.default_factory is MISSING else item.default_factory,
+        )
+        for item in fields(struct_class)
+    )
+
+
+def parse_versions(text: str) -> range:
+    """Kafka's notation for versions: `3-7`, `3+`, `3` or `none`."""
+    if text == "none":
+        return range(0)
+    first, dash, last = text.partition("-")
+    if dash:
+        return range(int(first), int(last) + 1)
+    if text.endswith("+"):
+        return range(int(text[:-1]), VERSION_MAX + 1)
+    return range(int(text), int(text) + 1)
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value

@@ -1,0 +1,153 @@
+"""The four codecs of record batches, with output that never exceeds what the caller allows.
+
+A few kilobytes can claim to be gigabytes, so nothing is allocated from what a stream says of
+itself: output goes into an anonymous mapping of the allowed size, of which only the pages that
+are really written take up memory, and a stream that needs more is refused where it overflows.
+"""
+
+import mmap
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+import cramjam
+
+from ottla.errors import InvalidRecord, MessageTooLarge
+
+Buffer = bytes | bytearray | memoryview
+
+# The framing that Java producers put around snappy blocks: magic, version 1, compatible with 1.
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 32 << 10
+
+# An LZ4 frame with independent blocks of up to 64 KiB and no checksums, as the batch has its
+# own; Java consumers refuse linked blocks. The last byte is the descriptor's own checksum.
+_LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
+_LZ4_BLOCK_BYTES: Final = 64 << 10
+_LZ4_STORED: Final = 1 << 31  # in a block's size: the block is not compressed
+_LZ4_END: Final = bytes(4)
+
+_OVERFLOWED: Final = "failed to write whole buffer"
+
+
+class Codec(IntEnum):
+    """How a batch's records are compressed: bits 0 to 2 of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def named(cls, name: str) -> "Codec":
+        """The codec that a `compression.type` setting names."""
+        return cls.NONE if name == "uncompressed" else cls[name.upper()]
+
+
+def compress(data: Buffer, codec: Codec) -> Buffer:
+    """`data` under `codec`, in the framing that every Kafka client reads."""
+    match codec:
+        case Codec.NONE:
+            return data
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(data))
+        case Codec.SNAPPY:
+            return _compress_xerial(data)
+        case Codec.LZ4:
+            return _compress_lz4(data)
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data))
+
+
+def decompress(data: Buffer, codec: Codec, *, bytes_max: int) -> Buffer:
+    """The inverse of `compress`; more than `bytes_max` bytes of output are `MessageTooLarge`."""
+    match codec:
+        case Codec.NONE:
+            return data
+        case Codec.GZIP:
+            return _decompress_stream(cramjam.gzip.decompress_into, data, bytes_max)
+        case Codec.SNAPPY:
+            return _decompress_snappy(data, bytes_max)
+        case Codec.LZ4:
+            return _decompress_stream(cramjam.lz4.decompress_into, data, bytes_max)
+        case Codec.ZSTD:
+            return _decompress_stream(cramjam.zstd.decompress_into, data, bytes_max)
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    out = bytearray(_XERIAL_HEADER)
+    view = memoryview(data)
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        out += struct.pack(">i", len(block))
+        out += block
+    return bytes(out)
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    out = bytearray(_LZ4_HEADER)
+    view = memoryview(data)
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        plain = view[start : start + _LZ4_BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            out += struct.pack("<I", len(block))
+            out += block
+        else:
+            out += struct.pack("<I", len(plain) | _LZ4_STORED)
+            out += plain
+    return bytes(out + _LZ4_END)
+
+
+def _decompress_stream(
+    decompress_into: Callable[[Buffer, mmap.mmap], int], data: Buffer, bytes_max: int
+) -> Buffer:
+    room = mmap.mmap(-1, bytes_max + 1)
+    try:
+        size_bytes = decompress_into(data, room)
+    except cramjam.DecompressionError as problem:
+        if _OVERFLOWED in str(problem):
+            raise _too_large(bytes_max) from None
+        raise InvalidRecord(f"the batch cannot be decompressed: {problem}") from None
+    if size_bytes > bytes_max:
+        raise _too_large(bytes_max)
+    return memoryview(room)[:size_bytes]
+
+
+def _decompress_snappy(data: Buffer, bytes_max: int) -> Buffer:
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _decompress_block(view, bytes_max)
+    out = bytearray()
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        if position + 4 > len(view):
+            raise InvalidRecord("the snappy stream ends inside a block's size")
+        (size_bytes,) = struct.unpack_from(">i", view, position)
+        position += 4
+        if not 0 < size_bytes <= len(view) - position:
+            raise InvalidRecord(f"a snappy block of {size_bytes} bytes does not fit its stream")
+        out += _decompress_block(view[position : position + size_bytes], bytes_max - len(out))
+        position += size_bytes
+    return out
+
+
+def _decompress_block(block: memoryview, bytes_max: int) -> Buffer:
+    try:
+        size_bytes = cramjam.snappy.decompress_raw_len(block)
+        if size_bytes > bytes_max:
+            raise _too_large(bytes_max)
+        if not size_bytes:
+            return b""
+        room = mmap.mmap(-1, size_bytes)
+        written_bytes = cramjam.snappy.decompress_raw_into(block, room)
+    except cramjam.DecompressionError as problem:
+        raise InvalidRecord(f"the batch cannot be decompressed: {problem}") from None
+    return memoryview(room)[:written_bytes]
+
+
+def _too_large(bytes_max: int) -> MessageTooLarge:
+    return MessageTooLarge(f"the batch grows beyond {bytes_max} bytes when decompressed")

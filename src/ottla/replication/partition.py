@@ -1,0 +1,188 @@
+"""A partition this broker leads: its log, and what has been promised about it."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from ottla.config import Durability
+from ottla.errors import (
+    ApiError,
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
+from ottla.model import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from ottla.replication.progress import high_watermark
+from ottla.replication.waiters import OffsetWaiters, Settled
+from ottla.storage.log import Appended, Log
+
+ACKS_ALL = -1
+ACKS_NONE = 0
+
+
+class Flushes(Protocol):
+    """Whoever brings a log to disk and tells it."""
+
+    def request(self, log: Log) -> None: ...
+
+
+class LeaderPartition:
+    """Owner of one partition's high watermark and of everyone who waits for it.
+
+    Called from the broker's loop only. `soon` runs a callback in the loop's next turn: readers
+    are woken there, after the producer has its answer.
+    """
+
+    __slots__ = (
+        "_broker_id",
+        "_committed",
+        "_durable",
+        "_flusher",
+        "_is_waking",
+        "_readers",
+        "_soon",
+        "high_watermark",
+        "isr",
+        "leader_epoch",
+        "log",
+        "replicas",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        log: Log,
+        *,
+        broker_id: BrokerId,
+        leader_epoch: LeaderEpoch,
+        replicas: tuple[BrokerId, ...],
+        isr: frozenset[BrokerId],
+        flusher: Flushes,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.tp = tp
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.replicas = replicas
+        self.isr = isr
+        self.high_watermark = log.start_offset
+        self._broker_id = broker_id
+        self._flusher = flusher
+        self._soon = soon
+        self._durable = OffsetWaiters()  # acks=1 on a topic that promises the disk
+        self._committed = OffsetWaiters()  # acks=all
+        self._readers: set[Callable[[], None]] = set()
+        self._is_waking = False
+        log.on_durable = self._note_progress
+        self._note_progress()
+
+    # Writing
+
+    def append(self, batch: memoryview, acks: int, now_ms: TimestampMs) -> Appended:
+        """Give a producer's batch its place in the log; it is not promised to anybody yet."""
+        log = self.log
+        if acks == ACKS_ALL and len(self.isr) < self._isr_min():
+            raise NotEnoughReplicas(
+                f"{self.tp} has {len(self.isr)} in-sync replicas,"
+                f" min.insync.replicas is {log.config.min_insync_replicas}"
+            )
+        appended = log.append_as_leader(batch, self.leader_epoch, now_ms)
+        if log.config.durability is Durability.FSYNC:
+            self._flusher.request(log)
+        else:
+            self._note_progress()
+        return appended
+
+    def is_settled(self, end: Offset, acks: int) -> bool:
+        """Whether what a producer with these acks was promised is true up to `end`."""
+        if acks == ACKS_ALL:
+            return self.high_watermark >= end
+        return self.log.config.durability is not Durability.FSYNC or self.log.durable_offset >= end
+
+    def wait_settled(self, end: Offset, acks: int, settled: Settled) -> None:
+        """Call `settled` when the promise is true up to `end`, or can no longer become so."""
+        (self._committed if acks == ACKS_ALL else self._durable).add(end, settled)
+
+    # Reading
+
+    def check_epoch(self, epoch: int) -> None:
+        """Refuse a reader that knows an older leader, or a newer one than we do (KIP-320)."""
+        if epoch == -1 or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise FencedLeaderEpoch(f"{self.tp} has leader epoch {self.leader_epoch}, not {epoch}")
+        raise UnknownLeaderEpoch(f"{self.tp} has leader epoch {self.leader_epoch}, not {epoch}")
+
+    def check_offset(self, offset: int) -> None:
+        if not self.log.start_offset <= offset <= self.log.end_offset:
+            raise OffsetOutOfRange(
+                f"{self.tp} has [{self.log.start_offset}, {self.log.end_offset}), not {offset}"
+            )
+
+    def readable_end(self, *, read_committed: bool) -> Offset:
+        """Where a consumer must stop."""
+        if read_committed:
+            return self.log.last_stable_offset(self.high_watermark)
+        return self.high_watermark
+
+    def add_reader(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever there is more to read, until it is removed."""
+        self._readers.add(wake)
+
+    def remove_reader(self, wake: Callable[[], None]) -> None:
+        self._readers.discard(wake)
+
+    # Change
+
+    def note_config(self) -> None:
+        """The topic's settings have changed; a weaker durability may settle who waits."""
+        self._note_progress()
+
+    def note_leadership(self, leader_epoch: LeaderEpoch, isr: frozenset[BrokerId]) -> None:
+        assert leader_epoch >= self.leader_epoch, "epochs only rise"
+        self.leader_epoch = leader_epoch
+        self.isr = isr
+        self._note_progress()
+
+    def give_up(self, error: ApiError) -> None:
+        """The partition is no longer ours: tell everyone who waits for it."""
+        self.log.on_durable = _nothing
+        self._durable.fail(error)
+        self._committed.fail(error)
+        self._wake_readers()
+
+    def _note_progress(self) -> None:
+        reached = high_watermark(
+            self.high_watermark, self.isr, self._ends(), isr_min=self._isr_min()
+        )
+        if reached > self.high_watermark:
+            self.high_watermark = reached
+            self._committed.advance(reached)
+            if self._readers and not self._is_waking:
+                self._is_waking = True
+                self._soon(self._wake_readers)
+        self._durable.advance(
+            self.log.durable_offset
+            if self.log.config.durability is Durability.FSYNC
+            else self.log.end_offset
+        )
+
+    def _ends(self) -> Mapping[BrokerId, Offset]:
+        """How far each in-sync replica has got; the leader counts what its topic promises."""
+        if self.log.config.durability is Durability.FSYNC:
+            return {self._broker_id: self.log.durable_offset}
+        return {self._broker_id: self.log.end_offset}
+
+    def _isr_min(self) -> int:
+        """A topic with fewer replicas than min.insync.replicas asks for what it has."""
+        return min(self.log.config.min_insync_replicas, len(self.replicas))
+
+    def _wake_readers(self) -> None:
+        self._is_waking = False
+        for wake in list(self._readers):
+            wake()
+
+
+def _nothing() -> None:
+    """Nobody is listening to this log any more."""

@@ -1,0 +1,231 @@
+"""The partitions of this broker: made, changed and given up as the cluster's image says."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+
+from ottla.clock import Clock
+from ottla.cluster.image import ClusterImage, PartitionImage, TopicImage
+from ottla.cluster.store import Revision
+from ottla.config import TopicConfig
+from ottla.errors import ApiError, NotLeader, StorageFailed, UnknownTopicOrPartition
+from ottla.model import BrokerId, TopicPartition
+from ottla.replication.partition import LeaderPartition
+from ottla.storage.log_dir import LogDir
+
+log = logging.getLogger("ottla.replication")
+
+
+class Replicas:
+    """Owner of every partition here. It follows the image; nobody commands it.
+
+    `leaders` and `topic_names` are read on the hot path and changed only in here.
+    """
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        topic_config: Callable[[Mapping[str, str]], TopicConfig],
+        clock: Clock,
+        *,
+        broker_id: BrokerId,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.leaders: dict[tuple[str, int], LeaderPartition] = {}
+        self.topic_names: dict[bytes, str] = {}
+        self._log_dir = log_dir
+        self._topic_config = topic_config
+        self._clock = clock
+        self._broker_id = broker_id
+        self._soon = soon
+        self._image = ClusterImage()
+        self._applied = ClusterImage()
+        self._news = asyncio.Event()
+        self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
+        self._follower: asyncio.Task[None] | None = None
+        log_dir.on_offline = self._note_offline
+
+    def open(self) -> None:
+        """Begin to follow the image."""
+        self._follower = asyncio.get_running_loop().create_task(
+            self._follow(), name="ottla-replicas"
+        )
+
+    async def close(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.wait([self._follower])
+        for partition in self.leaders.values():
+            partition.give_up(NotLeader("the broker is stopping"))
+
+    # Finding
+
+    def find(self, tp: TopicPartition) -> LeaderPartition:
+        """The partition, if this broker leads it."""
+        partition = self.leaders.get(tp)
+        if partition is None:
+            raise self.absence(tp.topic, tp.partition)
+        return partition
+
+    def absence(self, topic: str, index: int) -> ApiError:
+        """Why a partition is not here, as an error to raise."""
+        tp = TopicPartition(topic, index)
+        if self._image.partition(tp) is None:
+            return UnknownTopicOrPartition(f"there is no partition {tp}")
+        if self.is_offline:
+            return StorageFailed(f"{tp} is on a data directory that has failed")
+        return NotLeader(f"this broker does not lead {tp}")
+
+    def is_ready(self, tp: TopicPartition, partition: PartitionImage) -> bool:
+        """Whether clients that go to the leader will find it working, as far as we can tell."""
+        if partition.leader is None:
+            return False
+        return partition.leader != self._broker_id or tp in self.leaders
+
+    # Following the image
+
+    def note_image(self, image: ClusterImage) -> None:
+        """The cluster has changed; partitions follow in a moment."""
+        self._image = image
+        self._news.set()
+
+    def note_settings(self) -> None:
+        """The broker's settings have changed, and with them the defaults of every topic."""
+        for (topic, _), partition in self.leaders.items():
+            partition.log.config = self._topic_config(self._image.topics[topic].config)
+            partition.note_config()
+
+    async def wait_applied(self, revision: Revision) -> None:
+        """Returns when the partitions are as the image of this revision says."""
+        if self._applied.revision >= revision:
+            return
+        applied = asyncio.get_running_loop().create_future()
+        self._applied_waiters.append((revision, applied))
+        await applied
+
+    async def _follow(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            image = self._image
+            await self._apply(image)
+            self._applied = image
+            due = [future for revision, future in self._applied_waiters if revision <= image.revision]
+            self._applied_waiters = [w for w in self._applied_waiters if w[0] > image.revision]
+            for future in due:
+                if not future.done():
+                    future.set_result(None)
+
+    async def _apply(self, image: ClusterImage) -> None:
+        old = self._applied.topics
+        for name, topic in old.items():
+            if name not in image.topics or image.topics[name].id != topic.id:
+                self._drop_topic(topic)
+        for name, topic in image.topics.items():
+            if old.get(name) is not topic:
+                await self._apply_topic(topic)
+
+    async def _apply_topic(self, topic: TopicImage) -> None:
+        self.topic_names[topic.id] = topic.name
+        config = self._topic_config(topic.config)
+        for index, partition in enumerate(topic.partitions):
+            tp = TopicPartition(topic.name, index)
+            if partition.leader != self._broker_id:
+                self._give_up(tp, NotLeader(f"this broker no longer leads {tp}"))
+            elif tp in self.leaders:
+                self._change(self.leaders[tp], partition, config)
+            elif not self.is_offline:
+                self._lead(topic, tp, partition, config)
+                await asyncio.sleep(0)  # making a log syncs directories: let others have a turn
+
+    def _lead(
+        self, topic: TopicImage, tp: TopicPartition, partition: PartitionImage, config: TopicConfig
+    ) -> None:
+        try:
+            opened = self._log_dir.logs.get(tp)
+            if opened is None:
+                opened = self._log_dir.create_log(tp, topic.id, config, self._clock.now_ms())
+            opened.config = config
+        except OSError as problem:
+            self._log_dir.go_offline(problem)
+            return
+        self.leaders[tp] = LeaderPartition(
+            tp,
+            opened,
+            broker_id=self._broker_id,
+            leader_epoch=partition.leader_epoch,
+            replicas=partition.replicas,
+            isr=frozenset(partition.isr),
+            flusher=self._log_dir.flusher,
+            soon=self._soon,
+        )
+
+    def _change(
+        self, leader: LeaderPartition, partition: PartitionImage, config: TopicConfig
+    ) -> None:
+        leader.log.config = config
+        leader.note_leadership(partition.leader_epoch, frozenset(partition.isr))
+        leader.note_config()
+
+    def _drop_topic(self, topic: TopicImage) -> None:
+        self.topic_names.pop(topic.id, None)
+        for index in range(len(topic.partitions)):
+            tp = TopicPartition(topic.name, index)
+            self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
+            if tp in self._log_dir.logs:
+                self._log_dir.delete_log(tp)
+
+    def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
+        partition = self.leaders.pop(tp, None)
+        if partition is not None:
+            partition.give_up(error)
+
+    # The disk
+
+    @property
+    def is_offline(self) -> bool:
+        return self._log_dir.is_offline
+
+    @property
+    def directory(self) -> str:
+        return str(self._log_dir.path)
+
+    def disk_space(self) -> tuple[int, int]:
+        """Bytes in all, and bytes left, of the file system that the data is on."""
+        found = os.statvfs(self._log_dir.path)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def _note_offline(self) -> None:
+        log.error("the data directory failed", extra={"directory": self.directory})
+        for tp in list(self.leaders):
+            partition = self.leaders.pop(tp)
+            partition.give_up(StorageFailed(f"{partition.tp} is on a directory that has failed"))
+
+    # Chores
+
+    async def delete_old_segments(self) -> None:
+        """Let go of what retention no longer asks to keep."""
+        for partition in list(self.leaders.values()):
+            count = partition.log.delete_old_segments(self._clock.now_ms())
+            if count:
+                log.info(
+                    "deleted old segments",
+                    extra={
+                        "tp": partition.tp,
+                        "count": count,
+                        "start": partition.log.start_offset,
+                    },
+                )
+            await asyncio.sleep(0)
+
+    async def expire_producers(self, after_ms: int) -> None:
+        """Forget idempotent producers that went silent."""
+        for partition in list(self.leaders.values()):
+            partition.log.producers.expire(self._clock.now_ms() - after_ms)
+            await asyncio.sleep(0)
+
+    def checkpoint(self) -> None:
+        """Write down up to where every log is on disk: where recovery would begin."""
+        if not self.is_offline:
+            self._log_dir.checkpoint()

@@ -1,0 +1,107 @@
+"""Which leader epoch began at which offset: what replicas compare to find where they part.
+
+Kept per partition in `leader-epoch-checkpoint`, in Kafka's text format. Every batch carries its
+leader's epoch, so the file is a cache too: it is checked against the log when a log is opened,
+and rebuilt from the batches when it does not fit them.
+"""
+
+from bisect import bisect_left, bisect_right
+from typing import Final, NamedTuple
+
+from ottla.model import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+
+_VERSION: Final = 0
+
+
+class EpochStart(NamedTuple):
+    """A leader's first offset."""
+
+    epoch: LeaderEpoch
+    start_offset: Offset
+
+
+class EpochEnd(NamedTuple):
+    """The answer to "where does this epoch end": the largest epoch not above the asked one."""
+
+    epoch: LeaderEpoch
+    end_offset: Offset
+
+
+class EpochsDamaged(Exception):
+    """The checkpoint file is not what it should be: rebuild it from the log."""
+
+
+class Epochs:
+    """Epochs and their first offsets, both rising. Owned by one log."""
+
+    __slots__ = ("_epochs", "_starts", "latest")
+
+    def __init__(self) -> None:
+        self._epochs: list[LeaderEpoch] = []
+        self._starts: list[Offset] = []
+        self.latest = NO_EPOCH  # read on every append
+
+    def entries(self) -> list[EpochStart]:
+        return [EpochStart(*entry) for entry in zip(self._epochs, self._starts, strict=True)]
+
+    def note(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
+        """A batch of `epoch` begins at `start_offset`; what it contradicts is forgotten."""
+        if epoch == self.latest or epoch < 0:
+            return
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.latest = epoch
+
+    def at(self, offset: Offset) -> LeaderEpoch:
+        """The epoch in which the record at `offset` was written."""
+        found = bisect_right(self._starts, offset)
+        return self._epochs[found - 1] if found else NO_EPOCH
+
+    def end_of(self, epoch: LeaderEpoch, log_end: Offset) -> EpochEnd:
+        """Where `epoch` ends here (KIP-279): with it, the largest known epoch not above it."""
+        if epoch < 0 or not self._epochs or epoch > self._epochs[-1]:
+            return EpochEnd(NO_EPOCH, NO_OFFSET)
+        if epoch == self._epochs[-1]:
+            return EpochEnd(epoch, log_end)
+        above = bisect_right(self._epochs, epoch)
+        floor = self._epochs[above - 1] if above else epoch
+        return EpochEnd(floor, self._starts[above])
+
+    def truncate_end(self, end_offset: Offset) -> None:
+        """The log now ends at `end_offset`: forget the epochs that began there or later."""
+        keep = bisect_left(self._starts, end_offset)
+        del self._epochs[keep:], self._starts[keep:]
+        self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
+
+    def truncate_start(self, start_offset: Offset) -> None:
+        """The log now starts at `start_offset`: forget the epochs that ended before it."""
+        passed = bisect_right(self._starts, start_offset) - 1
+        if passed >= 0:
+            del self._epochs[:passed], self._starts[:passed]
+            self._starts[0] = start_offset
+
+    def encode(self) -> bytes:
+        lines = [f"{epoch} {start}" for epoch, start in self.entries()]
+        return "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Epochs":
+        """Read the checkpoint file, unless it is damaged."""
+        try:
+            version, count, *lines, end = data.decode("ascii").split("\n")
+            entries = [tuple(map(int, line.split(" "))) for line in lines]
+        except ValueError:
+            raise EpochsDamaged("the leader epoch checkpoint cannot be read") from None
+        if version != str(_VERSION) or end or count != str(len(lines)):
+            raise EpochsDamaged("the leader epoch checkpoint is not whole")
+        epochs = cls()
+        for entry in entries:
+            if len(entry) != 2 or min(entry) < 0 or entry[0] <= epochs.latest:
+                raise EpochsDamaged("the leader epoch checkpoint does not rise")
+            epochs.note(LeaderEpoch(entry[0]), Offset(entry[1]))
+        if len(epochs.entries()) != len(entries):
+            raise EpochsDamaged("the leader epoch checkpoint does not rise")
+        return epochs

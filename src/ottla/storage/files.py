@@ -1,0 +1,193 @@
+"""The file system, as little of it as the log needs: everything durable goes through here.
+
+Two implementations exist: `OsFiles` below, and the tests' memory files, which forget what was
+never synced, tear the last write and fail on request.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from ottla.errors import UsageRefused
+
+Buffer = bytes | bytearray | memoryview
+
+# The disk is full: an operator's problem, and no sign that what is on it has gone bad.
+FULL_DISK_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Entry(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    is_dir: bool
+    size_bytes: int
+
+
+class File(Protocol):
+    """An open file. It stays readable, even unlinked, until the last reference to it goes."""
+
+    def append(self, data: Buffer) -> None:
+        """Add all of `data` at the end, or raise with an unknown part of it added."""
+        ...
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Up to `size_bytes` from `position` on; fewer only where the file ends."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Forget everything behind the first `size_bytes`."""
+        ...
+
+    def sync(self) -> None:
+        """Return once content and size are on disk. The one method other threads may call."""
+        ...
+
+    def size_bytes(self) -> int: ...
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile; -1 when there is none."""
+        ...
+
+
+class Files(Protocol):
+    """The directories of one machine's disk."""
+
+    def open(self, path: Path) -> File:
+        """A file that exists, for reading and appending."""
+        ...
+
+    def create(self, path: Path) -> File:
+        """A new and empty file; whatever had the name before is gone."""
+        ...
+
+    def read_whole(self, path: Path) -> bytes: ...
+
+    def list(self, directory: Path) -> list[Entry]: ...
+
+    def make_dir(self, path: Path) -> None:
+        """Make a directory and those above it; it may exist."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; it may be missing."""
+        ...
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def sync_dir(self, path: Path) -> None:
+        """Return once the names in a directory are on disk."""
+        ...
+
+    def lock(self, path: Path) -> object:
+        """Hold `path` alone for as long as the returned object lives, or `UsageRefused`."""
+        ...
+
+
+def replace_file(files: Files, path: Path, content: Buffer) -> None:
+    """Write a small file so that after a crash it is whole: either the old one or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    file = files.create(temporary)
+    file.append(content)
+    file.sync()
+    files.rename(temporary, path)
+    files.sync_dir(path.parent)
+
+
+class OsFile:
+    """A file of the operating system; its descriptor closes with the last reference."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._descriptor = -1
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def append(self, data: Buffer) -> None:
+        written = os.write(self._descriptor, data)
+        if written != len(data):
+            self._append_rest(memoryview(data)[written:])
+
+    def _append_rest(self, rest: memoryview) -> None:
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        data = os.pread(self._descriptor, size_bytes, position)
+        if len(data) == size_bytes or not data:
+            return data
+        return data + self.read(position + len(data), size_bytes - len(data))
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def size_bytes(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+class OsFiles:
+    """The operating system's files."""
+
+    def open(self, path: Path) -> OsFile:
+        return OsFile(path, os.O_RDWR | os.O_APPEND)
+
+    def create(self, path: Path) -> OsFile:
+        return OsFile(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
+
+    def read_whole(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def list(self, directory: Path) -> list[Entry]:
+        with os.scandir(directory) as found:
+            return sorted(_entries(found))
+
+    def make_dir(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_dir(self, path: Path) -> None:
+        path.rmdir()
+
+    def sync_dir(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: Path) -> OsFile:
+        file = OsFile(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageRefused(
+                f"{path.parent} is in use by another broker: stop it, or choose another"
+                " data directory"
+            ) from None
+        return file
+
+
+def _entries(found: Iterable[os.DirEntry[str]]) -> list[Entry]:
+    return [Entry(item.name, item.is_dir(), item.stat().st_size) for item in found]

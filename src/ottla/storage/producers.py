@@ -1,0 +1,282 @@
+"""What a partition knows of its idempotent and transactional producers.
+
+Enough to tell a repeated batch from a new one and a gap from a sequence (the last five batches
+of each producer), and to know below which offset every transaction is decided. All of it can be
+rebuilt from the log; snapshots only shorten the way. Their format is Kafka's (version 1), which
+keeps one batch per producer; the older ones follow behind its last field, where Kafka does not
+look but its checksum reaches.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from ottla.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from ottla.model import NO_OFFSET, Offset, ProducerEpoch, ProducerId, TimestampMs
+from ottla.records.batch import SEQUENCE_MASK, BatchHeader, Marker, MarkerKind
+from ottla.storage.index import AbortedTransaction
+
+BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
+
+_SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEADER: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_OLDER_COUNT: Final = struct.Struct(">b")
+_OLDER: Final = struct.Struct(">iqi")
+
+
+class ProducedBatch(NamedTuple):
+    """One batch that is in the log, by the numbers its producer gave it."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: Offset
+    last_offset: Offset
+
+
+class DecidedTransaction(NamedTuple):
+    """A transaction that has its marker, though readers may not see the marker yet."""
+
+    first_offset: Offset
+    marker_offset: Offset
+
+
+class SnapshotDamaged(Exception):
+    """A snapshot file is not what it should be: use an older one."""
+
+
+class Producer:
+    """One producer's state here. Owned by `Producers`."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_seen_ms", "transaction_start")
+
+    def __init__(self, epoch: ProducerEpoch) -> None:
+        self.epoch = epoch
+        self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_KEPT)
+        self.transaction_start = NO_OFFSET  # first offset of the transaction that is open
+        self.coordinator_epoch = -1
+        self.last_seen_ms = TimestampMs(-1)
+
+
+class Producers:
+    """Every producer a partition remembers. Owned by one log."""
+
+    def __init__(self) -> None:
+        self._producers: dict[ProducerId, Producer] = {}
+        self._open: dict[ProducerId, Offset] = {}  # in the order of their first offsets
+        self._decided: list[DecidedTransaction] = []
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def get(self, producer_id: ProducerId) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    def check(self, header: BatchHeader) -> ProducedBatch | None:
+        """Refuse what may not be appended next; return the first copy of a repeated batch."""
+        producer = self._producers.get(ProducerId(header.producer_id))
+        if producer is None:
+            return None
+        if header.producer_epoch == producer.epoch:
+            if header.base_sequence != _next_sequence(producer):
+                return _find_repeated(producer, header)
+        elif header.producer_epoch < producer.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {header.producer_id} has been replaced: epoch {header.producer_epoch}"
+                f" is older than {producer.epoch}"
+            )
+        elif header.base_sequence != 0:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} begins epoch {header.producer_epoch} with"
+                f" sequence {header.base_sequence} instead of 0"
+            )
+        if producer.transaction_start >= 0 and not header.is_transactional:
+            raise InvalidTxnState(f"producer {header.producer_id} has a transaction open")
+        return None
+
+    def note(self, header: BatchHeader, base_offset: Offset, now_ms: TimestampMs) -> None:
+        """A batch of data has been appended at `base_offset`."""
+        producer_id = ProducerId(header.producer_id)
+        producer = self._at_epoch(producer_id, ProducerEpoch(header.producer_epoch))
+        last_offset = Offset(base_offset + header.last_offset_delta)
+        producer.batches.append(
+            ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset)
+        )
+        producer.last_seen_ms = now_ms
+        if header.is_transactional and producer.transaction_start < 0:
+            producer.transaction_start = base_offset
+            self._open[producer_id] = base_offset
+
+    def check_marker(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> None:
+        """Refuse the marker of a producer that has been replaced."""
+        producer = self._producers.get(producer_id)
+        if producer is not None and producer_epoch < producer.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} has been replaced: epoch {producer_epoch} is older than"
+                f" {producer.epoch}"
+            )
+
+    def note_marker(
+        self, header: BatchHeader, marker_offset: Offset, marker: Marker, now_ms: TimestampMs
+    ) -> AbortedTransaction | None:
+        """A marker has been appended; return what readers of committed records must skip."""
+        producer_id = ProducerId(header.producer_id)
+        producer = self._at_epoch(producer_id, ProducerEpoch(header.producer_epoch))
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_seen_ms = now_ms
+        first_offset, producer.transaction_start = producer.transaction_start, NO_OFFSET
+        if first_offset < 0:
+            return None
+        del self._open[producer_id]
+        self._decided.append(DecidedTransaction(first_offset, marker_offset))
+        if marker.kind is MarkerKind.COMMIT:
+            return None
+        undecided = next(iter(self._open.values()), Offset(marker_offset + 1))
+        return AbortedTransaction(producer_id, first_offset, marker_offset, undecided)
+
+    def first_unstable(self, high_watermark: Offset) -> Offset | None:
+        """The first offset whose transaction is open, or decided where readers cannot see it."""
+        if self._decided:
+            self._decided = [one for one in self._decided if one.marker_offset >= high_watermark]
+        starts = [one.first_offset for one in self._decided]
+        starts += list(self._open.values())[:1]
+        return min(starts, default=None)
+
+    def expire(self, now_ms: TimestampMs, expiry_ms: int) -> int:
+        """Forget producers that have been silent for too long; return how many."""
+        silent = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.transaction_start < 0 and now_ms - producer.last_seen_ms >= expiry_ms
+        ]
+        for producer_id in silent:
+            del self._producers[producer_id]
+        return len(silent)
+
+    def encode(self) -> bytes:
+        """A snapshot of everything but the batches' content."""
+        body = bytearray(_COUNT.pack(len(self._producers)))
+        for producer_id, producer in self._producers.items():
+            body += _encode_entry(producer_id, producer)
+        for producer in self._producers.values():
+            older = list(producer.batches)[:-1]
+            body += _OLDER_COUNT.pack(len(older))
+            for batch in older:
+                body += _OLDER.pack(*_encode_batch(batch))
+        return _SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Producers":
+        """Read a snapshot, unless it is damaged."""
+        try:
+            return cls._decode(memoryview(data))
+        except struct.error:
+            raise SnapshotDamaged("the producer snapshot ends early") from None
+
+    @classmethod
+    def _decode(cls, data: memoryview) -> "Producers":
+        version, crc = _SNAPSHOT_HEADER.unpack_from(data)
+        body = data[_SNAPSHOT_HEADER.size :]
+        if version != _SNAPSHOT_VERSION or crc != crc32c(body):
+            raise SnapshotDamaged("the producer snapshot's checksum does not match")
+        (count,) = _COUNT.unpack_from(body)
+        end = _COUNT.size + count * _ENTRY.size
+        producers = cls()
+        for numbers in _ENTRY.iter_unpack(body[_COUNT.size : end]):
+            producers._load(*numbers)
+        if len(body) > end:  # Kafka's own snapshots end here
+            producers._load_older(body[end:])
+        by_offset = sorted(producers._open.items(), key=lambda item: item[1])
+        producers._open = dict(by_offset)
+        return producers
+
+    def _load(
+        self,
+        producer_id: int,
+        epoch: int,
+        last_sequence: int,
+        last_offset: int,
+        offset_delta: int,
+        last_seen_ms: int,
+        coordinator_epoch: int,
+        transaction_start: int,
+    ) -> None:
+        producer = Producer(ProducerEpoch(epoch))
+        producer.last_seen_ms = TimestampMs(last_seen_ms)
+        producer.coordinator_epoch = coordinator_epoch
+        producer.transaction_start = Offset(transaction_start)
+        if last_offset >= 0:
+            producer.batches.append(_decode_batch(last_sequence, last_offset, offset_delta))
+        if transaction_start >= 0:
+            self._open[ProducerId(producer_id)] = Offset(transaction_start)
+        self._producers[ProducerId(producer_id)] = producer
+
+    def _load_older(self, data: memoryview) -> None:
+        position = 0
+        for producer in self._producers.values():
+            (count,) = _OLDER_COUNT.unpack_from(data, position)
+            position += _OLDER_COUNT.size
+            for number in reversed(range(count)):
+                at = position + number * _OLDER.size
+                producer.batches.appendleft(_decode_batch(*_OLDER.unpack_from(data, at)))
+            position += count * _OLDER.size
+
+    def _at_epoch(self, producer_id: ProducerId, epoch: ProducerEpoch) -> Producer:
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = Producer(epoch)
+        elif epoch > producer.epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        return producer
+
+
+def _next_sequence(producer: Producer) -> int:
+    """What a producer's next batch begins with; a new epoch begins with 0."""
+    if not producer.batches:
+        return 0
+    return (producer.batches[-1].last_sequence + 1) & SEQUENCE_MASK
+
+
+def _find_repeated(producer: Producer, header: BatchHeader) -> ProducedBatch:
+    for batch in producer.batches:
+        if (batch.first_sequence, batch.last_sequence) == (
+            header.base_sequence,
+            header.last_sequence,
+        ):
+            return batch
+    raise OutOfOrderSequence(
+        f"producer {header.producer_id} sends sequence {header.base_sequence}, expected is"
+        f" {_next_sequence(producer)}"
+    )
+
+
+def _encode_entry(producer_id: ProducerId, producer: Producer) -> bytes:
+    last = _encode_batch(producer.batches[-1]) if producer.batches else (-1, -1, 0)
+    return _ENTRY.pack(
+        producer_id,
+        producer.epoch,
+        *last,
+        producer.last_seen_ms,
+        producer.coordinator_epoch,
+        producer.transaction_start,
+    )
+
+
+def _encode_batch(batch: ProducedBatch) -> tuple[int, int, int]:
+    return batch.last_sequence, batch.last_offset, batch.last_offset - batch.base_offset
+
+
+def _decode_batch(last_sequence: int, last_offset: int, offset_delta: int) -> ProducedBatch:
+    first_sequence = (last_sequence - offset_delta) & SEQUENCE_MASK
+    base_offset = Offset(last_offset - offset_delta)
+    return ProducedBatch(first_sequence, last_sequence, base_offset, Offset(last_offset))
+
+
+def snapshots_newest_first(offsets: list[Offset], not_above: Offset) -> Iterator[Offset]:
+    """In which order snapshots are worth trying for a log that reaches `not_above` at least."""
+    return (offset for offset in sorted(offsets, reverse=True) if offset <= not_above)

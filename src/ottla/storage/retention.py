@@ -1,0 +1,48 @@
+"""Which sealed segments may go: because of their age, the log's size, or its start."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ottla.config import TopicConfig
+from ottla.model import Offset, TimestampMs
+
+
+class SegmentFacts(NamedTuple):
+    """What retention asks of a sealed segment."""
+
+    end_offset: Offset
+    size_bytes: int
+    max_timestamp_ms: TimestampMs
+
+
+def expired_count(
+    sealed: Sequence[SegmentFacts],
+    active_bytes: int,
+    start_offset: Offset,
+    config: TopicConfig,
+    now_ms: TimestampMs,
+) -> int:
+    """How many of the oldest sealed segments may go. Only ever a prefix: a log has no holes."""
+    total_bytes = active_bytes + sum(segment.size_bytes for segment in sealed)
+    for count, segment in enumerate(sealed):
+        before_start = segment.end_offset <= start_offset
+        if not (
+            before_start
+            or is_too_old(segment.max_timestamp_ms, config, now_ms)
+            or _is_too_much(total_bytes - segment.size_bytes, config)
+        ):
+            return count
+        total_bytes -= segment.size_bytes
+    return len(sealed)
+
+
+def is_too_old(max_timestamp_ms: TimestampMs, config: TopicConfig, now_ms: TimestampMs) -> bool:
+    """Whether even the newest record has outlived `retention.ms`. One without time has not."""
+    if config.retention_ms < 0 or max_timestamp_ms < 0:
+        return False
+    return now_ms - max_timestamp_ms > config.retention_ms
+
+
+def _is_too_much(rest_bytes: int, config: TopicConfig) -> bool:
+    """Whether the log without the segment in question would still fill `retention.bytes`."""
+    return config.retention_bytes >= 0 and rest_bytes >= config.retention_bytes

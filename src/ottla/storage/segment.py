@@ -1,0 +1,304 @@
+"""One file of a partition's log: the active one, which grows, and the sealed ones before it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ottla.errors import CorruptBatch
+from ottla.model import NO_TIMESTAMP, Offset, Position, TimestampMs
+from ottla.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, read_header
+from ottla.storage.files import File, Files
+from ottla.storage.index import (
+    AbortedTransaction,
+    IndexDamaged,
+    OffsetIndex,
+    TimeIndex,
+    decode_aborted,
+    encode_aborted,
+)
+
+WALK_BYTES: Final = 8 << 10  # how much is read at a time to look for headers
+
+LOG: Final = ".log"
+INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+ABORTED_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, ABORTED_INDEX)
+
+
+def file_name(offset: Offset, suffix: str) -> str:
+    """How Kafka names what belongs to the segment that begins at `offset`."""
+    return f"{offset:020d}{suffix}"
+
+
+class FoundBatch(NamedTuple):
+    """Where a batch lies in its segment."""
+
+    position: Position
+    header: BatchHeader
+
+
+class Indexes:
+    """What is known about the batches of one segment, and how it grows batch by batch."""
+
+    __slots__ = ("aborted", "by_offset", "by_time", "max_timestamp_at", "max_timestamp_ms", "rest")
+
+    def __init__(self) -> None:
+        self.by_offset = OffsetIndex()
+        self.by_time = TimeIndex()
+        self.aborted: list[AbortedTransaction] = []
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_at = -1  # relative last offset of the batch that has it
+        self.rest = 0  # bytes since the last entry
+
+    def note(
+        self,
+        position: int,
+        size_bytes: int,
+        last_offset: int,  # relative to the segment
+        max_timestamp_ms: int,
+        interval_bytes: int,
+    ) -> None:
+        """A batch has been appended at `position`."""
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = TimestampMs(max_timestamp_ms)
+            self.max_timestamp_at = last_offset
+        if self.rest > interval_bytes:
+            self.by_offset.append(last_offset, Position(position))
+            self.by_time.append(self.max_timestamp_ms, self.max_timestamp_at)
+            self.rest = 0
+        self.rest += size_bytes
+
+    def finish(self) -> None:
+        """The last entry of a time index tells the segment's largest timestamp."""
+        if self.max_timestamp_ms >= 0:
+            self.by_time.append(self.max_timestamp_ms, self.max_timestamp_at)
+
+    def truncate(self, position: Position, last_offset: int) -> None:
+        """Only the batches before `position`, up to `last_offset` (relative), are left.
+
+        `max_timestamp_ms` may stay too large when the batch that had it is gone: the walk that
+        truncation ends with notes the batches behind the last entry again.
+        """
+        self.by_offset.truncate(position)
+        self.by_time.truncate(last_offset + 1)
+        self.max_timestamp_ms, self.max_timestamp_at = self.by_time.last()
+
+
+class ActiveSegment:
+    """The segment that is being written. Owned by one log."""
+
+    __slots__ = (
+        "base_offset",
+        "directory",
+        "end_offset",
+        "file",
+        "indexes",
+        "opened_ms",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, directory: Path, base_offset: Offset, file: File, opened_ms: TimestampMs
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.size_bytes = 0
+        self.file = file
+        self.indexes = Indexes()
+        self.opened_ms = opened_ms  # when its first batch was written, as far as is known
+
+    def append(
+        self,
+        batch: bytes | bytearray | memoryview,
+        last_offset: int,
+        max_timestamp_ms: int,
+        interval_bytes: int,
+    ) -> None:
+        """Write one batch to the page cache. If that fails nothing is noted."""
+        self.file.append(batch)
+        size_bytes = len(batch)
+        self.indexes.note(
+            self.size_bytes,
+            size_bytes,
+            last_offset - self.base_offset,
+            max_timestamp_ms,
+            interval_bytes,
+        )
+        self.size_bytes += size_bytes
+        self.end_offset = Offset(last_offset + 1)
+
+    def write_indexes(self, files: Files) -> None:
+        """Store what is known, so that the next start need not read the segment again."""
+        write_indexes(files, self.directory, self.base_offset, self.indexes)
+
+    def seal(self, files: Files) -> "SealedSegment":
+        """End this segment where it is."""
+        self.indexes.finish()
+        self.write_indexes(files)
+        sealed = SealedSegment(self.directory, self.base_offset, self.end_offset, self.size_bytes)
+        sealed.warm_up(self.file, self.indexes)
+        return sealed
+
+
+class SealedSegment:
+    """A segment that no longer grows. Opened, and its indexes loaded, when it is first read."""
+
+    __slots__ = ("_file", "_indexes", "base_offset", "directory", "end_offset", "size_bytes")
+
+    def __init__(
+        self, directory: Path, base_offset: Offset, end_offset: Offset, size_bytes: int
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.size_bytes = size_bytes
+        self._file: File | None = None
+        self._indexes: Indexes | None = None
+
+    @property
+    def is_warm(self) -> bool:
+        return self._file is not None
+
+    @property
+    def file(self) -> File:
+        assert self._file is not None, "opened by whoever reads it"
+        return self._file
+
+    @property
+    def indexes(self) -> Indexes:
+        assert self._indexes is not None, "opened by whoever reads it"
+        return self._indexes
+
+    def warm_up(self, file: File, indexes: Indexes) -> None:
+        self._file, self._indexes = file, indexes
+
+    def cool_down(self) -> None:
+        """Give back descriptor and memory; whoever still holds the file can read on."""
+        self._file = self._indexes = None
+
+    def open(self, files: Files, interval_bytes: int) -> None:
+        """Make the segment readable; indexes that are missing or damaged are rebuilt."""
+        if self._file is not None:
+            return
+        file = files.open(self.directory / file_name(self.base_offset, LOG))
+        try:
+            indexes = load_indexes(
+                files, self.directory, self.base_offset, self.end_offset, self.size_bytes
+            )
+        except IndexDamaged:
+            indexes = self._rebuild(files, file, interval_bytes)
+        self.warm_up(file, indexes)
+
+    def rebuild_indexes(self, files: Files, interval_bytes: int) -> None:
+        """Read the segment's headers again, because an index led nowhere."""
+        self._indexes = self._rebuild(files, self.file, interval_bytes)
+
+    def _rebuild(self, files: Files, file: File, interval_bytes: int) -> Indexes:
+        indexes = Indexes()
+        # Aborted transactions are not in the headers: they come from their own file, which is
+        # synced before the segment counts as durable, and from recovery.
+        indexes.aborted = load_aborted(files, self.directory, self.base_offset)
+        for position, header in walk(file, Position(0), self.size_bytes):
+            indexes.note(
+                position,
+                header.size_bytes,
+                header.last_offset - self.base_offset,
+                header.max_timestamp_ms,
+                interval_bytes,
+            )
+        indexes.finish()
+        write_indexes(files, self.directory, self.base_offset, indexes)
+        return indexes
+
+
+Segment = ActiveSegment | SealedSegment
+
+
+def walk(file: File, position: Position, end: int) -> Iterator[FoundBatch]:
+    """The headers from `position`, where a batch begins, to `end`, where one ends."""
+    at = int(position)
+    while at < end:
+        chunk = file.read(at, min(WALK_BYTES, end - at))
+        last = len(chunk) - HEADER_BYTES
+        if last < 0:
+            raise CorruptBatch(f"the segment ends inside a batch at byte {at}")
+        inside = 0
+        while inside <= last:
+            header = read_header(chunk, inside)
+            if header.magic != MAGIC or header.length < HEADER_BYTES - LENGTH_END:
+                raise CorruptBatch(f"no record batch at byte {at + inside} of its segment")
+            yield FoundBatch(Position(at + inside), header)
+            inside += header.length + LENGTH_END
+        at += inside
+
+
+def find_batch(segment: Segment, offset: Offset) -> FoundBatch | None:
+    """The batch that holds `offset`, or the first behind it; None at the segment's end."""
+    entry = segment.indexes.by_offset.at_or_below(offset - segment.base_offset)
+    start = entry[1] if entry else Position(0)
+    for found in walk(segment.file, start, segment.size_bytes):
+        if entry and found.position == start:
+            _check_entry(found, segment.base_offset + entry[0])
+        if found.header.last_offset >= offset:
+            return found
+    return None
+
+
+def find_boundary(segment: Segment, start: FoundBatch, end: int) -> tuple[Position, Offset]:
+    """Where the last batch that lies wholly before byte `end` ends, and the offset behind it.
+
+    The walk begins at the batch `start`, or nearer to `end` if the index knows a nearer one.
+    """
+    position = max(start.position, segment.indexes.by_offset.before_position(end))
+    boundary, next_offset = start.position, Offset(start.header.base_offset)
+    for found in walk(segment.file, position, segment.size_bytes):
+        behind = found.position + found.header.size_bytes
+        if behind > end:
+            return found.position, Offset(found.header.base_offset)
+        boundary, next_offset = Position(behind), found.header.next_offset
+    return boundary, next_offset
+
+
+def _check_entry(found: FoundBatch, indexed_offset: int) -> None:
+    # Recovery enters a batch behind a corrupt one under the offset before it, see there.
+    if not found.header.base_offset - 1 <= indexed_offset <= found.header.last_offset:
+        raise CorruptBatch(f"the offset index is wrong at byte {found.position}")
+
+
+def load_indexes(
+    files: Files, directory: Path, base_offset: Offset, end_offset: Offset, size_bytes: int
+) -> Indexes:
+    """A segment's indexes from their files, or `IndexDamaged`."""
+    indexes = Indexes()
+    try:
+        by_offset = files.read_whole(directory / file_name(base_offset, INDEX))
+        by_time = files.read_whole(directory / file_name(base_offset, TIME_INDEX))
+    except FileNotFoundError:
+        raise IndexDamaged("an index file is missing") from None
+    indexes.by_offset = OffsetIndex.decode(by_offset, size_bytes)
+    indexes.by_time = TimeIndex.decode(by_time, end_offset - base_offset)
+    indexes.aborted = load_aborted(files, directory, base_offset)
+    indexes.max_timestamp_ms, indexes.max_timestamp_at = indexes.by_time.last()
+    return indexes
+
+
+def load_aborted(files: Files, directory: Path, base_offset: Offset) -> list[AbortedTransaction]:
+    """A segment's aborted transactions; most segments have none, and then no file."""
+    try:
+        data = files.read_whole(directory / file_name(base_offset, ABORTED_INDEX))
+    except FileNotFoundError:
+        return []
+    return decode_aborted(data, base_offset)
+
+
+def write_indexes(files: Files, directory: Path, base_offset: Offset, indexes: Indexes) -> None:
+    """Store a segment's indexes. Not synced, for they are caches, but for aborted ones."""
+    files.create(directory / file_name(base_offset, INDEX)).append(indexes.by_offset.encode())
+    files.create(directory / file_name(base_offset, TIME_INDEX)).append(indexes.by_time.encode())
+    if indexes.aborted:
+        file = files.create(directory / file_name(base_offset, ABORTED_INDEX))
+        file.append(encode_aborted(indexes.aborted))
+        file.sync()

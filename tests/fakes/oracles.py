@@ -1,0 +1,104 @@
+"""Other implementations of the same messages, asked to read our bytes and to write their own.
+
+kio also returns what it read as a plain tree of {field name: value}, because bytes alone would not
+show two fields of the same type that changed places. kafka-python bends some values to its own
+needs (authorized operations become sets), so only its bytes are a witness.
+"""
+
+import dataclasses
+import datetime
+import importlib
+import io
+import re
+import uuid
+import warnings
+from enum import Enum
+from typing import Any, NamedTuple
+
+from kio.serial import entity_reader, entity_writer
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its files the old way
+    import kafka.protocol.admin
+    import kafka.protocol.consumer
+    import kafka.protocol.metadata
+    import kafka.protocol.producer
+    import kafka.protocol.sasl
+
+_EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+_KAFKA_PYTHON = (
+    kafka.protocol.metadata,
+    kafka.protocol.producer,
+    kafka.protocol.consumer,
+    kafka.protocol.admin,
+    kafka.protocol.sasl,
+)
+# kafka-python bends these two to its own needs: a fall-back to version 0 while reading, names and
+# ids in one list while writing.
+_BENT = {"ApiVersionsResponse", "DeleteTopicsRequest"}
+
+
+class Opinion(NamedTuple):
+    """The bytes an oracle writes for what it read, and what that was."""
+
+    rewritten: bytes
+    tree: dict[str, Any] | None = None
+
+
+def ask_kio(name: str, version: int, wire: bytes) -> Opinion | None:
+    """kio's opinion on a message, or None when it does not have this version."""
+    api, kind = _split(name)
+    try:
+        module = importlib.import_module(f"kio.schema.{_snake(api)}.v{version}.{kind}")
+    except ModuleNotFoundError:
+        return None
+    entity_class = getattr(module, name)
+    entity, size = entity_reader(entity_class)(wire, 0)
+    assert size == len(wire), "kio left bytes over"
+    out = io.BytesIO()
+    entity_writer(entity_class)(out, entity)
+    return Opinion(out.getvalue(), _kio_tree(entity))
+
+
+def ask_kafka_python(name: str, version: int, wire: bytes) -> Opinion | None:
+    """kafka-python's opinion on a message, or None when it does not have this version."""
+    message_class = next(
+        (getattr(module, name) for module in _KAFKA_PYTHON if hasattr(module, name)), None
+    )
+    if message_class is None or name in _BENT or version > message_class.max_version:
+        return None
+    message = message_class.decode(wire, version=version)
+    return Opinion(bytes(message.encode()))
+
+
+def _split(name: str) -> tuple[str, str]:
+    for kind in ("Request", "Response"):
+        if name.endswith(kind):
+            return name.removesuffix(kind), kind.lower()
+    return name, "data"
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _kio_tree(value: Any) -> Any:
+    match value:
+        case tuple():
+            return [_kio_tree(item) for item in value]
+        case uuid.UUID():
+            return value.bytes
+        case Enum():
+            return value.value
+        case datetime.timedelta():
+            return value // _MILLISECOND
+        case datetime.datetime():
+            return (value - _EPOCH) // _MILLISECOND
+        case _ if dataclasses.is_dataclass(value):
+            return {
+                item.name: _kio_tree(getattr(value, item.name))
+                for item in dataclasses.fields(value)
+            }
+        case _:
+            return value

@@ -1,0 +1,18 @@
+"""Frames are what was sent, however it arrives."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.protocol.frames import FrameParser
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.data())
+def test_frames_do_not_depend_on_how_bytes_arrive(frames: list[bytes], data: st.DataObject) -> None:
+    wire = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+    parser, got = FrameParser(frame_bytes_max=100), list[bytes]()
+    while wire:
+        size = data.draw(st.integers(1, len(wire)))
+        got += parser.feed(wire[:size])
+        wire = wire[size:]
+    assert got == frames
+    assert parser.pending_bytes == 0

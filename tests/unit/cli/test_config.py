@@ -1,0 +1,40 @@
+"""The table of settings, as it is listed."""
+
+import json
+
+import pytest
+
+from ottla.cli.main import run
+
+
+def listed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+    assert run(["config", "list", "--json", *arguments]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_every_setting_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [(row["scope"], row["name"]) for row in listed([], capsys)]
+    assert len(names) == len(set(names))
+    assert ("topic", "retention.ms") in names
+    assert ("broker", "log.retention.ms") in names
+    assert ("broker", "num.partitions") in names
+
+
+def test_a_row_says_what_one_needs_to_set_it(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = [row for row in listed(["--topic"], capsys) if row["name"] == "durability"]
+    assert row["default"] == "fsync"
+    assert row["allowed"] == "fsync, replicated"
+    assert row["kind"] == "string"
+    assert row["documentation"].endswith(".")
+
+
+@pytest.mark.parametrize("scope", ["topic", "broker"])
+def test_one_scope_can_be_asked_for(scope: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {row["scope"] for row in listed([f"--{scope}"], capsys)} == {scope}
+
+
+def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "list", "--topic"]) == 0
+    heading, first, *_ = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["SCOPE", "NAME", "KIND", "DEFAULT", "ALLOWED", "DOCUMENTATION"]
+    assert first.startswith("topic  cleanup.policy")

@@ -1,0 +1,61 @@
+"""A place in a log, as people write it."""
+
+import pytest
+
+from ottla.cli.moments import AtOffset, AtTime, Edge, Moment, format_time, parse_moment
+from ottla.errors import UsageRefused
+from ottla.model import Offset, TimestampMs
+
+NOW_MS = TimestampMs(1_794_700_800_000)  # 2026-11-15T00:00Z
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("beginning", Edge.BEGINNING),
+        ("end", Edge.END),
+        ("0", AtOffset(Offset(0))),
+        ("42", AtOffset(Offset(42))),
+        ("-2h", AtTime(TimestampMs(NOW_MS - 2 * HOUR_MS))),
+        ("-30m", AtTime(TimestampMs(NOW_MS - HOUR_MS // 2))),
+        ("-1d", AtTime(TimestampMs(NOW_MS - 24 * HOUR_MS))),
+        ("-1w", AtTime(TimestampMs(NOW_MS - 7 * 24 * HOUR_MS))),
+        ("-5s", AtTime(TimestampMs(NOW_MS - 5000))),
+        ("2026-11-15T00:00Z", AtTime(NOW_MS)),
+        ("2026-11-15T01:00+01:00", AtTime(NOW_MS)),
+        ("2026-11-15", AtTime(NOW_MS)),
+        ("2026-11-15T00:00:00.250Z", AtTime(TimestampMs(NOW_MS + 250))),
+    ],
+)
+def test_a_moment_means_what_it_says(text: str, moment: Moment) -> None:
+    assert parse_moment(text, NOW_MS) == moment
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-2", "-2x", "2h", "1.5", "2026-13-01", "٣"])
+def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(UsageRefused, match="beginning, end, 42"):
+        parse_moment(text, NOW_MS)
+
+
+def test_a_span_beyond_all_time_is_refused() -> None:
+    with pytest.raises(UsageRefused, match="longer ago"):
+        parse_moment("-99999999999999w", NOW_MS)
+
+
+def test_a_moment_before_1970_is_the_first_one_records_can_have() -> None:
+    assert parse_moment("-99999d", NOW_MS) == AtTime(TimestampMs(0))
+    assert parse_moment("1969-12-31", NOW_MS) == AtTime(TimestampMs(0))
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "text"),
+    [(NOW_MS, "2026-11-15T00:00:00.000Z"), (0, "1970-01-01T00:00:00.000Z"), (2**62, str(2**62))],
+)
+def test_a_timestamp_is_printed_in_utc_or_as_its_number(timestamp_ms: int, text: str) -> None:
+    assert format_time(TimestampMs(timestamp_ms)) == text
+
+
+def test_a_printed_timestamp_reads_back() -> None:
+    printed = format_time(TimestampMs(NOW_MS + 123))
+    assert parse_moment(printed, NOW_MS) == AtTime(TimestampMs(NOW_MS + 123))

@@ -1,0 +1,159 @@
+"""What is true of the SQLite store alone: its file, its refusals, its neighbours."""
+
+import asyncio
+import contextlib
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.clock import SystemClock
+from ottla.cluster.store import NEVER, Compare, KeyChange, Put, Revision
+from ottla.cluster.store_sqlite import SqliteStore
+from ottla.errors import UsageRefused
+from ottla.model import TimestampMs
+
+WAIT_S = 30.0
+
+
+class BootClock:
+    """A monotonic clock that can begin anew, as after a restart of the machine."""
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(0)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+def open_and_close(path: Path, *, busy_timeout_ms: int = 5000) -> None:
+    async def scenario() -> None:
+        store = await SqliteStore.open(path, SystemClock(), busy_timeout_ms=busy_timeout_ms)
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_was_committed_is_there_after_opening_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = await SqliteStore.open(tmp_path / "store.db", SystemClock())
+        await first.commit([Put("a", b"1")])
+        await first.close()
+        second = await SqliteStore.open(tmp_path / "store.db", SystemClock())
+        assert await second.commit([Put("a", b"2")], [Compare("a", Revision(1))]) == 2
+        await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"not a database at all, but long enough to be looked at. " * 40)
+    with pytest.raises(UsageRefused, match="is not a coordination store: name another file"):
+        open_and_close(path)
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE cats (name TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(UsageRefused, match="database of another program"):
+        open_and_close(path)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    open_and_close(path)
+    with contextlib.closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    with pytest.raises(UsageRefused, match="has format 99, this version of Ottla reads up to 1"):
+        open_and_close(path)
+
+
+def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageRefused, match="create its directory"):
+        open_and_close(tmp_path / "missing" / "store.db")
+
+
+def test_a_file_locked_by_another_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(UsageRefused, match="is locked by another program"):
+            open_and_close(path, busy_timeout_ms=10)
+
+
+def test_leases_do_not_survive_a_restart_of_the_machine(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        before = await SqliteStore.open(tmp_path / "store.db", BootClock(now_s=5000.0))
+        lease = await before.grant(10_000)
+        await before.commit([Put("brokers/1", b"", lease)])
+        await before.close()
+        after = await SqliteStore.open(tmp_path / "store.db", BootClock(now_s=1.0))
+        async with contextlib.aclosing(after.watch("", Revision(1))) as watch:
+            assert (await anext(watch)).changes == (KeyChange("brokers/1", None),)
+        await after.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+
+
+def test_two_stores_on_one_file_see_each_other(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        path = tmp_path / "store.db"
+        here = await SqliteStore.open(path, SystemClock(), poll_interval_s=0.002)
+        there = await SqliteStore.open(path, SystemClock(), poll_interval_s=0.002)
+        async with contextlib.aclosing(here.watch("", NEVER)) as watch:
+            for value in (b"1", b"2"):
+                await there.commit([Put("a", value)])
+                assert (await anext(watch)).changes == (KeyChange("a", value),)
+        await here.close()
+        await there.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+
+
+COUNT_UP = """
+import asyncio, sys
+from pathlib import Path
+from ottla.clock import SystemClock
+from ottla.cluster.store import NEVER, Compare, Conflict, Put
+from ottla.cluster.store_sqlite import SqliteStore
+
+async def main():
+    store = await SqliteStore.open(Path(sys.argv[1]), SystemClock())
+    done = 0
+    while done < int(sys.argv[2]):
+        entries = (await store.get("count")).entries
+        value, seen = (int(entries[0].value), entries[0].mod_revision) if entries else (0, NEVER)
+        try:
+            await store.commit([Put("count", str(value + 1).encode())], [Compare("count", seen)])
+            done += 1
+        except Conflict:
+            pass
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def test_processes_that_create_and_count_together_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", COUNT_UP, str(path), "20"]) for _ in range(4)
+    ]
+    assert [process.wait(timeout=WAIT_S) for process in processes] == [0, 0, 0, 0]
+
+    async def scenario() -> None:
+        store = await SqliteStore.open(path, SystemClock())
+        (entry,) = (await store.get("count")).entries
+        assert (entry.value, entry.mod_revision) == (b"80", 80)
+        await store.close()
+
+    asyncio.run(scenario())
