@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from bench import processes
 from bench.kafka_load import KafkaLoad
@@ -77,26 +77,31 @@ def spawned(server: Server, data: Path) -> Iterator[Running]:
     port = processes.free_port()
     data.mkdir(parents=True, exist_ok=True)
     spawn = server.prepare(data, port)
-    environment = {**os.environ, **spawn.environment}
     started: list[subprocess.Popen[bytes]] = []
     with (data / "server.log").open("ab") as log:
         try:
-            for command in (*spawn.companions, spawn.command):
-                spawned_s = time.monotonic()
-                started.append(
-                    subprocess.Popen(
-                        command,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
+            for command in spawn.companions:
+                started.append(_execute(command, spawn.environment, log))
+            spawned_s = time.monotonic()
+            started.append(_execute(spawn.command, spawn.environment, log))
             yield Running(server, started[-1], server.load(port), spawned_s)
         finally:
             for process in reversed(started):
                 processes.stop(process)
+
+
+def _execute(
+    command: list[str], environment: Mapping[str, str], log: BinaryIO
+) -> "subprocess.Popen[bytes]":
+    """In a session of its own: Ctrl-C is for the bench, which then stops its servers in order."""
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 @contextmanager

@@ -4,7 +4,7 @@
         producer = confluent_kafka.Producer({"bootstrap.servers": address})
 
 It listens on a free loopback port, keeps its data in a temporary directory, and leaves nothing
-behind. pytest users ask for the fixture `ottla_broker` instead; it is there once Ottla is installed.
+behind. With pytest, ask for the fixture `ottla_broker` instead: it comes with the package.
 """
 
 import asyncio
@@ -28,9 +28,7 @@ _LOOPBACK: Final = Endpoint("127.0.0.1", 0)
 
 
 @contextmanager
-def broker(
-    settings: Mapping[str, str] | None = None, *, data: Path | None = None
-) -> Iterator[str]:
+def broker(settings: Mapping[str, str] | None = None, *, data: Path | None = None) -> Iterator[str]:
     """Run a broker; yields its address as HOST:PORT.
 
     `settings` are broker settings by their dotted names, as `ottla config list` shows them. With
@@ -43,9 +41,7 @@ def broker(
         return
     with (
         tempfile.TemporaryDirectory(prefix="ottla-") as directory,
-        _running(
-            ServeOptions(data=Path(directory), listen=_LOOPBACK, config=config)
-        ) as address,
+        _running(ServeOptions(data=Path(directory), listen=_LOOPBACK, config=config)) as address,
     ):
         yield address
 
@@ -76,7 +72,7 @@ def _run(
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(options, ready))
-    except BaseException as problem:
+    except BaseException as problem:  # noqa: BLE001  # it is raised again in the test
         (over if ready.done() else ready).set_exception(problem)
     else:
         over.set_result(None)

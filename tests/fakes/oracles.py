@@ -6,7 +6,7 @@ needs (authorized operations become sets), so only its bytes are a witness.
 """
 
 import dataclasses
-import datetime
+import datetime as dt
 import importlib
 import io
 import re
@@ -25,8 +25,8 @@ with warnings.catch_warnings():
     import kafka.protocol.producer
     import kafka.protocol.sasl
 
-_EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
-_MILLISECOND = datetime.timedelta(milliseconds=1)
+_EPOCH = dt.datetime.fromtimestamp(0, tz=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
 _KAFKA_PYTHON = (
     kafka.protocol.metadata,
     kafka.protocol.producer,
@@ -91,9 +91,9 @@ def _kio_tree(value: Any) -> Any:
             return value.bytes
         case Enum():
             return value.value
-        case datetime.timedelta():
+        case dt.timedelta():
             return value // _MILLISECOND
-        case datetime.datetime():
+        case dt.datetime():
             return (value - _EPOCH) // _MILLISECOND
         case _ if dataclasses.is_dataclass(value):
             return {

@@ -142,7 +142,7 @@ def test_a_produce_answer_has_the_codecs_bytes(
                 topic_id=Uuid(key) if isinstance(key, bytes) else Uuid(bytes(16)),
                 partition_responses=[
                     generic_produce.PartitionProduceResponse(
-                        index=p.index,
+                        index=p.partition,
                         error_code=p.error_code,
                         base_offset=p.base_offset,
                         log_append_time_ms=p.append_time_ms,
@@ -218,7 +218,7 @@ def generic_fetch_request(version: int, request: hot.FetchRequest) -> generic_fe
                 topic_id=uuid(key),
                 partitions=[
                     generic_fetch.FetchPartition(
-                        partition=p.index,
+                        partition=p.partition,
                         current_leader_epoch=p.leader_epoch,
                         fetch_offset=p.offset,
                         last_fetched_epoch=p.last_fetched_epoch,
@@ -306,7 +306,7 @@ def _generic_fetched(p: hot.FetchedPartition) -> generic_fetch.FetchPartitionRes
     if p.diverging is not None:
         diverging = generic_fetch.EpochEndOffset(epoch=p.diverging[0], end_offset=p.diverging[1])
     return generic_fetch.FetchPartitionResponse(
-        partition_index=p.index,
+        partition_index=p.partition,
         error_code=p.error_code,
         high_watermark=p.high_watermark,
         last_stable_offset=p.last_stable_offset,

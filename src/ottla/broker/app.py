@@ -5,9 +5,10 @@ import gc
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ottla.broker import background
 from ottla.broker.background import Chore
@@ -32,7 +33,7 @@ from ottla.broker.handlers.topics import (
     DeleteTopics,
 )
 from ottla.broker.metrics import MetricsPages, collect
-from ottla.broker.routes import Route
+from ottla.broker.routes import RequestContext, Route
 from ottla.broker.server import Server, raise_descriptor_limit
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
@@ -51,6 +52,7 @@ log = logging.getLogger("ottla.broker")
 _SWEEP_S: Final = 1.0
 _EXPIRE_S: Final = 0.25
 _COLLECT_S: Final = 30.0
+_FIRST_BROKER: Final = BrokerId(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class ServeOptions:
     data: Path
     listen: Endpoint
     advertise: Endpoint | None = None
-    node_id: BrokerId = BrokerId(0)
+    node_id: BrokerId = _FIRST_BROKER
     config: BrokerConfig = field(default_factory=BrokerConfig)
     metrics: Endpoint | None = None
     hints: bool = False
@@ -197,7 +199,9 @@ class Broker:
             Chore("sweep", lambda: _SWEEP_S, self._server.sweep),
             Chore("expire", lambda: _EXPIRE_S, self._produce.expire),
             Chore(
-                "retention", lambda: config().retention_check_ms / 1000, replicas.delete_old_segments
+                "retention",
+                lambda: config().retention_check_ms / 1000,
+                replicas.delete_old_segments,
             ),
             Chore(
                 "producers",
@@ -214,7 +218,7 @@ class Broker:
     def _routes(self) -> list[Route]:
         state, replicas, settings = self._state, self._replicas, self.settings
         creation = TopicCreation(state, replicas, settings)
-        answers = {
+        answers: dict[ApiKey, Callable[[Any, RequestContext], Any]] = {
             ApiKey.METADATA: Metadata(state, replicas, creation),
             ApiKey.LIST_OFFSETS: ListOffsets(replicas),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(replicas),

@@ -54,9 +54,7 @@ class Dispatcher:
         self._routes[ApiKey.API_VERSIONS] = Route(
             ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].versions, self._api_versions
         )
-        self.request_counts: dict[int, int] = dict.fromkeys(
-            (_PRODUCE, _FETCH, *self._routes), 0
-        )
+        self.request_counts: dict[int, int] = dict.fromkeys((_PRODUCE, _FETCH, *self._routes), 0)
 
     def take(self, frame: memoryview, connection: Connection) -> Answer:
         """Answer one request, or promise to. A ProtocolViolation closes the connection."""

@@ -9,7 +9,7 @@ from ottla.errors import (
     FetchSessionTopicIdMixed,
     InvalidFetchSessionEpoch,
 )
-from ottla.protocol.hot import FetchedPartition, FetchPartition, FetchRequest, TopicKey
+from ottla.protocol.hot import FetchedPartition, FetchPartition, FetchRequest, R, TopicKey
 
 FULL_FETCH_EPOCH: Final = 0  # "give me a session", or a new one for an old one
 NO_SESSION_EPOCH: Final = -1  # "no session", or "close mine"
@@ -33,7 +33,7 @@ class FetchSession:
         """Add partitions, or change what is wanted of them."""
         for key, partitions in topics:
             for partition in partitions:
-                place = (key, partition.index)
+                place = (key, partition.partition)
                 known = self.wanted.get(place)
                 self.wanted[place] = (partition, known[1] if known else None)
 
@@ -53,22 +53,22 @@ class FetchSession:
         return grouped
 
     def news(
-        self, topics: list[tuple[TopicKey, list[FetchedPartition]]]
-    ) -> list[tuple[TopicKey, list[FetchedPartition]]]:
+        self, topics: list[tuple[TopicKey, list[FetchedPartition[R]]]]
+    ) -> list[tuple[TopicKey, list[FetchedPartition[R]]]]:
         """Only what the reader does not know yet: data, errors, changed marks.
 
         A partition that gave data goes to the end, so that each gets its turn when an answer
         cannot hold them all.
         """
-        news: list[tuple[TopicKey, list[FetchedPartition]]] = []
+        news: list[tuple[TopicKey, list[FetchedPartition[R]]]] = []
         for key, partitions in topics:
             fresh = [p for p in partitions if self._is_news(key, p)]
             if fresh:
                 news.append((key, fresh))
         return news
 
-    def _is_news(self, key: TopicKey, fetched: FetchedPartition) -> bool:
-        place = (key, fetched.index)
+    def _is_news(self, key: TopicKey, fetched: FetchedPartition[R]) -> bool:
+        place = (key, fetched.partition)
         wanted, known = self.wanted[place]
         marks = (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset)
         if fetched.error_code:

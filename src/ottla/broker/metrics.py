@@ -25,9 +25,7 @@ def collect(
 ) -> Iterable[Metric]:
     """Every figure of this broker, as it is now."""
     yield _one("ottla_connections", _GAUGE, "Open connections.", len(server.connections))
-    yield _one(
-        "ottla_connections_accepted", _COUNTER, "Connections taken.", server.accepted_count
-    )
+    yield _one("ottla_connections_accepted", _COUNTER, "Connections taken.", server.accepted_count)
     yield _one(
         "ottla_connections_refused", _COUNTER, "Connections over a limit.", server.refused_count
     )

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ottla.broker.answers import Part
-from ottla.storage.files import FileRange
+from ottla.model import Position
+from ottla.storage.log import FileRange
 
 SENDFILE_BYTES_MIN: Final = 32 * 1024  # below, one read and one send are cheaper than two sends
 SEND_BUFFER_BYTES: Final = 1 << 20  # a full socket costs a trip through the loop; make it rare
@@ -49,7 +50,7 @@ class SocketWriter:
     def queue(self, part: Part) -> None:
         if not isinstance(part, bytes):
             if part.size_bytes < SENDFILE_BYTES_MIN:
-                part = part.read()
+                part = part.file.read(part.position, part.size_bytes)
             else:
                 self._widen()
                 self.queued_bytes += part.size_bytes
@@ -122,7 +123,9 @@ class SocketWriter:
         if sent == part.size_bytes:
             self._parts.popleft()
             return True
-        self._parts[0] = part.after(sent)
+        self._parts[0] = part._replace(
+            position=Position(part.position + sent), size_bytes=part.size_bytes - sent
+        )
         return False
 
     def _widen(self) -> None:
@@ -156,7 +159,9 @@ class TransportWriter:
         self.queued_bytes = 0
 
     def queue(self, part: Part) -> None:
-        self._joined.append(part if isinstance(part, bytes) else part.read())
+        if not isinstance(part, bytes):
+            part = part.file.read(part.position, part.size_bytes)
+        self._joined.append(part)
 
     def flush(self) -> None:
         if self._joined:

@@ -64,10 +64,14 @@ def line_template(*, keys: bool, headers: bool) -> str:
 
 
 def json_line(tp: TopicPartition, record: Record) -> bytes:
-    """One line that `produce --format json` reads back; bytes that are not UTF-8 are base64."""
+    """One line that `produce --format json` reads back."""
+    fields = {"topic": tp.topic, "partition": tp.partition, **json_fields(record)}
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def json_fields(record: Record) -> dict[str, Any]:
+    """A record for JSON; bytes that are not UTF-8 come as base64 under another name."""
     fields: dict[str, Any] = {
-        "topic": tp.topic,
-        "partition": tp.partition,
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
         **_field("key", record.key),
@@ -77,7 +81,7 @@ def json_line(tp: TopicPartition, record: Record) -> bytes:
         fields["headers"] = [
             {"key": name, **_field("value", value)} for name, value in record.headers
         ]
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return fields
 
 
 def _field(name: str, value: bytes | None) -> dict[str, str | None]:

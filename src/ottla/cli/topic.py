@@ -25,18 +25,14 @@ TopicName = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name
 def create(
     name: TopicName,
     partitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many.", show_default="the broker's setting")
-    ] = admin.BROKERS_CHOICE,
+        int | None, typer.Option(min=1, metavar="N", help="How many; else the broker's setting.")
+    ] = None,
     replicas: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=1,
-            max=32767,
-            metavar="N",
-            help="Of each partition.",
-            show_default="the broker's setting",
+            min=1, max=32767, metavar="N", help="Of each partition; else the broker's setting."
         ),
-    ] = admin.BROKERS_CHOICE,
+    ] = None,
     config: Annotated[
         list[str], typer.Option("--config", metavar="NAME=VALUE", help="A setting; repeatable.")
     ] = [],  # noqa: B006  typer copies it
@@ -59,7 +55,11 @@ def create(
 
     async def question(client: Client) -> None:
         await admin.create_topic(
-            client, name, partitions=partitions, replicas=replicas, settings=settings
+            client,
+            name,
+            partitions=partitions or admin.BROKERS_CHOICE,
+            replicas=replicas or admin.BROKERS_CHOICE,
+            settings=settings,
         )
 
     try:

@@ -7,7 +7,7 @@ page cache. `tests/property/test_hot.py` holds these functions to the generic co
 
 from collections.abc import Sequence
 from struct import Struct, error
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.errors import ProtocolViolation
 from ottla.protocol.primitives import read_unsigned_varint, write_unsigned_varint
@@ -39,7 +39,7 @@ class ProduceRequest(NamedTuple):
 class ProducedPartition(NamedTuple):
     """What became of one partition's batch."""
 
-    index: int
+    partition: int
     error_code: int = 0
     base_offset: int = -1
     append_time_ms: int = -1
@@ -50,7 +50,7 @@ class ProducedPartition(NamedTuple):
 class FetchPartition(NamedTuple):
     """What a reader wants of one partition."""
 
-    index: int
+    partition: int
     offset: int
     bytes_max: int
     leader_epoch: int = -1
@@ -79,17 +79,20 @@ class Sendable(Protocol):
     def size_bytes(self) -> int: ...
 
 
-class FetchedPartition(NamedTuple):
+R = TypeVar("R", bound=Sendable)
+
+
+class FetchedPartition(NamedTuple, Generic[R]):
     """What one partition has for a reader."""
 
-    index: int
+    partition: int
     error_code: int = 0
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
     aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset)
     diverging: tuple[int, int] | None = None  # (epoch, end offset), for followers
-    records: Sendable | None = None
+    records: R | None = None
 
 
 def read_produce(view: memoryview, position: int, version: int) -> ProduceRequest:
@@ -348,13 +351,13 @@ _ABORTED: Final = Struct(">qq")
 def write_fetched(
     correlation_id: int,
     version: int,
-    topics: Sequence[tuple[TopicKey, Sequence[FetchedPartition]]],
+    topics: Sequence[tuple[TopicKey, Sequence[FetchedPartition[R]]]],
     *,
     error_code: int = 0,
     session_id: int = 0,
-) -> list[bytes | Sendable]:
+) -> list[bytes | R]:
     """A whole Fetch answer as a frame in parts: bytes between the file ranges to send."""
-    parts: list[bytes | Sendable] = []
+    parts: list[bytes | R] = []
     out = bytearray(8)
     _INT32.pack_into(out, 4, correlation_id)
     flexible = version >= FETCH_FLEXIBLE
@@ -396,10 +399,10 @@ def write_fetched(
     return parts
 
 
-def _write_fetched_head(out: bytearray, version: int, partition: FetchedPartition) -> None:
+def _write_fetched_head(out: bytearray, version: int, partition: FetchedPartition[R]) -> None:
     if version >= 5:
         out += _FETCHED_V5.pack(
-            partition.index,
+            partition.partition,
             partition.error_code,
             partition.high_watermark,
             partition.last_stable_offset,
@@ -407,7 +410,7 @@ def _write_fetched_head(out: bytearray, version: int, partition: FetchedPartitio
         )
     else:
         out += _FETCHED_V4.pack(
-            partition.index,
+            partition.partition,
             partition.error_code,
             partition.high_watermark,
             partition.last_stable_offset,
@@ -425,7 +428,7 @@ def _write_fetched_head(out: bytearray, version: int, partition: FetchedPartitio
         out += b"\xff\xff\xff\xff"  # no preferred read replica
 
 
-def _write_fetched_tags(out: bytearray, partition: FetchedPartition) -> None:
+def _write_fetched_tags(out: bytearray, partition: FetchedPartition[R]) -> None:
     if partition.diverging is None:
         out.append(0)
         return

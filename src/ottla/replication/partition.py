@@ -75,6 +75,7 @@ class LeaderPartition:
         self._readers: set[Callable[[], None]] = set()
         self._is_waking = False
         log.on_durable = self._note_progress
+        log.epochs.note(leader_epoch, log.end_offset)
         self._note_progress()
 
     # Writing
@@ -143,6 +144,7 @@ class LeaderPartition:
         assert leader_epoch >= self.leader_epoch, "epochs only rise"
         self.leader_epoch = leader_epoch
         self.isr = isr
+        self.log.epochs.note(leader_epoch, self.log.end_offset)
         self._note_progress()
 
     def give_up(self, error: ApiError) -> None:

@@ -111,7 +111,9 @@ class Replicas:
             image = self._image
             await self._apply(image)
             self._applied = image
-            due = [future for revision, future in self._applied_waiters if revision <= image.revision]
+            due = [
+                future for revision, future in self._applied_waiters if revision <= image.revision
+            ]
             self._applied_waiters = [w for w in self._applied_waiters if w[0] > image.revision]
             for future in due:
                 if not future.done():
@@ -222,7 +224,7 @@ class Replicas:
     async def expire_producers(self, after_ms: int) -> None:
         """Forget idempotent producers that went silent."""
         for partition in list(self.leaders.values()):
-            partition.log.producers.expire(self._clock.now_ms() - after_ms)
+            partition.log.producers.expire(self._clock.now_ms(), after_ms)
             await asyncio.sleep(0)
 
     def checkpoint(self) -> None:

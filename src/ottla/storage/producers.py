@@ -9,7 +9,7 @@ look but its checksum reaches.
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -75,6 +75,9 @@ class Producers:
 
     def get(self, producer_id: ProducerId) -> Producer | None:
         return self._producers.get(producer_id)
+
+    def items(self) -> Iterable[tuple[ProducerId, Producer]]:
+        return self._producers.items()
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """Refuse what may not be appended next; return the first copy of a repeated batch."""

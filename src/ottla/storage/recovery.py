@@ -8,12 +8,15 @@ does not check out is one of three things:
   a torn tail, never acknowledged as durable, cut off;
 * there are intact batches behind it: corruption in the middle. Nothing is deleted; the range is
   remembered, never served, and an operator is told;
-* batches are missing below the recovery point: the disk has lost what it promised to keep. The
-  log opens with what is left and says so.
+* batches are missing below the recovery point: the disk has lost what it promised to keep. That
+  is corruption too, up to the recovery point: no offset is given out twice.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,7 +44,6 @@ from ottla.storage.segment import (
     LOG,
     SNAPSHOT,
     ActiveSegment,
-    Indexes,
     SealedSegment,
     file_name,
     load_indexes,
@@ -76,7 +78,6 @@ class Recovered:
     snapshots: list[Offset]
     corrupt: list[CorruptRange] = field(default_factory=list)
     cut_bytes: int = 0
-    lost_below: Offset | None = None  # what was durable once is gone from here on
 
 
 def recover(
@@ -93,6 +94,7 @@ def recover(
     sizes = {_offset_of(entry): entry.size_bytes for entry in found if _is_a(entry, LOG)}
     if not sizes:
         files.create(directory / file_name(start_offset, LOG))
+        files.sync_dir(directory)
         sizes = {start_offset: 0}
     bases = sorted(sizes)
     snapshots = [_offset_of(entry) for entry in found if _is_a(entry, SNAPSHOT)]
@@ -129,28 +131,22 @@ class _Scan:
     sealed: list[SealedSegment] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
     cut_bytes: int = 0
-    lost_below: Offset | None = None
 
     def run(
         self, sizes: dict[Offset, int], scan_from: Offset, snapshots: list[Offset]
     ) -> Recovered:
         bases = sorted(sizes)
-        active: ActiveSegment | None = None
-        for number, base in enumerate(bases):
-            following = bases[number + 1] if number + 1 < len(bases) else None
-            if following is not None and following <= scan_from:
-                sealed = SealedSegment(self.directory, base, following, sizes[base])
-                self.sealed.append(sealed)
+        trusted = max(0, bisect_right(bases, scan_from) - 1)
+        for base, following in pairwise(bases[: trusted + 1]):
+            self.sealed.append(SealedSegment(self.directory, base, following, sizes[base]))
+        active = self._scan_segment(bases[trusted], sizes, scan_from)
+        for base in bases[trusted + 1 :]:
+            if active.end_offset < base:
+                self._set_aside(base)
                 continue
-            if active is not None:
-                self._seal(active, base)
-            active = self._scan_segment(base, sizes[base], scan_from, following)
-            if following is not None and not self._continues(active, following):
-                self._set_aside(bases[number + 1 :])
-                break
-        assert active is not None, "the last segment is always scanned"
+            self._seal(active)
+            active = self._scan_segment(base, sizes, scan_from)
         self.epochs.truncate_end(active.end_offset)
-        self._note_loss(active)
         return Recovered(
             sealed=self.sealed,
             active=active,
@@ -159,115 +155,111 @@ class _Scan:
             snapshots=[offset for offset in snapshots if offset <= active.end_offset],
             corrupt=self.corrupt,
             cut_bytes=self.cut_bytes,
-            lost_below=self.lost_below,
         )
 
-    def _seal(self, segment: ActiveSegment, end_offset: Offset) -> None:
+    def _seal(self, segment: ActiveSegment) -> None:
         segment.indexes.finish()
         write_indexes(self.files, self.directory, segment.base_offset, segment.indexes)
         self.sealed.append(
-            SealedSegment(self.directory, segment.base_offset, end_offset, segment.size_bytes)
-        )
-
-    def _continues(self, segment: ActiveSegment, following: Offset) -> bool:
-        """Whether the next segment belongs to this log, though this one may be damaged.
-
-        Segments touch. One that ends early has lost bytes that were not yet synced, and then
-        nothing behind it was acknowledged either, unless the recovery point says otherwise.
-        """
-        if segment.end_offset == following:
-            return True
-        if self.corrupt and self.corrupt[-1].end_offset == following:
-            return True
-        if self.recovery_point < following:
-            return False
-        self.corrupt.append(
-            CorruptRange(
-                segment.end_offset, following, segment.base_offset, Position(segment.size_bytes)
+            SealedSegment(
+                self.directory, segment.base_offset, segment.end_offset, segment.size_bytes
             )
         )
-        return True
 
-    def _set_aside(self, bases: list[Offset]) -> None:
-        for base in bases:
-            path = self.directory / file_name(base, LOG)
-            self.files.rename(path, path.with_name(path.name + STRAY))
+    def _set_aside(self, base: Offset) -> None:
+        """Segments touch. Before this one, bytes are lost that had not been synced; then nothing
+        behind them had been acknowledged as durable either."""
+        path = self.directory / file_name(base, LOG)
+        self.files.rename(path, path.with_name(path.name + STRAY))
         self.files.sync_dir(self.directory)
 
-    def _note_loss(self, active: ActiveSegment) -> None:
-        if self.recovery_point != EVERYTHING and active.end_offset < self.recovery_point:
-            self.lost_below = active.end_offset
-
     def _scan_segment(
-        self, base: Offset, size_bytes: int, scan_from: Offset, following: Offset | None
+        self, base: Offset, sizes: dict[Offset, int], scan_from: Offset
     ) -> ActiveSegment:
         file = self.files.open(self.directory / file_name(base, LOG))
+        size_bytes = sizes[base]
         segment = ActiveSegment(self.directory, base, file, self.now_ms)
-        position = self._load_known_part(segment, size_bytes, scan_from)
-        while True:
-            position = self._scan_intact(segment, position, size_bytes)
-            if position == size_bytes:
-                break
-            resumed = _find_intact(file, position + 1, size_bytes, segment.end_offset)
+        self._load_known_part(segment, size_bytes, scan_from)
+        self._scan_intact(segment, size_bytes)
+        while segment.size_bytes < size_bytes:
+            resumed = _find_intact(file, segment.size_bytes + 1, size_bytes, segment.end_offset)
             if resumed is None:
-                self._cut(segment, position, size_bytes, following)
                 break
-            self._note_corrupt(segment, position, resumed)
-            position = resumed
+            header = read_header(file.read(resumed, HEADER_BYTES))
+            self._note_corrupt(segment, resumed, Offset(header.base_offset))
+            self._scan_intact(segment, size_bytes)
+        following = min((other for other in sizes if other > base), default=None)
+        if segment.size_bytes < size_bytes or segment.end_offset != following:
+            self._settle_end(segment, size_bytes, following)
         if segment.size_bytes:
             segment.opened_ms = _first_timestamp(file, self.now_ms)
+        if self.recovery_point != EVERYTHING:
+            file.sync()  # a killed process leaves what it wrote in memory only
         return segment
 
-    def _load_known_part(
+    def _settle_end(
+        self, segment: ActiveSegment, size_bytes: int, following: Offset | None
+    ) -> None:
+        """Decide about what is behind the last intact batch: a torn tail, or a loss."""
+        until = self.recovery_point if following is None else following
+        is_loss = until != EVERYTHING and (
+            self.recovery_point > segment.end_offset
+            or (following is not None and _fills(segment, size_bytes))
+        )
+        if is_loss:
+            self._note_corrupt(segment, Position(size_bytes), until)
+        elif segment.size_bytes < size_bytes:
+            segment.file.truncate(segment.size_bytes)
+            segment.file.sync()
+            self.cut_bytes += size_bytes - segment.size_bytes
+
+    def _load_known_part(self, segment: ActiveSegment, size_bytes: int, scan_from: Offset) -> None:
+        """Take from the stored indexes what lies before `scan_from`, if they are right."""
+        if scan_from > segment.base_offset:
+            with suppress(IndexDamaged):  # then the whole segment is read
+                self._load_known_indexes(segment, size_bytes, scan_from)
+        self.epochs.truncate_end(segment.end_offset)
+
+    def _load_known_indexes(
         self, segment: ActiveSegment, size_bytes: int, scan_from: Offset
-    ) -> Position:
-        """Take from the stored indexes what lies before `scan_from`; return where to read on."""
-        self.epochs.truncate_end(max(segment.base_offset, Offset(0)))
-        if scan_from <= segment.base_offset:
-            return Position(0)
-        end_offset = Offset(segment.base_offset + INT32_MAX)
-        try:
-            indexes = load_indexes(
-                self.files, self.directory, segment.base_offset, end_offset, size_bytes
-            )
-        except IndexDamaged:
-            return Position(0)
-        entry = indexes.by_offset.at_or_below(scan_from - segment.base_offset)
-        if entry is None or not _is_intact(segment.file, entry[1], size_bytes):
-            return Position(0)
-        header = read_header(segment.file.read(entry[1], HEADER_BYTES))
-        if header.last_offset != segment.base_offset + entry[0]:
-            return Position(0)
-        indexes.by_offset.truncate(entry[1] + 1)
-        indexes.by_time.truncate(entry[0] + 1)
-        indexes.max_timestamp_ms, indexes.max_timestamp_at = indexes.by_time.last()
+    ) -> None:
+        base = segment.base_offset
+        end_offset = Offset(base + INT32_MAX)
+        indexes = load_indexes(self.files, self.directory, base, end_offset, size_bytes)
+        entry = indexes.by_offset.at_or_below(scan_from - base)
+        if entry is None:
+            return
+        relative_offset, position = entry
+        batch = next(_intact_batches(segment.file, position, size_bytes, base), None)
+        if batch is None or batch[1][0] + batch[1][6] != base + relative_offset:
+            raise IndexDamaged("the offset index leads to no batch")
+        indexes.truncate(position, relative_offset)
         indexes.aborted = [
             item for item in indexes.aborted if item.last_offset < self.producers_from
         ]
         segment.indexes = indexes
-        segment.size_bytes = entry[1]
-        segment.end_offset = Offset(header.base_offset)
-        return entry[1]
+        segment.size_bytes = position
+        segment.end_offset = Offset(batch[1][0])
 
-    def _scan_intact(self, segment: ActiveSegment, position: Position, size_bytes: int) -> Position:
-        """Note every batch from `position` to the first that is not intact, and return where."""
+    def _scan_intact(self, segment: ActiveSegment, size_bytes: int) -> None:
+        """Note every batch from where the segment ends so far to the first not intact."""
         base = segment.base_offset
         note = segment.indexes.note
         interval_bytes = self.interval_bytes
         epochs = self.epochs
-        at = int(position)
-        end_offset = int(segment.end_offset)
+        producers_from = self.producers_from
+        position, end_offset = Position(segment.size_bytes), segment.end_offset
+        behind, next_offset = int(position), int(end_offset)
         for at, fields in _intact_batches(segment.file, position, size_bytes, end_offset):
-            offset, length, epoch, _, _, attributes, delta, _, timestamp_ms, producer, *_ = fields
-            end_offset = offset + delta + 1
-            note(at, length + LENGTH_END, end_offset - 1 - base, timestamp_ms, interval_bytes)
+            offset, length, epoch, _, _, _, delta, _, timestamp_ms, producer_id, *_ = fields
+            last_offset = offset + delta
+            note(at, length + LENGTH_END, last_offset - base, timestamp_ms, interval_bytes)
             if epoch != epochs.latest:
                 epochs.note(LeaderEpoch(epoch), Offset(offset))
-            if producer >= 0 and offset >= self.producers_from:
+            if producer_id >= 0 and offset >= producers_from:
                 self._note_producer(segment, at, tuple.__new__(BatchHeader, fields))
-            segment.size_bytes = at + length + LENGTH_END
-        segment.end_offset = Offset(end_offset)
-        return Position(segment.size_bytes)
+            behind, next_offset = at + length + LENGTH_END, last_offset + 1
+        segment.size_bytes, segment.end_offset = behind, Offset(next_offset)
 
     def _note_producer(self, segment: ActiveSegment, position: int, header: BatchHeader) -> None:
         offset = Offset(header.base_offset)
@@ -283,34 +275,18 @@ class _Scan:
             if aborted is not None:
                 segment.indexes.aborted.append(aborted)
 
-    def _note_corrupt(self, segment: ActiveSegment, position: Position, resumed: Position) -> None:
-        header = read_header(segment.file.read(resumed, HEADER_BYTES))
-        offset = Offset(header.base_offset)
-        self.corrupt.append(CorruptRange(segment.end_offset, offset, segment.base_offset, position))
+    def _note_corrupt(self, segment: ActiveSegment, resumed: Position, until: Offset) -> None:
+        """What lies between the last intact batch and `resumed` is not to be trusted."""
+        self.corrupt.append(
+            CorruptRange(
+                segment.end_offset, until, segment.base_offset, Position(segment.size_bytes)
+            )
+        )
         # Nobody can walk over what is corrupt: an entry for the last offset before the batch
         # makes every search for what lies behind begin there.
-        segment.indexes.by_offset.append(offset - 1 - segment.base_offset, resumed)
+        segment.indexes.by_offset.append(until - 1 - segment.base_offset, resumed)
         segment.size_bytes = resumed
-        segment.end_offset = offset
-
-    def _cut(
-        self,
-        segment: ActiveSegment,
-        position: Position,
-        size_bytes: int,
-        following: Offset | None,
-    ) -> None:
-        is_whole = following is None or not _could_be_batch(segment.file, position, size_bytes)
-        if is_whole or self.recovery_point < segment.end_offset:
-            segment.file.truncate(position)
-            segment.file.sync()
-            self.cut_bytes += size_bytes - position
-            return
-        assert following is not None
-        self.corrupt.append(
-            CorruptRange(segment.end_offset, following, segment.base_offset, position)
-        )
-        segment.size_bytes = size_bytes
+        segment.end_offset = until
 
 
 def _intact_batches(
@@ -327,6 +303,7 @@ def _intact_batches(
         chunk = file.read(start, min(chunk_bytes, size_bytes - start))
         view = memoryview(chunk)
         at, end = 0, len(chunk)
+        behind = HEADER_BYTES
         while end - at >= HEADER_BYTES:
             fields = unpack(chunk, at)
             length = fields[1]
@@ -357,13 +334,13 @@ def _is_intact(file: File, position: Position, size_bytes: int) -> bool:
     return any(True for _ in _intact_batches(file, position, size_bytes, 0))
 
 
-def _could_be_batch(file: File, position: Position, size_bytes: int) -> bool:
-    """Whether all the bytes of a batch are there, though they are not intact."""
-    head = file.read(position, HEADER_BYTES)
-    if len(head) < HEADER_BYTES:
+def _fills(segment: ActiveSegment, size_bytes: int) -> bool:
+    """Whether what is left are all the bytes of one batch: then none got lost, some changed."""
+    rest_bytes = size_bytes - segment.size_bytes
+    if rest_bytes < HEADER_BYTES:
         return False
-    header = read_header(head)
-    return HEADER_BYTES <= header.size_bytes <= size_bytes - position
+    header = read_header(segment.file.read(segment.size_bytes, HEADER_BYTES))
+    return header.size_bytes == rest_bytes
 
 
 def _find_intact(

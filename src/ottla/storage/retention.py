@@ -1,6 +1,6 @@
 """Which sealed segments may go: because of their age, the log's size, or its start."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.config import TopicConfig
@@ -16,24 +16,26 @@ class SegmentFacts(NamedTuple):
 
 
 def expired_count(
-    sealed: Sequence[SegmentFacts],
-    active_bytes: int,
+    sealed: Iterable[SegmentFacts],
+    log_bytes: int,
     start_offset: Offset,
     config: TopicConfig,
     now_ms: TimestampMs,
 ) -> int:
-    """How many of the oldest sealed segments may go. Only ever a prefix: a log has no holes."""
-    total_bytes = active_bytes + sum(segment.size_bytes for segment in sealed)
-    for count, segment in enumerate(sealed):
-        before_start = segment.end_offset <= start_offset
-        if not (
-            before_start
-            or is_too_old(segment.max_timestamp_ms, config, now_ms)
-            or _is_too_much(total_bytes - segment.size_bytes, config)
-        ):
-            return count
-        total_bytes -= segment.size_bytes
-    return len(sealed)
+    """How many of the oldest sealed segments may go: a prefix, for a log has no holes."""
+    count = 0
+    rest_bytes = log_bytes
+    for segment in sealed:
+        rest_bytes -= segment.size_bytes
+        is_wanted = (
+            segment.end_offset > start_offset
+            and not is_too_old(segment.max_timestamp_ms, config, now_ms)
+            and not _is_too_much(rest_bytes, config)
+        )
+        if is_wanted:
+            break
+        count += 1
+    return count
 
 
 def is_too_old(max_timestamp_ms: TimestampMs, config: TopicConfig, now_ms: TimestampMs) -> bool:

@@ -76,14 +76,14 @@ class Indexes:
             self.by_time.append(self.max_timestamp_ms, self.max_timestamp_at)
 
     def truncate(self, position: Position, last_offset: int) -> None:
-        """Only the batches before `position`, up to `last_offset` (relative), are left.
+        """Forget everything behind the entry at `position`, whose batch ends with `last_offset`.
 
-        `max_timestamp_ms` may stay too large when the batch that had it is gone: the walk that
-        truncation ends with notes the batches behind the last entry again.
+        The batches from that entry on are noted again as they are read again.
         """
-        self.by_offset.truncate(position)
+        self.by_offset.truncate(position + 1)
         self.by_time.truncate(last_offset + 1)
         self.max_timestamp_ms, self.max_timestamp_at = self.by_time.last()
+        self.rest = 0
 
 
 class ActiveSegment:
@@ -146,7 +146,15 @@ class ActiveSegment:
 class SealedSegment:
     """A segment that no longer grows. Opened, and its indexes loaded, when it is first read."""
 
-    __slots__ = ("_file", "_indexes", "base_offset", "directory", "end_offset", "size_bytes")
+    __slots__ = (
+        "_file",
+        "_indexes",
+        "base_offset",
+        "directory",
+        "end_offset",
+        "max_timestamp_ms",
+        "size_bytes",
+    )
 
     def __init__(
         self, directory: Path, base_offset: Offset, end_offset: Offset, size_bytes: int
@@ -155,6 +163,7 @@ class SealedSegment:
         self.base_offset = base_offset
         self.end_offset = end_offset
         self.size_bytes = size_bytes
+        self.max_timestamp_ms: TimestampMs | None = None  # known once it has been opened
         self._file: File | None = None
         self._indexes: Indexes | None = None
 

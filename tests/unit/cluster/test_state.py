@@ -1,14 +1,12 @@
 """How a process follows the cluster, changes it, and stays or falls as one of its brokers."""
 
 import asyncio
-import contextlib
 import json
 import random
 import selectors
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,16 +19,18 @@ from ottla.cluster.image import (
     CLUSTER_KEY,
     BrokerImage,
     Change,
+    ClusterId,
+    ClusterIdentity,
     ClusterImage,
     TopicImage,
     topic_key,
 )
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import Delete, LeaseLost, Put, StoreUnavailable
+from ottla.cluster.store import Compare, Delete, LeaseLost, Put, Revision, StoreUnavailable, Write
 from ottla.cluster.store_sqlite import SqliteStore
 from ottla.config import BrokerConfig
 from ottla.errors import RequestTimedOut, TopicAlreadyExists, UsageRefused
-from ottla.model import BrokerId, Endpoint, TimestampMs
+from ottla.model import BrokerId, Endpoint, TimestampMs, format_uuid
 
 CONFIG = BrokerConfig()
 WAIT_S = 1000.0  # virtual, mostly
@@ -200,27 +200,231 @@ def test_a_refusal_is_never_taken_on_an_old_image() -> None:
     run(scenario)
 
 
-def test_a_decision_that_can_never_be_made_gives_up_with_advice() -> None:
+class ContestedStore(MemoryStore):
+    """A store in which somebody else is always a little faster."""
+
+    async def commit(self, writes: Sequence[Write], compares: Sequence[Compare] = ()) -> Revision:
+        if compares:
+            await super().commit([write for write in writes if isinstance(write, Put)])
+        return await super().commit(writes, compares)
+
+
+def test_a_commit_that_always_comes_too_late_gives_up_with_advice() -> None:
     async def scenario(world: World) -> None:
         state = await world.open("a")
-
-        def disturbed(image: ClusterImage) -> Decision[None]:
-            disturbances.append(asyncio.ensure_future(world.store.commit([Put(CLUSTER_KEY, name)])))
-            return Decision((Change(CLUSTER_KEY, layout.decode(CLUSTER_KEY, name)),), None)
-
-        disturbances: list[asyncio.Future[int]] = []
-        (entry,) = (await world.store.get(CLUSTER_KEY)).entries
-        name = entry.value
-        slow = world.store.commit
-
-        async def commit_after_others(*args: object) -> int:
-            await asyncio.sleep(0.01)
-            return await slow(*args)  # type: ignore[arg-type]
-
-        state._store = _Slowed(world.store)  # type: ignore[assignment]
+        rename = Change(CLUSTER_KEY, ClusterIdentity(ClusterId("another")))
+        contested = ContestedStore(SystemClock())
+        await contested.commit([Put(CLUSTER_KEY, layout.encode(ClusterIdentity(ClusterId("it"))))])
+        late = await ClusterState.open(contested, random.Random(0), on_lost=print)
         with pytest.raises(RequestTimedOut, match="look whether it was made, then try again"):
-            await state.commit(disturbed)
-        await asyncio.gather(*disturbances)
-        state._store = world.store
+            await late.commit(lambda _: Decision((rename,), None))
+        await late.close()
+        await state.commit(lambda _: Decision((rename,), None))
+        assert state.image.cluster_id == "another"
 
     run(scenario)
+
+
+def test_a_follower_that_fell_behind_the_history_reads_everything_again() -> None:
+    async def scenario(world: World) -> None:
+        state = await world.open("a")
+        await state.register(broker(1))
+        await create(state, "orders")
+        topic = layout.encode(state.image.topics["orders"])
+        for number in range(10):  # the memory store never waits, so the follower cannot look
+            copy = json.loads(topic) | {"id": format_uuid(state.draw_uuid())}
+            await world.store.commit([Put(topic_key(f"copy-{number}"), json.dumps(copy).encode())])
+        assert len(state.image.topics) == 1
+        await state.catch_up()
+        assert len(state.image.topics) == 11
+        assert world.lost["a"] == []
+
+    run(scenario, revisions_kept=3)
+
+
+def test_producer_ids_are_given_out_once() -> None:
+    async def scenario(world: World) -> None:
+        here, there = await world.open("here"), await world.open("there")
+        blocks = await asyncio.gather(
+            *(state.allocate_producer_ids(10) for state in (here, there) * 5)
+        )
+        again = await (await world.open("later")).allocate_producer_ids()
+        given = [producer_id for block in blocks for producer_id in block]
+        assert sorted(given) == list(range(100))
+        assert again == range(100, 1100)
+
+    run(scenario)
+
+
+def test_a_registered_broker_stays_for_longer_than_its_lease() -> None:
+    async def scenario(world: World) -> None:
+        state = await world.open("a")
+        epoch = await state.register(broker(1), ttl_ms=1000)
+        assert state.image.brokers == {1: replace(broker(1), epoch=epoch)}
+        await asyncio.sleep(60)
+        await state.catch_up()
+        assert state.image.brokers[BrokerId(1)].epoch == epoch
+        assert world.lost["a"] == []
+
+    run(scenario)
+
+
+def test_closing_leaves_the_cluster_at_once() -> None:
+    async def scenario(world: World) -> None:
+        here, there = await world.open("here"), await world.open("there")
+        await here.register(broker(1))
+        await there.register(broker(2))
+        await here.close()
+        await there.catch_up()
+        assert list(there.image.brokers) == [2]
+
+    run(scenario)
+
+
+def test_partitions_of_a_broker_that_goes_away_are_led_by_others() -> None:
+    async def scenario(world: World) -> None:
+        states = [await world.open(name) for name in "abc"]
+        for number, state in enumerate(states, start=1):
+            await state.register(broker(number))
+        await create(states[1], "orders", partition_count=3, replication_factor=3)
+        await states[0].close()
+        await until(
+            states[2],
+            lambda image: all(
+                partition.leader in {2, 3} and 1 not in partition.isr
+                for partition in image.topics["orders"].partitions
+            ),
+        )
+        epochs = [part.leader_epoch for part in states[2].image.topics["orders"].partitions]
+        assert epochs == [1, 0, 0]
+
+    run(scenario)
+
+
+def test_a_second_process_with_the_same_id_takes_over_and_the_first_is_told() -> None:
+    async def scenario(world: World) -> None:
+        old, new = await world.open("old"), await world.open("new")
+        first = await old.register(broker(1, port=9092))
+        await create(old, "orders")
+        second = await new.register(broker(1, port=9093))
+        assert second > first
+        await old.catch_up()
+        assert [str(problem) for problem in world.lost["old"]] == [
+            "another process registered as broker 1"
+        ]
+        await old.close()
+        await new.catch_up()
+        assert new.image.brokers[BrokerId(1)].endpoint.port == 9093
+        assert new.image.topics["orders"].partitions[0].leader == 1
+        assert new.image.topics["orders"].partitions[0].leader_epoch > 0
+
+    run(scenario)
+
+
+def test_a_broker_whose_lease_was_ended_is_told_once_and_may_register_again() -> None:
+    async def scenario(world: World) -> None:
+        state = await world.open("a")
+        await state.register(broker(1))
+        await world.store.commit([Delete("brokers/1")])
+        await state.catch_up()
+        await asyncio.sleep(60)
+        assert [type(problem) for problem in world.lost["a"]] == [LeaseLost]
+        await state.register(broker(1))
+        assert list(state.image.brokers) == [1]
+
+    run(scenario)
+
+
+def test_a_store_that_cannot_be_reached_is_reported_until_the_lease_counts_as_lost() -> None:
+    async def scenario(world: World) -> None:
+        state = await world.open("a")
+        await state.register(broker(1), ttl_ms=3000)
+        world.store.is_reachable = False
+        await asyncio.sleep(10)
+        kinds = [type(problem) for problem in world.lost["a"]]
+        assert kinds[0] is StoreUnavailable
+        assert kinds.count(LeaseLost) == 1
+        with pytest.raises(StoreUnavailable):
+            await create(state, "orders")
+        world.store.is_reachable = True
+        await state.register(broker(1))
+        assert (await create(state, "orders")).partitions[0].leader == 1
+
+    run(scenario)
+
+
+def test_following_goes_on_after_the_store_was_away() -> None:
+    async def scenario(world: World) -> None:
+        here, there = await world.open("here"), await world.open("there")
+        await here.register(broker(1))
+        world.store.is_reachable = False
+        world.store.disconnect_watches()
+        await asyncio.sleep(3)
+        assert {type(problem) for problem in world.lost["there"]} == {StoreUnavailable}
+        world.store.is_reachable = True
+        topic = await create(here, "orders")
+        await until(there, lambda image: image.topics.get("orders") == topic)
+
+    run(scenario)
+
+
+def test_a_value_from_a_newer_version_stops_the_follower_and_says_so() -> None:
+    async def scenario(world: World) -> None:
+        state = await world.open("a")
+        newer = json.dumps({"format": 99, "surprise": True}).encode()
+        await world.store.commit([Put(topic_key("orders"), newer)])
+        with pytest.raises(StoreUnavailable, match="no longer follows the cluster"):
+            await state.catch_up()
+        (problem,) = world.lost["a"]
+        assert isinstance(problem, UsageRefused)
+        assert "start it with the newer version" in str(problem)
+
+    run(scenario)
+
+
+OTHER_PROCESS = """
+import asyncio, random, sys
+from pathlib import Path
+from ottla.clock import SystemClock
+from ottla.cluster import controller
+from ottla.cluster.image import BrokerImage
+from ottla.cluster.state import ClusterState
+from ottla.cluster.store_sqlite import SqliteStore
+from ottla.config import BrokerConfig
+from ottla.model import BrokerId, Endpoint
+
+async def main():
+    store = await SqliteStore.open(Path(sys.argv[1]), SystemClock())
+    state = await ClusterState.open(store, random.Random(2), on_lost=print)
+    await state.register(BrokerImage(BrokerId(2), Endpoint("localhost", 9093)))
+    asked = asyncio.Event()
+    state.subscribe(lambda old, new: asked.set() if "question" in new.topics else None)
+    await asyncio.wait_for(asked.wait(), 20)
+    await state.commit(lambda image: controller.create_topic(
+        image, controller.NewTopic(name="answer", replication_factor=2), BrokerConfig(),
+        new_id=state.draw_uuid, start=0))
+    await state.close()
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def test_two_processes_on_one_file_see_each_others_brokers_and_topics(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+
+    async def scenario() -> None:
+        store = await SqliteStore.open(path, SystemClock(), poll_interval_s=0.005)
+        state = await ClusterState.open(store, random.Random(1), on_lost=print)
+        await state.register(broker(1))
+        other = await asyncio.create_subprocess_exec(sys.executable, "-c", OTHER_PROCESS, str(path))
+        await until(state, lambda image: sorted(image.brokers) == [1, 2])
+        await create(state, "question")
+        await until(state, lambda image: "answer" in image.topics)
+        await until(state, lambda image: sorted(image.brokers) == [1])
+        await until(state, lambda image: image.topics["answer"].partitions[0].isr == (1,))
+        assert await other.wait() == 0
+        await state.close()
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -1,7 +1,6 @@
 import types
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
-import pytest
 
 from fakes.layouts import all_layouts
 from ottla.model import Uuid
@@ -100,15 +99,3 @@ def test_every_default_fits_its_field() -> None:
                 assert item.wire.nullable, f"{layout}: {item.name} is null where it may not be"
             elif isinstance(item.wire.kind, Fixed):
                 assert isinstance(default, (int, float, bytes))
-
-
-def test_a_nullable_field_is_null_only_in_versions_that_have_it() -> None:
-    for layout in all_layouts():
-        for item in wire_fields(layout.message_class):
-            if item.wire.nullable:
-                assert item.wire.nullable.start >= item.wire.versions.start
-
-
-@pytest.mark.parametrize("args", [get_args(Records)])
-def test_records_may_be_any_buffer(args: tuple[type, ...]) -> None:
-    assert set(args) == {bytes, bytearray, memoryview}

@@ -35,9 +35,7 @@ class ApiVersions:
             for key, versions in sorted(served)
         ]
 
-    def __call__(
-        self, request: ApiVersionsRequest, context: RequestContext
-    ) -> ApiVersionsResponse:
+    def __call__(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         if context.version >= 3 and not (
             _SOFTWARE.fullmatch(request.client_software_name)
             and _SOFTWARE.fullmatch(request.client_software_version)

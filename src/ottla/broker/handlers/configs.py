@@ -121,7 +121,7 @@ class DescribeConfigs:
             if row.name in topic.config:
                 values.append((row.name, topic.config[row.name], _SET_FOR_TOPIC))
             values += self._broker_values(
-                row.broker_name or row.name, row.name, lambda c, f=field: getattr(c.topic, f)
+                row.broker_name or row.name, row.name, _topic_reader(field)
             )
             yield _Shown(row, row.name, values)
 
@@ -129,14 +129,12 @@ class DescribeConfigs:
         changed = self._state.image.broker_config
         for field, row in settings_of(BrokerConfig):
             if not only_changed or row.name in changed:
-                values = self._broker_values(
-                    row.name, row.name, lambda c, f=field: getattr(c, f)
-                )
+                values = self._broker_values(row.name, row.name, _broker_reader(field))
                 yield _Shown(row, row.name, values)
         for field, row in settings_of(TopicConfig):
             name = row.broker_name
             if name is not None and (not only_changed or name in changed):
-                values = self._broker_values(name, name, lambda c, f=field: getattr(c.topic, f))
+                values = self._broker_values(name, name, _topic_reader(field))
                 yield _Shown(row, name, values)
 
     def _broker_values(
@@ -151,6 +149,14 @@ class DescribeConfigs:
             values.append((name, format_value(started), _SET_AT_START))
         values.append((default_name, format_value(built_in), _DEFAULT))
         return values
+
+
+def _broker_reader(field: str) -> Callable[[BrokerConfig], Any]:
+    return lambda config: getattr(config, field)
+
+
+def _topic_reader(field: str) -> Callable[[BrokerConfig], Any]:
+    return lambda config: getattr(config.topic, field)
 
 
 def _shown(shown: _Shown, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

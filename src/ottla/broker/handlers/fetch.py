@@ -25,11 +25,13 @@ from ottla.protocol.hot import (
 )
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
+from ottla.storage.log import FileRange
 
 _READ_COMMITTED: Final = 1
 
 Wanted = list[tuple[TopicKey, list[FetchPartition]]]
-Fetched = list[tuple[TopicKey, list[FetchedPartition]]]
+FetchedHere = FetchedPartition[FileRange]
+Fetched = list[tuple[TopicKey, list[FetchedHere]]]
 
 
 class Fetch:
@@ -49,7 +51,8 @@ class Fetch:
         try:
             session = self.sessions.resolve(request, by_id=version >= FETCH_TOPIC_IDS)
         except ApiError as refused:
-            return list(write_fetched(correlation_id, version, [], error_code=refused.code))  # type: ignore[arg-type]
+            nothing: Fetched = []
+            return write_fetched(correlation_id, version, nothing, error_code=refused.code)
         fetch = _OneFetch(self, request, session, version, correlation_id)
         if fetch.try_answer(is_last_try=request.wait_ms_max <= 0):
             return fetch.parts
@@ -65,12 +68,12 @@ class Fetch:
             results = []
             for want in partitions:
                 try:
-                    partition = self.find(key, want.index)
+                    partition = self.find(key, want.partition)
                     result = _read_partition(
                         partition, want, request, left_bytes, at_least_one=not total_bytes
                     )
                 except ApiError as refused:
-                    result = FetchedPartition(want.index, refused.code)
+                    result = FetchedPartition(want.partition, refused.code)
                     has_error = True
                 if result.records is not None:
                     total_bytes += result.records.size_bytes
@@ -141,7 +144,7 @@ class _OneFetch:
         elif session is not None:
             session.news(fetched)
         self._handler.bytes_count += total_bytes
-        self.parts = write_fetched(  # type: ignore[assignment]
+        self.parts = write_fetched(
             self._correlation_id,
             self._version,
             fetched,
@@ -154,7 +157,7 @@ class _OneFetch:
         self._pending.on_abandon(self._stop)
         for key, wants in self._wanted:
             for want in wants:
-                partition = self._handler.find(key, want.index)
+                partition = self._handler.find(key, want.partition)
                 partition.add_reader(self._wake)
                 self._partitions.append(partition)
         self._timer = loop.call_later(wait_s, self._time_out)
@@ -188,7 +191,7 @@ def _read_partition(
     left_bytes: int,
     *,
     at_least_one: bool,
-) -> FetchedPartition:
+) -> FetchedHere:
     if request.replica_id >= 0:
         raise ClusterAuthorizationFailed("only brokers of this cluster fetch as replicas")
     partition.check_epoch(want.leader_epoch)
@@ -201,7 +204,7 @@ def _read_partition(
         epoch, epoch_end = log.epoch_end(LeaderEpoch(want.last_fetched_epoch))
         if epoch != want.last_fetched_epoch or epoch_end < want.offset:
             return FetchedPartition(
-                want.index,
+                want.partition,
                 0,
                 high_watermark,
                 stable,
@@ -212,12 +215,15 @@ def _read_partition(
     records = None
     bytes_max = min(want.bytes_max, left_bytes)
     if want.offset < end and (bytes_max > 0 or at_least_one):
-        records = log.read(
-            Offset(want.offset), end, max(bytes_max, 0), at_least_one=at_least_one
-        )
+        records = log.read(Offset(want.offset), end, max(bytes_max, 0), at_least_one=at_least_one)
     aborted: list[tuple[int, int]] | None = None
     if read_committed:
-        aborted = [] if records is None else log.aborted_transactions(Offset(want.offset), end)
+        aborted = []
+        if records is not None:
+            aborted = [
+                (one.producer_id, one.first_offset)
+                for one in log.aborted_transactions(Offset(want.offset), records.end_offset)
+            ]
     return FetchedPartition(
-        want.index, 0, high_watermark, stable, log.start_offset, aborted, None, records
+        want.partition, 0, high_watermark, stable, log.start_offset, aborted, None, records
     )

@@ -12,7 +12,7 @@ from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from ottla.cluster.state import ClusterState
 from ottla.errors import ApiError, ErrorCode
-from ottla.model import NO_UUID, BrokerId, TopicPartition, topic_name_problem
+from ottla.model import NO_UUID, TopicPartition, topic_name_problem
 from ottla.protocol.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -200,5 +200,5 @@ def _broker(broker: BrokerImage) -> MetadataResponseBroker:
     )
 
 
-def _offline(image: ClusterImage, partition: PartitionImage) -> list[BrokerId]:
+def _offline(image: ClusterImage, partition: PartitionImage) -> list[int]:
     return [broker for broker in partition.replicas if broker not in image.brokers]

@@ -46,9 +46,7 @@ class ListOffsets:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 
-    def __call__(
-        self, request: ListOffsetsRequest, context: RequestContext
-    ) -> ListOffsetsResponse:
+    def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         read_committed = request.isolation_level == _READ_COMMITTED
         return ListOffsetsResponse(
             topics=[
@@ -90,7 +88,7 @@ def _find(partition: LeaderPartition, timestamp: int, read_committed: bool) -> F
     if timestamp == LATEST:
         return end, -1, partition.leader_epoch
     if timestamp in {EARLIEST, EARLIEST_LOCAL}:
-        return log.start_offset, -1, log.epoch_at(log.start_offset)
+        return log.start_offset, -1, log.epochs.at(log.start_offset)
     if timestamp in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
         return _NOTHING
     found = (

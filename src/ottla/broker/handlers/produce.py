@@ -49,9 +49,7 @@ Produced = list[tuple[TopicKey, list[ProducedPartition]]]
 class Produce:
     """Owner of every produce request that waits for its promise to come true."""
 
-    def __init__(
-        self, replicas: Replicas, clock: Clock, monotonic_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, replicas: Replicas, clock: Clock, monotonic_s: Callable[[], float]) -> None:
         self._replicas = replicas
         self._clock = clock
         self._monotonic_s = monotonic_s
@@ -78,7 +76,8 @@ class Produce:
                     result = _refusal(index, refused)
                 results.append(result)
         if acks == ACKS_NONE:
-            return _silence(produced)
+            _check_silence(produced)
+            return None
         if not unsettled:
             return write_produced(correlation_id, version, produced)
         waiting = _WaitingProduce(self, version, correlation_id, produced, unsettled, request)
@@ -194,7 +193,7 @@ class _WaitingProduce:
 
     def _refuse(self, topic: int, place: int, error: ApiError) -> None:
         results = self._produced[topic][1]
-        results[place] = _refusal(results[place].index, error)
+        results[place] = _refusal(results[place].partition, error)
 
     def _finish(self) -> None:
         self._handler.note_done(self)
@@ -205,12 +204,10 @@ def _refusal(index: int, refused: ApiError) -> ProducedPartition:
     return ProducedPartition(index, refused.code, message=str(refused) or None)
 
 
-def _silence(produced: Produced) -> None:
+def _check_silence(produced: Produced) -> None:
     """acks=0 has no answer; a failure can only be told by closing the connection."""
     for _, results in produced:
         for result in results:
             if result.error_code:
                 name = ErrorCode(result.error_code).name
                 raise ProtocolViolation(f"a produce with acks=0 failed: {name}")
-
-

@@ -83,13 +83,13 @@ class DescribeProducers:
             partition_index=tp.partition,
             active_producers=[
                 ProducerState(
-                    producer_id=producer.producer_id,
+                    producer_id=producer_id,
                     producer_epoch=producer.epoch,
-                    last_sequence=producer.last_sequence,
-                    last_timestamp=producer.last_timestamp_ms,
+                    last_sequence=producer.batches[-1].last_sequence if producer.batches else -1,
+                    last_timestamp=producer.last_seen_ms,
                     coordinator_epoch=producer.coordinator_epoch,
-                    current_txn_start_offset=producer.transaction_start_offset,
+                    current_txn_start_offset=producer.transaction_start,
                 )
-                for producer in log.producers.describe()
+                for producer_id, producer in log.producers.items()
             ],
         )

@@ -225,9 +225,7 @@ class DeleteRecords:
             ]
         )
 
-    def _delete(
-        self, topic: str, wanted: DeleteRecordsPartition
-    ) -> DeleteRecordsPartitionResult:
+    def _delete(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index
         try:
             partition = self._replicas.find(TopicPartition(topic, index))
@@ -243,5 +241,3 @@ class DeleteRecords:
         return DeleteRecordsPartitionResult(
             partition_index=index, low_watermark=partition.log.start_offset
         )
-
-

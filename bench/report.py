@@ -1,0 +1,105 @@
+"""The results for people: a table on the terminal, the same in the documentation."""
+
+from pathlib import Path
+from typing import Final
+
+from bench.measures import Metric
+from bench.results import Results
+from bench.rows import METRICS
+
+BEGIN: Final = "<!-- bench:begin (written by `make bench`; do not edit) -->"
+END: Final = "<!-- bench:end -->"
+EVEN: Final = 1.05  # closer than five percent is no difference on a shared machine
+US: Final = "ottla"
+RIVAL: Final = "kafka"
+
+
+def terminal_table(results: Results) -> str:
+    """Columns of equal width; ratio and verdict are Ottla against Kafka."""
+    table = _table(results)
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    lines = []
+    for line in table:
+        first = line[0].ljust(widths[0])
+        rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
+        lines.append("  ".join((first, *rest)))
+    lines.insert(1, "-" * len(lines[0]))
+    return "\n".join((*lines, "", *_notes(results)))
+
+
+def markdown_section(results: Results) -> str:
+    """Conditions, durability modes, table and what went wrong, between two markers."""
+    head, *body = _table(results)
+    lines = [f"* {name}: {value}" for name, value in results.conditions.items()]
+    lines += [f"* {c.title} {c.version}: {c.durability}" for c in results.contestants]
+    lines += ["", "| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
+    lines += ["| " + " | ".join(_bold_behind(line)) + " |" for line in body]
+    lines += ["", *(f"* {note}" for note in _notes(results))]
+    return "\n".join((BEGIN, *lines, END))
+
+
+def rewrite(page: Path, results: Results) -> None:
+    """Put the section between the markers of an existing page."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise ValueError(f"{page} has no markers to write between")
+    page.write_text(before + markdown_section(results) + after)
+
+
+def format_value(value: float | None) -> str:
+    """Three significant digits, thousands separated; nothing for nothing."""
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000:
+        digits = len(str(int(abs(value)))) - 3
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.3g}"
+
+
+def verdict(metric: Metric, ours: float, theirs: float) -> str:
+    """`ahead`, `even` or `behind`, seen from Ottla."""
+    gain = ours / theirs if metric.higher_is_better else theirs / ours
+    if gain >= EVEN:
+        return "ahead"
+    return "even" if gain > 1 / EVEN else "behind"
+
+
+def _table(results: Results) -> list[list[str]]:
+    names = [contestant.name for contestant in results.contestants]
+    compared = US in names and RIVAL in names
+    head = ["", "unit", *(contestant.title for contestant in results.contestants)]
+    table = [[*head, "Ottla/Kafka", ""] if compared else head]
+    for metric in METRICS:
+        if metric.name not in results.samples:
+            continue
+        line = [metric.title, metric.unit]
+        line += [format_value(results.median(metric.name, name)) for name in names]
+        table.append([*line, *_comparison(results, metric)] if compared else line)
+    return table
+
+
+def _comparison(results: Results, metric: Metric) -> list[str]:
+    ours, theirs = results.median(metric.name, US), results.median(metric.name, RIVAL)
+    if ours is None or theirs is None or ours <= 0 or theirs <= 0:
+        return ["-", ""]
+    return [f"{ours / theirs:.2f}x", verdict(metric, ours, theirs)]
+
+
+def _bold_behind(line: list[str]) -> list[str]:
+    return ["**behind**" if cell == "behind" else cell for cell in line]
+
+
+def _notes(results: Results) -> list[str]:
+    noisy, every = results.noisy_count()
+    notes = [f"medians of {results.rounds} rounds"]
+    if noisy:
+        notes.append(
+            f"{noisy} of {every} samples were taken while other processes used more than half a "
+            "core; they are set aside where at least half of a row's samples were quiet"
+        )
+    notes += [f"left out: {reason}" for reason in results.left_out]
+    notes += [f"failed: {failure}" for failure in results.failures]
+    return notes

@@ -1,0 +1,203 @@
+"""`ottla log`: look into segment files without a broker."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli import terminal
+from ottla.cli.moments import format_time
+from ottla.cli.options import Json
+from ottla.cli.record_output import json_fields
+from ottla.cli.segment_scan import Problem, ScannedBatch, SegmentCheck, find_segments, scan
+from ottla.cli.status import FAILED, OK
+from ottla.clock import SystemClock
+from ottla.errors import ApiError, UsageRefused
+from ottla.model import Offset, TimestampMs
+from ottla.records.batch import check_stored, records
+
+app = typer.Typer(rich_markup_mode=None, help="Look into segment files without a broker.")
+
+_DECOMPRESSED_BYTES_MAX = 256 << 20
+
+
+@app.command()
+def dump(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE|DIR...", help="What to show.")],
+    with_records: Annotated[
+        bool, typer.Option("--records", help="Also every record of every batch.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Show the batches in segment files. Only reads; a broker may be running.
+
+    \b
+    Examples:
+      ottla log dump data/orders-0
+      ottla log dump data/orders-0/00000000000000000000.log --records
+      ottla log dump data --json | jq 'select(.codec == "gzip")'
+    """
+    status = OK
+    for file in _segments(paths):
+        if not json:
+            terminal.write_lines([str(file)])
+        for found in scan(file):
+            if isinstance(found, Problem):
+                terminal.complain(str(found))
+                status = FAILED
+            elif not _write_batch(file, found, with_records=with_records, json=json):
+                status = FAILED
+    return status
+
+
+@app.command()
+def verify(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What to check.")],
+    json: Json = False,
+) -> int:
+    """Check segment files: batches, checksums, offsets, indexes. Status 1 if something is wrong.
+
+    Only reads. While a broker writes, the end of an active segment may look unfinished.
+
+    \b
+    Examples:
+      ottla log verify data
+      ottla log verify data/orders-0 --json
+    """
+    files = _segments(paths)
+    total_bytes = sum(file.stat().st_size for file in files)
+    progress = terminal.Progress(SystemClock())
+    checks = list[SegmentCheck]()
+    done_bytes = 0
+    for _, segments in groupby(files, key=lambda file: file.parent):
+        end_offset = Offset(0)
+        for file in segments:
+            check = SegmentCheck(file, end_offset)
+            for size_bytes in check.run():
+                done_bytes += size_bytes
+                progress.show(f"{done_bytes * 100 // max(total_bytes, 1)} % checked")
+            end_offset = check.end_offset
+            checks.append(check)
+    progress.clear()
+    return _report(checks, json=json)
+
+
+def _segments(paths: list[Path]) -> list[Path]:
+    for path in paths:
+        if not path.exists():
+            raise UsageRefused(f"{path}: there is no such file or directory")
+    files = [file for path in paths for file in find_segments(path)]
+    if not files:
+        raise UsageRefused(f"no segment files in {', '.join(map(str, paths))}")
+    return files
+
+
+def _write_batch(file: Path, batch: ScannedBatch, *, with_records: bool, json: bool) -> bool:
+    """Print one batch; False when it is not sound."""
+    problem = _problem_of(batch)
+    fields = _batch_fields(batch, problem)
+    letters = list[dict[str, Any]]()
+    if with_records and problem is None:
+        letters, problem = _record_fields(batch)
+    if json:
+        fields = {"file": str(file), **fields, **({"records": letters} if with_records else {})}
+        terminal.write_json(fields)
+    else:
+        terminal.write_lines(list(_batch_lines(fields, letters)))
+    if problem is not None:
+        terminal.complain(f"{file} at byte {batch.position}: {problem}")
+    return problem is None
+
+
+def _problem_of(batch: ScannedBatch) -> str | None:
+    try:
+        check_stored(batch.content)
+    except ApiError as problem:
+        return str(problem)
+    return None
+
+
+def _batch_fields(batch: ScannedBatch, problem: str | None) -> dict[str, Any]:
+    header = batch.header
+    return {
+        "position": batch.position,
+        "size_bytes": header.size_bytes,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "record_count": header.record_count,
+        "leader_epoch": header.leader_epoch,
+        "codec": header.codec.name.lower() if problem is None else None,
+        "base_timestamp": header.base_timestamp_ms,
+        "max_timestamp": header.max_timestamp_ms,
+        "log_append_time": header.is_log_append_time,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "crc": header.crc,
+        "sound": problem is None,
+    }
+
+
+def _record_fields(batch: ScannedBatch) -> tuple[list[dict[str, Any]], str | None]:
+    """The records of a batch, and why there are no more."""
+    letters = list[dict[str, Any]]()
+    try:
+        letters.extend(
+            json_fields(record)
+            for record in records(batch.content, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
+        )
+    except ApiError as problem:
+        return letters, str(problem)
+    return letters, None
+
+
+def _batch_lines(fields: dict[str, Any], letters: list[dict[str, Any]]) -> Iterator[str]:
+    flags = [name for name in ("transactional", "control", "log_append_time") if fields[name]]
+    words = [
+        f"  byte {fields['position']}",
+        f"offsets {fields['base_offset']}-{fields['last_offset']}",
+        f"{fields['record_count']} records",
+        f"{fields['size_bytes']} bytes",
+        f"epoch {fields['leader_epoch']}",
+        f"codec {fields['codec'] or '?'}",
+        format_time(TimestampMs(fields["max_timestamp"])),
+    ]
+    if fields["producer_id"] >= 0:
+        words.append(f"producer {fields['producer_id']}/{fields['producer_epoch']}")
+        words.append(f"sequence {fields['base_sequence']}")
+    yield "  ".join([*words, *flags, *([] if fields["sound"] else ["DAMAGED"])])
+    for letter in letters:
+        time = format_time(TimestampMs(letter["timestamp"]))
+        rest = {name: letter[name] for name in letter if name not in {"offset", "timestamp"}}
+        shown = "  ".join(f"{name} {value!r}" for name, value in rest.items())
+        yield f"    offset {letter['offset']}  {time}  {shown}"
+
+
+def _report(checks: list[SegmentCheck], *, json: bool) -> int:
+    problems = [problem for check in checks for problem in check.problems]
+    if json:
+        for check in checks:
+            terminal.write_json(
+                {
+                    "file": str(check.file),
+                    "batches": check.batch_count,
+                    "records": check.record_count,
+                    "size_bytes": check.size_bytes,
+                    "end_offset": check.end_offset,
+                    "problems": [str(problem) for problem in check.problems],
+                }
+            )
+    for problem in problems:
+        terminal.complain(str(problem))
+    if not json:
+        batches = sum(check.batch_count for check in checks)
+        letters = sum(check.record_count for check in checks)
+        verdict = f"{len(problems)} problems" if problems else "all sound"
+        terminal.write_lines(
+            [f"{len(checks)} segments, {batches} batches, {letters} records: {verdict}"]
+        )
+    return FAILED if problems else OK

@@ -1,0 +1,236 @@
+"""`ottla produce`: lines become records."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from random import SystemRandom
+from typing import Annotated, Final
+
+import typer
+
+from ottla.cli import terminal
+from ottla.cli.line_source import LineSource
+from ottla.cli.options import Broker, Json
+from ottla.cli.record_input import InputFormat, LineReader, OutgoingRecord, parse_header
+from ottla.cli.sender import NumberedRecord, Sender
+from ottla.cli.session import ask
+from ottla.cli.status import FAILED, OK, WRONG_USAGE
+from ottla.client.client import Client
+from ottla.client.partitioner import Partitioner
+from ottla.client.partitions import Acks
+from ottla.clock import SystemClock
+from ottla.errors import UsageRefused
+from ottla.model import TimestampMs, topic_name_problem
+from ottla.records.batch import Record
+from ottla.records.compression import Codec
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+class AcksName(StrEnum):
+    """As people write it."""
+
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+
+class CodecName(StrEnum):
+    """As people write it."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+_ACKS: Final = {AcksName.NONE: Acks.NONE, AcksName.LEADER: Acks.LEADER, AcksName.ALL: Acks.ALL}
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where records go.")],
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Read lines from here.", show_default="standard input"),
+    ] = None,
+    input_format: Annotated[
+        InputFormat, typer.Option("--format", help="What one line is.")
+    ] = InputFormat.LINES,
+    key_separator: Annotated[
+        str, typer.Option(metavar="TEXT", help="What divides key and value in a line.")
+    ] = "",
+    key: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The key of every record.")
+    ] = None,
+    header: Annotated[
+        list[str],
+        typer.Option("--header", metavar="NAME=VALUE", help="For every record; repeatable."),
+    ] = [],  # noqa: B006  typer copies it
+    partition: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="P", help="Where every record goes; else by its key."),
+    ] = None,
+    acks: Annotated[
+        AcksName, typer.Option(help="Who must have a record before it counts as written.")
+    ] = AcksName.ALL,
+    compression: Annotated[
+        CodecName, typer.Option(help="How batches are packed.")
+    ] = CodecName.NONE,
+    json: Json = False,
+    broker: Broker = "",
+) -> int:
+    """Write records: each line of the input is one. Says at the end how many were written.
+
+    With --format json a line is an object with "value" and, if wanted, "key", "headers",
+    "timestamp" (ms), "partition"; "value_base64" and "key_base64" carry any bytes. This is also
+    what `ottla consume --json` prints. If something fails, the lines that were not written are
+    named, and nothing behind them is sent.
+
+    \b
+    Examples:
+      echo hello | ottla produce greetings
+      ottla produce orders --file orders.txt --key-separator :
+      ottla consume orders --json | ottla produce copy --format json
+      ottla produce orders --header source=shop --compression zstd < lines.txt
+    """
+    if problem := topic_name_problem(topic):
+        raise UsageRefused(f"{topic!r}: {problem}")
+    if key_separator and (key is not None or input_format is InputFormat.JSON):
+        raise UsageRefused("--key-separator goes neither with --key nor with --format json")
+    reader = LineReader(
+        format=input_format,
+        key_separator=_unescape(key_separator) or None,
+        key=None if key is None else key.encode(),
+        headers=tuple(map(parse_header, header)),
+        partition=partition,
+    )
+
+    async def question(client: Client) -> int:
+        view = await client.describe_or_create(topic)
+        sender = Sender(
+            client=client,
+            topic=topic,
+            partitioner=Partitioner(len(view.topics[topic].partitions), SystemRandom()),
+            acks=_ACKS[acks],
+            codec=Codec[compression.name],
+        )
+        bad_line = await Pump(source, reader, sender).run()
+        return _report(sender, bad_line, json=json)
+
+    with _descriptor(file) as descriptor:
+        source = LineSource(descriptor)
+        return ask(broker, question)
+
+
+class Pump:
+    """Moves lines from a source to a sender: while some are sent, the next are read."""
+
+    def __init__(self, source: LineSource, reader: LineReader, sender: Sender) -> None:
+        self._source = source
+        self._reader = reader
+        self._sender = sender
+        self._clock = SystemClock()
+        self._line = 0
+
+    async def run(self) -> str | None:
+        """Until the source ends or something fails; returns what is wrong with a line, if so."""
+        progress = terminal.Progress(self._clock)
+        try:
+            lines = await self._source.next_lines()
+            while lines:
+                records, bad_line = self._read(lines)
+                following = asyncio.create_task(self._source.next_lines())
+                try:
+                    await self._sender.send(records)
+                    if bad_line or self._sender.losses:
+                        return bad_line
+                    progress.show(f"{self._sender.written_count} records written")
+                    lines = await following
+                finally:
+                    following.cancel()
+            return None
+        finally:
+            progress.clear()
+
+    def _read(
+        self, lines: Sequence[bytes]
+    ) -> tuple[list[tuple[NumberedRecord, int | None]], str | None]:
+        """Records of the lines up to the first bad one, and what is wrong with that."""
+        records = list[tuple[NumberedRecord, int | None]]()
+        now_ms = self._clock.now_ms()
+        for line in lines:
+            self._line += 1
+            try:
+                outgoing = self._reader.read(line)
+                self._check_partition(outgoing.partition)
+            except UsageRefused as problem:
+                return records, f"line {self._line}: {problem}"
+            records.append(
+                (NumberedRecord(self._line, _record(outgoing, now_ms)), outgoing.partition)
+            )
+        return records, None
+
+    def _check_partition(self, partition: int | None) -> None:
+        count = self._sender.partitioner.partition_count
+        if partition is not None and partition >= count:
+            raise UsageRefused(
+                f"there is no partition {partition}, topic {self._sender.topic} has {count}"
+            )
+
+
+def _record(outgoing: OutgoingRecord, now_ms: TimestampMs) -> Record:
+    timestamp_ms = now_ms if outgoing.timestamp_ms is None else TimestampMs(outgoing.timestamp_ms)
+    return Record(
+        timestamp_ms=timestamp_ms,
+        key=outgoing.key,
+        value=outgoing.value,
+        headers=outgoing.headers,
+    )
+
+
+def _report(sender: Sender, bad_line: str | None, *, json: bool) -> int:
+    """Say exactly what was written and what was not."""
+    for loss in sender.losses:
+        terminal.complain(loss.explain())
+    if bad_line:
+        terminal.complain(f"{bad_line}; nothing from there on was sent")
+    if json:
+        partitions = {str(index): asdict(sender.counts[index]) for index in sorted(sender.counts)}
+        terminal.write_json(
+            {"topic": sender.topic, "written": sender.written_count, "partitions": partitions}
+        )
+    else:
+        sent = "sent" if sender.acks is Acks.NONE else "written"
+        terminal.note(f"{sender.written_count} records {sent} to {sender.topic}")
+    if sender.losses:
+        return FAILED
+    return WRONG_USAGE if bad_line else OK
+
+
+@contextmanager
+def _descriptor(file: Path | None) -> Iterator[int]:
+    """What is read: a file that is closed afterwards, or standard input."""
+    if file is None:
+        if sys.stdin.isatty():
+            terminal.note("one record per line; Ctrl-D ends")
+        yield sys.stdin.fileno()
+        return
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except OSError as problem:
+        raise UsageRefused(f"--file {file} cannot be read: {problem.strerror}") from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _unescape(text: str) -> bytes:
+    return text.replace("\\t", "\t").encode()

@@ -1,0 +1,172 @@
+"""Segment files looked at from outside, read-only: what is in them, and what is wrong."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from ottla.errors import ApiError
+from ottla.model import Offset
+from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader, check_stored, read_header
+from ottla.storage.index import IndexDamaged, decode_aborted
+from ottla.storage.segment import ABORTED_INDEX, INDEX, LOG, TIME_INDEX
+
+_BUFFER_BYTES: Final = 1 << 20
+_INDEX_ENTRY: Final = Struct(">ii")  # offset relative to the segment, position
+_TIME_ENTRY: Final = Struct(">qi")  # timestamp, offset relative to the segment
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that should not be so; `position` is a byte of the file, where that makes sense."""
+
+    file: Path
+    what: str
+    position: int | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.position is None else f" at byte {self.position}"
+        return f"{self.file}{place}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedBatch:
+    """One batch of a segment file, whole but not necessarily sound."""
+
+    position: int
+    header: BatchHeader
+    content: bytes
+
+
+def find_segments(path: Path) -> list[Path]:
+    """The log files that `path` is or contains, however deep, in the order of their offsets."""
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.rglob(f"*{LOG}") if file.stem.isdigit())
+
+
+def scan(file: Path) -> Iterator[ScannedBatch | Problem]:
+    """Every whole batch of a segment file; ends with a problem where no batch follows."""
+    with file.open("rb", buffering=_BUFFER_BYTES) as stream:
+        position = 0
+        while head := stream.read(HEADER_BYTES):
+            if len(head) < HEADER_BYTES:
+                yield Problem(file, f"{len(head)} bytes behind the last batch", position)
+                return
+            header = read_header(head)
+            if header.magic != MAGIC or header.size_bytes < HEADER_BYTES:
+                yield Problem(file, "this is not the beginning of a record batch", position)
+                return
+            content = head + stream.read(header.size_bytes - HEADER_BYTES)
+            if len(content) < header.size_bytes:
+                what = f"a batch of {header.size_bytes} bytes of which {len(content)} are there"
+                yield Problem(file, what, position)
+                return
+            yield ScannedBatch(position, header, content)
+            position += header.size_bytes
+
+
+class SegmentCheck:
+    """Looks at one segment batch by batch, then at its indexes; collects what is wrong.
+
+    `floor` is where the segment before it ended: nothing here may lie below.
+    """
+
+    def __init__(self, file: Path, floor: Offset) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+        self.batch_count = 0
+        self.record_count = 0
+        self.end_offset = floor
+        self.size_bytes = 0
+        self._base_offset = int(file.stem) if file.stem.isdigit() else 0
+        self._offsets: dict[int, tuple[int, int]] = {}  # position -> first and last offset
+        self._leader_epoch = -1
+
+    def run(self) -> Iterator[int]:
+        """Check it all; yields the number of bytes looked at since the last time."""
+        for found in scan(self.file):
+            if isinstance(found, Problem):
+                self.problems.append(found)
+            else:
+                self._check_batch(found)
+                yield found.header.size_bytes
+        self._check_offset_index()
+        self._check_time_index()
+        self._check_aborted_index()
+
+    def _check_batch(self, batch: ScannedBatch) -> None:
+        header = batch.header
+        try:
+            check_stored(batch.content)
+        except ApiError as problem:
+            self._complain(str(problem), batch.position)
+        floor = max(self.end_offset, self._base_offset)
+        if header.base_offset < floor:
+            what = f"the batch begins at offset {header.base_offset}, {floor} was expected or more"
+            self._complain(what, batch.position)
+        if header.record_count < 0 or header.record_count > header.last_offset_delta + 1:
+            self._complain("it claims more records than it has offsets", batch.position)
+        if header.leader_epoch < self._leader_epoch:
+            self._complain("its leader epoch is lower than the one before", batch.position)
+        self.batch_count += 1
+        self.record_count += max(0, header.record_count)
+        self.size_bytes = batch.position + header.size_bytes
+        self.end_offset = max(self.end_offset, header.next_offset)
+        self._leader_epoch = max(self._leader_epoch, header.leader_epoch)
+        self._offsets[batch.position] = header.base_offset, header.last_offset
+
+    def _check_offset_index(self) -> None:
+        """An entry points at a batch that does not begin behind the entry's offset."""
+        file, data = self._index(INDEX, _INDEX_ENTRY)
+        before = (-1, -1)
+        for entry in _INDEX_ENTRY.iter_unpack(data):
+            relative_offset, position = entry
+            if relative_offset <= before[0] or position <= before[1]:
+                self.problems.append(Problem(file, "the entries do not rise"))
+                return
+            before = entry
+            first, last = self._offsets.get(position, (0, -1))
+            # Recovery may enter a batch under the offset before it.
+            if not first - 1 <= self._base_offset + relative_offset <= last:
+                what = f"offset {self._base_offset + relative_offset} is not at byte {position}"
+                self.problems.append(Problem(file, what))
+
+    def _check_time_index(self) -> None:
+        file, data = self._index(TIME_INDEX, _TIME_ENTRY)
+        before = (-1, -1)
+        for entry in _TIME_ENTRY.iter_unpack(data):
+            if entry[0] <= before[0] or entry[1] < before[1]:
+                self.problems.append(Problem(file, "the entries do not rise"))
+                return
+            before = entry
+        if before[1] >= 0 and self._base_offset + before[1] >= self.end_offset:
+            self.problems.append(Problem(file, "it knows offsets that the segment does not have"))
+
+    def _check_aborted_index(self) -> None:
+        file = self.file.with_suffix(ABORTED_INDEX)
+        try:
+            decode_aborted(file.read_bytes(), Offset(self._base_offset))
+        except FileNotFoundError:
+            pass  # most segments have no aborted transactions
+        except IndexDamaged as problem:
+            self.problems.append(Problem(file, str(problem)))
+
+    def _index(self, suffix: str, entry: Struct) -> tuple[Path, bytes]:
+        """An index file's whole entries; a missing one is no problem, it will be rebuilt."""
+        file = self.file.with_suffix(suffix)
+        try:
+            data = file.read_bytes()
+        except FileNotFoundError:
+            return file, b""
+        if len(data) % entry.size:
+            self.problems.append(Problem(file, "it ends inside an entry"))
+        data = data[: len(data) - len(data) % entry.size]
+        # A broker of Apache Kafka reserves room in its active index: zeros behind the entries.
+        while data.endswith(bytes(entry.size)):
+            data = data[: -entry.size]
+        return file, data
+
+    def _complain(self, what: str, position: int) -> None:
+        self.problems.append(Problem(self.file, what, position))

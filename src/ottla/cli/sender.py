@@ -1,0 +1,160 @@
+"""Sends records in order, and knows at any moment which lines are written and which are not."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ottla.client.client import Client
+from ottla.client.errors import ClientError, ConnectionLost, DeadlineExceeded, Refused
+from ottla.client.partitioner import Partitioner
+from ottla.client.partitions import Acks, produce, wait_received
+from ottla.errors import ErrorCode
+from ottla.model import Offset, TopicPartition
+from ottla.records.batch import Record, build_batch
+from ottla.records.compression import Codec
+
+BATCH_BYTES_MAX: Final = 512 << 10  # before compression; below every broker's default limit
+_RECORD_OVERHEAD_BYTES: Final = 24
+_RANGES_SHOWN_MAX: Final = 20
+
+
+class NumberedRecord(NamedTuple):
+    """A record with the line it came from, counted from 1."""
+
+    line: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Lines that are not known to be written, and why."""
+
+    lines: tuple[int, ...]
+    reason: ClientError
+
+    def explain(self) -> str:
+        """One line for people."""
+        shown = format_ranges(self.lines)
+        if isinstance(self.reason, ConnectionLost | DeadlineExceeded):
+            return f"it is not known whether line {shown} was written: {self.reason}"
+        return f"line {shown} was not written: {self.reason}"
+
+
+@dataclass(slots=True)
+class PartitionCount:
+    """What one partition has got; offsets are None without acks."""
+
+    records: int = 0
+    first_offset: Offset | None = None
+    last_offset: Offset | None = None
+
+    def note(self, base_offset: Offset | None, count: int) -> None:
+        """A batch has been written."""
+        self.records += count
+        if base_offset is not None:
+            if self.first_offset is None:
+                self.first_offset = base_offset
+            self.last_offset = Offset(base_offset + count - 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class Sender:
+    """Owns the count of what is written to one topic. After a loss it sends nothing more."""
+
+    client: Client
+    topic: str
+    partitioner: Partitioner
+    acks: Acks = Acks.ALL
+    codec: Codec = Codec.NONE
+    counts: dict[int, PartitionCount] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+
+    @property
+    def written_count(self) -> int:
+        return sum(count.records for count in self.counts.values())
+
+    async def send(self, records: Iterable[tuple[NumberedRecord, int | None]]) -> None:
+        """Write records, each to its partition or where its key belongs, in their order."""
+        by_partition = dict[int, list[NumberedRecord]]()
+        for numbered, wanted in records:
+            by_key = self.partitioner.choose(numbered.record.key)
+            partition = by_key if wanted is None else wanted
+            by_partition.setdefault(partition, []).append(numbered)
+        self.partitioner.next_batch()
+        await asyncio.gather(
+            *(self._send_in_order(index, letters) for index, letters in by_partition.items())
+        )
+        if self.acks is Acks.NONE:
+            tps = [TopicPartition(self.topic, index) for index in by_partition]
+            await wait_received(self.client, tps)
+
+    async def _send_in_order(self, partition: int, letters: Sequence[NumberedRecord]) -> None:
+        """One partition's records, batch after batch; the first loss ends it."""
+        waiting = list(reversed(split(letters)))
+        while waiting:
+            batch = waiting.pop()
+            try:
+                await self._send_batch(partition, batch)
+            except Refused as problem:
+                if problem.code is ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
+                    half = len(batch) // 2
+                    waiting += [batch[half:], batch[:half]]
+                    continue
+                self._lose(batch, waiting, problem)
+                return
+            except ClientError as problem:
+                self._lose(batch, waiting, problem)
+                return
+
+    async def _send_batch(self, partition: int, letters: Sequence[NumberedRecord]) -> None:
+        batch = build_batch([letter.record for letter in letters], codec=self.codec)
+        tp = TopicPartition(self.topic, partition)
+        base_offset = await produce(self.client, tp, batch, self.acks)
+        self.counts.setdefault(partition, PartitionCount()).note(base_offset, len(letters))
+
+    def _lose(
+        self,
+        batch: Sequence[NumberedRecord],
+        waiting: Sequence[Sequence[NumberedRecord]],
+        problem: ClientError,
+    ) -> None:
+        self.losses.append(Loss(tuple(letter.line for letter in batch), problem))
+        never_sent = tuple(letter.line for unsent in reversed(waiting) for letter in unsent)
+        if never_sent:
+            self.losses.append(Loss(never_sent, ClientError("an earlier line failed")))
+
+
+def split(letters: Sequence[NumberedRecord]) -> list[list[NumberedRecord]]:
+    """Batches of at most `BATCH_BYTES_MAX`; a larger record has one to itself."""
+    batches = list[list[NumberedRecord]]()
+    room_bytes = 0
+    for letter in letters:
+        size_bytes = _size_bytes(letter.record)
+        if size_bytes > room_bytes:
+            batches.append([])
+            room_bytes = BATCH_BYTES_MAX
+        batches[-1].append(letter)
+        room_bytes -= size_bytes
+    return batches
+
+
+def format_ranges(lines: Sequence[int]) -> str:
+    """Rising line numbers in few words: 3, 5-9."""
+    ranges = list[list[int]]()
+    for line in lines:
+        if ranges and ranges[-1][1] == line - 1:
+            ranges[-1][1] = line
+        else:
+            ranges.append([line, line])
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    if len(shown) > _RANGES_SHOWN_MAX:
+        shown = [*shown[:_RANGES_SHOWN_MAX], f"and {len(shown) - _RANGES_SHOWN_MAX} more"]
+    return ", ".join(shown)
+
+
+def _size_bytes(record: Record) -> int:
+    size_bytes = _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+    for name, content in record.headers:
+        size_bytes += 2 * len(name) + len(content or b"") + 4
+    return size_bytes

@@ -1,0 +1,126 @@
+"""Group commit: one thread per data directory syncs for everybody who waits.
+
+The owner's thread collects the logs that have something to sync and hands all of them over at
+once; while the disk works, what arrives collects for the next round. So there are no timers and
+no locks: two queues, and the state of rounds is touched by the owner only.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+from ottla.storage.files import Files
+from ottla.storage.log import FlushWork, Log
+
+_THREADS: Final = 4  # files that are synced at the same time
+
+Post = Callable[[Callable[[], None]], object]
+
+
+class Flusher(Protocol):
+    """Who makes logs durable."""
+
+    def request(self, log: Log) -> None:
+        """`log` has appended something: make it durable soon and tell it so."""
+        ...
+
+    def close(self) -> None:
+        """Stop; what was requested but not begun is left to `Log.flush`."""
+        ...
+
+
+class InlineFlusher:
+    """Syncs at once, on the caller's thread: for simulation and tests."""
+
+    def __init__(self, files: Files, on_failed: Callable[[OSError], None]) -> None:
+        self._files = files
+        self._on_failed = on_failed
+
+    def request(self, log: Log) -> None:
+        work = log.begin_flush()
+        if work is None:
+            return
+        try:
+            work.run(self._files)
+        except OSError as error:
+            self._on_failed(error)
+            return
+        log.end_flush(work)
+
+    def close(self) -> None:
+        return
+
+
+class ThreadFlusher:
+    """Syncs on a thread of its own. Every method belongs to the owner's thread.
+
+    `post` runs a callback on the owner's thread soon, and may be called from any thread
+    (production: `loop.call_soon_threadsafe`). `soon` runs one when the owner has finished what
+    it is doing (production: `loop.call_soon`), so that one round takes all of it.
+    A failed sync is reported and ends the work: nothing is retried, nothing is acknowledged.
+    """
+
+    def __init__(
+        self, files: Files, on_failed: Callable[[OSError], None], *, post: Post, soon: Post
+    ) -> None:
+        self._files = files
+        self._on_failed = on_failed
+        self._post = post
+        self._soon = soon
+        self._dirty: dict[Log, None] = {}
+        self._is_busy = False
+        self._rounds: queue.SimpleQueue[list[FlushWork] | None] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ottla-sync")
+        self._thread = threading.Thread(target=self._run, name="ottla-flusher", daemon=True)
+        self._thread.start()
+
+    def request(self, log: Log) -> None:
+        self._dirty[log] = None
+        if not self._is_busy:
+            self._is_busy = True
+            self._soon(self._begin_round)
+
+    def close(self) -> None:
+        self._dirty.clear()
+        self._rounds.put(None)
+        self._thread.join()
+        self._pool.shutdown()
+
+    def _begin_round(self) -> None:
+        round_ = [work for log in self._dirty if (work := log.begin_flush()) is not None]
+        self._dirty.clear()
+        if round_:
+            self._rounds.put(round_)
+        else:
+            self._is_busy = False
+
+    def _end_round(self, round_: list[FlushWork], error: OSError | None) -> None:
+        if error is not None:
+            self._on_failed(error)
+            return
+        for work in round_:
+            work.log.end_flush(work)
+        if self._dirty:
+            self._begin_round()
+        else:
+            self._is_busy = False
+
+    def _run(self) -> None:
+        while (round_ := self._rounds.get()) is not None:
+            error = self._sync(round_)
+            self._post(lambda round_=round_, error=error: self._end_round(round_, error))
+
+    def _sync(self, round_: list[FlushWork]) -> OSError | None:
+        try:
+            if len(round_) == 1:
+                round_[0].run(self._files)
+            else:
+                list(self._pool.map(self._run_one, round_))
+        except OSError as error:
+            return error
+        return None
+
+    def _run_one(self, work: FlushWork) -> None:
+        work.run(self._files)

@@ -1,0 +1,743 @@
+"""A partition's log on this machine: append, read, and know what is where.
+
+A log has one owner and is called from the owner's thread only. The flusher's thread syncs the
+files that `begin_flush` hands out and nothing else.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ottla.config import INT32_MAX, TimestampType, TopicConfig
+from ottla.errors import (
+    CorruptBatch,
+    InvalidTimestamp,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    StorageFailed,
+)
+from ottla.model import (
+    NO_TIMESTAMP,
+    LeaderEpoch,
+    Offset,
+    Position,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
+from ottla.records.batch import (
+    CONTROL,
+    HEADER_BYTES,
+    BatchHeader,
+    Marker,
+    build_marker,
+    check_batch,
+    check_stored,
+    decompressed_bytes_max,
+    read_header,
+    read_marker,
+    recompress,
+    records,
+    stamp,
+    stamp_time,
+)
+from ottla.records.compression import Codec
+from ottla.storage.epochs import EpochEnd
+from ottla.storage.files import FULL_DISK_ERRNOS, File, Files, replace_file
+from ottla.storage.index import AbortedTransaction
+from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, CorruptRange, Recovered, recover
+from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
+from ottla.storage.segment import (
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    ActiveSegment,
+    FoundBatch,
+    SealedSegment,
+    Segment,
+    file_name,
+    find_batch,
+    find_boundary,
+    walk,
+)
+
+_HINTS_MAX: Final = 64  # readers whose place is remembered, per log
+_WARM_MAX: Final = 8  # sealed segments that stay open, per log
+_SPARE_SNAPSHOTS: Final = 2  # snapshots kept besides those at the start of segments
+
+
+class Appended(NamedTuple):
+    """Where a batch went."""
+
+    base_offset: Offset
+    last_offset: Offset
+    append_time_ms: TimestampMs  # -1 unless the broker's clock gave the records their time
+    is_duplicate: bool
+
+
+class FileRange(NamedTuple):
+    """Whole batches, still in their file: send them, or read them with `read_bytes`."""
+
+    file: File
+    position: Position
+    size_bytes: int
+    end_offset: Offset  # where to read on
+
+
+class TimedOffset(NamedTuple):
+    """A record found by its time."""
+
+    offset: Offset
+    timestamp_ms: TimestampMs
+    leader_epoch: LeaderEpoch
+
+
+class FlushWork(NamedTuple):
+    """What has to be synced for everything below `end_offset` to be durable.
+
+    Made on the owner's thread by `begin_flush`, carried out on any, and brought back to the
+    owner's thread for `end_flush`.
+    """
+
+    log: "Log"
+    sealed_files: tuple[File, ...]
+    active_file: File
+    directory: Path | None  # whose names are not yet on disk
+    end_offset: Offset
+    timeline: int
+    segments_created: int
+    snapshot: bytes | None
+
+    def run(self, files: Files) -> None:
+        """Sync. Older files first: what is durable has no holes."""
+        for file in self.sealed_files:
+            file.sync()
+        self.active_file.sync()
+        if self.directory is not None:
+            files.sync_dir(self.directory)
+
+
+class Log:
+    """One partition's batches, in order, and everything derived from them."""
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        files: Files,
+        directory: Path,
+        config: TopicConfig,
+        *,
+        start_offset: Offset,
+        recovery_point: Offset,
+        now_ms: TimestampMs,
+    ) -> None:
+        self.tp = tp
+        self.config = config  # may be replaced at any time
+        self.directory = directory
+        self.start_offset = start_offset
+        self.offline_reason: str | None = None
+        self.on_durable: Callable[[], None] = _do_nothing
+        self.on_failed: Callable[[OSError], None] = self._go_offline
+        self.before_truncate: Callable[[], None] = _do_nothing  # stores a lower recovery point
+        self.checkpointed_offset = recovery_point  # the recovery point that is on disk
+        self._files = files
+        self._timeline = 0  # how often the log has been truncated
+        self._segments_created = 0
+        self._segments_synced = 0
+        self._unsynced: list[File] = []
+        self._snapshot_wanted = False
+        self._hints: dict[Offset, tuple[Segment, Position]] = {}
+        self._warm: list[SealedSegment] = []
+        self._adopt(self._recover(recovery_point, now_ms))
+        self.durable_offset = self.end_offset
+
+    def _recover(self, recovery_point: Offset, now_ms: TimestampMs) -> Recovered:
+        return recover(
+            self._files,
+            self.directory,
+            start_offset=self.start_offset,
+            recovery_point=recovery_point,
+            interval_bytes=self.config.index_interval_bytes,
+            now_ms=now_ms,
+        )
+
+    def _adopt(self, found: Recovered) -> None:
+        self._sealed = found.sealed
+        self._bases = [segment.base_offset for segment in found.sealed]
+        self._active = found.active
+        self.epochs = found.epochs
+        self.producers = found.producers
+        self.corrupt: list[CorruptRange] = found.corrupt
+        self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
+        self._snapshots = sorted(found.snapshots)
+        self._hints.clear()
+        self._warm.clear()
+        self.end_offset = found.active.end_offset
+        self.start_offset = max(self.start_offset, self._first_base())
+        self.size_bytes = found.active.size_bytes + sum(one.size_bytes for one in found.sealed)
+
+    # Appending
+
+    def append_as_leader(
+        self, batch: bytearray | memoryview, leader_epoch: LeaderEpoch, now_ms: TimestampMs
+    ) -> Appended:
+        """Give the batch its place in the log, then write it to the page cache.
+
+        Everything is checked before anything changes: a batch that is refused leaves no trace.
+        """
+        if self.offline_reason is not None:
+            raise StorageFailed(self.offline_reason)
+        config = self.config
+        if len(batch) > config.max_message_bytes:
+            raise MessageTooLarge(
+                f"{len(batch)} bytes exceed the topic's max.message.bytes,"
+                f" {config.max_message_bytes}"
+            )
+        header = check_batch(batch)
+        append_time_ms = NO_TIMESTAMP
+        if config.timestamp_type is TimestampType.CREATE_TIME:
+            if header.max_timestamp_ms >= 0:
+                _check_time(header, config, now_ms)
+        else:
+            append_time_ms = now_ms
+        is_idempotent = header.producer_id >= 0
+        if is_idempotent and (known := self.producers.check(header)) is not None:
+            return Appended(known.base_offset, known.last_offset, append_time_ms, True)
+        if config.compression_type != "producer":
+            batch = _under_codec(batch, header, config)
+        max_timestamp_ms = header.max_timestamp_ms
+        if append_time_ms >= 0:
+            max_timestamp_ms = append_time_ms
+            stamp_time(batch, append_time_ms)
+        base_offset = self.end_offset
+        stamp(batch, base_offset, leader_epoch)
+        last_offset = Offset(base_offset + header.last_offset_delta)
+        self._write(batch, last_offset, max_timestamp_ms, now_ms)
+        if leader_epoch != self.epochs.latest:
+            self.epochs.note(leader_epoch, base_offset)
+        if is_idempotent:
+            self.producers.note(header, base_offset, now_ms)
+        return Appended(base_offset, last_offset, append_time_ms, False)
+
+    def append_as_follower(self, batch: bytearray | memoryview, now_ms: TimestampMs) -> Appended:
+        """Write a batch exactly as the leader placed it; a follower may skip, never rewind."""
+        if self.offline_reason is not None:
+            raise StorageFailed(self.offline_reason)
+        header = check_stored(batch)
+        base_offset, last_offset = Offset(header.base_offset), header.last_offset
+        if base_offset < self.end_offset or header.last_offset_delta < 0:
+            raise CorruptBatch(f"offset {base_offset} has been written already")
+        marker = read_marker(batch) if header.attributes & CONTROL else None
+        self._write(batch, last_offset, header.max_timestamp_ms, now_ms)
+        self.epochs.note(LeaderEpoch(header.leader_epoch), base_offset)
+        if marker is not None:
+            self._note_marker(header, base_offset, marker, now_ms)
+        elif header.producer_id >= 0 and not header.attributes & CONTROL:
+            self.producers.note(header, base_offset, now_ms)
+        return Appended(base_offset, last_offset, NO_TIMESTAMP, False)
+
+    def append_marker(
+        self,
+        marker: Marker,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        leader_epoch: LeaderEpoch,
+        now_ms: TimestampMs,
+    ) -> Appended:
+        """End a producer's transaction: its records are visible or void from here on."""
+        if self.offline_reason is not None:
+            raise StorageFailed(self.offline_reason)
+        self.producers.check_marker(producer_id, producer_epoch)
+        batch = build_marker(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
+        )
+        offset = self.end_offset
+        stamp(batch, offset, leader_epoch)
+        self._write(batch, offset, now_ms, now_ms)
+        self.epochs.note(leader_epoch, offset)
+        self._note_marker(read_header(batch), offset, marker, now_ms)
+        return Appended(offset, offset, NO_TIMESTAMP, False)
+
+    def _note_marker(
+        self, header: BatchHeader, offset: Offset, marker: Marker, now_ms: TimestampMs
+    ) -> None:
+        aborted = self.producers.note_marker(header, offset, marker, now_ms)
+        if aborted is not None:
+            self._active.indexes.aborted.append(aborted)
+
+    def _write(
+        self,
+        batch: bytearray | memoryview,
+        last_offset: Offset,
+        max_timestamp_ms: int,
+        now_ms: TimestampMs,
+    ) -> None:
+        config = self.config
+        active = self._active
+        size_bytes = len(batch)
+        try:
+            if active.size_bytes and (
+                active.size_bytes + size_bytes > config.segment_bytes
+                or now_ms - active.opened_ms >= config.segment_ms
+                or last_offset - active.base_offset > INT32_MAX
+            ):
+                self._roll(now_ms)
+                active = self._active
+            active.append(batch, last_offset, max_timestamp_ms, config.index_interval_bytes)
+        except OSError as error:
+            raise self._undo_write(error) from error
+        self.size_bytes += size_bytes
+        self.end_offset = Offset(last_offset + 1)
+
+    def _undo_write(self, error: OSError) -> StorageFailed:
+        """Half a batch may be in the file: take it out, and go on unless the disk is broken."""
+        try:
+            self._active.file.truncate(self._active.size_bytes)
+        except OSError as worse:
+            error = worse
+        if error.errno not in FULL_DISK_ERRNOS:
+            self.on_failed(error)
+            return StorageFailed(f"the disk failed: {error}")
+        return StorageFailed("the disk is full: the batch was not written")
+
+    # Reading
+
+    def read(
+        self, start: Offset, end: Offset, bytes_max: int, *, at_least_one: bool
+    ) -> FileRange | None:
+        """Whole batches of one segment, from the one that holds `start`, all below `end`.
+
+        At most `bytes_max`, but for `at_least_one`, which lets the first batch be larger. None
+        when nothing fits.
+        """
+        if self.offline_reason is not None:
+            raise StorageFailed(self.offline_reason)
+        if not self.start_offset <= start <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"offset {start} is outside {self.start_offset} to {self.end_offset}"
+            )
+        end = min(end, self.end_offset)
+        if start >= end:
+            return None
+        try:
+            return self._read(start, end, bytes_max, at_least_one)
+        except OSError as error:
+            self.on_failed(error)
+            raise StorageFailed(f"the disk failed: {error}") from error
+
+    def _read(
+        self, start: Offset, end: Offset, bytes_max: int, at_least_one: bool
+    ) -> FileRange | None:
+        hint = self._hints.get(start)
+        first: FoundBatch | None = None
+        if hint is not None:
+            segment, position = hint
+            if isinstance(segment, SealedSegment):
+                self._open(segment)
+        else:
+            segment = self._segment_of(start)
+            first = self._find(segment, start)
+            position = first.position
+        limit, end_offset = self._limit(segment, start, end)
+        if limit - position > bytes_max:
+            if first is None:
+                first = FoundBatch(position, read_header(segment.file.read(position, HEADER_BYTES)))
+            size_max = max(bytes_max, first.header.size_bytes) if at_least_one else bytes_max
+            if limit - position > size_max:
+                limit, end_offset = find_boundary(segment, first, position + size_max)
+        if limit <= position:
+            return None
+        self._hint(end_offset, segment, limit)
+        return FileRange(segment.file, position, limit - position, end_offset)
+
+    def _limit(self, segment: Segment, start: Offset, end: Offset) -> tuple[Position, Offset]:
+        """Where in `segment` the last batch ends that a reader up to `end` may see."""
+        limit, end_offset = Position(segment.size_bytes), segment.end_offset
+        if self.corrupt:
+            for damage in self.corrupt:
+                if damage.start_offset <= start < damage.end_offset:
+                    raise CorruptBatch(f"offset {start} is damaged on this broker's disk")
+                if damage.segment_base == segment.base_offset and damage.start_offset > start:
+                    limit, end_offset = damage.position, damage.start_offset
+                    break
+        if end >= end_offset:
+            return limit, end_offset
+        hint = self._hints.get(end)
+        if hint is not None and hint[0] is segment:
+            return hint[1], end
+        found = self._find(segment, end)
+        return found.position, Offset(found.header.base_offset)
+
+    def _find(self, segment: Segment, offset: Offset) -> FoundBatch:
+        try:
+            found = find_batch(segment, offset)
+        except CorruptBatch:
+            if not isinstance(segment, SealedSegment):
+                raise
+            segment.rebuild_indexes(self._files, self.config.index_interval_bytes)
+            found = find_batch(segment, offset)
+        if found is None:
+            raise CorruptBatch(f"offset {offset} is missing on this broker's disk")
+        return found
+
+    def _segment_of(self, offset: Offset) -> Segment:
+        if offset >= self._active.base_offset:
+            return self._active
+        segment = self._sealed[max(0, bisect_right(self._bases, offset) - 1)]
+        self._open(segment)
+        return segment
+
+    def _open(self, segment: SealedSegment) -> None:
+        """Make a sealed segment readable, and let the one go that was opened longest ago."""
+        if not segment.is_warm:
+            segment.open(self._files, self.config.index_interval_bytes)
+            self._note_warm(segment)
+
+    def _note_warm(self, segment: SealedSegment) -> None:
+        self._warm.append(segment)
+        if len(self._warm) > _WARM_MAX:
+            self._warm.pop(0).cool_down()
+
+    def _hint(self, offset: Offset, segment: Segment, position: Position) -> None:
+        """Remember where a batch begins: somebody is about to read on from there."""
+        hints = self._hints
+        if len(hints) >= _HINTS_MAX:
+            del hints[next(iter(hints))]
+        if offset < segment.end_offset or segment is self._active:
+            hints[offset] = (segment, position)
+
+    def read_bytes(self, found: FileRange) -> bytes:
+        """The batches of a range as bytes."""
+        try:
+            return found.file.read(found.position, found.size_bytes)
+        except OSError as error:
+            self.on_failed(error)
+            raise StorageFailed(f"the disk failed: {error}") from error
+
+    # Finding by time
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> TimedOffset | None:
+        """The first record whose timestamp is not before `timestamp_ms`."""
+        for segment in self._all_segments():
+            if segment.end_offset <= self.start_offset:
+                continue
+            if isinstance(segment, SealedSegment):
+                if self._max_timestamp_of(segment) < timestamp_ms:
+                    continue
+                self._open(segment)
+            relative_offset = segment.indexes.by_time.below(timestamp_ms) + 1
+            start = max(Offset(segment.base_offset + relative_offset), self.start_offset)
+            if (found := self._first_since(segment, start, timestamp_ms)) is not None:
+                return found
+        return None
+
+    def max_timestamp(self) -> TimedOffset | None:
+        """The first record that has the largest timestamp of the whole log."""
+        timestamp_ms = self._active.indexes.max_timestamp_ms
+        best: Segment = self._active
+        for segment in reversed(self._sealed):
+            if self._max_timestamp_of(segment) >= timestamp_ms:
+                timestamp_ms, best = self._max_timestamp_of(segment), segment
+        if timestamp_ms < 0 or self.end_offset == self.start_offset:
+            return None
+        if isinstance(best, SealedSegment):
+            self._open(best)
+        at = self._find(best, Offset(best.base_offset + best.indexes.max_timestamp_at))
+        start = max(Offset(at.header.base_offset), self.start_offset)
+        return self._first_since(best, start, timestamp_ms)
+
+    def _max_timestamp_of(self, segment: SealedSegment) -> TimestampMs:
+        if segment.max_timestamp_ms is None:
+            self._open(segment)
+            segment.max_timestamp_ms = segment.indexes.max_timestamp_ms
+        return segment.max_timestamp_ms
+
+    def _first_since(
+        self, segment: Segment, start: Offset, timestamp_ms: TimestampMs
+    ) -> TimedOffset | None:
+        if start >= segment.end_offset:
+            return None
+        first = self._find(segment, start)
+        for position, header in walk(segment.file, first.position, segment.size_bytes):
+            if header.max_timestamp_ms < timestamp_ms:
+                continue
+            batch = segment.file.read(position, header.size_bytes)
+            bytes_max = decompressed_bytes_max(self.config.max_message_bytes)
+            for record in records(batch, decompressed_bytes_max=bytes_max):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start:
+                    epoch = LeaderEpoch(header.leader_epoch)
+                    return TimedOffset(record.offset, record.timestamp_ms, epoch)
+        return None
+
+    def _all_segments(self) -> list[Segment]:
+        return [*self._sealed, self._active]
+
+    # What replicas and transactions ask
+
+    def epoch_end(self, epoch: LeaderEpoch) -> EpochEnd:
+        """Where `epoch` ends in this log (KIP-279); (-1, -1) when nothing is known of it."""
+        return self.epochs.end_of(epoch, self.end_offset)
+
+    def last_stable_offset(self, high_watermark: Offset) -> Offset:
+        """The offset below which every transaction is decided and its end is visible."""
+        unstable = self.producers.first_unstable(high_watermark)
+        return high_watermark if unstable is None else min(unstable, high_watermark)
+
+    def aborted_transactions(self, start: Offset, end: Offset) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of `start` to `end` has to skip."""
+        found = []
+        for segment in self._all_segments():
+            if segment.end_offset <= start:
+                continue
+            if isinstance(segment, SealedSegment):
+                self._open(segment)
+            for item in segment.indexes.aborted:
+                if item.last_offset >= start and item.first_offset < end:
+                    found.append(item)
+                if item.last_stable_offset >= end:
+                    return found
+        return found
+
+    # Durability
+
+    def begin_flush(self) -> FlushWork | None:
+        """What to sync for everything appended so far; None when all of it is durable."""
+        if self.durable_offset == self.end_offset or self.offline_reason is not None:
+            return None
+        self._hint(self.end_offset, self._active, Position(self._active.size_bytes))
+        snapshot = self.producers.encode() if self._snapshot_wanted else None
+        self._snapshot_wanted = False
+        has_new_names = self._segments_created != self._segments_synced
+        return FlushWork(
+            log=self,
+            sealed_files=tuple(self._unsynced),
+            active_file=self._active.file,
+            directory=self.directory if has_new_names else None,
+            end_offset=self.end_offset,
+            timeline=self._timeline,
+            segments_created=self._segments_created,
+            snapshot=snapshot,
+        )
+
+    def end_flush(self, work: FlushWork) -> None:
+        """Everything that `work` covers is on disk, unless the log was cut short meanwhile."""
+        if work.timeline != self._timeline:
+            return
+        self._unsynced = [file for file in self._unsynced if file not in work.sealed_files]
+        self._segments_synced = max(self._segments_synced, work.segments_created)
+        if work.snapshot is not None:
+            self._write_snapshot(work.end_offset, work.snapshot)
+        self.note_durable(work.end_offset)
+
+    def note_durable(self, offset: Offset) -> None:
+        """Everything below `offset` is on disk."""
+        if offset > self.durable_offset:
+            self.durable_offset = offset
+            self.on_durable()
+
+    def flush(self) -> None:
+        """Make everything appended so far durable, and wait for it."""
+        work = self.begin_flush()
+        if work is None:
+            return
+        try:
+            work.run(self._files)
+        except OSError as error:
+            self.on_failed(error)
+            raise StorageFailed(f"the disk failed: {error}") from error
+        self.end_flush(work)
+
+    def save(self) -> None:
+        """Store what shortens the next start: indexes and epochs now, producers when durable."""
+        replace_file(self._files, self.directory / EPOCHS_FILE, self.epochs.encode())
+        self._active.write_indexes(self._files)
+        if self.durable_offset == self.end_offset:
+            self._write_snapshot(self.end_offset, self.producers.encode())
+        else:
+            self._snapshot_wanted = True
+
+    def close(self) -> None:
+        """Make everything durable and the next start short."""
+        if self.offline_reason is None:
+            self.flush()
+            self.save()
+
+    def _write_snapshot(self, offset: Offset, snapshot: bytes) -> None:
+        if self._active.indexes.aborted:
+            self._active.write_indexes(self._files)
+        path = self.directory / file_name(offset, SNAPSHOT)
+        self._files.create(path).append(snapshot)
+        if offset not in self._snapshots:
+            self._snapshots.append(offset)
+            self._snapshots.sort()
+        bases = {*self._bases, self._active.base_offset}
+        spare = [one for one in self._snapshots if one not in bases]
+        for one in spare[:-_SPARE_SNAPSHOTS]:
+            self._remove_snapshot(one)
+
+    def _remove_snapshot(self, offset: Offset) -> None:
+        self._snapshots.remove(offset)
+        self._files.unlink(self.directory / file_name(offset, SNAPSHOT))
+
+    # Segments come and go
+
+    def roll(self, now_ms: TimestampMs) -> None:
+        """End the active segment, if anything is in it, and begin the next."""
+        if self._active.size_bytes:
+            try:
+                self._roll(now_ms)
+            except OSError as error:
+                raise self._undo_write(error) from error
+
+    def _roll(self, now_ms: TimestampMs) -> None:
+        sealed = self._active.seal(self._files)
+        self._write_snapshot(self.end_offset, self.producers.encode())
+        # Last, for what came before can be done again: nothing has begun until this file exists.
+        file = self._files.create(self.directory / file_name(self.end_offset, LOG))
+        self._unsynced.append(sealed.file)
+        self._segments_created += 1
+        self._sealed.append(sealed)
+        self._bases.append(sealed.base_offset)
+        self._note_warm(sealed)
+        self._active = ActiveSegment(self.directory, self.end_offset, file, now_ms)
+        self._hints.clear()
+
+    def delete_old_segments(self, now_ms: TimestampMs) -> int:
+        """Let go of what retention no longer wants; return how many segments went."""
+        if self._active.size_bytes and is_too_old(
+            self._active.indexes.max_timestamp_ms, self.config, now_ms
+        ):
+            self.roll(now_ms)
+        facts = map(self._facts, self._sealed)
+        count = expired_count(facts, self.size_bytes, self.start_offset, self.config, now_ms)
+        self._delete_first(count)
+        return count
+
+    def _facts(self, segment: SealedSegment) -> SegmentFacts:
+        return SegmentFacts(segment.end_offset, segment.size_bytes, self._max_timestamp_of(segment))
+
+    def _delete_first(self, count: int) -> None:
+        for segment in self._sealed[:count]:
+            self._delete(segment)
+        del self._sealed[:count], self._bases[:count]
+        if count:
+            self.start_offset = max(self.start_offset, self._first_base())
+            self._forget_before_start()
+
+    def _delete(self, segment: SealedSegment) -> None:
+        self.size_bytes -= segment.size_bytes
+        if segment in self._warm:
+            self._warm.remove(segment)
+        for suffix in SEGMENT_SUFFIXES:
+            self._files.unlink(self.directory / file_name(segment.base_offset, suffix))
+
+    def _first_base(self) -> Offset:
+        return self._bases[0] if self._bases else self._active.base_offset
+
+    def _forget_before_start(self) -> None:
+        self._hints.clear()
+        self.epochs.truncate_start(self.start_offset)
+        self.corrupt = [one for one in self.corrupt if one.end_offset > self.start_offset]
+        for offset in [one for one in self._snapshots if one < self._first_base()]:
+            self._remove_snapshot(offset)
+
+    def advance_start(self, offset: Offset) -> None:
+        """Records below `offset` are gone (DeleteRecords); segments follow when they can."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} is outside {self.start_offset} to {self.end_offset}"
+            )
+        self.start_offset = offset
+        passed = sum(1 for segment in self._sealed if segment.end_offset <= offset)
+        self._delete_first(passed)
+        self._forget_before_start()
+
+    def truncate(self, to_offset: Offset, now_ms: TimestampMs) -> None:
+        """Forget everything from `to_offset` on: a new leader never had it.
+
+        A batch that holds `to_offset` goes as a whole.
+        """
+        if to_offset >= self.end_offset:
+            return
+        if to_offset <= self._first_base():
+            self.restart_at(to_offset, now_ms)
+            return
+        self._lower_durable(to_offset)
+        segment = self._segment_of(Offset(to_offset - 1))
+        size_bytes, end_offset = segment.size_bytes, segment.end_offset
+        if to_offset < end_offset:
+            first_gone = self._find(segment, to_offset)
+            size_bytes, end_offset = first_gone.position, Offset(first_gone.header.base_offset)
+        self.save()
+        for later in reversed(self._all_segments()):
+            if later.base_offset > segment.base_offset:
+                self._unlink_segment(later.base_offset)
+        segment.file.truncate(size_bytes)
+        segment.file.sync()
+        self._reopen(end_offset, now_ms)
+
+    def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
+        """Forget everything and begin again, empty, at `offset`."""
+        self._lower_durable(min(offset, self._first_base()))
+        for segment in reversed(self._all_segments()):
+            self._unlink_segment(segment.base_offset)
+        for snapshot in list(self._snapshots):
+            self._remove_snapshot(snapshot)
+        self._files.unlink(self.directory / EPOCHS_FILE)
+        self.start_offset = offset
+        self._reopen(offset, now_ms)
+
+    def _lower_durable(self, offset: Offset) -> None:
+        """First of all the recovery point on disk must not promise what is about to go."""
+        self._timeline += 1
+        for file in self._unsynced:
+            file.sync()
+        self._unsynced.clear()
+        self.durable_offset = min(self.durable_offset, offset)
+        if self.checkpointed_offset > self.durable_offset:
+            self.before_truncate()
+
+    def _unlink_segment(self, base_offset: Offset) -> None:
+        for suffix in SEGMENT_SUFFIXES:
+            self._files.unlink(self.directory / file_name(base_offset, suffix))
+
+    def _reopen(self, end_offset: Offset, now_ms: TimestampMs) -> None:
+        for snapshot in [one for one in self._snapshots if one > end_offset]:
+            self._remove_snapshot(snapshot)
+        self._files.sync_dir(self.directory)
+        self._adopt(self._recover(EVERYTHING, now_ms))
+        self.start_offset = min(self.start_offset, self.end_offset)
+        self.durable_offset = self.end_offset
+
+    def _go_offline(self, error: OSError) -> None:
+        self.offline_reason = f"the disk failed: {error}"
+
+
+def _do_nothing() -> None:
+    return
+
+
+def _check_time(header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -> None:
+    """Look at the envelope's two timestamps: the first record's and the largest."""
+    if header.max_timestamp_ms - now_ms > config.timestamp_after_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {header.max_timestamp_ms} lies more than"
+            f" {config.timestamp_after_max_ms} ms in the future"
+        )
+    if now_ms - header.base_timestamp_ms > config.timestamp_before_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {header.base_timestamp_ms} lies more than"
+            f" {config.timestamp_before_max_ms} ms in the past"
+        )
+
+
+def _under_codec(
+    batch: bytearray | memoryview, header: BatchHeader, config: TopicConfig
+) -> bytearray | memoryview:
+    codec = Codec.named(config.compression_type)
+    if codec == header.codec:
+        return batch
+    bytes_max = decompressed_bytes_max(config.max_message_bytes)
+    return recompress(batch, codec, decompressed_bytes_max=bytes_max)

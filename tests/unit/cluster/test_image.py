@@ -1,0 +1,83 @@
+"""An image is a value: changes make a new one that shares what stayed the same."""
+
+from ottla.cluster.image import (
+    BrokerImage,
+    BrokerSettings,
+    Change,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+    broker_key,
+    topic_key,
+)
+from ottla.cluster.store import NEVER, Revision
+from ottla.model import BrokerId, Endpoint, LeaderEpoch, TopicPartition, Uuid
+
+ONE = BrokerId(1)
+
+
+def topic(name: str, number: int) -> TopicImage:
+    partition = PartitionImage(ONE, LeaderEpoch(0), (ONE,), (ONE,), 0)
+    return TopicImage(name, Uuid(number.to_bytes(16, "big")), (partition,))
+
+
+def put(item: TopicImage) -> Change:
+    return Change(topic_key(item.name), item)
+
+
+def test_applying_changes_leaves_the_old_image_as_it_was() -> None:
+    old = ClusterImage().apply([put(topic("a", 1))], Revision(1))
+    new = old.apply([put(topic("b", 2)), Change(topic_key("a"), None)], Revision(2))
+    assert (list(old.topics), list(new.topics)) == (["a"], ["b"])
+    assert (old.revision, new.revision) == (1, 2)
+    assert new.topic_names == {topic("b", 2).id: "b"}
+
+
+def test_what_did_not_change_is_shared() -> None:
+    broker = Change(broker_key(ONE), BrokerImage(ONE, Endpoint("host", 1)))
+    old = ClusterImage().apply([put(topic("a", 1)), broker], Revision(1))
+    new = old.apply([put(topic("b", 2))], Revision(2))
+    assert new.brokers is old.brokers
+    assert new.topics["a"] is old.topics["a"]
+    assert old.apply([Change(broker_key(ONE), None)], Revision(2)).topics is old.topics
+
+
+def test_a_topic_created_again_under_its_name_is_no_longer_found_by_its_old_id() -> None:
+    old = ClusterImage().apply([put(topic("a", 1))], Revision(1))
+    new = old.apply([put(topic("a", 2))], Revision(2))
+    assert new.topic_by_id(topic("a", 1).id) is None
+    assert new.topic_by_id(topic("a", 2).id) == topic("a", 2)
+
+
+def test_every_key_is_remembered_with_the_revision_that_wrote_it() -> None:
+    image = ClusterImage().apply([put(topic("a", 1)), put(topic("b", 2))], Revision(1))
+    image = image.apply([put(topic("b", 2))], Revision(5))
+    image = image.apply([Change(topic_key("a"), None)], Revision(6))
+    assert image.mod_revision("topics/a") == NEVER
+    assert image.mod_revision("topics/b") == 5
+
+
+def test_broker_settings_that_are_removed_are_the_empty_ones() -> None:
+    settings = Change("settings/brokers", BrokerSettings({"num.partitions": "3"}))
+    image = ClusterImage().apply([settings], Revision(1))
+    assert image.broker_config == {"num.partitions": "3"}
+    assert image.apply([Change("settings/brokers", None)], Revision(2)).broker_config == {}
+
+
+def test_the_lowest_live_broker_tends_the_cluster() -> None:
+    assert ClusterImage().controller_id is None
+    image = ClusterImage().apply(
+        [
+            Change(broker_key(BrokerId(number)), BrokerImage(BrokerId(number), Endpoint("h", 1)))
+            for number in (3, 2, 10)
+        ],
+        Revision(1),
+    )
+    assert image.controller_id == 2
+
+
+def test_a_partition_is_found_by_topic_and_number_or_not_at_all() -> None:
+    image = ClusterImage().apply([put(topic("a", 1))], Revision(1))
+    assert image.partition(TopicPartition("a", 0)) == topic("a", 1).partitions[0]
+    for missing in (TopicPartition("a", 1), TopicPartition("a", -1), TopicPartition("b", 0)):
+        assert image.partition(missing) is None

@@ -1,0 +1,36 @@
+from ottla.cluster.image import BrokerImage
+from ottla.cluster.placement import place
+from ottla.model import BrokerId, Endpoint
+
+
+def brokers(racks: dict[int, str | None]) -> list[BrokerImage]:
+    return [
+        BrokerImage(BrokerId(number), Endpoint("localhost", number), rack)
+        for number, rack in racks.items()
+    ]
+
+
+def test_leaders_go_round_from_the_start_and_followers_stand_beside_them() -> None:
+    three = brokers({1: None, 2: None, 3: None})
+    assert place(three, range(3), 2, start=1) == ((2, 3), (3, 1), (1, 2))
+
+
+def test_on_each_round_the_followers_are_others() -> None:
+    three = brokers({1: None, 2: None, 3: None})
+    assert place(three, range(6), 2, start=0)[::3] == ((1, 2), (1, 3))
+
+
+def test_partitions_added_later_continue_the_round() -> None:
+    three = brokers({1: None, 2: None, 3: None})
+    whole = place(three, range(9), 2, start=5)
+    assert place(three, range(4, 9), 2, start=5) == whole[4:]
+
+
+def test_replicas_lie_in_different_racks_while_there_are_any() -> None:
+    racks = brokers({1: "a", 2: "a", 3: "b", 4: "b"})
+    for replicas in place(racks, range(8), 2, start=3):
+        assert len({number <= 2 for number in replicas}) == 2
+
+
+def test_one_broker_holds_everything() -> None:
+    assert place(brokers({7: None}), range(2), 1, start=9) == ((7,), (7,))

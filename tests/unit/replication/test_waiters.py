@@ -1,0 +1,21 @@
+from ottla.errors import ApiError, NotLeader
+from ottla.model import Offset
+from ottla.replication.waiters import OffsetWaiters
+
+
+def test_those_whose_offset_is_reached_are_woken_in_order() -> None:
+    waiters, woken = OffsetWaiters(), list[int]()
+    for offset in (3, 5, 9):
+        waiters.add(Offset(offset), lambda error, o=offset: woken.append(o))
+    waiters.advance(Offset(5))
+    assert woken == [3, 5]
+    assert len(waiters) == 1
+
+
+def test_when_there_is_no_hope_everyone_learns_why() -> None:
+    waiters, told = OffsetWaiters(), list[ApiError | None]()
+    waiters.add(Offset(3), told.append)
+    lost = NotLeader("moved")
+    waiters.fail(lost)
+    assert told == [lost]
+    assert len(waiters) == 0

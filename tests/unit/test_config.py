@@ -1,0 +1,59 @@
+import pytest
+
+from ottla.config import (
+    BrokerConfig,
+    Durability,
+    TopicConfig,
+    flatten,
+    format_value,
+    settings_of,
+)
+from ottla.errors import InvalidConfig
+
+
+def test_two_weeks_are_kept_and_fsync_is_promised_unless_said_otherwise() -> None:
+    config = TopicConfig()
+    assert config.retention_ms == 14 * 24 * 3_600_000
+    assert config.durability is Durability.FSYNC
+
+
+def test_an_unknown_setting_is_an_error_that_names_it() -> None:
+    with pytest.raises(InvalidConfig, match=r"retention\.mss"):
+        TopicConfig().override({"retention.mss": "1"})
+    with pytest.raises(InvalidConfig, match=r"num\.partition"):
+        BrokerConfig.parse({"num.partition": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("retention.ms", "soon"),
+        ("retention.ms", "-2"),
+        ("segment.bytes", str(2**31)),
+        ("durability", "maybe"),
+        ("cleanup.policy", "burn"),
+        ("unclean.leader.election.enable", "yes"),
+    ],
+)
+def test_a_value_that_does_not_work_is_an_error_that_says_what_does(name: str, text: str) -> None:
+    with pytest.raises(InvalidConfig, match="allowed is"):
+        TopicConfig().override({name: text})
+
+
+def test_broker_names_set_the_defaults_of_topics() -> None:
+    config = BrokerConfig.parse({"log.retention.ms": "5", "message.max.bytes": "99"})
+    assert config.topic.retention_ms == 5
+    assert config.topic.max_message_bytes == 99
+
+
+def test_every_setting_prints_as_something_it_can_read_again() -> None:
+    for config in (TopicConfig(), BrokerConfig()):
+        for field, row in settings_of(type(config)):
+            value = getattr(config, field)
+            assert row.parse(format_value(value)) == value
+            assert row.doc.endswith(".")
+
+
+def test_toml_tables_and_quoted_names_mean_the_same() -> None:
+    assert flatten({"num": {"partitions": 3}}) == flatten({"num.partitions": 3})
+    assert flatten({"a": True, "b": [1, 2]}) == {"a": "true", "b": "1,2"}
