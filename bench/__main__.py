@@ -73,12 +73,16 @@ def _measure(options: argparse.Namespace) -> Results:
         conditions=conditions(native=generators.native),
         contestants=[Contestant(s.name, s.title, s.version, s.durability) for s in present],
         rounds=effort.rounds,
-        complete=not options.quick and len(rows) == len(ROWS) and {"ottla", "kafka"} <= _names(present),
+        complete=not options.quick
+        and len(rows) == len(ROWS)
+        and {"ottla", "kafka"} <= _names(present),
         left_out=missing,
     )
     _raise_file_limit()
     signal.signal(signal.SIGTERM, _end_in_order)
-    with tempfile.TemporaryDirectory(prefix="run-", dir=CACHE, ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(
+        prefix="run-", dir=CACHE, ignore_cleanup_errors=True
+    ) as scratch:
         Run(results, effort, Path(scratch).resolve()).measure(present, rows)
     return results
 

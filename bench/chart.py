@@ -69,4 +69,6 @@ def _draw_panel(axis: Any, results: Results, metric: Metric, title: str) -> None
 def _caption(results: Results) -> str:
     versions = ", ".join(f"{c.title} {c.version}" for c in results.contestants)
     machine = f"{results.conditions['CPU']}, {results.conditions['date']}"
-    return f"{versions}; page-cache durability for all; {machine}; medians of {results.rounds} rounds"
+    return (
+        f"{versions}; page-cache durability for all; {machine}; medians of {results.rounds} rounds"
+    )

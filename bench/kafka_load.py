@@ -68,7 +68,9 @@ class KafkaLoad:
             try:
                 admin.create_topics([wanted])[topic].result(ADMIN_TIMEOUT_S)
                 return
-            except KafkaException as problem:  # a broker that has just started may not be placed yet
+            except (
+                KafkaException
+            ) as problem:  # a broker that has just started may not be placed yet
                 if time.monotonic() > deadline_s:
                     raise LoadFailed(f"cannot create {topic}: {problem}") from None
                 time.sleep(0.1)

@@ -110,7 +110,9 @@ class Wire:
 
     def described(self) -> bytes:
         return b"".join(
-            struct.pack("=i", part) if isinstance(part, int) else struct.pack("=I", len(part)) + part
+            struct.pack("=i", part)
+            if isinstance(part, int)
+            else struct.pack("=I", len(part)) + part
             for part in (self.connection.fileno(), self.unit, self.more)
         )
 

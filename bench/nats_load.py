@@ -112,7 +112,9 @@ class NatsLoad:
                 inbox = f"_INBOX.{topic}.{number}"
                 connection = self.connect()
                 connection.sendall(f"SUB {inbox} 1\r\n".encode())
-                unit = f"PUB {topic} {inbox} {size_bytes}\r\n".encode() + bytes(size_bytes) + b"\r\n"
+                unit = (
+                    f"PUB {topic} {inbox} {size_bytes}\r\n".encode() + bytes(size_bytes) + b"\r\n"
+                )
                 wires.append(Wire(connection, unit))
             yield wires
         finally:

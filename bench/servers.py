@@ -168,7 +168,13 @@ def kafka(generators: Generators) -> Server:
     def prepare(data: Path, port: int) -> Spawn:
         settings = _write_kafka_settings(data, port)
         assert java is not None
-        run = [java, *KAFKA_JVM, "-cp", f"{KAFKA_JARS}/*", f"-Dlog4j2.configurationFile={data}/log4j2.properties"]
+        run = [
+            java,
+            *KAFKA_JVM,
+            "-cp",
+            f"{KAFKA_JARS}/*",
+            f"-Dlog4j2.configurationFile={data}/log4j2.properties",
+        ]
         if not (data / "data" / "meta.properties").exists():
             formatting = ["format", "-t", KAFKA_CLUSTER_ID, "-c", str(settings)]
             subprocess.run(
@@ -214,7 +220,9 @@ def nats(generators: Generators) -> Server:
 
 def rabbitmq(generators: Generators) -> Server:
     """One private RabbitMQ node, with only its stream listener open."""
-    program = next(iter(glob.glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")), "")
+    program = next(
+        iter(glob.glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")), ""
+    )
 
     def prepare(data: Path, port: int) -> Spawn:
         names_port = processes.free_port()

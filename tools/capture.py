@@ -2,13 +2,15 @@
 
 A small server on loopback pretends to be a cluster of one broker, just well enough that each
 client goes through its first requests: produce, consume in a group, transactions, admin. The
-first frame of each kind is kept as tests/golden/<client>_<api>_v<version>.hex, without its length.
+first frame of each kind is kept as tests/golden/<client>_<api>_v<version>.hex, without its length;
+one that has bytes behind its request is kept as well, with `_left_over` in its name.
 """
 
 import argparse
 import asyncio
 import shutil
 import subprocess
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,12 +20,11 @@ from typing import Any
 
 import aiokafka
 import aiokafka.admin
-import confluent_kafka.admin
+import confluent_kafka.admin as confluent
 import kafka
 import kafka.admin
 import kafka.errors
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
 
 from ottla.errors import ErrorCode
 from ottla.model import Uuid
@@ -60,29 +61,36 @@ class Recorder:
     """One broker with one topic of one partition, which remembers the first batch produced."""
 
     def __init__(self) -> None:
-        self.frames: dict[tuple[ApiKey, int], bytes] = {}
+        self.frames: dict[str, bytes] = {}
         self.batch = b""
         self.port = 0
+        self.writers: set[asyncio.StreamWriter] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.add(writer)
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 size_bytes = int.from_bytes(await reader.readexactly(4), "big")
                 frame = await reader.readexactly(size_bytes)
                 header, position = parse_request_header(frame)
-                self.frames.setdefault((header.api_key, header.api_version), frame)
-                answer = await self._answer(header, frame, position)
+                api = APIS[header.api_key]
+                request = codec.decode(api.request_class, header.api_version, frame, position)
+                body_bytes = len(codec.encode(request, header.api_version))
+                self._keep(header, frame, left_over=position + body_bytes < len(frame))
+                answer = await self._answer(header, request)
                 if answer is not None:
                     writer.write(response_frame(header, answer))
                     await writer.drain()
         writer.close()
 
-    async def _answer(self, header: RequestHeader, frame: bytes, position: int) -> Any:
-        api = APIS[header.api_key]
-        request = codec.decode(api.request_class, header.api_version, frame, position)
+    def _keep(self, header: RequestHeader, frame: bytes, left_over: bool) -> None:
+        name = f"{header.api_key.name.lower()}_v{header.api_version}"
+        self.frames.setdefault(name + "_left_over" * left_over, frame)
+
+    async def _answer(self, header: RequestHeader, request: Any) -> Any:
         answer = getattr(self, f"_{header.api_key.name.lower()}", None)
         if answer is None:
-            return api.response_class()
+            return APIS[header.api_key].response_class()
         if header.api_key is ApiKey.FETCH and not self._has_news(request):
             await asyncio.sleep(EMPTY_FETCH_S)
         if header.api_key is ApiKey.SHARE_FETCH:
@@ -187,7 +195,7 @@ class Recorder:
         return producers.InitProducerIdResponse(producer_id=1000, producer_epoch=0)
 
     def _find_coordinator(self, request: Any) -> Any:
-        here = {"host": "127.0.0.1", "port": self.port}
+        here: dict[str, Any] = {"host": "127.0.0.1", "port": self.port}
         found = [coordination.Coordinator(key=key, **here) for key in request.coordinator_keys]
         return coordination.FindCoordinatorResponse(coordinators=found, **here)
 
@@ -212,12 +220,12 @@ class Recorder:
         return classic_groups.LeaveGroupResponse(members=gone)
 
     def _consumer_group_heartbeat(self, request: Any) -> Any:
-        return self._heartbeat(consumer_groups, "ConsumerGroupHeartbeatResponse", request)
+        return self._assigned_by_broker(consumer_groups, "ConsumerGroupHeartbeatResponse", request)
 
     def _share_group_heartbeat(self, request: Any) -> Any:
-        return self._heartbeat(share_groups, "ShareGroupHeartbeatResponse", request)
+        return self._assigned_by_broker(share_groups, "ShareGroupHeartbeatResponse", request)
 
-    def _heartbeat(self, messages: Any, response: str, request: Any) -> Any:
+    def _assigned_by_broker(self, messages: Any, response: str, request: Any) -> Any:
         topic = messages.HeartbeatTopicPartitions(topic_id=TOPIC_ID, partitions=[0])
         return getattr(messages, response)(
             member_id=request.member_id or MEMBER,
@@ -380,10 +388,9 @@ def recording() -> Iterator[Recorder]:
         recorder.port = server.sockets[0].getsockname()[1]
 
     async def stop() -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in recorder.writers:
+            writer.close()
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     asyncio.run_coroutine_threadsafe(listen(), loop).result(TIMEOUT_S)
     try:
@@ -396,7 +403,7 @@ def recording() -> Iterator[Recorder]:
 
 
 def run_confluent(address: str) -> None:
-    common = {"bootstrap.servers": address}
+    common: dict[str, Any] = {"bootstrap.servers": address}
     producer = Producer({**common, "enable.idempotence": True})
     producer.produce(TOPIC, b"value", key=b"key", headers={"h": b"1"})
     producer.flush(TIMEOUT_S)
@@ -414,6 +421,10 @@ def run_confluent(address: str) -> None:
 
     consume()
     consume(**{"group.protocol": "consumer"})
+    share = ShareConsumer({**common, "group.id": "sharers"})
+    share.subscribe([TOPIC])
+    share.poll(3)
+    share.close()
 
     writer = Producer({**common, "transactional.id": "golden"})
     writer.init_transactions(TIMEOUT_S)
@@ -426,16 +437,18 @@ def run_confluent(address: str) -> None:
     writer.commit_transaction(TIMEOUT_S)
     reader.close()
 
-    admin = confluent_kafka.admin.AdminClient(common)
+    admin = confluent.AdminClient(common)
     admin.list_topics(timeout=TIMEOUT_S)
-    entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
+    entry = confluent.ConfigEntry(
+        "retention.ms", "1000", incremental_operation=confluent.AlterConfigOpType.SET
+    )
+    resource = confluent.ConfigResource(
+        confluent.ResourceType.TOPIC, TOPIC, incremental_configs=[entry]
+    )
     for futures in (
-        admin.create_topics(
-            [confluent_kafka.admin.NewTopic(TOPIC, 3, 1, config={"retention.ms": "1000"})]
-        ),
-        admin.create_partitions([confluent_kafka.admin.NewPartitions(TOPIC, 5)]),
-        admin.describe_configs([ConfigResource(ResourceType.TOPIC, TOPIC)]),
+        admin.create_topics([confluent.NewTopic(TOPIC, 3, 1, config={"retention.ms": "1000"})]),
+        admin.create_partitions([confluent.NewPartitions(TOPIC, 5)]),
+        admin.describe_configs([confluent.ConfigResource(confluent.ResourceType.TOPIC, TOPIC)]),
         admin.incremental_alter_configs([resource]),
         admin.describe_consumer_groups([GROUP]),
         admin.delete_consumer_groups([GROUP]),
@@ -539,11 +552,9 @@ def capture(client: str) -> None:
     GOLDEN.mkdir(exist_ok=True)
     for old in GOLDEN.glob(f"{client}_*.hex"):
         old.unlink()
-    for (key, version), frame in sorted(recorder.frames.items()):
-        name = f"{client}_{key.name.lower()}_v{version}.hex"
-        text = frame.hex()
-        lines = [text[start : start + 80] for start in range(0, len(text), 80)]
-        (GOLDEN / name).write_text("\n".join(lines) + "\n")
+    for name, frame in recorder.frames.items():
+        lines = textwrap.wrap(frame.hex(), 80)
+        (GOLDEN / f"{client}_{name}.hex").write_text("\n".join(lines) + "\n")
     print(f"{client}: {len(recorder.frames)} kinds of requests")
 
 

@@ -27,7 +27,12 @@ def _cpu(verb: str, size_bytes: int) -> Metric:
 
 
 METRICS = (
-    *(_rate(verb, size, tuned) for verb in ("produce", "consume") for size in SIZES for tuned in PROFILES),
+    *(
+        _rate(verb, size, tuned)
+        for verb in ("produce", "consume")
+        for size in SIZES
+        for tuned in PROFILES
+    ),
     *(_cpu(verb, size) for verb in ("produce", "consume") for size in SIZES),
 )
 
@@ -51,7 +56,9 @@ def _measure_case(running: Running, effort: Effort, size_bytes: int, tuned: bool
         if not tuned:
             yield _cpu("produce", size_bytes).name, used_s / (produced.messages * size_bytes / GB)
 
-        job = Job(size_bytes=size_bytes, count=produced.messages, seconds=effort.consume_s, tuned=tuned)
+        job = Job(
+            size_bytes=size_bytes, count=produced.messages, seconds=effort.consume_s, tuned=tuned
+        )
         before_s = running.cpu_s()
         consumed = running.load.consume(topic, job)
         used_s = running.cpu_s() - before_s

@@ -31,6 +31,7 @@ class AnsweringBroker:
         self.endpoint = Endpoint("127.0.0.1", 0)
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
+        self._sessions: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.endpoint.port)
@@ -38,9 +39,10 @@ class AnsweringBroker:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self.hang_up()
         assert self._server is not None
         self._server.close()
+        self.hang_up()
+        await asyncio.gather(*self._sessions)
         await self._server.wait_closed()
 
     def hang_up(self) -> None:
@@ -56,6 +58,9 @@ class AnsweringBroker:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connection_count += 1
         self._writers.append(writer)
+        session = asyncio.current_task()
+        assert session is not None
+        self._sessions.append(session)
         try:
             while True:
                 size_bytes = int.from_bytes(await reader.readexactly(4), "big")

@@ -12,8 +12,9 @@ import io
 import re
 import uuid
 import warnings
+from collections.abc import Iterator
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from kio.serial import entity_reader, entity_writer
 
@@ -48,17 +49,21 @@ class Opinion(NamedTuple):
 
 def ask_kio(name: str, version: int, wire: bytes) -> Opinion | None:
     """kio's opinion on a message, or None when it does not have this version."""
-    api, kind = _split(name)
-    try:
-        module = importlib.import_module(f"kio.schema.{_snake(api)}.v{version}.{kind}")
-    except ModuleNotFoundError:
+    entity_class = _kio_class(name, version)
+    if entity_class is None:
         return None
-    entity_class = getattr(module, name)
     entity, size = entity_reader(entity_class)(wire, 0)
     assert size == len(wire), "kio left bytes over"
     out = io.BytesIO()
     entity_writer(entity_class)(out, entity)
     return Opinion(out.getvalue(), _kio_tree(entity))
+
+
+def kio_defaults(name: str, version: int) -> dict[str, Any]:
+    """The default of each field for which kio states one, nested as the fields are."""
+    entity_class = _kio_class(name, version)
+    assert entity_class is not None, f"kio does not know {name} v{version}"
+    return _defaults_of(entity_class)
 
 
 def ask_kafka_python(name: str, version: int, wire: bytes) -> Opinion | None:
@@ -70,6 +75,36 @@ def ask_kafka_python(name: str, version: int, wire: bytes) -> Opinion | None:
         return None
     message = message_class.decode(wire, version=version)
     return Opinion(bytes(message.encode()))
+
+
+def _kio_class(name: str, version: int) -> type[Any] | None:
+    api, kind = _split(name)
+    try:
+        module = importlib.import_module(f"kio.schema.{_snake(api)}.v{version}.{kind}")
+    except ModuleNotFoundError:
+        return None
+    found: type[Any] = getattr(module, name)
+    return found
+
+
+def _defaults_of(entity_class: type[Any]) -> dict[str, Any]:
+    hints = get_type_hints(entity_class)
+    defaults: dict[str, Any] = {}
+    for item in dataclasses.fields(entity_class):
+        inner = [part for part in _parts(hints[item.name]) if hasattr(part, "__version__")]
+        if inner:
+            defaults[item.name] = _defaults_of(inner[0])
+        elif item.default is None and item.metadata["kafka_type"] == "datetime_i64":
+            defaults[item.name] = -1  # no date
+        elif item.default is not dataclasses.MISSING:
+            defaults[item.name] = _kio_tree(item.default)
+    return defaults
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    yield hint
+    for argument in get_args(hint):
+        yield from _parts(argument)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fakes.layouts import Layout, api_layouts, layouts_of
-from fakes.oracles import Opinion, ask_kafka_python, ask_kio
+from fakes.oracles import Opinion, ask_kafka_python, ask_kio, kio_defaults
 from fakes.random_messages import RandomMessages
 from ottla.protocol.api import APIS, Api
 from ottla.protocol.codec import decode, encode
@@ -14,7 +14,7 @@ from ottla.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from ottla.protocol.schema import wire_fields
+from ottla.protocol.schema import Array, wire_fields
 
 MESSAGES_PER_LAYOUT = 20
 Oracle = Callable[[str, int, bytes], Opinion | None]
@@ -26,6 +26,13 @@ def test_kio_reads_what_we_write_and_writes_what_we_read(api: Api) -> None:
     for layout in api_layouts(api):
         compared = _compare(layout, ask_kio, MESSAGES_PER_LAYOUT)
         assert compared == MESSAGES_PER_LAYOUT, f"kio does not know {layout}"
+
+
+@every_api
+def test_kio_states_the_same_defaults(api: Api) -> None:
+    for layout in api_layouts(api):
+        stated = _renamed(kio_defaults(layout.message_class.__name__, layout.version))
+        assert _only(_defaults(layout.message_class, layout.version), stated) == stated, layout
 
 
 @every_api
@@ -67,6 +74,24 @@ def _compare(layout: Layout, ask: Oracle, count: int) -> int:
         assert decode(*layout, opinion.rewritten) == message, layout
         compared += 1
     return compared
+
+
+def _defaults(struct_class: type, version: int) -> dict[str, Any]:
+    """What each field of a version holds when left out; for structs, what their fields hold."""
+    defaults: dict[str, Any] = {}
+    for item in wire_fields(struct_class):
+        kind = item.wire.kind.element if isinstance(item.wire.kind, Array) else item.wire.kind
+        if version in item.wire.versions:
+            inner = _defaults(kind, version) if isinstance(kind, type) else item.make_default()
+            defaults[item.name] = inner
+    return _renamed(defaults)  # type: ignore[no-any-return]
+
+
+def _only(tree: Any, wanted: Any) -> Any:
+    """The part of a tree that another one also has."""
+    if not isinstance(wanted, dict):
+        return tree
+    return {name: _only(tree[name], value) for name, value in wanted.items()}
 
 
 def _tree(value: Any, version: int) -> Any:

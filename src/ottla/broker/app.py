@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +33,7 @@ from ottla.broker.handlers.topics import (
     DeleteRecords,
     DeleteTopics,
 )
+from ottla.broker.identity import check_identity
 from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.routes import RequestContext, Route
 from ottla.broker.server import Server, raise_descriptor_limit
@@ -45,6 +47,7 @@ from ottla.errors import UsageRefused
 from ottla.model import BrokerId, Endpoint
 from ottla.protocol.api import APIS, ApiKey
 from ottla.replication.replicas import Replicas
+from ottla.storage.flusher import ThreadFlusher
 from ottla.storage.log_dir import LogDir
 
 log = logging.getLogger("ottla.broker")
@@ -90,11 +93,19 @@ class Broker:
         self.settings = Settings(options.config)
         self.settings.change(state.image.broker_config)
         self._failed: asyncio.Future[None] = loop.create_future()
+        self._flusher = ThreadFlusher(
+            environment.files,
+            log_dir.take_offline,
+            post=loop.call_soon_threadsafe,
+            soon=loop.call_soon,
+        )
         self._replicas = Replicas(
             log_dir,
             self.settings.topic,
             environment.clock,
+            environment.rng,
             broker_id=options.node_id,
+            flusher=self._flusher,
             soon=loop.call_soon,
         )
         self._produce = Produce(self._replicas, environment.clock, loop.time)
@@ -117,28 +128,24 @@ class Broker:
     @classmethod
     async def start(cls, options: ServeOptions, environment: Environment) -> "Broker":
         """Recover what is on disk, join the cluster, begin to listen."""
-        loop = asyncio.get_running_loop()
-        log_dir = _open_log_dir(options, environment, loop)
-        try:
+        async with AsyncExitStack() as undo:
+            log_dir = LogDir(environment.files, options.data)
+            undo.callback(_let_go, log_dir)
             store = await environment.open_store(options.data, environment.clock)
-            try:
-                state = await ClusterState.open(
-                    store, environment.rng, config=options.config, on_lost=_note_store_lost
-                )
-                broker = cls(
-                    options,
-                    log_dir=log_dir,
-                    store=store,
-                    state=state,
-                    environment=environment,
-                )
-                await broker._begin()
-            except BaseException:
-                await store.close()
-                raise
-        except BaseException:
-            log_dir.close()
-            raise
+            undo.push_async_callback(store.close)
+            state = await ClusterState.open(
+                store, environment.rng, config=options.config, on_lost=_note_store_lost
+            )
+            undo.push_async_callback(state.close)
+            check_identity(environment.files, options.data, state.image.cluster_id, options.node_id)
+            broker = cls(
+                options, log_dir=log_dir, store=store, state=state, environment=environment
+            )
+            undo.push_async_callback(broker._server.close)
+            undo.push_async_callback(broker._replicas.close)
+            undo.callback(broker._flusher.close)
+            await broker._begin()
+            undo.pop_all()
         return broker
 
     async def stop(self) -> None:
@@ -153,6 +160,7 @@ class Broker:
         await self._replicas.close()
         await self._state.close()
         await self._store.close()
+        self._flusher.close()
         self._log_dir.close()
 
     async def wait_failed(self) -> None:
@@ -160,7 +168,7 @@ class Broker:
         await asyncio.shield(self._failed)
 
     async def _begin(self) -> None:
-        self._replicas.open()
+        self._replicas.open(self._state.image)
         self._state.subscribe(self._note_image)
         self.address = await self._server.listen(self._options.listen)
         advertised = self._options.advertise or self.address
@@ -238,6 +246,14 @@ class Broker:
             ApiKey.DESCRIBE_QUORUM: DescribeQuorum(state),
         }
         return [Route(key, APIS[key].versions, answer) for key, answer in answers.items()]
+
+
+def _let_go(log_dir: LogDir) -> None:
+    """The broker did not start: close what was opened, and say nothing of what was not."""
+    if log_dir.logs:
+        log_dir.close()
+    else:
+        log_dir.release()
 
 
 def _note_store_lost(problem: BaseException) -> None:

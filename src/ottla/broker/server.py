@@ -94,7 +94,7 @@ class Server:
             self._listener.close()
         deadline_s = self.loop.time() + _DRAIN_S
         while any(not c.is_idle for c in self.connections) and self.loop.time() < deadline_s:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # noqa: ASYNC110  # once in a broker's life
         for connection in list(self.connections):
             connection.close()
         if self._listener is not None:

@@ -1,6 +1,7 @@
 """One connection to one broker: questions go out, answers come back to whoever asked."""
 
 import asyncio
+import os
 from struct import Struct
 from typing import Final, Self, TypeVar
 
@@ -206,5 +207,7 @@ def _error_of(frame: bytes) -> int:
 
 
 def _reason(problem: OSError) -> str:
-    """What the operating system says, without its numbers."""
-    return (problem.strerror or str(problem)).lower()
+    """What the operating system calls it."""
+    if problem.errno is not None and problem.errno > 0:
+        return os.strerror(problem.errno).lower()
+    return str(problem.strerror or problem).lower()  # a name that cannot be looked up

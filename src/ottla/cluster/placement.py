@@ -18,7 +18,7 @@ def place(
     """
     ring = _alternate_racks(brokers)
     assert 1 <= replication_factor <= len(ring), "refused before"
-    return tuple(_replicas(ring, start + partition, replication_factor) for partition in partitions)
+    return tuple(_replicas(ring, partition, replication_factor, start) for partition in partitions)
 
 
 def _alternate_racks(brokers: Iterable[BrokerImage]) -> tuple[BrokerImage, ...]:
@@ -34,11 +34,13 @@ def _alternate_racks(brokers: Iterable[BrokerImage]) -> tuple[BrokerImage, ...]:
     return tuple(broker for _, _, broker in sorted(turns, key=lambda item: item[:2]))
 
 
-def _replicas(ring: Sequence[BrokerImage], turn: int, count: int) -> tuple[BrokerId, ...]:
-    round_number, leader_at = divmod(turn, len(ring))
+def _replicas(
+    ring: Sequence[BrokerImage], partition: int, count: int, start: int
+) -> tuple[BrokerId, ...]:
+    leader_at = (start + partition) % len(ring)
     others = [*ring[leader_at + 1 :], *ring[:leader_at]]
     if others:
-        shift = round_number % len(others)
+        shift = (start // len(ring) + partition // len(ring)) % len(others)
         others = others[shift:] + others[:shift]
     chosen = [ring[leader_at]]
     while len(chosen) < count:

@@ -157,7 +157,8 @@ class ClusterState:
                 leases={broker_key(broker.id): lease},
             )
         except BaseException:
-            await self._store.revoke(lease)
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.revoke(lease)
             raise
         tasks = (
             self._spawn(self._keep_alive(lease, ttl_ms / 1000), "ottla-cluster-lease"),
@@ -315,10 +316,12 @@ class ClusterState:
         return task
 
     def _finish(self, task: asyncio.Task[None]) -> None:
-        """No task dies in silence."""
+        """No task dies in silence, and who no longer follows the cluster stops being part of it."""
         self._tasks.remove(task)
         self._wake()
         if not task.cancelled() and (problem := task.exception()) is not None:
+            for other in self._registration.tasks if self._registration else ():
+                other.cancel()
             self._on_lost(problem)
 
 

@@ -88,7 +88,7 @@ class SqliteStore:
         *,
         poll_interval_s: float = 0.05,
         busy_timeout_ms: int = 5000,
-        revisions_kept: int = 1000,
+        revisions_kept: int = 256,
     ) -> "SqliteStore":
         """Open the file, or create it. Raises UsageRefused when it cannot serve as a store."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ottla-store")

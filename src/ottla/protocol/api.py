@@ -176,9 +176,17 @@ def parse_request_header(buffer: Buffer, position: int = 0) -> tuple[RequestHead
         if api is None:
             raise ProtocolViolation(f"there is no request with key {key}")
         position += _REQUEST_HEADER.size
-        client_id, position = _client_id(buffer, position, size_bytes)
+        client_id = None
+        if size_bytes != -1:
+            stop = position + size_bytes
+            if size_bytes < 0 or stop > len(buffer):
+                raise ProtocolViolation(f"the client id announces {size_bytes} bytes")
+            client_id = str(buffer[position:stop], "utf-8")
+            position = stop
         if version >= api.flexible_from:
             position = _skip_tagged_fields(buffer, position)
+    except UnicodeDecodeError:
+        raise ProtocolViolation("the client id is not UTF-8") from None
     except (struct.error, IndexError):
         raise ProtocolViolation("the bytes end inside the request header") from None
     return RequestHeader(api.key, version, correlation_id, client_id), position
@@ -233,18 +241,6 @@ def response_frame(header: RequestHeader, response: object) -> bytearray:
     encode_into(out, response, header.api_version)
     _LENGTH.pack_into(out, 0, len(out) - _LENGTH.size)
     return out
-
-
-def _client_id(buffer: Buffer, position: int, size_bytes: int) -> tuple[str | None, int]:
-    if size_bytes == -1:
-        return None, position
-    stop = position + size_bytes
-    if size_bytes < 0 or stop > len(buffer):
-        raise ProtocolViolation(f"the client id announces {size_bytes} bytes")
-    try:
-        return str(buffer[position:stop], "utf-8"), stop
-    except UnicodeDecodeError:
-        raise ProtocolViolation("the client id is not UTF-8") from None
 
 
 def _skip_tagged_fields(buffer: Buffer, position: int) -> int:

@@ -14,7 +14,6 @@ struct with tagged fields (KIP-482). `codec` turns these declarations into funct
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
 from struct import calcsize
 from typing import Any, Final, TypeVar, dataclass_transform
 
@@ -145,7 +144,6 @@ def message_versions(message_class: type) -> MessageVersions:
     return about
 
 
-@cache
 def wire_fields(struct_class: type) -> tuple[WireField, ...]:
     """The fields of a struct or message in the order in which they travel."""
     return tuple(

@@ -172,7 +172,7 @@ def check_batch(buffer: Buffer) -> BatchHeader:
     """Make sure that `buffer` is one intact batch as a producer may send it."""
     size_bytes = len(buffer)
     if size_bytes >= HEADER_BYTES:
-        header = read_header(buffer)
+        header = tuple.__new__(BatchHeader, HEADER.unpack_from(buffer))
         _, length, _, magic, crc, attributes, last_delta, _, _, producer_id, _, _, count = header
         if (  # the common case in one breath: plain, not idempotent, intact
             magic == MAGIC

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import random
 from collections.abc import Callable, Mapping
 
 from ottla.clock import Clock
@@ -10,8 +11,8 @@ from ottla.cluster.image import ClusterImage, PartitionImage, TopicImage
 from ottla.cluster.store import Revision
 from ottla.config import TopicConfig
 from ottla.errors import ApiError, NotLeader, StorageFailed, UnknownTopicOrPartition
-from ottla.model import BrokerId, TopicPartition
-from ottla.replication.partition import LeaderPartition
+from ottla.model import NO_UUID, BrokerId, TopicPartition
+from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.storage.log_dir import LogDir
 
 log = logging.getLogger("ottla.replication")
@@ -28,8 +29,10 @@ class Replicas:
         log_dir: LogDir,
         topic_config: Callable[[Mapping[str, str]], TopicConfig],
         clock: Clock,
+        rng: random.Random,
         *,
         broker_id: BrokerId,
+        flusher: Flushes,
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
@@ -37,7 +40,9 @@ class Replicas:
         self._log_dir = log_dir
         self._topic_config = topic_config
         self._clock = clock
+        self._rng = rng
         self._broker_id = broker_id
+        self._flusher = flusher
         self._soon = soon
         self._image = ClusterImage()
         self._applied = ClusterImage()
@@ -46,11 +51,34 @@ class Replicas:
         self._follower: asyncio.Task[None] | None = None
         log_dir.on_offline = self._note_offline
 
-    def open(self) -> None:
-        """Begin to follow the image."""
+    def open(self, image: ClusterImage) -> None:
+        """Open every log that the image knows, and begin to follow it."""
+        self._log_dir.open_logs(
+            lambda tp: (
+                self._topic_config(image.topics[tp.topic].config)
+                if tp.topic in image.topics
+                else self._topic_config({})
+            ),
+            self._clock.now_ms(),
+            _note_recovery,
+        )
+        self._delete_strays(image)
         self._follower = asyncio.get_running_loop().create_task(
             self._follow(), name="ottla-replicas"
         )
+
+    def _delete_strays(self, image: ClusterImage) -> None:
+        """Logs of topics that were deleted while this broker was down or going down.
+
+        The store is the truth about topics: whoever opened it made sure that this directory
+        belongs to the same cluster.
+        """
+        for tp, topic_id in list(self._log_dir.topic_ids.items()):
+            topic = image.topics.get(tp.topic)
+            if topic_id == NO_UUID or (topic is not None and topic.id == topic_id):
+                continue
+            log.info("deleting the log of a deleted topic", extra={"tp": tp})
+            self._log_dir.delete_log(tp, self._rng)
 
     async def close(self) -> None:
         if self._follower is not None:
@@ -149,8 +177,8 @@ class Replicas:
             if opened is None:
                 opened = self._log_dir.create_log(tp, topic.id, config, self._clock.now_ms())
             opened.config = config
-        except OSError as problem:
-            self._log_dir.go_offline(problem)
+        except StorageFailed as problem:
+            log.error("cannot make a log", extra={"tp": tp, "reason": problem})
             return
         self.leaders[tp] = LeaderPartition(
             tp,
@@ -159,7 +187,7 @@ class Replicas:
             leader_epoch=partition.leader_epoch,
             replicas=partition.replicas,
             isr=frozenset(partition.isr),
-            flusher=self._log_dir.flusher,
+            flusher=self._flusher,
             soon=self._soon,
         )
 
@@ -176,7 +204,7 @@ class Replicas:
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
             if tp in self._log_dir.logs:
-                self._log_dir.delete_log(tp)
+                self._log_dir.delete_log(tp, self._rng)
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
@@ -187,7 +215,7 @@ class Replicas:
 
     @property
     def is_offline(self) -> bool:
-        return self._log_dir.is_offline
+        return self._log_dir.offline_reason is not None
 
     @property
     def directory(self) -> str:
@@ -198,11 +226,10 @@ class Replicas:
         found = os.statvfs(self._log_dir.path)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
-    def _note_offline(self) -> None:
-        log.error("the data directory failed", extra={"directory": self.directory})
+    def _note_offline(self, reason: str) -> None:
         for tp in list(self.leaders):
             partition = self.leaders.pop(tp)
-            partition.give_up(StorageFailed(f"{partition.tp} is on a directory that has failed"))
+            partition.give_up(StorageFailed(reason))
 
     # Chores
 
@@ -229,5 +256,9 @@ class Replicas:
 
     def checkpoint(self) -> None:
         """Write down up to where every log is on disk: where recovery would begin."""
-        if not self.is_offline:
-            self._log_dir.checkpoint()
+        self._log_dir.checkpoint()
+
+
+def _note_recovery(done: int, total: int) -> None:
+    if done == total or done % 100 == 0:
+        log.info("opened logs", extra={"done": done, "total": total})

@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, Protocol
 
 from ottla.storage.files import Files
@@ -110,7 +111,7 @@ class ThreadFlusher:
     def _run(self) -> None:
         while (round_ := self._rounds.get()) is not None:
             error = self._sync(round_)
-            self._post(lambda round_=round_, error=error: self._end_round(round_, error))
+            self._post(partial(self._end_round, round_, error))
 
     def _sync(self, round_: list[FlushWork]) -> OSError | None:
         try:

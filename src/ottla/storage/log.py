@@ -29,7 +29,6 @@ from ottla.model import (
 )
 from ottla.records.batch import (
     CONTROL,
-    HEADER_BYTES,
     BatchHeader,
     Marker,
     build_marker,
@@ -343,8 +342,8 @@ class Log:
         limit, end_offset = self._limit(segment, start, end)
         if limit - position > bytes_max:
             if first is None:
-                first = FoundBatch(position, read_header(segment.file.read(position, HEADER_BYTES)))
-            size_max = max(bytes_max, first.header.size_bytes) if at_least_one else bytes_max
+                first = self._find(segment, start)
+            size_max = max(bytes_max, first.size_bytes) if at_least_one else bytes_max
             if limit - position > size_max:
                 limit, end_offset = find_boundary(segment, first, position + size_max)
         if limit <= position:
@@ -368,7 +367,7 @@ class Log:
         if hint is not None and hint[0] is segment:
             return hint[1], end
         found = self._find(segment, end)
-        return found.position, Offset(found.header.base_offset)
+        return found.position, found.base_offset
 
     def _find(self, segment: Segment, offset: Offset) -> FoundBatch:
         try:
@@ -445,7 +444,7 @@ class Log:
         if isinstance(best, SealedSegment):
             self._open(best)
         at = self._find(best, Offset(best.base_offset + best.indexes.max_timestamp_at))
-        start = max(Offset(at.header.base_offset), self.start_offset)
+        start = max(at.base_offset, self.start_offset)
         return self._first_since(best, start, timestamp_ms)
 
     def _max_timestamp_of(self, segment: SealedSegment) -> TimestampMs:
@@ -669,7 +668,7 @@ class Log:
         size_bytes, end_offset = segment.size_bytes, segment.end_offset
         if to_offset < end_offset:
             first_gone = self._find(segment, to_offset)
-            size_bytes, end_offset = first_gone.position, Offset(first_gone.header.base_offset)
+            size_bytes, end_offset = first_gone.position, first_gone.base_offset
         self.save()
         for later in reversed(self._all_segments()):
             if later.base_offset > segment.base_offset:

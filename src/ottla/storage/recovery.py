@@ -13,7 +13,8 @@ does not check out is one of three things:
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -32,6 +33,7 @@ from ottla.records.batch import (
     HEADER_BYTES,
     LENGTH_END,
     MAGIC,
+    TRANSACTIONAL,
     BatchHeader,
     read_header,
     read_marker,
@@ -39,7 +41,7 @@ from ottla.records.batch import (
 from ottla.storage.epochs import Epochs, EpochsDamaged
 from ottla.storage.files import Entry, File, Files
 from ottla.storage.index import IndexDamaged
-from ottla.storage.producers import Producers, SnapshotDamaged, snapshots_newest_first
+from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
 from ottla.storage.segment import (
     LOG,
     SNAPSHOT,
@@ -242,35 +244,60 @@ class _Scan:
         segment.end_offset = Offset(batch[1][0])
 
     def _scan_intact(self, segment: ActiveSegment, size_bytes: int) -> None:
-        """Note every batch from where the segment ends so far to the first not intact."""
+        """Note every batch from where the segment ends so far to the first not intact.
+
+        With `_intact_batches` this loop decides how long an unclean start takes: what can wait
+        until an index entry is due, or until the end, does.
+        """
         base = segment.base_offset
-        note = segment.indexes.note
-        interval_bytes = self.interval_bytes
+        indexes = segment.indexes
         epochs = self.epochs
-        producers_from = self.producers_from
         position, end_offset = Position(segment.size_bytes), segment.end_offset
         behind, next_offset = int(position), int(end_offset)
+        entry_due_at = behind + self.interval_bytes - indexes.rest
+        newest_ms = int(indexes.max_timestamp_ms)
+        recent: dict[int, deque[tuple[int, ...]]] = {}
         for at, fields in _intact_batches(segment.file, position, size_bytes, end_offset):
-            offset, length, epoch, _, _, _, delta, _, timestamp_ms, producer_id, *_ = fields
-            last_offset = offset + delta
-            note(at, length + LENGTH_END, last_offset - base, timestamp_ms, interval_bytes)
+            offset, length, epoch, _, _, attributes, delta, _, time_ms, producer, _, _, _ = fields
+            behind = at + length + LENGTH_END
+            next_offset = offset + delta + 1
+            if time_ms > newest_ms or at > entry_due_at:
+                indexes.rest = at - entry_due_at + self.interval_bytes
+                last_offset = next_offset - 1 - base
+                indexes.note(at, behind - at, last_offset, time_ms, self.interval_bytes)
+                newest_ms = indexes.max_timestamp_ms
+                entry_due_at = behind + self.interval_bytes - indexes.rest
             if epoch != epochs.latest:
                 epochs.note(LeaderEpoch(epoch), Offset(offset))
-            if producer_id >= 0 and offset >= producers_from:
-                self._note_producer(segment, at, tuple.__new__(BatchHeader, fields))
-            behind, next_offset = at + length + LENGTH_END, last_offset + 1
+            if producer >= 0 and offset >= self.producers_from:
+                if producer not in recent:
+                    recent[producer] = deque(maxlen=BATCHES_KEPT)
+                recent[producer].append(fields)
+                if attributes & (TRANSACTIONAL | CONTROL):
+                    self._note_batches(segment, at, recent.pop(producer))
+        for batches in recent.values():
+            self._note_batches(segment, position, batches)
+        indexes.rest = behind - entry_due_at + self.interval_bytes
         segment.size_bytes, segment.end_offset = behind, Offset(next_offset)
 
-    def _note_producer(self, segment: ActiveSegment, position: int, header: BatchHeader) -> None:
-        offset = Offset(header.base_offset)
-        if not header.attributes & CONTROL:
-            self.producers.note(header, offset, self.now_ms)
-            return
+    def _note_batches(
+        self, segment: ActiveSegment, position: int, batches: Iterable[tuple[int, ...]]
+    ) -> None:
+        """Note a producer's latest batches; only the last, at `position`, may be a marker."""
+        for fields in batches:
+            header = tuple.__new__(BatchHeader, fields)
+            if header.attributes & CONTROL:
+                self._note_marker(segment, position, header)
+            else:
+                self.producers.note(header, Offset(header.base_offset), self.now_ms)
+
+    def _note_marker(self, segment: ActiveSegment, position: int, header: BatchHeader) -> None:
         try:
             marker = read_marker(segment.file.read(position, header.size_bytes))
         except ApiError:
             return  # its CRC is right: whatever wrote it, it is no marker that we know
         if marker is not None:
+            offset = Offset(header.base_offset)
             aborted = self.producers.note_marker(header, offset, marker, self.now_ms)
             if aborted is not None:
                 segment.indexes.aborted.append(aborted)

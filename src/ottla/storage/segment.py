@@ -1,9 +1,11 @@
 """One file of a partition's log: the active one, which grows, and the sealed ones before it."""
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ottla.config import INT64_MAX
 from ottla.errors import CorruptBatch
 from ottla.model import NO_TIMESTAMP, Offset, Position, TimestampMs
 from ottla.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, read_header
@@ -18,6 +20,7 @@ from ottla.storage.index import (
 )
 
 WALK_BYTES: Final = 8 << 10  # how much is read at a time to look for headers
+_PLACE: Final = struct.Struct(">qi4xb6xi")  # of a header: base offset, length, magic, delta
 
 LOG: Final = ".log"
 INDEX: Final = ".index"
@@ -36,7 +39,9 @@ class FoundBatch(NamedTuple):
     """Where a batch lies in its segment."""
 
     position: Position
-    header: BatchHeader
+    base_offset: Offset
+    last_offset: Offset
+    size_bytes: int
 
 
 class Indexes:
@@ -120,14 +125,10 @@ class ActiveSegment:
         """Write one batch to the page cache. If that fails nothing is noted."""
         self.file.append(batch)
         size_bytes = len(batch)
-        self.indexes.note(
-            self.size_bytes,
-            size_bytes,
-            last_offset - self.base_offset,
-            max_timestamp_ms,
-            interval_bytes,
-        )
-        self.size_bytes += size_bytes
+        position = self.size_bytes
+        relative_offset = last_offset - self.base_offset
+        self.indexes.note(position, size_bytes, relative_offset, max_timestamp_ms, interval_bytes)
+        self.size_bytes = position + size_bytes
         self.end_offset = Offset(last_offset + 1)
 
     def write_indexes(self, files: Files) -> None:
@@ -226,7 +227,7 @@ class SealedSegment:
 Segment = ActiveSegment | SealedSegment
 
 
-def walk(file: File, position: Position, end: int) -> Iterator[FoundBatch]:
+def walk(file: File, position: Position, end: int) -> Iterator[tuple[Position, BatchHeader]]:
     """The headers from `position`, where a batch begins, to `end`, where one ends."""
     at = int(position)
     while at < end:
@@ -239,7 +240,7 @@ def walk(file: File, position: Position, end: int) -> Iterator[FoundBatch]:
             header = read_header(chunk, inside)
             if header.magic != MAGIC or header.length < HEADER_BYTES - LENGTH_END:
                 raise CorruptBatch(f"no record batch at byte {at + inside} of its segment")
-            yield FoundBatch(Position(at + inside), header)
+            yield Position(at + inside), header
             inside += header.length + LENGTH_END
         at += inside
 
@@ -247,13 +248,17 @@ def walk(file: File, position: Position, end: int) -> Iterator[FoundBatch]:
 def find_batch(segment: Segment, offset: Offset) -> FoundBatch | None:
     """The batch that holds `offset`, or the first behind it; None at the segment's end."""
     entry = segment.indexes.by_offset.at_or_below(offset - segment.base_offset)
-    start = entry[1] if entry else Position(0)
-    for found in walk(segment.file, start, segment.size_bytes):
-        if entry and found.position == start:
-            _check_entry(found, segment.base_offset + entry[0])
-        if found.header.last_offset >= offset:
-            return found
-    return None
+    if entry is None:
+        return _walk_until(segment, Position(0), offset, INT64_MAX)
+    first = _walk_until(segment, entry[1], 0, INT64_MAX)
+    # Recovery enters a batch behind a corrupt one under the offset before it, see there.
+    if first is not None and not (
+        first.base_offset - 1 <= segment.base_offset + entry[0] <= first.last_offset
+    ):
+        raise CorruptBatch(f"the offset index is wrong at byte {first.position}")
+    if first is None or first.last_offset >= offset:
+        return first
+    return _walk_until(segment, Position(first.position + first.size_bytes), offset, INT64_MAX)
 
 
 def find_boundary(segment: Segment, start: FoundBatch, end: int) -> tuple[Position, Offset]:
@@ -262,19 +267,34 @@ def find_boundary(segment: Segment, start: FoundBatch, end: int) -> tuple[Positi
     The walk begins at the batch `start`, or nearer to `end` if the index knows a nearer one.
     """
     position = max(start.position, segment.indexes.by_offset.before_position(end))
-    boundary, next_offset = start.position, Offset(start.header.base_offset)
-    for found in walk(segment.file, position, segment.size_bytes):
-        behind = found.position + found.header.size_bytes
-        if behind > end:
-            return found.position, Offset(found.header.base_offset)
-        boundary, next_offset = Position(behind), found.header.next_offset
-    return boundary, next_offset
+    found = _walk_until(segment, position, INT64_MAX, end)
+    if found is None:
+        return Position(segment.size_bytes), segment.end_offset
+    return found.position, found.base_offset
 
 
-def _check_entry(found: FoundBatch, indexed_offset: int) -> None:
-    # Recovery enters a batch behind a corrupt one under the offset before it, see there.
-    if not found.header.base_offset - 1 <= indexed_offset <= found.header.last_offset:
-        raise CorruptBatch(f"the offset index is wrong at byte {found.position}")
+def _walk_until(segment: Segment, position: Position, offset: int, end: int) -> FoundBatch | None:
+    """From `position` on, the first batch that reaches `offset` or reaches beyond byte `end`."""
+    unpack = _PLACE.unpack_from
+    size_bytes = segment.size_bytes
+    at = int(position)
+    while at < size_bytes:
+        chunk = segment.file.read(at, min(WALK_BYTES, size_bytes - at))
+        last = len(chunk) - HEADER_BYTES
+        if last < 0:
+            break
+        inside = 0
+        while inside <= last:
+            base_offset, length, magic, delta = unpack(chunk, inside)
+            if magic != MAGIC or length < HEADER_BYTES - LENGTH_END:
+                raise CorruptBatch(f"no record batch at byte {at + inside} of its segment")
+            length += LENGTH_END
+            if base_offset + delta >= offset or at + inside + length > end:
+                place = Position(at + inside)
+                return FoundBatch(place, base_offset, Offset(base_offset + delta), length)
+            inside += length
+        at += inside
+    return None
 
 
 def load_indexes(

@@ -169,7 +169,7 @@ def test_a_name_that_exists_is_refused() -> None:
 @pytest.mark.parametrize(("old", "new"), [("a.b", "a_b"), ("a_b", "a.b"), ("_._", "._.")])
 def test_a_name_that_differs_only_in_dots_and_underscores_is_refused(old: str, new: str) -> None:
     image = after(cluster(1), create(cluster(1), old))
-    with pytest.raises(InvalidTopic, match="only in '.' and '_'"):
+    with pytest.raises(InvalidTopic, match=r"only in '\.' and '_'"):
         create(image, new)
     assert create(image, new + "x").answer.name == new + "x"
 
@@ -196,7 +196,7 @@ def test_more_partitions_than_the_limit_are_refused_before_they_cost_anything() 
     defaults = BrokerConfig(partitions_max=10)
     image = after(cluster(1), create(cluster(1), defaults=defaults, partition_count=9))
     assert create(image, "last", defaults=defaults).answer.partitions
-    with pytest.raises(PolicyViolation, match="max.partitions allows 10"):
+    with pytest.raises(PolicyViolation, match=r"max.partitions allows 10"):
         create(image, "more", defaults=defaults, partition_count=2)
     with pytest.raises(PolicyViolation, match="raise the limit"):
         create(image, "more", defaults=defaults, partition_count=2**31 - 1)
@@ -234,7 +234,7 @@ def test_a_bad_assignment_is_refused(
 
 
 @pytest.mark.parametrize("numbers", [{"partition_count": 1}, {"replication_factor": 1}])
-def test_an_assignment_beside_numbers_is_refused(numbers: Mapping[str, int]) -> None:
+def test_an_assignment_beside_numbers_is_refused(numbers: Mapping[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="either the replicas of each partition or"):
         create(cluster(1), assignment={0: ids(1)}, **numbers)
 
@@ -289,7 +289,7 @@ def test_adding_partitions_needs_brokers_for_all_replicas() -> None:
 
 def test_added_partitions_count_towards_the_limit() -> None:
     image = with_topic(cluster(1), (1,))
-    with pytest.raises(PolicyViolation, match="max.partitions allows 100000"):
+    with pytest.raises(PolicyViolation, match=r"max.partitions allows 100000"):
         add_partitions(image, "orders", 2**31 - 1, CONFIG, start=0)
 
 
@@ -527,6 +527,7 @@ def isr_change(
     image: ClusterImage, isr: Sequence[BrokerId], **seen: Any
 ) -> Decision[PartitionImage]:
     partition = orders_0(image)
+    assert partition.leader is not None
     return alter_isr(
         image,
         ORDERS_0,

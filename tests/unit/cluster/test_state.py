@@ -368,16 +368,19 @@ def test_following_goes_on_after_the_store_was_away() -> None:
     run(scenario)
 
 
-def test_a_value_from_a_newer_version_stops_the_follower_and_says_so() -> None:
+def test_a_broker_that_cannot_read_what_a_newer_one_wrote_says_so_and_leaves() -> None:
     async def scenario(world: World) -> None:
         state = await world.open("a")
+        await state.register(broker(1), ttl_ms=1000)
         newer = json.dumps({"format": 99, "surprise": True}).encode()
         await world.store.commit([Put(topic_key("orders"), newer)])
         with pytest.raises(StoreUnavailable, match="no longer follows the cluster"):
             await state.catch_up()
+        await asyncio.sleep(2)
         (problem,) = world.lost["a"]
         assert isinstance(problem, UsageRefused)
         assert "start it with the newer version" in str(problem)
+        assert (await world.store.range("brokers/")).entries == ()
 
     run(scenario)
 

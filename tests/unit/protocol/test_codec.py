@@ -145,7 +145,7 @@ def test_any_buffer_can_be_written_as_records(version: int) -> None:
 
 def test_bytes_behind_a_message_are_ignored() -> None:
     """librdkafka writes four zeros where one belongs when it asks for all topics."""
-    request = decode(MetadataRequest, 12, b"\x00\x00\x00\x00\x00\x00\x00")
+    request = decode(MetadataRequest, 12, b"\0\0\0\0" + b"\x01\0\0")
     assert request == MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 

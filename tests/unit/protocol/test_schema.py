@@ -1,7 +1,6 @@
 import types
 from typing import Any, get_type_hints
 
-
 from fakes.layouts import all_layouts
 from ottla.model import Uuid
 from ottla.protocol.schema import (

@@ -1,0 +1,242 @@
+"""One data directory: its lock, its logs, and what has to be known to open them again.
+
+Every file of metadata says whether it is whole. The recovery points, the start offsets and the
+mark of a clean close carry a checksum; `partition.metadata` keeps Kafka's format, and the topic id
+in it is compared with the cluster's; `leader-epoch-checkpoint` keeps Kafka's format too and is
+checked against the log; snapshots carry a checksum; indexes are caches.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from ottla.config import TopicConfig
+from ottla.errors import StorageFailed, TopicAlreadyExists
+from ottla.model import NO_UUID, Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
+from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
+from ottla.storage.files import FULL_DISK_ERRNOS, Files, replace_file
+from ottla.storage.log import Log
+from ottla.storage.recovery import EVERYTHING
+
+LOCK_FILE: Final = ".lock"
+CLEAN_FILE: Final = ".clean-shutdown"
+RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
+START_OFFSETS_FILE: Final = "log-start-offset-checkpoint"
+METADATA_FILE: Final = "partition.metadata"
+DELETED: Final = "-delete"
+_NAME_LENGTH_MAX: Final = 200  # of what is left of a name when its directory is being deleted
+
+_log = logging.getLogger("ottla.storage")
+
+
+class LogDir:
+    """The logs of one disk. Owned by one broker, as the lock makes sure."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.path = path
+        self.logs: dict[TopicPartition, Log] = {}
+        self.topic_ids: dict[TopicPartition, Uuid] = {}
+        self.offline_reason: str | None = None
+        self.on_offline: Callable[[str], None] = _ignore
+        self._files = files
+        files.make_dir(path)
+        self._lock: object | None = files.lock(path / LOCK_FILE)
+
+    def open_logs(
+        self,
+        config_of: Callable[[TopicPartition], TopicConfig],
+        now_ms: TimestampMs,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Mapping[TopicPartition, Log]:
+        """Open every log that is here, and report how many of how many are done."""
+        try:
+            was_clean = self._take_clean_mark()
+            recovery_points = self._read_offsets(RECOVERY_POINTS_FILE)
+            start_offsets = self._read_offsets(START_OFFSETS_FILE)
+            found = self._partitions()
+            for done, tp in enumerate(found, 1):
+                point = EVERYTHING if was_clean else recovery_points.get(tp, Offset(0))
+                start_offset = start_offsets.get(tp, Offset(0))
+                self._open(tp, config_of(tp), start_offset, point, now_ms)
+                if progress is not None:
+                    progress(done, len(found))
+            self.checkpoint()
+        except OSError as error:
+            self.take_offline(error)
+            raise StorageFailed(f"{self.path} cannot be read: {error}") from error
+        return self.logs
+
+    def create_log(
+        self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig, now_ms: TimestampMs
+    ) -> Log:
+        """A new and empty log, which is there after a power cut once this returns."""
+        if self.offline_reason is not None:
+            raise StorageFailed(self.offline_reason)
+        if tp in self.logs:
+            raise TopicAlreadyExists(f"{tp} exists already on this broker")
+        directory = self.path / str(tp)
+        try:
+            self._files.make_dir(directory)
+            metadata = f"version: 0\ntopic_id: {format_uuid(topic_id)}\n"
+            replace_file(self._files, directory / METADATA_FILE, metadata.encode())
+            log = self._open(tp, config, Offset(0), Offset(0), now_ms)
+            self._files.sync_dir(self.path)
+        except OSError as error:
+            raise self._failed(error) from error
+        return log
+
+    def delete_log(self, tp: TopicPartition, rng: Random) -> None:
+        """Forget a log at once and for good; readers of its files may finish."""
+        log = self.logs.pop(tp)
+        self.topic_ids.pop(tp, None)
+        log.offline_reason = f"{tp} has been deleted"
+        name = f"{str(tp)[:_NAME_LENGTH_MAX]}.{rng.getrandbits(128):032x}{DELETED}"
+        try:
+            self._files.rename(log.directory, self.path / name)
+            self._files.sync_dir(self.path)
+            self._remove(self.path / name)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def checkpoint(self) -> None:
+        """Write down how far every log is durable, and what shortens the next start."""
+        if self.offline_reason is not None:
+            return
+        try:
+            for log in self.logs.values():
+                log.save()
+            self._write_offsets()
+        except OSError as error:
+            self._failed(error)
+
+    def close(self) -> None:
+        """Make everything durable and leave a mark that says so."""
+        try:
+            for log in self.logs.values():
+                log.close()
+            if self.offline_reason is None:
+                self._write_offsets()
+                write_checkpoint(self._files, self.path / CLEAN_FILE, [])
+        except OSError as error:
+            self._failed(error)
+        self._lock = None
+
+    def release(self) -> None:
+        """Let go of a directory whose logs were not opened; nothing is said about them."""
+        assert not self.logs, "logs that were opened are closed"
+        self._lock = None
+
+    def take_offline(self, error: OSError) -> None:
+        """The disk cannot be trusted any more: nothing is read, written or acknowledged."""
+        if self.offline_reason is not None:
+            return
+        self.offline_reason = f"{self.path} is offline: {error}"
+        _log.error("data directory offline", extra={"path": str(self.path), "error": str(error)})
+        for log in self.logs.values():
+            log.offline_reason = self.offline_reason
+        self.on_offline(self.offline_reason)
+
+    def _open(
+        self,
+        tp: TopicPartition,
+        config: TopicConfig,
+        start_offset: Offset,
+        recovery_point: Offset,
+        now_ms: TimestampMs,
+    ) -> Log:
+        log = Log(
+            tp,
+            self._files,
+            self.path / str(tp),
+            config,
+            start_offset=start_offset,
+            recovery_point=recovery_point,
+            now_ms=now_ms,
+        )
+        log.on_failed = self.take_offline
+        log.before_truncate = self._write_offsets
+        self.logs[tp] = log
+        self.topic_ids[tp] = self._read_topic_id(log.directory)
+        if log.cut_bytes:
+            _log.warning("cut a torn tail", extra={"tp": str(tp), "bytes": log.cut_bytes})
+        for damage in log.corrupt:
+            _log.error("a log is damaged", extra={"tp": str(tp), "range": damage})
+        return log
+
+    def _partitions(self) -> list[TopicPartition]:
+        """The partitions that are here; what was being deleted when the broker stopped goes."""
+        found = []
+        for entry in self._files.list(self.path):
+            if not entry.is_dir:
+                continue
+            topic, dash, number = entry.name.rpartition("-")
+            if entry.name.endswith(DELETED):
+                self._remove(self.path / entry.name)
+            elif dash and number.isdigit():
+                found.append(TopicPartition(topic, int(number)))
+        return found
+
+    def _remove(self, directory: Path) -> None:
+        for entry in self._files.list(directory):
+            self._files.unlink(directory / entry.name)
+        self._files.remove_dir(directory)
+        self._files.sync_dir(self.path)
+
+    def _take_clean_mark(self) -> bool:
+        """Whether the last close was clean. The mark goes: from here on it no longer is."""
+        try:
+            was_clean = read_checkpoint(self._files, self.path / CLEAN_FILE) is not None
+        except CheckpointDamaged:
+            was_clean = False
+        self._files.unlink(self.path / CLEAN_FILE)
+        self._files.sync_dir(self.path)
+        return was_clean
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, Offset]:
+        try:
+            lines = read_checkpoint(self._files, self.path / name) or []
+        except CheckpointDamaged as damage:
+            _log.warning("ignoring a checkpoint", extra={"file": name, "why": str(damage)})
+            return {}
+        entries = (line.split(" ") for line in lines)
+        return {
+            TopicPartition(topic, int(partition)): Offset(int(offset))
+            for topic, partition, offset in entries
+        }
+
+    def _write_offsets(self) -> None:
+        points = {tp: log.durable_offset for tp, log in self.logs.items()}
+        self._write_file(RECOVERY_POINTS_FILE, points)
+        for tp, point in points.items():
+            self.logs[tp].checkpointed_offset = point
+        starts = {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset}
+        self._write_file(START_OFFSETS_FILE, starts)
+
+    def _write_file(self, name: str, offsets: dict[TopicPartition, Offset]) -> None:
+        lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())
+        write_checkpoint(self._files, self.path / name, lines)
+
+    def _read_topic_id(self, directory: Path) -> Uuid:
+        """The id that `partition.metadata` names; the zero id when the file is not readable."""
+        try:
+            text = self._files.read_whole(directory / METADATA_FILE).decode()
+            version, topic_id = text.splitlines()
+            if version == "version: 0":
+                return parse_uuid(topic_id.removeprefix("topic_id: "))
+        except (FileNotFoundError, ValueError):
+            pass
+        _log.warning("no topic id", extra={"directory": directory.name})
+        return NO_UUID
+
+    def _failed(self, error: OSError) -> StorageFailed:
+        if error.errno in FULL_DISK_ERRNOS:
+            _log.error("the disk is full", extra={"path": str(self.path)})
+            return StorageFailed("the disk is full")
+        self.take_offline(error)
+        return StorageFailed(f"{self.path} is offline: {error}")
+
+
+def _ignore(reason: str) -> None:
+    return

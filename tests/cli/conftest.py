@@ -1,0 +1,21 @@
+"""One broker for all tests of this folder."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cli.processes import Ottla, RunningBroker, run_ottla, start_broker
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """One broker for all tests; they keep out of each other's way by their topics' names."""
+    running = start_broker(tmp_path_factory.mktemp("broker") / "data")
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def ottla(broker: RunningBroker) -> Ottla:
+    """Runs a command against the broker."""
+    return lambda *arguments, **more: run_ottla(*arguments, broker=broker.address, **more)

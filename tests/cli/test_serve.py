@@ -1,0 +1,118 @@
+"""`ottla serve`: starting, stopping, and every reason not to start."""
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from cli.processes import COMMAND, PATIENCE_S, RunningBroker, run_ottla, start_broker
+
+
+def test_a_broker_keeps_what_it_was_given(tmp_path: Path) -> None:
+    first = start_broker(tmp_path / "data")
+    run_ottla("produce", "kept", broker=first.address, stdin="one\ntwo\n")
+    assert first.stop() == 0
+    second = start_broker(tmp_path / "data")
+    assert run_ottla("consume", "kept", broker=second.address).stdout == "one\ntwo\n"
+    assert second.stop() == 0
+
+
+def test_ctrl_c_stops_a_broker_cleanly(tmp_path: Path) -> None:
+    broker = start_broker(tmp_path / "data")
+    broker.process.send_signal(signal.SIGINT)
+    assert broker.process.wait(PATIENCE_S) == 0
+    assert broker.process.stdout is not None
+    broker.process.stdout.close()
+
+
+def test_settings_reach_the_broker(tmp_path: Path) -> None:
+    config = tmp_path / "ottla.toml"
+    config.write_text('"num.partitions" = 3\n"auto.create.topics.enable" = false\n')
+    broker = start_broker(tmp_path / "data", "--config", str(config), "--set", "num.partitions=2")
+    unknown = run_ottla("produce", "unmade", broker=broker.address, stdin="x\n")
+    assert unknown.returncode == 1
+    assert unknown.stderr == "ottla: topic unmade: it does not exist\n"
+    run_ottla("topic", "create", "made", broker=broker.address)
+    listed = run_ottla("topic", "list", broker=broker.address).stdout
+    assert ["made", "2", "1"] in [row.split() for row in listed.splitlines()]
+    broker.stop()
+
+
+def refused(*arguments: str) -> str:
+    """What a broker that cannot start says, in one line, with status 2."""
+    done = run_ottla("serve", *arguments)
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("ottla: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = refused("--data", str(tmp_path / "data"), "--listen", address)
+    assert address in said
+    assert "--listen" in said
+
+
+def test_two_brokers_do_not_share_a_directory(broker: RunningBroker) -> None:
+    said = refused("--data", str(broker.data), "--listen", "127.0.0.1:0")
+    assert "in use by another broker" in said
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert str(file) in refused("--data", str(file / "data"), "--listen", "127.0.0.1:0")
+
+
+def test_bad_settings_are_one_line(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    assert "unknown broker setting: nonsense" in refused("--data", data, "--set", "nonsense=1")
+    assert "is not HOST:PORT" in refused("--data", data, "--listen", "here")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_broker_that_is_not_there_is_one_line_that_says_what_to_do() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    for command in (["topic", "list"], ["consume", "t"], ["produce", "t"]):
+        done = run_ottla(*command, "--broker", address)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"ottla: no broker can be reached ({address}: connection")
+        assert "`ottla serve` starts one, --broker names another" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_something_else_behind_the_port_is_recognised() -> None:
+    with socket.socket() as web_server:
+        web_server.bind(("127.0.0.1", 0))
+        web_server.listen()
+        address = f"127.0.0.1:{web_server.getsockname()[1]}"
+        command = subprocess.Popen(
+            [*COMMAND, "topic", "list", "--broker", address], stderr=subprocess.PIPE, text=True
+        )
+        connection, _ = web_server.accept()
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        _, said = command.communicate(timeout=PATIENCE_S)
+        connection.close()
+    assert command.returncode == 1
+    assert "does not speak Kafka's protocol" in said
+    assert said.count("\n") == 1
+
+
+def test_a_broker_is_ready_in_an_instant(tmp_path: Path) -> None:
+    # The goal is 300 ms; a busy test machine gets more.
+    began_s = time.monotonic()
+    broker = start_broker(tmp_path / "data")
+    took_s = time.monotonic() - began_s
+    resident = Path(f"/proc/{broker.process.pid}/status").read_text()
+    (line,) = [line for line in resident.splitlines() if line.startswith("VmRSS")]
+    broker.stop()
+    assert took_s < 3
+    assert int(line.split()[1]) < 60_000

@@ -1,0 +1,225 @@
+"""Whatever is asked of the cluster and whoever dies: these things stay true."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ottla.cluster import controller
+from ottla.cluster.controller import Decision, NewTopic
+from ottla.cluster.image import BrokerImage, Change, ClusterImage, PartitionImage, broker_key
+from ottla.cluster.layout import read_changes, read_image
+from ottla.cluster.placement import place
+from ottla.cluster.state import _writes
+from ottla.cluster.store import ChangeBatch, Entry, KeyChange, Put, Revision, Snapshot
+from ottla.config import BrokerConfig
+from ottla.errors import ApiError
+from ottla.model import BrokerId, Endpoint, TopicPartition, Uuid
+
+BROKER_IDS = st.integers(1, 4).map(BrokerId)
+NAMES = st.sampled_from(["a", "a.b", "a_b", "orders"])
+CONFIGS = st.sampled_from([{}, {"unclean.leader.election.enable": "true"}])
+CONFIG = BrokerConfig(partitions_max=12)
+COUNTS = st.integers(-2, 5)
+STARTS = st.integers(0, 2**16)
+
+
+class ClusterMachine(RuleBasedStateMachine):
+    """Random wishes and deaths, each one applied as the store would hand it back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = ClusterImage()
+        self.entries: dict[str, Entry] = {}
+        self.ids_given = 0
+        self.ids_seen: dict[Uuid, str] = {}
+        self.seen: dict[tuple[Uuid, int], PartitionImage] = {}
+
+    def new_id(self) -> Uuid:
+        self.ids_given += 1
+        return Uuid(self.ids_given.to_bytes(16, "big"))
+
+    def attempt(self, decide: Callable[[ClusterImage], Decision[Any]]) -> None:
+        """A refusal is as good as a decision, but it is always one the protocol knows."""
+        with contextlib.suppress(ApiError):
+            self.write(decide(self.image).changes)
+
+    def write(self, changes: tuple[Change, ...]) -> None:
+        if not changes:
+            return
+        revision = Revision(self.image.revision + 1)
+        told = []
+        for write in _writes(changes, {}):
+            value = write.value if isinstance(write, Put) else None
+            told.append(KeyChange(write.key, value))
+            if value is None:
+                self.entries.pop(write.key, None)
+            else:
+                self.entries[write.key] = Entry(write.key, value, revision)
+        batch = ChangeBatch(revision, tuple(told))
+        self.image = self.image.apply(read_changes(batch), revision)
+
+    @rule(
+        name=NAMES,
+        count=st.integers(-2, 5),
+        factor=st.integers(-2, 5),
+        start=STARTS,
+        config=CONFIGS,
+    )
+    def create(
+        self, name: str, count: int, factor: int, start: int, config: dict[str, str | None]
+    ) -> None:
+        wanted = NewTopic(
+            name=name, partition_count=count, replication_factor=factor, config=config
+        )
+        self.attempt(
+            lambda image: controller.create_topic(
+                image, wanted, CONFIG, new_id=self.new_id, start=start
+            )
+        )
+
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
+        self.attempt(lambda image: controller.delete_topic(image, name, CONFIG))
+
+    @rule(name=NAMES, total=st.integers(0, 8), start=STARTS)
+    def grow(self, name: str, total: int, start: int) -> None:
+        self.attempt(
+            lambda image: controller.add_partitions(image, name, total, CONFIG, start=start)
+        )
+
+    @rule(name=NAMES, config=CONFIGS)
+    def configure(self, name: str, config: dict[str, str | None]) -> None:
+        self.attempt(lambda image: controller.replace_topic_config(image, name, config, CONFIG))
+
+    @rule(broker=BROKER_IDS)
+    def start(self, broker: BrokerId) -> None:
+        started = BrokerImage(broker, Endpoint("localhost", 9092))
+        self.attempt(lambda image: controller.register_broker(image, started, CONFIG))
+
+    @rule(broker=BROKER_IDS)
+    def leave(self, broker: BrokerId) -> None:
+        self.attempt(lambda image: controller.broker_gone(image, broker, CONFIG))
+
+    @rule(brokers=st.sets(BROKER_IDS))
+    def die_together(self, brokers: set[BrokerId]) -> None:
+        known = sorted(brokers & self.image.brokers.keys())
+        self.write(tuple(Change(broker_key(broker), None) for broker in known))
+        self.attempt(lambda image: controller.settle_leaders(image, CONFIG))
+
+    @rule(name=NAMES, index=st.integers(0, 3), isr=st.lists(BROKER_IDS, max_size=4, unique=True))
+    def alter_isr(self, name: str, index: int, isr: list[BrokerId]) -> None:
+        tp = TopicPartition(name, index)
+        partition = self.image.partition(tp)
+        if partition is None or partition.leader is None:
+            return
+        leader = partition.leader
+        self.attempt(
+            lambda image: controller.alter_isr(
+                image,
+                tp,
+                isr,
+                leader=leader,
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch,
+            )
+        )
+
+    @invariant()
+    def a_leader_is_alive_and_in_sync(self) -> None:
+        for topic in self.image.topics.values():
+            for partition in topic.partitions:
+                if partition.leader is not None:
+                    assert partition.leader in partition.isr
+                    assert set(partition.isr) <= self.image.brokers.keys()
+
+    @invariant()
+    def in_sync_are_some_of_the_replicas_and_never_none(self) -> None:
+        for topic in self.image.topics.values():
+            for partition in topic.partitions:
+                assert partition.isr
+                assert set(partition.isr) <= set(partition.replicas)
+                assert len(set(partition.replicas)) == len(partition.replicas)
+                assert len(set(partition.isr)) == len(partition.isr)
+
+    @invariant()
+    def a_partition_without_a_leader_has_nobody_alive_who_could_lead(self) -> None:
+        for topic in self.image.topics.values():
+            for partition in topic.partitions:
+                if partition.leader is None:
+                    may = partition.replicas if topic.config else partition.isr
+                    assert not set(may) & self.image.brokers.keys()
+
+    @invariant()
+    def an_id_is_given_to_one_topic_ever(self) -> None:
+        for topic in self.image.topics.values():
+            assert self.ids_seen.setdefault(topic.id, topic.name) == topic.name
+            assert self.image.topic_names[topic.id] == topic.name
+        assert len(self.image.topic_names) == len(self.image.topics)
+
+    @invariant()
+    def epochs_never_go_back_and_grow_with_every_change(self) -> None:
+        for topic in self.image.topics.values():
+            for index, new in enumerate(topic.partitions):
+                old = self.seen.setdefault((topic.id, index), new)
+                assert new.leader_epoch >= old.leader_epoch
+                assert new.partition_epoch >= old.partition_epoch
+                if new.leader != old.leader:
+                    assert new.leader_epoch > old.leader_epoch
+                if replace(new, partition_epoch=0) != replace(old, partition_epoch=0):
+                    assert new.partition_epoch > old.partition_epoch
+                self.seen[topic.id, index] = new
+
+    @invariant()
+    def the_limit_is_kept_and_names_do_not_collide(self) -> None:
+        assert self.image.partition_count <= CONFIG.partitions_max
+        folded = Counter(name.replace(".", "_") for name in self.image.topics)
+        assert set(folded.values()) <= {1}
+
+    @invariant()
+    def whoever_reads_the_store_anew_sees_the_same(self) -> None:
+        entries = tuple(self.entries[key] for key in sorted(self.entries))
+        assert read_image(Snapshot(self.image.revision, entries)) == self.image
+
+
+TestCluster = ClusterMachine.TestCase
+TestCluster.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@given(
+    racks=st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=8),
+    partitions=st.integers(1, 40),
+    start=STARTS,
+    data=st.data(),
+)
+def test_replicas_are_spread(
+    racks: list[str | None], partitions: int, start: int, data: st.DataObject
+) -> None:
+    brokers = [
+        BrokerImage(BrokerId(number), Endpoint("localhost", 1), rack)
+        for number, rack in enumerate(racks)
+    ]
+    factor = data.draw(st.integers(1, len(brokers)))
+    placed = place(brokers, range(partitions), factor, start=start)
+    leaders = Counter(replicas[0] for replicas in placed)
+    loads = [leaders[broker.id] for broker in brokers]
+    assert max(loads) - min(loads) <= 1
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert len({racks[broker] for broker in replicas}) == min(factor, len(set(racks)))
+
+
+@given(brokers=st.integers(1, 8), rounds=st.integers(1, 4), start=STARTS, data=st.data())
+def test_without_racks_every_broker_holds_equally_many_replicas_after_whole_rounds(
+    brokers: int, rounds: int, start: int, data: st.DataObject
+) -> None:
+    factor = data.draw(st.integers(1, brokers))
+    images = [BrokerImage(BrokerId(number), Endpoint("localhost", 1)) for number in range(brokers)]
+    placed = place(images, range(brokers * rounds), factor, start=start)
+    held = Counter(broker for replicas in placed for broker in replicas)
+    assert set(held.values()) == {rounds * factor}
