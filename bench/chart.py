@@ -29,12 +29,12 @@ def draw(results: Results, target: Path) -> None:
 
     mpl.use("svg")
     mpl.rcParams.update({"svg.hashsalt": "ottla", "svg.fonttype": "none", "font.size": 8})
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
     metrics = {metric.name: metric for metric in METRICS}
     panels = [(metrics[name], title) for name, title in PANELS if name in results.samples]
     rows = -(-len(panels) // COLUMNS)
-    figure, axes = pyplot.subplots(rows, COLUMNS, figsize=(11, 1.9 * rows + 0.4), squeeze=False)
+    figure, axes = plt.subplots(rows, COLUMNS, figsize=(11, 1.9 * rows + 0.4), squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, (metric, title) in zip(axes.flat, panels, strict=False):
@@ -42,7 +42,7 @@ def draw(results: Results, target: Path) -> None:
     figure.suptitle(_caption(results), fontsize=8, y=0.995)
     figure.tight_layout()
     figure.savefig(target, metadata={"Date": None})
-    pyplot.close(figure)
+    plt.close(figure)
 
 
 def _draw_panel(axis: Any, results: Results, metric: Metric, title: str) -> None:

@@ -11,7 +11,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -23,7 +23,12 @@ WARM_UP_NS = 1_000_000_000
 
 def main() -> None:
     mode, *arguments = sys.argv[1:]
-    commands = {"produce": produce, "consume": consume, "latency": latency, "flood": flood}
+    commands: dict[str, Callable[..., Any]] = {
+        "produce": produce,
+        "consume": consume,
+        "latency": latency,
+        "flood": flood,
+    }
     if mode not in commands:
         sys.exit(f"{mode} needs the C load generator")
     print(json.dumps(commands[mode](*arguments)))
@@ -90,14 +95,13 @@ def flood(protocol: str, limit_s: str, count: str, window: str, unit: str, check
     wires = dict(_read_wires(sys.stdin.buffer))
     poller = selectors.DefaultSelector()
     begun_s = time.monotonic()
-    for connection, request in wires.items():
-        poller.register(connection, selectors.EVENT_READ)
-        connection.sendall(request)
+    for wire, request in wires.items():
+        poller.register(wire, selectors.EVENT_READ, wire)
+        wire.sendall(request)
     answered, in_flight, stop_s = 0, len(wires), begun_s + float(limit_s)
     while in_flight and time.monotonic() < stop_s + GRACE_S:
         for key, _ in poller.select(timeout=0.1):
-            connection = key.fileobj
-            assert isinstance(connection, socket.socket)
+            connection: socket.socket = key.data
             _check_answer(connection, int(check_at))
             answered += 1
             if time.monotonic() < stop_s and answered < int(count):
@@ -148,8 +152,9 @@ def _receive(
 ) -> None:
     while len(arrivals) < count and time.monotonic_ns() < deadline_ns:
         for message in consumer.consume(1, timeout=0.1):
-            due_ns = struct.unpack_from("=q", message.value())[0] if message.error() is None else 0
-            if due_ns:
+            payload = message.value() or bytes(8)
+            due_ns = struct.unpack_from("=q", payload)[0]
+            if message.error() is None and due_ns:
                 arrivals.append((due_ns, time.monotonic_ns()))
     consumer.close()
 

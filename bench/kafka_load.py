@@ -6,9 +6,11 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from bench.load import (
+    Command,
     Generators,
     Job,
     Latency,
@@ -90,7 +92,7 @@ class KafkaLoad:
 
     def consume(self, topic: str, job: Job) -> Throughput:
         settings = TUNED_CONSUMER if job.tuned else ()
-        command = (
+        command: Command = (
             *self.generators.rdkafka,
             *("consume", self.address, topic, job.count, job.seconds),
             *settings,
@@ -98,7 +100,7 @@ class KafkaLoad:
         return throughput(run_generator(command, seconds=job.seconds))
 
     def latency(self, topic: str, rate: int, job: Job) -> Latency:
-        command = (
+        command: Command = (
             *self.generators.rdkafka,
             *("latency", self.address, topic, job.size_bytes, rate, job.seconds),
             *NO_DELAY_PRODUCER,
@@ -108,7 +110,7 @@ class KafkaLoad:
     def request(self, topic: str, connections: int, job: Job) -> Throughput:
         unit = one_record_request(topic, bytes(job.size_bytes), acks=1)
         wires = [Wire(self.connect(), unit) for _ in range(connections)]
-        command = (
+        command: Command = (
             *self.generators.wire,
             *("flood", "kafka", job.seconds, job.count, 1, 1, error_code_at(topic)),
         )
@@ -147,7 +149,7 @@ class KafkaLoad:
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.address, "log_level": 3})
 
-    def _produce_command(self, topic: str, job: Job) -> tuple[str | int | float, ...]:
+    def _produce_command(self, topic: str, job: Job) -> Command:
         settings = TUNED_PRODUCER if job.tuned else ()
         return (
             *self.generators.rdkafka,

@@ -17,6 +17,8 @@ NATIVE_SOURCES: Final = Path(__file__).parent / "native"
 GRACE_S: Final = 60.0
 UNLIMITED: Final = 1 << 40
 
+Command = tuple[str | int | float, ...]
+
 
 class LoadFailed(Exception):
     """A measurement that could not be taken; the message says why."""
@@ -156,7 +158,7 @@ def _wheel_librdkafka() -> Path | None:
 
 
 def run_generator(
-    command: Sequence[str | int | float], *, seconds: float, wires: Sequence[Wire] = ()
+    command: Command, *, seconds: float, wires: Sequence[Wire] = ()
 ) -> dict[str, float]:
     """Run a load program to its end and read its result."""
     try:
@@ -190,9 +192,7 @@ def latency(result: dict[str, float]) -> Latency:
 
 
 @contextmanager
-def running_generator(
-    command: Sequence[str | int | float], *, wires: Sequence[Wire] = ()
-) -> Iterator[None]:
+def running_generator(command: Command, *, wires: Sequence[Wire] = ()) -> Iterator[None]:
     """A load program in the background; it must still be running when the block ends."""
     process = subprocess.Popen(
         [str(word) for word in command],

@@ -1,6 +1,7 @@
 """What is measured: metrics, rows that measure them, and how much effort a run makes."""
 
 import itertools
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from bench.load import Load
 from bench.servers import Running, Server
 
 GB = 1e9
+SCRATCH = Path(".cache/bench")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +87,24 @@ class FreshRow:
     name: str
     metrics: tuple[Metric, ...]
     measure: Callable[[Server, Effort, Path], Samples]
+    rounds_max: int
 
 
 Row = SharedRow | FreshRow
+
+SCRATCH_CHUNK = bytes(1 << 20)
+
+
+def touch_pages(size_bytes: int) -> None:
+    """Write and remove a file, so that the next writer finds memory that has been used before.
+
+    In a virtual machine the first touch of a page can cost several times the copy into it. Who
+    pays for that would otherwise be luck.
+    """
+    with tempfile.TemporaryFile(dir=SCRATCH, buffering=0) as scratch:
+        for _ in range(size_bytes // len(SCRATCH_CHUNK)):
+            scratch.write(SCRATCH_CHUNK)
+
 
 _topic_numbers = itertools.count(1)
 

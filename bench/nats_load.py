@@ -1,4 +1,4 @@
-"""Load for NATS JetStream over its text protocol, written out so that no client library limits it."""
+"""Load for NATS JetStream over its text protocol; no client library stands in between."""
 
 import json
 import socket
@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from bench.load import (
+    Command,
     Generators,
     Job,
     Latency,
@@ -63,7 +64,7 @@ class NatsLoad:
 
     def consume(self, topic: str, job: Job) -> Throughput:
         with self._puller(topic) as wire:
-            command = (*self.generators.wire, "drain", "nats", job.seconds, job.count)
+            command: Command = (*self.generators.wire, "drain", "nats", job.seconds, job.count)
             return throughput(run_generator(command, seconds=job.seconds, wires=[wire]))
 
     def latency(self, topic: str, rate: int, job: Job) -> Latency:
@@ -72,7 +73,7 @@ class NatsLoad:
             self._puller(topic) as puller,
         ):
             stamp_at = len(publisher.unit) - job.size_bytes - 2
-            command = (*self.generators.wire, "pace", "nats", job.seconds, rate, stamp_at)
+            command: Command = (*self.generators.wire, "pace", "nats", job.seconds, rate, stamp_at)
             return latency(run_generator(command, seconds=job.seconds, wires=[publisher, puller]))
 
     def request(self, topic: str, connections: int, job: Job) -> Throughput:
@@ -100,7 +101,7 @@ class NatsLoad:
             time.sleep(RETRY_S)
         raise LoadFailed("no message was acknowledged in time")
 
-    def _flood_command(self, job: Job, window: int) -> tuple[str | int | float, ...]:
+    def _flood_command(self, job: Job, window: int) -> Command:
         return (*self.generators.wire, "flood", "nats", job.seconds, job.count, window, 1, -1)
 
     @contextmanager

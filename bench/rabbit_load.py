@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from bench.load import (
+    Command,
     Generators,
     Job,
     Latency,
@@ -82,7 +83,7 @@ class RabbitLoad:
 
     def consume(self, topic: str, job: Job) -> Throughput:
         with self._subscriber(topic) as wire:
-            command = (*self.generators.wire, "drain", "rabbit", job.seconds, job.count)
+            command: Command = (*self.generators.wire, "drain", "rabbit", job.seconds, job.count)
             return throughput(run_generator(command, seconds=job.seconds, wires=[wire]))
 
     def latency(self, topic: str, rate: int, job: Job) -> Latency:
@@ -91,7 +92,14 @@ class RabbitLoad:
             self._subscriber(topic) as subscriber,
         ):
             stamp_at = len(publisher.unit) - job.size_bytes
-            command = (*self.generators.wire, "pace", "rabbit", job.seconds, rate, stamp_at)
+            command: Command = (
+                *self.generators.wire,
+                "pace",
+                "rabbit",
+                job.seconds,
+                rate,
+                stamp_at,
+            )
             wires = [publisher, subscriber]
             return latency(run_generator(command, seconds=job.seconds, wires=wires))
 
@@ -120,9 +128,7 @@ class RabbitLoad:
                 time.sleep(RETRY_S)
         raise LoadFailed("no message was acknowledged in time")
 
-    def _flood_command(
-        self, job: Job, window: int, unit_messages: int
-    ) -> tuple[str | int | float, ...]:
+    def _flood_command(self, job: Job, window: int, unit_messages: int) -> Command:
         flood = ("flood", "rabbit", job.seconds, job.count, window, unit_messages, -1)
         return (*self.generators.wire, *flood)
 

@@ -34,8 +34,9 @@ class Run:
                     self._start(server, up)
             for number in range(1, self.results.rounds + 1):
                 for row in rows:
-                    for server in servers:
-                        self._measure_row(number, row, server)
+                    if isinstance(row, SharedRow) or number <= row.rounds_max:
+                        for server in servers:
+                            self._measure_row(number, row, server)
             self.say("stopping the servers")
 
     def say(self, text: str) -> None:

@@ -45,4 +45,4 @@ def _per_connection_bytes(instance: Running, effort: Effort) -> float:
         return (instance.rss_bytes() - before_bytes) / effort.idle_connections
 
 
-ROW = FreshRow("memory", (IDLE, CONNECTION, LOADED), measure)
+ROW = FreshRow("memory", (IDLE, CONNECTION, LOADED), measure, rounds_max=3)

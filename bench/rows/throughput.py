@@ -1,7 +1,7 @@
 """Produce and consume throughput of one client, and the server's CPU seconds per gigabyte."""
 
 from bench.load import Job
-from bench.measures import GB, Effort, Metric, Samples, SharedRow, new_topic
+from bench.measures import GB, Effort, Metric, Samples, SharedRow, new_topic, touch_pages
 from bench.servers import Running
 
 SIZES = {100: "100 B", 1000: "1 KB"}
@@ -48,6 +48,7 @@ def measure(running: Running, effort: Effort) -> Samples:
 def _measure_case(running: Running, effort: Effort, size_bytes: int, tuned: bool) -> Samples:
     count = effort.small_messages if size_bytes == 100 else effort.large_messages
     job = Job(size_bytes=size_bytes, count=count, seconds=effort.produce_s, tuned=tuned)
+    touch_pages(count * size_bytes)
     with new_topic(running.load) as topic:
         before_s = running.cpu_s()
         produced = running.load.produce(topic, job)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.processes import Ottla, RunningBroker, run_ottla, start_broker
+from cli.processes import Ottla, RunningBroker, call_ottla, start_broker
 
 
 @pytest.fixture(scope="session")
@@ -18,4 +18,4 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 @pytest.fixture
 def ottla(broker: RunningBroker) -> Ottla:
     """Runs a command against the broker."""
-    return lambda *arguments, **more: run_ottla(*arguments, broker=broker.address, **more)
+    return lambda *arguments, **more: call_ottla(*arguments, broker=broker.address, **more)

@@ -45,7 +45,7 @@ def test_every_codec_is_read_back(ottla: Ottla, codec: str) -> None:
 
 
 def test_json_goes_round(ottla: Ottla) -> None:
-    records = [
+    records: list[dict[str, object]] = [
         {"key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}], "timestamp": 1000},
         {"key": None, "value": None, "timestamp": 2000},
         {"key_base64": "/w==", "value_base64": "AP8=", "timestamp": 3000},

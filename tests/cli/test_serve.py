@@ -6,15 +6,15 @@ import subprocess
 import time
 from pathlib import Path
 
-from cli.processes import COMMAND, PATIENCE_S, RunningBroker, run_ottla, start_broker
+from cli.processes import COMMAND, PATIENCE_S, RunningBroker, call_ottla, run_ottla, start_broker
 
 
 def test_a_broker_keeps_what_it_was_given(tmp_path: Path) -> None:
     first = start_broker(tmp_path / "data")
-    run_ottla("produce", "kept", broker=first.address, stdin="one\ntwo\n")
+    call_ottla("produce", "kept", broker=first.address, stdin="one\ntwo\n")
     assert first.stop() == 0
     second = start_broker(tmp_path / "data")
-    assert run_ottla("consume", "kept", broker=second.address).stdout == "one\ntwo\n"
+    assert call_ottla("consume", "kept", broker=second.address).stdout == "one\ntwo\n"
     assert second.stop() == 0
 
 
@@ -30,11 +30,11 @@ def test_settings_reach_the_broker(tmp_path: Path) -> None:
     config = tmp_path / "ottla.toml"
     config.write_text('"num.partitions" = 3\n"auto.create.topics.enable" = false\n')
     broker = start_broker(tmp_path / "data", "--config", str(config), "--set", "num.partitions=2")
-    unknown = run_ottla("produce", "unmade", broker=broker.address, stdin="x\n")
+    unknown = call_ottla("produce", "unmade", broker=broker.address, stdin="x\n")
     assert unknown.returncode == 1
     assert unknown.stderr == "ottla: topic unmade: it does not exist\n"
-    run_ottla("topic", "create", "made", broker=broker.address)
-    listed = run_ottla("topic", "list", broker=broker.address).stdout
+    call_ottla("topic", "create", "made", broker=broker.address)
+    listed = call_ottla("topic", "list", broker=broker.address).stdout
     assert ["made", "2", "1"] in [row.split() for row in listed.splitlines()]
     broker.stop()
 
@@ -82,7 +82,7 @@ def test_a_broker_that_is_not_there_is_one_line_that_says_what_to_do() -> None:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     for command in (["topic", "list"], ["consume", "t"], ["produce", "t"]):
-        done = run_ottla(*command, "--broker", address)
+        done = call_ottla(*command, "--broker", address)
         assert done.returncode == 1
         assert done.stderr.startswith(f"ottla: no broker can be reached ({address}: connection")
         assert "`ottla serve` starts one, --broker names another" in done.stderr

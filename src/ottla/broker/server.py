@@ -17,6 +17,7 @@ log = logging.getLogger("ottla.broker")
 _SHARED_BUFFER_BYTES: Final = 256 * 1024
 _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
+_DRAIN_LOOK_S: Final = 0.01
 _VIOLATORS_MAX: Final = 1000
 
 
@@ -93,12 +94,15 @@ class Server:
         if self._listener is not None:
             self._listener.close()
         deadline_s = self.loop.time() + _DRAIN_S
-        while any(not c.is_idle for c in self.connections) and self.loop.time() < deadline_s:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110  # once in a broker's life
+        while self.loop.time() < deadline_s and not self._is_drained():  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_LOOK_S)
         for connection in list(self.connections):
             connection.close()
         if self._listener is not None:
             await self._listener.wait_closed()
+
+    def _is_drained(self) -> bool:
+        return all(connection.is_idle for connection in self.connections)
 
     # Connections come and go
 

@@ -91,6 +91,8 @@ class LeaderPartition:
         appended = log.append_as_leader(batch, self.leader_epoch, now_ms)
         if log.config.durability is Durability.FSYNC:
             self._flusher.request(log)
+        elif len(self.isr) == 1:
+            self._commit(log.end_offset)
         else:
             self._note_progress()
         return appended
@@ -159,16 +161,20 @@ class LeaderPartition:
             self.high_watermark, self.isr, self._ends(), isr_min=self._isr_min()
         )
         if reached > self.high_watermark:
-            self.high_watermark = reached
-            self._committed.advance(reached)
-            if self._readers and not self._is_waking:
-                self._is_waking = True
-                self._soon(self._wake_readers)
+            self._commit(reached)
         self._durable.advance(
             self.log.durable_offset
             if self.log.config.durability is Durability.FSYNC
             else self.log.end_offset
         )
+
+    def _commit(self, reached: Offset) -> None:
+        self.high_watermark = reached
+        if self._committed:
+            self._committed.advance(reached)
+        if self._readers and not self._is_waking:
+            self._is_waking = True
+            self._soon(self._wake_readers)
 
     def _ends(self) -> Mapping[BrokerId, Offset]:
         """How far each in-sync replica has got; the leader counts what its topic promises."""

@@ -10,8 +10,15 @@ from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage, PartitionImage, TopicImage
 from ottla.cluster.store import Revision
 from ottla.config import TopicConfig
-from ottla.errors import ApiError, NotLeader, StorageFailed, UnknownTopicOrPartition
+from ottla.errors import (
+    ApiError,
+    NotLeader,
+    StorageFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from ottla.model import NO_UUID, BrokerId, TopicPartition
+from ottla.protocol.hot import TopicKey
 from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.storage.log_dir import LogDir
 
@@ -94,6 +101,18 @@ class Replicas:
         partition = self.leaders.get(tp)
         if partition is None:
             raise self.absence(tp.topic, tp.partition)
+        return partition
+
+    def locate(self, key: TopicKey, index: int) -> LeaderPartition:
+        """The same for clients that name the topic or, in newer versions, give its id."""
+        if isinstance(key, bytes):
+            name = self.topic_names.get(key)
+            if name is None:
+                raise UnknownTopicId("no topic has this id")
+            key = name
+        partition = self.leaders.get((key, index))
+        if partition is None:
+            raise self.absence(key, index)
         return partition
 
     def absence(self, topic: str, index: int) -> ApiError:

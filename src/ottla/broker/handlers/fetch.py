@@ -12,7 +12,7 @@ from typing import Final
 from ottla.broker.answers import Answer, Part, Pending
 from ottla.broker.fetch_sessions import FULL_FETCH_EPOCH, FetchSession, FetchSessions
 from ottla.broker.settings import Settings
-from ottla.errors import ApiError, ClusterAuthorizationFailed, UnknownTopicId
+from ottla.errors import ApiError, ClusterAuthorizationFailed
 from ottla.model import LeaderEpoch, Offset
 from ottla.protocol.hot import (
     FETCH_TOPIC_IDS,
@@ -40,9 +40,9 @@ class Fetch:
     def __init__(
         self, replicas: Replicas, settings: Settings, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self._replicas = replicas
         self._settings = settings
         self._loop = loop
+        self.locate = replicas.locate
         self.sessions = FetchSessions(settings.broker.fetch_sessions_max)
         self.bytes_count = 0
 
@@ -68,7 +68,7 @@ class Fetch:
             results = []
             for want in partitions:
                 try:
-                    partition = self.find(key, want.partition)
+                    partition = self.locate(key, want.partition)
                     result = _read_partition(
                         partition, want, request, left_bytes, at_least_one=not total_bytes
                     )
@@ -82,17 +82,6 @@ class Fetch:
                 results.append(result)
             fetched.append((key, results))
         return fetched, total_bytes, has_error
-
-    def find(self, key: TopicKey, index: int) -> LeaderPartition:
-        if isinstance(key, bytes):
-            name = self._replicas.topic_names.get(key)
-            if name is None:
-                raise UnknownTopicId("no topic has this id")
-            key = name
-        partition = self._replicas.leaders.get((key, index))
-        if partition is None:
-            raise self._replicas.absence(key, index)
-        return partition
 
 
 class _OneFetch:
@@ -157,7 +146,7 @@ class _OneFetch:
         self._pending.on_abandon(self._stop)
         for key, wants in self._wanted:
             for want in wants:
-                partition = self._handler.find(key, want.partition)
+                partition = self._handler.locate(key, want.partition)
                 partition.add_reader(self._wake)
                 self._partitions.append(partition)
         self._timer = loop.call_later(wait_s, self._time_out)

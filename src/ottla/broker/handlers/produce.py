@@ -22,7 +22,6 @@ from ottla.errors import (
     InvalidTxnState,
     ProtocolViolation,
     RequestTimedOut,
-    UnknownTopicId,
     UnsupportedCompression,
 )
 from ottla.model import Offset, TimestampMs
@@ -68,7 +67,7 @@ class Produce:
             produced.append((key, results))
             for index, batch in batches:
                 try:
-                    partition = self._find(key, index)
+                    partition = self._replicas.locate(key, index)
                     result, end = self._append(partition, index, batch, request, version, now_ms)
                     if not partition.is_settled(end, acks):
                         unsettled.append((partition, end, len(produced) - 1, len(results)))
@@ -88,17 +87,6 @@ class Produce:
         now_s = self._monotonic_s()
         for waiting in [w for w in self._waiting if w.deadline_s <= now_s]:
             waiting.time_out()
-
-    def _find(self, key: TopicKey, index: int) -> LeaderPartition:
-        if isinstance(key, bytes):
-            name = self._replicas.topic_names.get(key)
-            if name is None:
-                raise UnknownTopicId("no topic has this id")
-            key = name
-        partition = self._replicas.leaders.get((key, index))
-        if partition is None:
-            raise self._replicas.absence(key, index)
-        return partition
 
     def _append(
         self,

@@ -1,0 +1,210 @@
+"""Files in memory that behave like a disk on a bad day.
+
+What was not synced is forgotten when the power is cut, or torn at any byte; names are forgotten
+too until their directory is synced; and operations fail on request.
+"""
+
+import errno
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from ottla.errors import UsageRefused
+from ottla.storage.files import Buffer, Entry
+
+
+@dataclass(eq=False)
+class _Inode:
+    content: bytearray = field(default_factory=bytearray)
+    synced: bytes = b""
+
+
+@dataclass
+class _Fault:
+    operation: str
+    number: int
+    after_bytes: int
+    suffix: str
+
+
+class MemoryFile:
+    def __init__(self, files: "MemoryFiles", path: Path, inode: _Inode) -> None:
+        self._files = files
+        self._path = path
+        self._inode = inode
+
+    def append(self, data: Buffer) -> None:
+        fault = self._files.take_fault("append", self._path)
+        if fault is not None:
+            self._inode.content += bytes(data)[: fault.after_bytes]
+            raise OSError(fault.number, os.strerror(fault.number))
+        self._files.counts["append"] += 1
+        self._inode.content += data
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        self._files.fail_if_asked("read", self._path)
+        return bytes(self._inode.content[position : position + size_bytes])
+
+    def truncate(self, size_bytes: int) -> None:
+        self._files.fail_if_asked("truncate", self._path)
+        del self._inode.content[size_bytes:]
+
+    def sync(self) -> None:
+        self._files.fail_if_asked("sync", self._path)
+        self._files.counts["sync"] += 1
+        self._inode.synced = bytes(self._inode.content)
+
+    def size_bytes(self) -> int:
+        return len(self._inode.content)
+
+    def fileno(self) -> int:
+        return -1
+
+
+class MemoryFiles:
+    """One disk. `cut_power` gives the disk as the next start finds it."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._names: dict[Path, _Inode] = {}
+        self._synced_names: dict[Path, _Inode] = {}
+        self._dirs: set[Path] = set()
+        self._locked: set[Path] = set()
+        self._faults: list[_Fault] = []
+
+    # Trouble
+
+    def fail_next(
+        self, operation: str, number: int = errno.EIO, *, after_bytes: int = 0, suffix: str = ""
+    ) -> None:
+        """Let the next `operation`, on a name that ends in `suffix`, fail with this errno."""
+        self._faults.append(_Fault(operation, number, after_bytes, suffix))
+
+    def take_fault(self, operation: str, path: Path) -> _Fault | None:
+        for fault in self._faults:
+            if fault.operation == operation and path.name.endswith(fault.suffix):
+                self._faults.remove(fault)
+                return fault
+        return None
+
+    def fail_if_asked(self, operation: str, path: Path) -> None:
+        fault = self.take_fault(operation, path)
+        if fault is not None:
+            raise OSError(fault.number, os.strerror(fault.number))
+
+    def cut_power(self, rng: Random) -> "MemoryFiles":
+        """The disk after a power cut: of what was not synced, some bytes and names survive."""
+        after = MemoryFiles()
+        after._dirs = set(self._dirs)
+        names = dict(self._synced_names)
+        for path, inode in self._names.items():
+            if path not in names and rng.random() < 0.5:
+                names[path] = inode
+        for path, inode in names.items():
+            content = bytearray(_survives(inode, rng))
+            after._names[path] = _Inode(content, bytes(content))
+        after._synced_names = dict(after._names)
+        return after
+
+    def kill(self) -> "MemoryFiles":
+        """The same disk after only the process died: everything written is there, unsynced."""
+        after = MemoryFiles()
+        after._dirs = set(self._dirs)
+        after._names = dict(self._names)
+        after._synced_names = dict(self._synced_names)
+        return after
+
+    # What Files asks
+
+    def open(self, path: Path) -> MemoryFile:
+        self.fail_if_asked("open", path)
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return MemoryFile(self, path, self._names[path])
+
+    def create(self, path: Path) -> MemoryFile:
+        self.fail_if_asked("create", path)
+        assert path.parent in self._dirs, path
+        if path in self._names:
+            self._names[path].content.clear()
+        else:
+            self._names[path] = _Inode()
+        return MemoryFile(self, path, self._names[path])
+
+    def read_whole(self, path: Path) -> bytes:
+        file = self.open(path)
+        return file.read(0, file.size_bytes())
+
+    def list(self, directory: Path) -> list[Entry]:
+        self.fail_if_asked("list", directory)
+        found = [
+            Entry(path.name, False, len(inode.content))
+            for path, inode in self._names.items()
+            if path.parent == directory
+        ]
+        found += [Entry(path.name, True, 0) for path in self._dirs if path.parent == directory]
+        return sorted(found)
+
+    def make_dir(self, path: Path) -> None:
+        self._dirs.update([path, *path.parents])
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.fail_if_asked("rename", old)
+        if old in self._dirs:
+            self._rename_dir(old, new)
+        else:
+            self._names[new] = self._names.pop(old)
+
+    def _rename_dir(self, old: Path, new: Path) -> None:
+        self._dirs.remove(old)
+        self._dirs.add(new)
+        for names in (self._names, self._synced_names):
+            for path in [path for path in names if path.parent == old]:
+                names[new / path.name] = names.pop(path)
+
+    def unlink(self, path: Path) -> None:
+        self.fail_if_asked("unlink", path)
+        self._names.pop(path, None)
+
+    def remove_dir(self, path: Path) -> None:
+        assert not self.list(path), path
+        self._dirs.remove(path)
+
+    def sync_dir(self, path: Path) -> None:
+        self.fail_if_asked("sync_dir", path)
+        self.counts["sync_dir"] += 1
+        for name in [name for name in self._synced_names if name.parent == path]:
+            del self._synced_names[name]
+        for name, inode in self._names.items():
+            if name.parent == path:
+                self._synced_names[name] = inode
+
+    def lock(self, path: Path) -> object:
+        if path in self._locked:
+            raise UsageRefused(f"{path.parent} is in use by another broker")
+        return _Lock(self._locked, path)
+
+
+class _Lock:
+    def __init__(self, locked: set[Path], path: Path) -> None:
+        self._locked = locked
+        self._path = path
+        locked.add(path)
+
+    def __del__(self) -> None:
+        self._locked.discard(self._path)
+
+
+def _survives(inode: _Inode, rng: Random) -> bytes:
+    """Everything synced, and any first part of what was appended since; perhaps torn within."""
+    synced, content = inode.synced, bytes(inode.content)
+    if not content.startswith(synced):  # rewritten or cut since: either state may be on disk
+        return rng.choice([synced, content])
+    kept = rng.randint(len(synced), len(content))
+    torn = bytearray(content[:kept])
+    if kept > len(synced) and rng.random() < 0.3:
+        at = rng.randrange(max(len(synced), kept - 20), kept)
+        torn[at:] = bytes(kept - at)  # a block that was allocated but never written
+    return bytes(torn)
