@@ -194,7 +194,7 @@ def test_a_reader_that_stops_early_is_no_error_to_talk_about(
 def test_an_unknown_topic_is_one_line(ottla: Ottla) -> None:
     read = ottla("consume", "never-made")
     assert (read.returncode, read.stdout) == (1, "")
-    assert read.stderr == "ottla: topic never-made: it does not exist\n"
+    assert read.stderr.startswith("ottla: topic never-made: it does not exist; `ottla topic list`")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ottla import __version__
 from ottla.cli.options import BROKER_HELP
 from ottla.cli.status import FAILED
 from ottla.cli.terminal import complain
-from ottla.client.errors import ClientError, Unreachable
+from ottla.client.errors import ClientError, NoSuchTopic, Unreachable
 from ottla.errors import UsageRefused
 
 _COMMANDS: Final = ("serve", "topic", "produce", "consume", "log", "config", "version")
@@ -56,6 +56,9 @@ def run(arguments: Sequence[str]) -> int:
         )
     except Unreachable as problem:
         complain(f"{problem}; is one running? `ottla serve` starts one, --broker names another")
+        return FAILED
+    except NoSuchTopic as problem:
+        complain(f"{problem}; `ottla topic list` shows what does, `ottla topic create` makes one")
         return FAILED
     except ClientError as problem:
         complain(str(problem))

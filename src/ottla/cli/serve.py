@@ -51,7 +51,14 @@ def run(arguments: Sequence[str]) -> int:
     except InvalidConfig as problem:
         raise UsageRefused(str(problem)) from None
     except OSError as problem:
-        raise UsageRefused(f"the broker cannot start: {problem}") from None
+        raise UsageRefused(f"the broker cannot start: {_explain(problem)}") from None
+
+
+def _explain(problem: OSError) -> str:
+    reason = (problem.strerror or str(problem)).lower()
+    if problem.filename is None:
+        return reason
+    return f"{problem.filename}: {reason}; choose another directory with --data DIR"
 
 
 def parse_options(arguments: Sequence[str]) -> ServeOptions:

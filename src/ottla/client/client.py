@@ -27,7 +27,7 @@ from ottla.protocol.messages.metadata import (
 _BEING_MADE: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE}
 )
-_CREATION_S: Final = 3.0  # how long a topic may be in the making
+_CREATION_S: Final = 1.5  # how long a topic may be in the making
 _PAUSE_MIN_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from ottla.errors import ProtocolViolation
-from ottla.protocol.codec import encode_into, read_tagged_fields
-from ottla.protocol.primitives import Buffer
+from ottla.protocol.codec import encode_into
+from ottla.protocol.primitives import Buffer, read_tagged_fields
 from ottla.protocol.schema import VERSION_MAX, parse_versions
 
 NEVER: Final = VERSION_MAX + 1  # the version from which SaslHandshake and OffsetDelete are flexible
@@ -130,23 +130,19 @@ class Api:
     """
 
     key: ApiKey
+    name: str  # Kafka's, for example InitProducerId
     versions: range
     flexible_from: int
     module: str
 
     @property
-    def name(self) -> str:
-        """Kafka's name, for example `InitProducerId`."""
-        return "".join(word.capitalize() for word in self.key.name.split("_"))
-
-    @property
     def request_class(self) -> type[Any]:
         """Imported when first asked for: a broker loads only the messages that it meets."""
-        return _message_class(self.module, f"{self.name}Request")
+        return _message_class(self.module, self.name + "Request")
 
     @property
     def response_class(self) -> type[Any]:
-        return _message_class(self.module, f"{self.name}Response")
+        return _message_class(self.module, self.name + "Response")
 
     def request_header_is_flexible(self, version: int) -> bool:
         """Whether tagged fields stand behind the client id (header version 2, else 1)."""
@@ -256,6 +252,11 @@ def _message_class(module: str, name: str) -> type[Any]:
     return found
 
 
+def _api(key: ApiKey, versions: str, flexible_from: int, module: str) -> Api:
+    name = "".join(word.capitalize() for word in key.name.split("_"))
+    return Api(key, name, parse_versions(versions), flexible_from, module)
+
+
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
 _REQUEST_HEADER: Final = struct.Struct(
@@ -265,72 +266,72 @@ _REQUEST_HEADER: Final = struct.Struct(
 APIS: Final[dict[int, Api]] = {
     api.key: api
     for api in (
-        Api(ApiKey.PRODUCE, parse_versions("3-13"), 9, "produce"),
-        Api(ApiKey.FETCH, parse_versions("4-18"), 12, "fetch"),
-        Api(ApiKey.LIST_OFFSETS, parse_versions("1-11"), 6, "offsets"),
-        Api(ApiKey.METADATA, parse_versions("0-13"), 9, "metadata"),
-        Api(ApiKey.OFFSET_COMMIT, parse_versions("2-10"), 8, "group_offsets"),
-        Api(ApiKey.OFFSET_FETCH, parse_versions("1-10"), 6, "group_offsets"),
-        Api(ApiKey.FIND_COORDINATOR, parse_versions("0-6"), 3, "coordination"),
-        Api(ApiKey.JOIN_GROUP, parse_versions("0-9"), 6, "classic_groups"),
-        Api(ApiKey.HEARTBEAT, parse_versions("0-4"), 4, "classic_groups"),
-        Api(ApiKey.LEAVE_GROUP, parse_versions("0-5"), 4, "classic_groups"),
-        Api(ApiKey.SYNC_GROUP, parse_versions("0-5"), 4, "classic_groups"),
-        Api(ApiKey.DESCRIBE_GROUPS, parse_versions("0-6"), 5, "classic_groups"),
-        Api(ApiKey.LIST_GROUPS, parse_versions("0-5"), 3, "classic_groups"),
-        Api(ApiKey.SASL_HANDSHAKE, parse_versions("0-1"), NEVER, "sasl"),
-        Api(ApiKey.API_VERSIONS, parse_versions("0-4"), 3, "api_versions"),
-        Api(ApiKey.CREATE_TOPICS, parse_versions("2-7"), 5, "topics"),
-        Api(ApiKey.DELETE_TOPICS, parse_versions("1-6"), 4, "topics"),
-        Api(ApiKey.DELETE_RECORDS, parse_versions("0-2"), 2, "topics"),
-        Api(ApiKey.INIT_PRODUCER_ID, parse_versions("0-5"), 2, "producers"),
-        Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, parse_versions("2-4"), 4, "offsets"),
-        Api(ApiKey.ADD_PARTITIONS_TO_TXN, parse_versions("0-5"), 3, "transactions"),
-        Api(ApiKey.ADD_OFFSETS_TO_TXN, parse_versions("0-4"), 3, "transactions"),
-        Api(ApiKey.END_TXN, parse_versions("0-5"), 3, "transactions"),
-        Api(ApiKey.WRITE_TXN_MARKERS, parse_versions("1-2"), 1, "transactions"),
-        Api(ApiKey.TXN_OFFSET_COMMIT, parse_versions("0-5"), 3, "transactions"),
-        Api(ApiKey.DESCRIBE_ACLS, parse_versions("1-3"), 2, "acls"),
-        Api(ApiKey.CREATE_ACLS, parse_versions("1-3"), 2, "acls"),
-        Api(ApiKey.DELETE_ACLS, parse_versions("1-3"), 2, "acls"),
-        Api(ApiKey.DESCRIBE_CONFIGS, parse_versions("1-4"), 4, "configs"),
-        Api(ApiKey.ALTER_CONFIGS, parse_versions("0-2"), 2, "configs"),
-        Api(ApiKey.ALTER_REPLICA_LOG_DIRS, parse_versions("1-2"), 2, "log_dirs"),
-        Api(ApiKey.DESCRIBE_LOG_DIRS, parse_versions("1-5"), 2, "log_dirs"),
-        Api(ApiKey.SASL_AUTHENTICATE, parse_versions("0-2"), 2, "sasl"),
-        Api(ApiKey.CREATE_PARTITIONS, parse_versions("0-3"), 2, "topics"),
-        Api(ApiKey.CREATE_DELEGATION_TOKEN, parse_versions("1-3"), 2, "delegation_tokens"),
-        Api(ApiKey.RENEW_DELEGATION_TOKEN, parse_versions("1-2"), 2, "delegation_tokens"),
-        Api(ApiKey.EXPIRE_DELEGATION_TOKEN, parse_versions("1-2"), 2, "delegation_tokens"),
-        Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, parse_versions("1-3"), 2, "delegation_tokens"),
-        Api(ApiKey.DELETE_GROUPS, parse_versions("0-2"), 2, "classic_groups"),
-        Api(ApiKey.ELECT_LEADERS, parse_versions("0-2"), 2, "placement"),
-        Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, parse_versions("0-1"), 1, "configs"),
-        Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, parse_versions("0-1"), 0, "placement"),
-        Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, parse_versions("0"), 0, "placement"),
-        Api(ApiKey.OFFSET_DELETE, parse_versions("0"), NEVER, "group_offsets"),
-        Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, parse_versions("0-1"), 1, "quotas"),
-        Api(ApiKey.ALTER_CLIENT_QUOTAS, parse_versions("0-1"), 1, "quotas"),
-        Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, parse_versions("0"), 0, "sasl"),
-        Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, parse_versions("0"), 0, "sasl"),
-        Api(ApiKey.DESCRIBE_QUORUM, parse_versions("0-2"), 0, "quorum"),
-        Api(ApiKey.UPDATE_FEATURES, parse_versions("0-2"), 0, "cluster"),
-        Api(ApiKey.DESCRIBE_CLUSTER, parse_versions("0-2"), 0, "cluster"),
-        Api(ApiKey.DESCRIBE_PRODUCERS, parse_versions("0"), 0, "producers"),
-        Api(ApiKey.UNREGISTER_BROKER, parse_versions("0"), 0, "cluster"),
-        Api(ApiKey.DESCRIBE_TRANSACTIONS, parse_versions("0"), 0, "transactions"),
-        Api(ApiKey.LIST_TRANSACTIONS, parse_versions("0-2"), 0, "transactions"),
-        Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, parse_versions("0-1"), 0, "consumer_groups"),
-        Api(ApiKey.CONSUMER_GROUP_DESCRIBE, parse_versions("0-1"), 0, "consumer_groups"),
-        Api(ApiKey.LIST_CONFIG_RESOURCES, parse_versions("0-1"), 0, "configs"),
-        Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, parse_versions("0"), 0, "metadata"),
-        Api(ApiKey.SHARE_GROUP_HEARTBEAT, parse_versions("1"), 0, "share_groups"),
-        Api(ApiKey.SHARE_GROUP_DESCRIBE, parse_versions("1"), 0, "share_groups"),
-        Api(ApiKey.SHARE_FETCH, parse_versions("1-2"), 0, "share_groups"),
-        Api(ApiKey.SHARE_ACKNOWLEDGE, parse_versions("1-2"), 0, "share_groups"),
-        Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, parse_versions("0-1"), 0, "share_group_offsets"),
-        Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, parse_versions("0"), 0, "share_group_offsets"),
-        Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, parse_versions("0"), 0, "share_group_offsets"),
+        _api(ApiKey.PRODUCE, "3-13", 9, "produce"),
+        _api(ApiKey.FETCH, "4-18", 12, "fetch"),
+        _api(ApiKey.LIST_OFFSETS, "1-11", 6, "offsets"),
+        _api(ApiKey.METADATA, "0-13", 9, "metadata"),
+        _api(ApiKey.OFFSET_COMMIT, "2-10", 8, "group_offsets"),
+        _api(ApiKey.OFFSET_FETCH, "1-10", 6, "group_offsets"),
+        _api(ApiKey.FIND_COORDINATOR, "0-6", 3, "coordination"),
+        _api(ApiKey.JOIN_GROUP, "0-9", 6, "classic_groups"),
+        _api(ApiKey.HEARTBEAT, "0-4", 4, "classic_groups"),
+        _api(ApiKey.LEAVE_GROUP, "0-5", 4, "classic_groups"),
+        _api(ApiKey.SYNC_GROUP, "0-5", 4, "classic_groups"),
+        _api(ApiKey.DESCRIBE_GROUPS, "0-6", 5, "classic_groups"),
+        _api(ApiKey.LIST_GROUPS, "0-5", 3, "classic_groups"),
+        _api(ApiKey.SASL_HANDSHAKE, "0-1", NEVER, "sasl"),
+        _api(ApiKey.API_VERSIONS, "0-4", 3, "api_versions"),
+        _api(ApiKey.CREATE_TOPICS, "2-7", 5, "topics"),
+        _api(ApiKey.DELETE_TOPICS, "1-6", 4, "topics"),
+        _api(ApiKey.DELETE_RECORDS, "0-2", 2, "topics"),
+        _api(ApiKey.INIT_PRODUCER_ID, "0-5", 2, "producers"),
+        _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "2-4", 4, "offsets"),
+        _api(ApiKey.ADD_PARTITIONS_TO_TXN, "0-5", 3, "transactions"),
+        _api(ApiKey.ADD_OFFSETS_TO_TXN, "0-4", 3, "transactions"),
+        _api(ApiKey.END_TXN, "0-5", 3, "transactions"),
+        _api(ApiKey.WRITE_TXN_MARKERS, "1-2", 1, "transactions"),
+        _api(ApiKey.TXN_OFFSET_COMMIT, "0-5", 3, "transactions"),
+        _api(ApiKey.DESCRIBE_ACLS, "1-3", 2, "acls"),
+        _api(ApiKey.CREATE_ACLS, "1-3", 2, "acls"),
+        _api(ApiKey.DELETE_ACLS, "1-3", 2, "acls"),
+        _api(ApiKey.DESCRIBE_CONFIGS, "1-4", 4, "configs"),
+        _api(ApiKey.ALTER_CONFIGS, "0-2", 2, "configs"),
+        _api(ApiKey.ALTER_REPLICA_LOG_DIRS, "1-2", 2, "log_dirs"),
+        _api(ApiKey.DESCRIBE_LOG_DIRS, "1-5", 2, "log_dirs"),
+        _api(ApiKey.SASL_AUTHENTICATE, "0-2", 2, "sasl"),
+        _api(ApiKey.CREATE_PARTITIONS, "0-3", 2, "topics"),
+        _api(ApiKey.CREATE_DELEGATION_TOKEN, "1-3", 2, "delegation_tokens"),
+        _api(ApiKey.RENEW_DELEGATION_TOKEN, "1-2", 2, "delegation_tokens"),
+        _api(ApiKey.EXPIRE_DELEGATION_TOKEN, "1-2", 2, "delegation_tokens"),
+        _api(ApiKey.DESCRIBE_DELEGATION_TOKEN, "1-3", 2, "delegation_tokens"),
+        _api(ApiKey.DELETE_GROUPS, "0-2", 2, "classic_groups"),
+        _api(ApiKey.ELECT_LEADERS, "0-2", 2, "placement"),
+        _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "0-1", 1, "configs"),
+        _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "0-1", 0, "placement"),
+        _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "0", 0, "placement"),
+        _api(ApiKey.OFFSET_DELETE, "0", NEVER, "group_offsets"),
+        _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, "0-1", 1, "quotas"),
+        _api(ApiKey.ALTER_CLIENT_QUOTAS, "0-1", 1, "quotas"),
+        _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "0", 0, "sasl"),
+        _api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "0", 0, "sasl"),
+        _api(ApiKey.DESCRIBE_QUORUM, "0-2", 0, "quorum"),
+        _api(ApiKey.UPDATE_FEATURES, "0-2", 0, "cluster"),
+        _api(ApiKey.DESCRIBE_CLUSTER, "0-2", 0, "cluster"),
+        _api(ApiKey.DESCRIBE_PRODUCERS, "0", 0, "producers"),
+        _api(ApiKey.UNREGISTER_BROKER, "0", 0, "cluster"),
+        _api(ApiKey.DESCRIBE_TRANSACTIONS, "0", 0, "transactions"),
+        _api(ApiKey.LIST_TRANSACTIONS, "0-2", 0, "transactions"),
+        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "0-1", 0, "consumer_groups"),
+        _api(ApiKey.CONSUMER_GROUP_DESCRIBE, "0-1", 0, "consumer_groups"),
+        _api(ApiKey.LIST_CONFIG_RESOURCES, "0-1", 0, "configs"),
+        _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "0", 0, "metadata"),
+        _api(ApiKey.SHARE_GROUP_HEARTBEAT, "1", 0, "share_groups"),
+        _api(ApiKey.SHARE_GROUP_DESCRIBE, "1", 0, "share_groups"),
+        _api(ApiKey.SHARE_FETCH, "1-2", 0, "share_groups"),
+        _api(ApiKey.SHARE_ACKNOWLEDGE, "1-2", 0, "share_groups"),
+        _api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, "0-1", 0, "share_group_offsets"),
+        _api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, "0", 0, "share_group_offsets"),
+        _api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, "0", 0, "share_group_offsets"),
     )
 }
 

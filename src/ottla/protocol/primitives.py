@@ -1,15 +1,20 @@
-"""Varints: whole numbers in as few bytes as they need, seven bits to a byte, lowest bits first.
+"""Varints and tag sections: what the messages and the records of Kafka have in common.
 
+A varint is a whole number in as few bytes as it needs, seven bits to a byte, lowest bits first.
 Readers take any buffer of bytes and return the value with the position behind it. What a peer
 sent is never trusted: a number that ends nowhere, or that does not fit, is a `ProtocolViolation`.
 """
+
+from typing import Final
 
 from ottla.errors import ProtocolViolation
 
 Buffer = bytes | bytearray | memoryview
 
-_UINT32_MAX = 2**32 - 1
-_UINT64_MAX = 2**64 - 1
+TAGGED_FIELDS_MAX: Final = 256  # in one struct; Kafka 4.3 defines at most four
+
+_UINT32_MAX: Final = 2**32 - 1
+_UINT64_MAX: Final = 2**64 - 1
 
 
 def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
@@ -33,6 +38,28 @@ def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
     """A signed number of 64 bits in at most 10 bytes, zig-zag."""
     value, position = _read_longer(buffer, position, 10, _UINT64_MAX)
     return (value >> 1) ^ -(value & 1), position
+
+
+def read_tagged_fields(
+    buffer: Buffer, position: int, end: int
+) -> tuple[list[tuple[int, int, int]], int]:
+    """The (tag, start, stop) of each field in a tag section (KIP-482), by ascending tag."""
+    count, position = read_unsigned_varint(buffer, position)
+    if count > TAGGED_FIELDS_MAX:
+        raise ProtocolViolation(f"{count} tagged fields in one struct")
+    entries = []
+    last_tag = -1
+    for _ in range(count):
+        tag, position = read_unsigned_varint(buffer, position)
+        if tag <= last_tag:
+            raise ProtocolViolation(f"tag {tag} follows tag {last_tag}")
+        last_tag = tag
+        size_bytes, start = read_unsigned_varint(buffer, position)
+        position = start + size_bytes
+        if position > end:
+            raise ProtocolViolation(f"the bytes end inside the field with tag {tag}")
+        entries.append((tag, start, position))
+    return entries, position
 
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:

@@ -151,6 +151,8 @@ class Log:
         self._warm: list[SealedSegment] = []
         self._adopt(self._recover(recovery_point, now_ms))
         self.durable_offset = self.end_offset
+        if self.start_offset > self.end_offset:  # records were deleted that have not survived
+            self.restart_at(self.start_offset, now_ms)
 
     def _recover(self, recovery_point: Offset, now_ms: TimestampMs) -> Recovered:
         return recover(

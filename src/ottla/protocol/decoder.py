@@ -1,0 +1,249 @@
+"""Writes the function that reads one message in one version.
+
+Positions may run ahead of the buffer's end, because a slice past the end is merely short: then the
+next fixed read fails, or the check at the end of the function does.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ottla.errors import ProtocolViolation
+from ottla.protocol.primitives import read_tagged_fields, read_unsigned_varint
+from ottla.protocol.schema import (
+    Array,
+    Fixed,
+    Kind,
+    Sized,
+    WireField,
+    records,
+    string,
+    wire_fields,
+)
+from ottla.protocol.source import Layout, Source, is_repeatable, reaches
+
+MINIMAL_VARINT_BYTES: Final = 1
+
+
+class DecoderWriter:
+    """Writes `run(buffer, p) -> message` for one layout; `p` is the position that moves."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.source = Source("run(buffer, p)")
+        self.pending: list[tuple[str, str]] = []  # (code, target) of the next `struct` call
+        # Slices of bytes are cheapest, but record batches must not be copied.
+        self.reads_views = reaches(layout.message_class, records)
+
+    def write(self) -> Source:
+        for name, value in _NAMES.items():
+            self.source.refer(name, value)
+        self.source.line(f"buffer = {'memoryview' if self.reads_views else 'bytes'}(buffer)")
+        self.source.line("end = len(buffer)")
+        self._struct(self.layout.message_class, "message")
+        with self.source.block("if p > end:"):
+            self.source.line("raise truncated()")
+        self.source.line("return message")
+        return self.source
+
+    def _struct(self, struct_class: type, target: str) -> None:
+        self.source.line(f"{target} = new({self._class(struct_class)})")
+        ordinary = self.layout.ordinary(struct_class)
+        read_for_sure = {item.name for item in ordinary}
+        for item in wire_fields(struct_class):
+            if item.name not in read_for_sure:
+                self.source.line(f"{target}.{item.name} = {self._default(item)}")
+        for item in ordinary:
+            self._field(item, target)
+        if self.layout.flexible:
+            self._tag_section(struct_class, target)
+        self._flush()
+
+    def _class(self, struct_class: type) -> str:
+        return self.source.refer(struct_class.__name__, struct_class)
+
+    def _default(self, item: WireField) -> str:
+        """An expression for what a field holds that was not sent."""
+        value = item.make_default()
+        if isinstance(item.wire.kind, type) and value is not None:
+            return f"{self._class(item.wire.kind)}()"
+        return repr(value)
+
+    def _tag_section(self, struct_class: type, target: str) -> None:
+        tagged = self.layout.tagged(struct_class)
+        count = self._prefix("B")
+        with self.source.block(f"if {count}:"):
+            if not tagged:
+                self.source.line("_, p = read_tagged_fields(buffer, p - 1, end)")
+                return
+            entries, after = self.source.variable("entries"), self.source.variable("after")
+            tag, stop = self.source.variable("tag"), self.source.variable("stop")
+            self.source.line(f"{entries}, {after} = read_tagged_fields(buffer, p - 1, end)")
+            with self.source.block(f"for {tag}, p, {stop} in {entries}:"):
+                for item in tagged:
+                    with self.source.block(f"if {tag} == {item.wire.tag}:"):
+                        self._field(item, target)
+                        self._flush()
+                        with self.source.block(f"if p != {stop}:"):
+                            self.source.line(f"raise not_filled({item.name!r})")
+            self.source.line(f"p = {after}")
+
+    def _field(self, item: WireField, owner: str) -> None:
+        nullable = self.layout.is_nullable(item)
+        self._value(item.wire.kind, f"{owner}.{item.name}", item.name, nullable)
+
+    def _value(self, kind: Kind, target: str, name: str, nullable: bool) -> None:
+        match kind:
+            case Fixed():
+                self.pending.append((kind.code, target))
+            case Sized():
+                self._sized(kind, target, name, nullable)
+            case Array():
+                self._array(kind, target, name, nullable)
+            case type() as struct_class if nullable:  # KIP-893: one byte says whether it is there
+                marker = self._prefix("b")
+                with self.source.block(f"if {marker} < 0:"):
+                    self.source.line(f"{target} = None")
+                with self.source.block("else:"):
+                    self._inner_struct(struct_class, target)
+            case type() as struct_class:
+                self._inner_struct(struct_class, target)
+
+    def _inner_struct(self, struct_class: type, target: str) -> None:
+        inner = self.source.variable("inner")
+        self._struct(struct_class, inner)
+        self.source.line(f"{target} = {inner}")
+
+    def _sized(self, kind: Sized, target: str, name: str, nullable: bool) -> None:
+        length = self._prefix("B" if self.layout.flexible else kind.length_code)
+        with self._length_given(length, target, name, nullable):
+            stop = self.source.variable("stop")
+            self.source.line(f"{stop} = p + {length}{' - 1' if self.layout.flexible else ''}")
+            self.source.line(f"{target} = {self._taken(kind, f'buffer[p:{stop}]')}")
+            self.source.line(f"p = {stop}")
+
+    def _taken(self, kind: Sized, piece: str) -> str:
+        if kind is string:
+            return f'str({piece}, "utf-8")' if self.reads_views else f"{piece}.decode()"
+        return f"bytes({piece})" if self.reads_views and kind is not records else piece
+
+    def _array(self, kind: Array, target: str, name: str, nullable: bool) -> None:
+        count = self._prefix("B" if self.layout.flexible else "i")
+        least = self._least_bytes(kind.element, nullable=False)
+        assert least > 0, f"elements of {name} must take up room, or their number has no bound"
+        with self._length_given(count, target, name, nullable):
+            if self.layout.flexible:
+                self.source.line(f"{count} -= 1")
+            with self.source.block(f"if {count} > (end - p) // {least}:"):
+                self.source.line(f"raise too_many({name!r}, {count}, end - p)")
+            if isinstance(kind.element, Fixed) and is_repeatable(kind.element):
+                unpack = self.source.struct_methods("unpack_from", kind.element.code)
+                self.source.line(f"{target} = list({unpack}[{count}](buffer, p))")
+                self.source.line(f"p += {count} * {least}")
+            else:
+                self._elements(kind.element, count, target, name)
+
+    def _elements(self, kind: Kind, count: str, target: str, name: str) -> None:
+        items, item = self.source.variable("items"), self.source.variable("item")
+        self.source.line(f"{target} = {items} = []")
+        with self.source.block(f"for _ in range({count}):"):
+            if isinstance(kind, type):
+                self._struct(kind, item)
+            else:
+                self._value(kind, item, name, nullable=False)
+                self._flush()
+            self.source.line(f"{items}.append({item})")
+
+    def _prefix(self, code: str) -> str:
+        """Read a length together with the fixed fields before it; return its variable."""
+        length = self.source.variable("n")
+        self.pending.append((code, length))
+        self._flush()
+        return length
+
+    @contextmanager
+    def _length_given(self, length: str, target: str, name: str, nullable: bool) -> Iterator[None]:
+        """A block for the case that a length is there; otherwise it is null, or wrong.
+
+        Flexible versions write lengths plus one as varints, nearly always of a single byte.
+        """
+        flexible = self.layout.flexible
+        if flexible:
+            with self.source.block(f"if {length} > 127:"):
+                self.source.line(f"{length}, p = read_unsigned_varint(buffer, p - 1)")
+        with self.source.block(f"if {length}:" if flexible else f"if {length} >= 0:"):
+            yield
+        if nullable:
+            with self.source.block("else:" if flexible else f"elif {length} == -1:"):
+                self.source.line(f"{target} = None")
+        if not (nullable and flexible):
+            wrong = f"null({name!r})" if flexible else f"negative({name!r}, {length})"
+            with self.source.block("else:"):
+                self.source.line(f"raise {wrong}")
+
+    def _flush(self) -> None:
+        """Write the one `struct` call that reads all pending fields."""
+        codes = "".join(code for code, _ in self.pending)
+        targets = [target for _, target in self.pending]
+        self.pending.clear()
+        if codes == "B":
+            self.source.line(f"{targets[0]} = buffer[p]")
+            self.source.line("p += 1")
+        elif codes:
+            unpack = self.source.struct_method("unpack_from", codes)
+            comma = "," if len(targets) == 1 else ""
+            self.source.line(f"{', '.join(targets)}{comma} = {unpack}(buffer, p)")
+            self.source.line(f"p += {struct.calcsize('>' + codes)}")
+
+    def _least_bytes(self, kind: Kind, nullable: bool) -> int:
+        """How many bytes a value takes at least."""
+        flexible = self.layout.flexible
+        match kind:
+            case Fixed():
+                return kind.size_bytes
+            case Sized():
+                return MINIMAL_VARINT_BYTES if flexible else struct.calcsize(kind.length_code)
+            case Array():
+                return MINIMAL_VARINT_BYTES if flexible else struct.calcsize("i")
+            case type() if nullable:
+                return struct.calcsize("b")
+            case type() as struct_class:
+                return (MINIMAL_VARINT_BYTES if flexible else 0) + sum(
+                    self._least_bytes(item.wire.kind, self.layout.is_nullable(item))
+                    for item in self.layout.ordinary(struct_class)
+                )
+
+
+def _null(name: str) -> ProtocolViolation:
+    return ProtocolViolation(f"{name} is null, and may not be")
+
+
+def _negative(name: str, length: int) -> ProtocolViolation:
+    return ProtocolViolation(f"{name} has a length of {length}")
+
+
+def _too_many(name: str, count: int, left_bytes: int) -> ProtocolViolation:
+    return ProtocolViolation(
+        f"{name} announces {count} elements, but only {max(left_bytes, 0)} bytes follow"
+    )
+
+
+def _not_filled(name: str) -> ProtocolViolation:
+    return ProtocolViolation(f"{name} does not end where its tagged field ends")
+
+
+def _truncated() -> ProtocolViolation:
+    return ProtocolViolation("the bytes end inside the message")
+
+
+_NAMES: Final = {
+    "new": object.__new__,
+    "read_unsigned_varint": read_unsigned_varint,
+    "read_tagged_fields": read_tagged_fields,
+    "null": _null,
+    "negative": _negative,
+    "too_many": _too_many,
+    "not_filled": _not_filled,
+    "truncated": _truncated,
+}

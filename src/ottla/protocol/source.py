@@ -1,0 +1,144 @@
+"""A function being written: its lines, the names they use, and its compilation.
+
+`decoder` and `encoder` write one function for each message in each version. What they share is
+here: indentation, fresh variables, and runs of fixed fields that become a single `struct` call.
+"""
+
+import linecache
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from ottla.protocol.schema import Array, Fixed, Kind, WireField, message_versions, wire_fields
+
+REPEATABLE_CODES: Final = "bhHiqd"  # an array of these is one `struct` call as well
+_REMEMBERED_COUNT_MAX: Final = 64
+
+Function = Callable[..., Any]
+
+
+class Layout:
+    """One message in one version: which of its fields travel, and in which style."""
+
+    def __init__(self, message_class: type, version: int) -> None:
+        versions = message_versions(message_class)
+        assert version in versions.valid, f"{message_class.__name__} has no version {version}"
+        self.message_class = message_class
+        self.version = version
+        self.flexible = version in versions.flexible
+
+    def __str__(self) -> str:
+        return f"{self.message_class.__name__} v{self.version}"
+
+    def ordinary(self, struct_class: type) -> list[WireField]:
+        """The fields that are always there, in the order in which they travel."""
+        return [item for item in self._present(struct_class) if item.wire.tag is None]
+
+    def tagged(self, struct_class: type) -> list[WireField]:
+        """The fields that may be there, by tag."""
+        found = [item for item in self._present(struct_class) if item.wire.tag is not None]
+        assert self.flexible or not found, f"{self}: only flexible versions have tags"
+        return sorted(found, key=lambda item: item.wire.tag or 0)
+
+    def is_nullable(self, item: WireField) -> bool:
+        return self.version in item.wire.nullable
+
+    def _present(self, struct_class: type) -> list[WireField]:
+        return [item for item in wire_fields(struct_class) if self.version in item.wire.versions]
+
+
+class Source:
+    """Lines of a function, grown from top to bottom."""
+
+    def __init__(self, signature: str) -> None:
+        self._lines = [f"def {signature}:"]
+        self._indent = 1
+        self._names: dict[str, Any] = {}
+        self._variable_count = 0
+
+    def __str__(self) -> str:
+        return "\n".join([*self._lines, ""])
+
+    def line(self, text: str) -> None:
+        self._lines.append("    " * self._indent + text)
+
+    @contextmanager
+    def block(self, opening: str) -> Iterator[None]:
+        """Lines written inside are one step further in."""
+        self.line(opening)
+        self._indent += 1
+        yield
+        self._indent -= 1
+
+    def variable(self, stem: str) -> str:
+        """A name that nothing else in the function has."""
+        self._variable_count += 1
+        return f"{stem}{self._variable_count}"
+
+    def refer(self, name: str, value: Any) -> str:
+        """Let the function use `value` under `name`."""
+        self._names.setdefault(name, value)
+        assert self._names[name] == value, f"two meanings of {name}"
+        return name
+
+    def struct_method(self, method: str, codes: str) -> str:
+        """The name of a method of `struct.Struct` for these fields in a row."""
+        name = f"{method}_{codes.replace('?', 'bool')}"
+        if name not in self._names:
+            self._names[name] = getattr(struct.Struct(">" + codes), method)
+        return name
+
+    def struct_methods(self, method: str, code: str) -> str:
+        """The name of a table: by count, the method for that many numbers in a row."""
+        return self.refer(f"{method}_many_{code}", _REPEATED[method, code])
+
+    def compile(self, title: str) -> Function:
+        """Make the function, and let tracebacks find its lines under `title`."""
+        source, filename = str(self), f"<{title}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+        # The source is made from our own classes only; nothing in it came over a network.
+        exec(compile(source, filename, "exec"), self._names)  # noqa: S102
+        function: Function = self._names["run"]
+        return function
+
+
+class _Repeated(dict[int, Function]):
+    """Methods of `struct.Struct` by how often one code repeats.
+
+    Only short counts are remembered, so that nobody can fill the memory with odd ones.
+    """
+
+    def __init__(self, method: str, code: str) -> None:
+        super().__init__()
+        self._method = method
+        self._code = code
+
+    def __missing__(self, count: int) -> Function:
+        made: Function = getattr(struct.Struct(f">{count}{self._code}"), self._method)
+        if count <= _REMEMBERED_COUNT_MAX:
+            self[count] = made
+        return made
+
+
+def is_repeatable(kind: Kind) -> bool:
+    """Whether an array of this kind can be read or written by one `struct` call."""
+    return isinstance(kind, Fixed) and kind.code in REPEATABLE_CODES
+
+
+def reaches(kind: Kind, sought: Kind) -> bool:
+    """Whether values of `kind` contain `sought` at any depth."""
+    match kind:
+        case Array():
+            return reaches(kind.element, sought)
+        case type() as struct_class:
+            return any(reaches(item.wire.kind, sought) for item in wire_fields(struct_class))
+        case _:
+            return kind is sought
+
+
+_REPEATED: Final = {
+    (method, code): _Repeated(method, code)
+    for method in ("unpack_from", "pack")
+    for code in REPEATABLE_CODES
+}

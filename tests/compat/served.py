@@ -1,0 +1,64 @@
+"""A broker in its own process, with its metrics, that can be killed and started again."""
+
+import re
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+from cli.processes import PATIENCE_S, RunningBroker, start_broker
+
+
+class ServedBroker:
+    """Keeps its port and directory through every restart."""
+
+    def __init__(self, data: Path, settings: dict[str, str]) -> None:
+        self._data = data
+        self._settings = settings
+        self._metrics = f"127.0.0.1:{_free_port()}"
+        self._listen = f"127.0.0.1:{_free_port()}"
+        self._running: RunningBroker | None = None
+
+    @property
+    def address(self) -> str:
+        return self._listen
+
+    def start(self) -> None:
+        assert self._running is None
+        sets = [word for item in self._settings.items() for word in ("--set", "=".join(item))]
+        self._running = start_broker(
+            self._data, "--listen", self._listen, "--metrics", self._metrics, *sets
+        )
+
+    def end(self, signum: signal.Signals) -> int:
+        """Send a signal and wait for the process to end; its exit status."""
+        assert self._running is not None
+        running, self._running = self._running, None
+        running.process.send_signal(signum)
+        status = running.process.wait(PATIENCE_S)
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+        return status
+
+    def stop_and_check(self) -> None:
+        """End it as an operator would; a broker that logged an error has failed its tests."""
+        assert self.end(signal.SIGTERM) == 0
+        log = self._data.with_name(f"{self._data.name}.log").read_text()
+        assert " ERROR " not in log, log
+        assert "Traceback" not in log, log
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value that Prometheus would scrape now."""
+        with urllib.request.urlopen(f"http://{self._metrics}/metrics") as page:
+            text = page.read().decode()
+        words = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        sample = re.escape(name + (f"{{{words}}}" if words else ""))
+        found = re.search(rf"^{sample} (\S+)$", text, re.MULTILINE)
+        assert found is not None, f"{name} {labels} is not in:\n{text}"
+        return float(found[1])
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

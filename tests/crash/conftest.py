@@ -1,0 +1,55 @@
+"""Seeds that can be set, figures that are shown at the end, file systems that go away again."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from crash.mounts import Ext4, SmallDisk, mounting_problem
+
+SEED_VARIABLE = "OTTLA_CRASH_SEED"
+
+Report = Callable[[str], None]
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Random:
+    """Chance from a seed that is printed, and that OTTLA_CRASH_SEED sets."""
+    seed = int(os.environ.get(SEED_VARIABLE, "") or int.from_bytes(os.urandom(4)))
+    print(f"{SEED_VARIABLE}={seed}")
+    record_property("seed", seed)
+    return Random(f"{seed} {request.node.name}")
+
+
+@pytest.fixture
+def report(record_property: Callable[[str, object], None]) -> Report:
+    """Figures of a test, shown in the terminal's summary. They never decide it."""
+    return lambda line: record_property("figures", line)
+
+
+@pytest.fixture
+def ext4(tmp_path: Path) -> Iterator[Ext4]:
+    """A file system of its own in a file, whose power can be cut."""
+    if (problem := mounting_problem("loop", tmp_path)) is not None:
+        pytest.skip(problem)
+    disk = Ext4(tmp_path / "disk.ext4", tmp_path / "disk")
+    try:
+        disk.mount()
+        yield disk
+    finally:
+        disk.unmount()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A file system that is soon full."""
+    if (problem := mounting_problem("tmpfs", tmp_path)) is not None:
+        pytest.skip(problem)
+    disk = SmallDisk(tmp_path / "small")
+    try:
+        disk.mount()
+        yield disk
+    finally:
+        disk.unmount()

@@ -1,0 +1,268 @@
+"""Producers that never give up, and what must be true of everything they were told.
+
+Every record carries the name of its producer and a number that counts up per partition. So a
+partition that was read tells by itself what was lost, doubled or put out of order.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+PATIENCE_S: Final = 60
+_BURST: Final = 2  # records per partition and turn: a steady load that leaves the disk some air
+_TURN_S: Final = 0.01
+_UNSETTLED_MAX: Final = 2000
+_FILLER: Final = "." * 60
+
+# librdkafka tells its log of every refused connection; here that is the point.
+SILENT: Final = logging.getLogger("crash.librdkafka")
+SILENT.setLevel(logging.CRITICAL + 1)
+
+Partition = tuple[str, int]
+Promises = dict[Partition, list["Acked"]]
+
+
+class Acked(NamedTuple):
+    """A promise: this number is at this offset."""
+
+    offset: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One record as a consumer sees it."""
+
+    offset: int
+    producer: str
+    number: int
+
+
+class Load:
+    """One producer that writes to some partitions until it is told to stop.
+
+    Connections come and go with the broker; the producer stays. Only its own thread touches it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        partitions: Sequence[Partition],
+        *,
+        is_idempotent: bool,
+        **more: Any,
+    ) -> None:
+        self.name = name
+        self.is_idempotent = is_idempotent
+        self.acked: dict[Partition, list[Acked]] = {partition: [] for partition in partitions}
+        self.failed: list[KafkaError] = []
+        self._sent = dict.fromkeys(partitions, 0)
+        self._is_over = threading.Event()
+        self._acked_count = 0
+        self._heard = threading.Condition()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address,
+                "acks": "all",
+                "enable.idempotence": is_idempotent,
+                # More in flight would let a retry of the plain producer overtake.
+                "max.in.flight.requests.per.connection": 5 if is_idempotent else 1,
+                "linger.ms": 2,
+                "message.timeout.ms": 240_000,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,
+                "retry.backoff.ms": 20,
+                "retry.backoff.max.ms": 100,
+                "topic.metadata.refresh.fast.interval.ms": 20,
+                "logger": SILENT,
+                **more,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name=f"load-{name}")
+
+    @property
+    def acked_count(self) -> int:
+        return self._acked_count
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait_acked(self, count: int) -> None:
+        """Return when this many records have been acknowledged in all."""
+        with self._heard:
+            reached = self._heard.wait_for(lambda: self._acked_count >= count, PATIENCE_S)
+        assert reached, f"{self.name}: {self._acked_count} of {count} after {PATIENCE_S} s"
+
+    def stop(self) -> None:
+        """Send no more, and wait until everything that was sent is settled."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            if len(self._producer) < _UNSETTLED_MAX:
+                self._send_burst()
+            self._producer.poll(_TURN_S)
+        left = self._producer.flush(PATIENCE_S)
+        assert left == 0 or self.failed, f"{self.name}: {left} records were never settled"
+
+    def _send_burst(self) -> None:
+        for (topic, partition), number in list(self._sent.items()):
+            for following in range(number, number + _BURST):
+                self._producer.produce(
+                    topic,
+                    partition=partition,
+                    key=self.name,
+                    value=f"{following} {_FILLER}",
+                    on_delivery=self._note,
+                )
+            self._sent[topic, partition] = number + _BURST
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failed.append(error)
+            return
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        self.acked[topic, partition].append(Acked(offset, _number(message)))
+        with self._heard:
+            self._acked_count += 1
+            self._heard.notify_all()
+
+
+def read_all(address: str, partitions: Iterable[Partition]) -> dict[Partition, list[Letter]]:
+    """Everything that a consumer can read now, checked by it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+            "fetch.wait.max.ms": 10,
+            "fetch.queue.backoff.ms": 0,
+            "reconnect.backoff.ms": 10,
+            "logger": SILENT,
+        }
+    )
+    try:
+        ends = {one: _end(consumer, one) for one in partitions}
+        found: dict[Partition, list[Letter]] = {partition: [] for partition in ends}
+        left = {partition for partition, (start, end) in ends.items() if start < end}
+        consumer.assign([TopicPartition(*partition, OFFSET_BEGINNING) for partition in left])
+        for _ in range(100_000):
+            if not left:
+                return found
+            for message in consumer.consume(10_000, timeout=1.0):
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                partition = (message.topic(), message.partition())
+                found[partition].append(_letter(message))
+                if message.offset() >= ends[partition][1] - 1:
+                    left.discard(partition)
+        raise AssertionError(f"{left} never came to an end")
+    finally:
+        consumer.close()
+
+
+def promises_of(loads: Iterable[Load]) -> dict[Load, Promises]:
+    """What every load has been promised so far. Take it before reading what there is."""
+    return {
+        load: {partition: list(acked) for partition, acked in load.acked.items()} for load in loads
+    }
+
+
+def check_promises(
+    found: Mapping[Partition, list[Letter]], promises: Mapping[Load, Promises]
+) -> int:
+    """Nothing acknowledged is lost, nothing is doubled, nothing is out of order, no offset left out.
+
+    Returns how many acknowledged records were looked for. What lies before the first record that
+    is left, retention has taken.
+    """
+    for partition, letters in found.items():
+        offsets = [letter.offset for letter in letters]
+        assert offsets == list(range(_start(letters), _start(letters) + len(offsets))), (
+            f"{partition} has holes"
+        )
+    for load, promised in promises.items():
+        for partition in promised:
+            _check_order(load, partition, found[partition])
+    missing = lost(found, promises)
+    assert not missing, f"{len(missing)} acknowledged records are lost: {missing[:3]}"
+    return sum(len(acked) for promised in promises.values() for acked in promised.values())
+
+
+def lost(
+    found: Mapping[Partition, list[Letter]], promises: Mapping[Load, Promises]
+) -> list[tuple[str, Partition, Acked]]:
+    """What was promised and is not there, though retention has not taken it."""
+    return [
+        (load.name, partition, promise)
+        for load, promised in promises.items()
+        for partition, acked in promised.items()
+        for promise in acked
+        if not _is_kept(load, promise, found[partition])
+    ]
+
+
+def _is_kept(load: Load, promise: Acked, letters: Sequence[Letter]) -> bool:
+    place = promise.offset - _start(letters)
+    if place < 0:
+        return True
+    return place < len(letters) and letters[place] == Letter(
+        promise.offset, load.name, promise.number
+    )
+
+
+def _start(letters: Sequence[Letter]) -> int:
+    return letters[0].offset if letters else 0
+
+
+def _check_order(load: Load, partition: Partition, letters: Sequence[Letter]) -> None:
+    numbers = [letter.number for letter in letters if letter.producer == load.name]
+    if not load.is_idempotent:
+        numbers = list(dict.fromkeys(numbers))  # it may repeat itself, in order
+    first = numbers[0] if numbers and _start(letters) else 0
+    assert numbers == list(range(first, first + len(numbers))), (
+        f"{load.name} on {partition}: {_around_the_gap(numbers)}"
+    )
+
+
+def _around_the_gap(numbers: list[int]) -> str:
+    at = next(
+        place for place, number in enumerate(numbers) if number != numbers[0] + place
+    )
+    return f"record {at} of {numbers[max(0, at - 3) : at + 3]}"
+
+
+def _end(consumer: Consumer, partition: Partition) -> tuple[int, int]:
+    start, end = consumer.get_watermark_offsets(TopicPartition(*partition), timeout=PATIENCE_S)
+    return start, end
+
+
+def _letter(message: Message) -> Letter:
+    key, offset = message.key(), message.offset()
+    assert isinstance(key, bytes)
+    assert offset is not None
+    return Letter(offset, key.decode(), _number(message))
+
+
+def _number(message: Message) -> int:
+    value = message.value()
+    assert isinstance(value, bytes)
+    return int(value.split(b" ", 1)[0])

@@ -1,0 +1,132 @@
+"""A broker in a process of its own that may be killed at any moment and started again."""
+
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Final
+
+COMMAND: Final = [sys.executable, "-m", "ottla.cli.main"]
+READY: Final = "ottla ready on "
+PATIENCE_S: Final = 60
+_PORTS: Final = range(20_000, 30_000)  # below those that the kernel hands out by itself
+
+
+class BrokerProcess:
+    """One data directory on one port, and whatever process serves it at the moment.
+
+    The port is chosen once and outside of the ephemeral range: a client that reconnects while no
+    broker listens could otherwise be given that very port as its own, and keep it.
+    """
+
+    def __init__(self, data: Path, *arguments: str, rng: Random) -> None:
+        self.data = data
+        self.address = f"127.0.0.1:{_free_port(rng)}"
+        self.log_file = data.parent / f"{data.name}.broker.log"
+        self.arguments = arguments
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker runs"
+        return self._process.pid
+
+    def spawn(self) -> None:
+        """Start the process, without waiting for it to be ready."""
+        assert self._process is None, "one broker per directory"
+        with self.log_file.open("a") as log:
+            self._process = subprocess.Popen(
+                [
+                    *COMMAND,
+                    *("serve", "--data", str(self.data), "--listen", self.address),
+                    *self.arguments,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def wait_ready(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            assert selector.select(PATIENCE_S), f"not ready in {PATIENCE_S} s: {self.said()}"
+        line = self._process.stdout.readline()
+        assert line == f"{READY}{self.address}\n", self.said()
+
+    def start(self) -> None:
+        self.spawn()
+        self.wait_ready()
+
+    def kill(self) -> None:
+        """End the process as `kill -9` does; it gets no chance to do anything more."""
+        assert self._process is not None
+        self._process.kill()
+        self._wait_over()
+
+    def stop(self) -> int:
+        """Ask the process to end, as an operator would; its exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._wait_over()
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        if self._process is not None:
+            self.kill()
+
+    def said(self) -> str:
+        """What all processes of this directory wrote to standard error."""
+        return self.log_file.read_text()
+
+    def _wait_over(self) -> int:
+        assert self._process is not None
+        process, self._process = self._process, None
+        status = process.wait(PATIENCE_S)
+        assert process.stdout is not None
+        process.stdout.close()
+        return status
+
+
+@contextmanager
+def broker_process(
+    data: Path, *arguments: str, rng: Random, is_started: bool = True
+) -> Iterator[BrokerProcess]:
+    """A broker that is gone when the test is over."""
+    broker = BrokerProcess(data, *arguments, rng=rng)
+    try:
+        if is_started:
+            broker.start()
+        yield broker
+    finally:
+        broker.end()
+
+
+def run_ottla(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one command as an operator would."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def _free_port(rng: Random) -> int:
+    for _ in range(100):
+        port = rng.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("no port is free")

@@ -1,0 +1,85 @@
+"""An ordinary client that goes on working while others attack."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from hostile.attacked_broker import PATIENCE_S, AttackedBroker
+
+_PAUSE_S = 0.02
+
+
+class ControlClient:
+    """Produces a record, reads it back, and again, until it is told to stop."""
+
+    def __init__(self, broker: AttackedBroker, topic: str) -> None:
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": broker.address,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="control")
+        self.round_trips_s: list[float] = []
+
+    def start(self) -> None:
+        self._round_trip(0)  # creates the topic
+        self._consumer.assign([TopicPartition(self._topic, 0, 1)])
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._consumer.close()
+        if self._failure is not None:
+            raise AssertionError("the control client was not served") from self._failure
+        assert self.round_trips_s, "the control client never came to its turn"
+
+    def _run(self) -> None:
+        try:
+            number = 1
+            while not self._stopping.is_set():
+                started_s = time.perf_counter()
+                self._round_trip(number)
+                self._read_back(number)
+                self.round_trips_s.append(time.perf_counter() - started_s)
+                number += 1
+                self._stopping.wait(_PAUSE_S)
+        except BaseException as problem:  # noqa: BLE001  # it is raised again by `stop`
+            self._failure = problem
+
+    def _round_trip(self, number: int) -> None:
+        failures: list[object] = []
+        self._producer.produce(
+            self._topic,
+            str(number).encode(),
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+        assert self._producer.flush(PATIENCE_S) == 0
+        assert not failures, failures
+
+    def _read_back(self, number: int) -> None:
+        message = self._consumer.poll(PATIENCE_S)
+        assert message is not None, "nothing came back"
+        assert message.error() is None, message.error()
+        assert message.value() == str(number).encode()
+
+
+@contextmanager
+def served_throughout(broker: AttackedBroker, topic: str = "control") -> Iterator[ControlClient]:
+    """Fails when an ordinary client could not produce and fetch all the time within."""
+    client = ControlClient(broker, topic)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
