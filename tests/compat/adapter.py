@@ -14,6 +14,8 @@ BEGINNING: Final = "beginning"
 END: Final = "end"
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
+_CODES: Final = frozenset(map(int, ErrorCode))
+
 Start = int | str  # an offset, BEGINNING or END
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -47,7 +49,7 @@ class Refused(Exception):
 
     def __init__(self, code: int, text: str = "") -> None:
         super().__init__(f"{code}: {text}")
-        self.code = ErrorCode(code) if code in ErrorCode else code
+        self.code = ErrorCode(code) if code in _CODES else code
 
 
 class Producer(Protocol):
@@ -91,6 +93,7 @@ class Client(ABC):
 
     name: ClassVar[str]
     tells_offsets: ClassVar[bool] = True  # whether a producer learns where its records went
+    sends_neither_key_nor_value: ClassVar[bool] = True
 
     def __init__(self, address: str) -> None:
         self.address = address

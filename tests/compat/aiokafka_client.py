@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 class AiokafkaClient(Client):
     name = "aiokafka"
+    sends_neither_key_nor_value = False
 
     @contextmanager
     def producer(

@@ -1,16 +1,20 @@
 """kafka-python: all Python, one of the two clients that are older than librdkafka."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError
-from kafka.structs import TopicPartition
-
 from compat.adapter import BEGINNING, END, PATIENCE_S, Client, Received, Refused, Sent, Start, collect
-from compat.lent_codecs import lend_codecs
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its files the old way
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+    from kafka.admin import ConfigResource, ConfigResourceType
+    from kafka.errors import KafkaError
+    from kafka.structs import TopicPartition
+
+    from compat.lent_codecs import lend_codecs
 
 lend_codecs()
 
@@ -20,6 +24,7 @@ _LOG_APPEND_TIME: Final = 1
 
 class KafkaPythonClient(Client):
     name = "kafka-python"
+    sends_neither_key_nor_value = False
 
     @contextmanager
     def producer(

@@ -32,7 +32,8 @@ class KcatClient(Client):
         self, *, acks: int = -1, codec: str = "none", idempotent: bool = False
     ) -> Iterator["_Producer"]:
         options = [f"-Xacks={acks}", "-Xmessage.max.bytes=67108864"]
-        options += [f"-Xcompression.codec={codec}", f"-Xenable.idempotence={idempotent}".lower()]
+        options += [f"-Xcompression.codec={codec}"]
+        options += ["-Xenable.idempotence=true"] if idempotent else []
         yield _Producer(self.address, options)
 
     @contextmanager

@@ -17,13 +17,16 @@ class ControlClient:
 
     def __init__(self, broker: AttackedBroker, topic: str) -> None:
         self._topic = topic
-        self._producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
+        self._producer = Producer(
+            {"bootstrap.servers": broker.address, "linger.ms": 0, "log_level": 0}
+        )
         self._consumer = Consumer(
             {
                 "bootstrap.servers": broker.address,
                 "group.id": "unused",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 100,
+                "log_level": 0,
             }
         )
         self._stopping = threading.Event()
@@ -40,6 +43,7 @@ class ControlClient:
         self._stopping.set()
         self._thread.join()
         self._consumer.close()
+        self._producer.close()
         if self._failure is not None:
             raise AssertionError("the control client was not served") from self._failure
         assert self.round_trips_s, "the control client never came to its turn"

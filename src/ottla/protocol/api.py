@@ -259,9 +259,7 @@ def _api(key: ApiKey, versions: str, flexible_from: int, module: str) -> Api:
 
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
-_REQUEST_HEADER: Final = struct.Struct(
-    ">hhih"
-)  # key, version, correlation id, length of the client id
+_REQUEST_HEADER: Final = struct.Struct(">hhih")  # key, version, correlation id, client id length
 
 APIS: Final[dict[int, Api]] = {
     api.key: api

@@ -14,7 +14,7 @@ import pytest
 from fakes.memory_store import MemoryStore
 from ottla.clock import SystemClock
 from ottla.cluster import controller, layout
-from ottla.cluster.controller import Decision, NewTopic
+from ottla.cluster.controller import Decision, IneligibleReplica, NewTopic
 from ottla.cluster.image import (
     CLUSTER_KEY,
     BrokerImage,
@@ -22,15 +22,25 @@ from ottla.cluster.image import (
     ClusterId,
     ClusterIdentity,
     ClusterImage,
+    PartitionImage,
     TopicImage,
     topic_key,
 )
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import Compare, Delete, LeaseLost, Put, Revision, StoreUnavailable, Write
+from ottla.cluster.store import (
+    Compare,
+    Delete,
+    LeaseLost,
+    Put,
+    Revision,
+    Snapshot,
+    StoreUnavailable,
+    Write,
+)
 from ottla.cluster.store_sqlite import SqliteStore
 from ottla.config import BrokerConfig
 from ottla.errors import RequestTimedOut, TopicAlreadyExists, UsageRefused
-from ottla.model import BrokerId, Endpoint, TimestampMs, format_uuid
+from ottla.model import BrokerId, Endpoint, TimestampMs, TopicPartition, format_uuid
 
 CONFIG = BrokerConfig()
 WAIT_S = 1000.0  # virtual, mostly
@@ -70,7 +80,7 @@ class World:
     """One store in memory, and the states that were opened on it."""
 
     def __init__(self, loop: VirtualLoop, *, revisions_kept: int = 1000) -> None:
-        self.store = MemoryStore(loop, revisions_kept=revisions_kept)
+        self.store: MemoryStore = MemoryStore(loop, revisions_kept=revisions_kept)
         self.lost: dict[str, list[BaseException]] = {}
         self.states: list[ClusterState] = []
 
@@ -107,6 +117,21 @@ async def create(state: ClusterState, name: str, **wanted: int) -> TopicImage:
         return controller.create_topic(image, topic, CONFIG, new_id=state.draw_uuid, start=0)
 
     return await state.commit(decide)
+
+
+async def alter_isr(state: ClusterState, *isr: BrokerId) -> None:
+    def decide(image: ClusterImage) -> Decision[PartitionImage]:
+        partition = image.topics["orders"].partitions[0]
+        return controller.alter_isr(
+            image,
+            TopicPartition("orders", 0),
+            isr,
+            leader=BrokerId(1),
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+        )
+
+    await state.commit(decide)
 
 
 async def until(state: ClusterState, holds: Callable[[ClusterImage], bool]) -> None:
@@ -200,6 +225,21 @@ def test_a_refusal_is_never_taken_on_an_old_image() -> None:
     run(scenario)
 
 
+def test_nobody_is_taken_into_an_isr_after_having_died() -> None:
+    async def scenario(world: World) -> None:
+        here, there = await world.open("here"), await world.open("there")
+        await here.register(broker(1))
+        await there.register(broker(2))
+        await create(here, "orders", replication_factor=2)
+        await alter_isr(here, BrokerId(1))
+        await world.store.commit([Delete("brokers/2")])
+        assert BrokerId(2) in here.image.brokers, "it has not heard yet"
+        with pytest.raises(IneligibleReplica):
+            await alter_isr(here, BrokerId(1), BrokerId(2))
+
+    run(scenario)
+
+
 class ContestedStore(MemoryStore):
     """A store in which somebody else is always a little faster."""
 
@@ -242,8 +282,18 @@ def test_a_follower_that_fell_behind_the_history_reads_everything_again() -> Non
     run(scenario, revisions_kept=3)
 
 
+class DistantStore(MemoryStore):
+    """A store whose answers take a while, so that others come in between."""
+
+    async def get(self, key: str) -> Snapshot:
+        snapshot = await super().get(key)
+        await asyncio.sleep(0.001)
+        return snapshot
+
+
 def test_producer_ids_are_given_out_once() -> None:
     async def scenario(world: World) -> None:
+        world.store = DistantStore(SystemClock())
         here, there = await world.open("here"), await world.open("there")
         blocks = await asyncio.gather(
             *(state.allocate_producer_ids(10) for state in (here, there) * 5)

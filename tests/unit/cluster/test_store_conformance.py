@@ -264,6 +264,19 @@ def test_keys_go_with_their_lease_and_watches_are_told(run: Run) -> None:
     run(scenario)
 
 
+def test_a_lease_granted_while_a_watch_waits_runs_out_for_it_too(run: Run) -> None:
+    async def scenario(bench: Bench) -> None:
+        watching = asyncio.create_task(take(bench.store, 2, NEVER))
+        await bench.store.get("broker")
+        lease = await bench.store.grant(1000)
+        await bench.store.commit([Put("broker", b"", lease)])
+        await bench.store.get("broker")
+        bench.pass_ms(1000)
+        assert (await watching)[1].changes == (KeyChange("broker", None),)
+
+    run(scenario)
+
+
 def test_a_lease_that_is_kept_alive_lives_on(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         lease = await bench.store.grant(1000)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla.clock import SystemClock
-from ottla.cluster.store import NEVER, Compare, KeyChange, Put, Revision
+from ottla.cluster.store import NEVER, ChangeBatch, Compare, KeyChange, Put, Revision
 from ottla.cluster.store_sqlite import SqliteStore
 from ottla.errors import UsageRefused
 from ottla.model import TimestampMs
@@ -104,17 +104,39 @@ def test_leases_do_not_survive_a_restart_of_the_machine(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
 
 
-def test_two_stores_on_one_file_see_each_other(tmp_path: Path) -> None:
+def test_a_waiting_watch_sees_what_another_store_on_the_same_file_commits(tmp_path: Path) -> None:
     async def scenario() -> None:
         path = tmp_path / "store.db"
         here = await SqliteStore.open(path, SystemClock(), poll_interval_s=0.002)
         there = await SqliteStore.open(path, SystemClock(), poll_interval_s=0.002)
-        async with contextlib.aclosing(here.watch("", NEVER)) as watch:
-            for value in (b"1", b"2"):
-                await there.commit([Put("a", value)])
-                assert (await anext(watch)).changes == (KeyChange("a", value),)
+        seen: asyncio.Queue[ChangeBatch] = asyncio.Queue()
+
+        async def watch() -> None:
+            async for batch in here.watch("", NEVER):
+                seen.put_nowait(batch)
+
+        watching = asyncio.create_task(watch())
+        for value in (b"1", b"2", b"3"):
+            await there.commit([Put("a", value)])
+            assert (await seen.get()).changes == (KeyChange("a", value),)
+        watching.cancel()
+        await asyncio.wait([watching])
         await here.close()
         await there.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+
+
+def test_what_this_process_commits_is_seen_without_polling(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = await SqliteStore.open(tmp_path / "store.db", SystemClock(), poll_interval_s=3600)
+        async with contextlib.aclosing(store.watch("", NEVER)) as watch:
+            for value in (b"1", b"2", b"3"):
+                waiting = asyncio.create_task(anext(watch))
+                await store.get("a")  # by now the watch has looked, and waits
+                await store.commit([Put("a", value)])
+                assert (await waiting).changes == (KeyChange("a", value),)
+        await store.close()
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
 
