@@ -8,31 +8,20 @@ import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from ottla.broker import background
+from ottla.broker.admin import ADMIN_KEYS, Admin
 from ottla.broker.background import Chore
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
-from ottla.broker.handlers.cluster import DescribeCluster, DescribeLogDirs, DescribeQuorum
-from ottla.broker.handlers.configs import (
-    AlterConfigs,
-    DescribeConfigs,
-    IncrementalAlterConfigs,
-    ListConfigResources,
-)
 from ottla.broker.handlers.fetch import Fetch
-from ottla.broker.handlers.metadata import DescribeTopicPartitions, Metadata
+from ottla.broker.handlers.metadata import Metadata
 from ottla.broker.handlers.offsets import ListOffsets, OffsetForLeaderEpoch
 from ottla.broker.handlers.produce import Produce
 from ottla.broker.handlers.producers import DescribeProducers, InitProducerId
-from ottla.broker.handlers.topics import (
-    CreatePartitions,
-    CreateTopics,
-    DeleteRecords,
-    DeleteTopics,
-)
 from ottla.broker.identity import check_identity
 from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.routes import RequestContext, Route
@@ -226,24 +215,14 @@ class Broker:
     def _routes(self) -> list[Route]:
         state, replicas, settings = self._state, self._replicas, self.settings
         creation = TopicCreation(state, replicas, settings)
+        admin = Admin(state, replicas, settings, creation, self._options.node_id)
         answers: dict[ApiKey, Callable[[Any, RequestContext], Any]] = {
             ApiKey.METADATA: Metadata(state, replicas, creation),
             ApiKey.LIST_OFFSETS: ListOffsets(replicas),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(replicas),
             ApiKey.INIT_PRODUCER_ID: InitProducerId(state),
             ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(replicas),
-            ApiKey.CREATE_TOPICS: CreateTopics(creation, settings),
-            ApiKey.DELETE_TOPICS: DeleteTopics(state, replicas, settings),
-            ApiKey.CREATE_PARTITIONS: CreatePartitions(state, replicas, settings),
-            ApiKey.DELETE_RECORDS: DeleteRecords(replicas),
-            ApiKey.DESCRIBE_CONFIGS: DescribeConfigs(state, settings, self._options.node_id),
-            ApiKey.ALTER_CONFIGS: AlterConfigs(state, replicas, settings),
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigs(state, replicas, settings),
-            ApiKey.LIST_CONFIG_RESOURCES: ListConfigResources(state),
-            ApiKey.DESCRIBE_CLUSTER: DescribeCluster(state),
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(state, replicas),
-            ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(replicas),
-            ApiKey.DESCRIBE_QUORUM: DescribeQuorum(state),
+            **{key: partial(admin.answer, key) for key in ADMIN_KEYS},
         }
         return [Route(key, APIS[key].versions, answer) for key, answer in answers.items()]
 

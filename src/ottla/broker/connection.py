@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 _SIZE: Final = Struct(">i")
 _FRAME_BYTES_MIN: Final = 8  # api key, version and correlation id
-_BIG_FRAME_BYTES: Final = 64 * 1024  # after one of these, others get the loop
-_ANSWER_BYTES_MAX: Final = 1 << 20  # unsent answers; beyond, the client must read before it asks
+_TURN_BYTES: Final = 64 * 1024  # after so many bytes of requests, others get the loop
+_TURN_REQUESTS: Final = 500  # and after so many requests, however small
+_ANSWER_BYTES_MAX: Final = 256 * 1024  # unsent answers; beyond, the client must read first
 _PENDING_MAX: Final = 256  # unanswered produce requests; beyond, reading stops
 _FIRST_BUFFER_BYTES: Final = 4096
 
@@ -71,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         sock = transport.get_extra_info("socket")
         if sock is not None and transport.get_extra_info("sslcontext") is None:
-            self._writer = SocketWriter(self._server.loop, sock.fileno(), self._note_drained)
+            self._writer = SocketWriter(self._server.loop, sock.fileno(), self._note_writable)
         else:
             self._writer = TransportWriter(transport)  # type: ignore[arg-type]
 
@@ -85,6 +86,8 @@ class Connection(asyncio.BufferedProtocol):
         self._guarded(self._take_bytes, nbytes)
 
     def _take_bytes(self, nbytes: int) -> None:
+        if self._writer is None:
+            return  # closed, or never admitted; the transport has yet to notice
         if self._buffer is None:
             self._take_frames(self._server.shared_view[:nbytes])
         else:
@@ -95,6 +98,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         return False
+
+    def resume_writing(self) -> None:
+        self._note_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._release()
@@ -112,6 +118,16 @@ class Connection(asyncio.BufferedProtocol):
     def is_idle(self) -> bool:
         """Nothing is being answered and nothing is left to send."""
         return not self._order and (self._writer is None or self._writer.queued_bytes == 0)
+
+    @property
+    def is_owed(self) -> bool:
+        """It is our turn: an answer is being made, and the peer has read all others."""
+        return bool(self._order) and self._writer is not None and not self._writer.queued_bytes
+
+    @property
+    def has_left(self) -> bool:
+        """The peer hung up, and we are not reading and would not notice."""
+        return self._paused and self.is_owed and self._writer is not None and self._writer.has_left
 
     def flush_answers(self) -> None:
         """Send the answers whose turn has come; then go on with requests that had to wait."""
@@ -140,22 +156,24 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self, view: memoryview) -> None:
         """Dispatch every whole frame in `view`; keep the rest."""
         position, end = 0, len(view)
-        is_big = False
+        left = _TURN_REQUESTS
         while end - position >= 4:
             (size,) = _SIZE.unpack_from(view, position)
             self._check_size(size)
             frame_end = position + 4 + size
             if frame_end > end:
                 break
-            if self._must_wait():
+            if not left or self._must_wait():
                 self._hold(view[position:end])
+                if not left:
+                    self._yield_loop()
                 return
             self._dispatch(view[position + 4 : frame_end])
-            is_big = is_big or size >= _BIG_FRAME_BYTES
+            left -= 1
             position = frame_end
         if position < end:
             self._begin_frame(view[position:end])
-        if is_big:
+        if position >= _TURN_BYTES:
             self._yield_loop()
 
     def _check_size(self, size: int) -> None:
@@ -163,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolViolation(f"a frame of {size} bytes")
 
     def _begin_frame(self, head: memoryview) -> None:
-        self.begun_s = self.active_s
+        self.begun_s = self._server.loop.time()  # not when its bytes came: it may have waited
         self._filled = len(head)
         self._size = 4 + _SIZE.unpack_from(head)[0] if len(head) >= 4 else 4
         self._buffer = bytearray(0)
@@ -192,13 +210,13 @@ class Connection(asyncio.BufferedProtocol):
         grown[: len(head)] = head
         self._server.note_buffered(len(grown) - len(self._buffer))
         self._buffer = grown
-        if self._server.is_over_budget:
-            self._server.wait_for_budget(self)
+        if room > _FIRST_BUFFER_BYTES and self._server.must_wait_for_budget(self):
             self._pause()
 
     def _drop_buffer(self) -> None:
         if self._buffer is not None:
             self._server.note_buffered(-len(self._buffer))
+            self._server.note_finished(self)
         self._buffer = None
         self._filled = 0
         self.begun_s = 0.0
@@ -232,13 +250,15 @@ class Connection(asyncio.BufferedProtocol):
         return self._writer.queued_bytes > _ANSWER_BYTES_MAX
 
     def _hold(self, rest: memoryview) -> None:
+        if self._server.is_over_budget:
+            raise ProtocolViolation("requests pile up behind answers, here and elsewhere")
         self._server.note_buffered(len(rest))
         self._backlog = bytearray(rest)
         self._pause()
 
     def _go_on(self) -> None:
-        """Answers have left: take the requests that waited for that."""
-        while self._backlog is not None and not self._must_wait():
+        """Answers have left, or it is our turn again: take the requests that waited for that."""
+        while self._backlog is not None and not self._resuming and not self._must_wait():
             backlog, self._backlog = self._backlog, None
             self._server.note_buffered(-len(backlog))
             self._take_frames(memoryview(backlog))
@@ -271,15 +291,16 @@ class Connection(asyncio.BufferedProtocol):
             for part in answer:
                 self._writer.queue(part)
 
-    def _note_drained(self) -> None:
-        if not self._must_wait():
-            self.flush_answers()
+    def _note_writable(self) -> None:
+        """The peer has read some of what was sent: send on."""
+        self.active_s = self._server.loop.time()
+        self.flush_answers()
 
     # Flow
 
     def _yield_loop(self) -> None:
         """libuv reads one socket up to 32 times a turn; a bulk writer must not starve others."""
-        if self._paused or self._transport is None:
+        if self._resuming:
             return
         self._pause()
         self._resuming = True
@@ -287,8 +308,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume_after_yield(self) -> None:
         self._resuming = False
-        if self._backlog is None:
-            self._resume_if_free()
+        if self._writer is not None:
+            self._guarded(self._go_on)
 
     def _resume_if_free(self) -> None:
         if not self._resuming and not self._server.is_waiting_for_budget(self):

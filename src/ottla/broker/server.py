@@ -73,6 +73,7 @@ class Server:
         self._violators: set[str] = set()
         self._dirty: list[Connection] = []
         self._waiting: deque[Connection] = deque()
+        self._exceeding: Connection | None = None
         self._listener: asyncio.Server | None = None
 
     async def listen(self, endpoint: Endpoint) -> Endpoint:
@@ -141,7 +142,12 @@ class Server:
             if connection.begun_s and connection.begun_s < begun_since_s:
                 self.note_violation(connection.peer, "a request took too long to arrive")
                 connection.close()
-            elif connection.active_s < idle_since_s and connection.is_idle:
+            elif connection.active_s < idle_since_s:
+                if connection.is_owed:
+                    connection.active_s = now_s  # its silence counts from its answer on
+                else:
+                    connection.close()
+            elif connection.has_left:
                 connection.close()
 
     def note_violation(self, peer: str, text: str) -> None:
@@ -180,8 +186,27 @@ class Server:
         while self._waiting and not self.is_over_budget:
             self._waiting.popleft().note_budget()
 
-    def wait_for_budget(self, connection: Connection) -> None:
+    def must_wait_for_budget(self, connection: Connection) -> bool:
+        """Whether a large request has to wait for memory; `note_budget` ends the wait.
+
+        One request at a time may exceed the budget. If all had to wait, none would be finished,
+        and no memory would ever come back.
+        """
+        if not self.is_over_budget:
+            return False
+        if self._exceeding is None or self._exceeding is connection:
+            self._exceeding = connection
+            return False
         self._waiting.append(connection)
+        return True
+
+    def note_finished(self, connection: Connection) -> None:
+        """This connection's request has arrived, or never will: another one may exceed."""
+        if self._exceeding is connection:
+            self._exceeding = None
+            if self._waiting:
+                self._exceeding = self._waiting.popleft()
+                self._exceeding.note_budget()
 
     def is_waiting_for_budget(self, connection: Connection) -> bool:
         return bool(self._waiting) and connection in self._waiting

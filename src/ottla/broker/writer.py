@@ -15,12 +15,21 @@ SENDFILE_BYTES_MIN: Final = 32 * 1024  # below, one read and one send are cheape
 SEND_BUFFER_BYTES: Final = 1 << 20  # a full socket costs a trip through the loop; make it rare
 _JOIN_BYTES_MAX: Final = 64 * 1024
 _SENDFILE_BYTES_MAX: Final = 1 << 20  # one reader's share of a turn of the loop
+_PEER_GONE: Final = frozenset({7, 8})  # TCP_CLOSE and TCP_CLOSE_WAIT, as Linux numbers them
 
 
 class Writer(Protocol):
     """What a connection asks of its way out."""
 
-    queued_bytes: int
+    @property
+    def queued_bytes(self) -> int:
+        """What the peer has yet to take."""
+        ...
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the peer is known to have hung up, although nobody reads."""
+        ...
 
     def queue(self, part: Part) -> None: ...
     def flush(self) -> None: ...
@@ -34,15 +43,16 @@ class SocketWriter:
     and because the loop does not lend a transport's descriptor for waiting.
     """
 
-    __slots__ = ("_armed", "_drained", "_loop", "_parts", "_socket", "queued_bytes")
+    __slots__ = ("_armed", "_loop", "_parts", "_socket", "_writable", "queued_bytes")
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, descriptor: int, drained: Callable[[], None]
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, writable: Callable[[], None]
     ) -> None:
+        """`writable` is called when a full socket takes more again; it has to flush."""
         self._loop = loop
         self._socket = socket.socket(fileno=os.dup(descriptor))
         self._socket.setblocking(False)
-        self._drained = drained
+        self._writable = writable
         self._parts: deque[Part] = deque()
         self._armed = False
         self.queued_bytes = 0
@@ -75,6 +85,10 @@ class SocketWriter:
                     return
         except (BlockingIOError, InterruptedError):
             self._arm()
+
+    @property
+    def has_left(self) -> bool:
+        return self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _PEER_GONE
 
     def close(self) -> None:
         if self._armed:
@@ -135,39 +149,43 @@ class SocketWriter:
     def _arm(self) -> None:
         if not self._armed:
             self._armed = True
-            self._loop.add_writer(self._socket.fileno(), self._writable)
+            self._loop.add_writer(self._socket.fileno(), self._disarm)
 
-    def _writable(self) -> None:
+    def _disarm(self) -> None:
         self._loop.remove_writer(self._socket.fileno())
         self._armed = False
-        try:
-            self.flush()
-        except OSError:
-            self._parts.clear()
-            self.queued_bytes = 0
-        self._drained()
+        self._writable()
 
 
 class TransportWriter:
     """Writes through the transport: for simulated networks, and where bytes must be encrypted."""
 
-    __slots__ = ("_joined", "_transport", "queued_bytes")
+    __slots__ = ("_joined", "_joined_bytes", "_transport")
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
         self._joined: list[bytes] = []
-        self.queued_bytes = 0
+        self._joined_bytes = 0
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._joined_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def has_left(self) -> bool:
+        return False
 
     def queue(self, part: Part) -> None:
         if not isinstance(part, bytes):
             part = part.file.read(part.position, part.size_bytes)
         self._joined.append(part)
+        self._joined_bytes += len(part)
 
     def flush(self) -> None:
         if self._joined:
             self._transport.write(b"".join(self._joined))
-            self._joined.clear()
-        self.queued_bytes = self._transport.get_write_buffer_size()
+            self.close()
 
     def close(self) -> None:
         self._joined.clear()
+        self._joined_bytes = 0

@@ -122,7 +122,12 @@ def wire(
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[T]) -> type[T]:
     """A part of a message; the message that contains it says which versions exist."""
-    return dataclass(slots=True, kw_only=True)(cls)
+    # dataclass writes and compiles source for every method it makes. Two that all structs can
+    # share are not made again for each of hundreds: that is a good part of a broker's start.
+    cls.__eq__ = _equal  # type: ignore[method-assign]
+    cls.__repr__ = _represent  # type: ignore[method-assign]
+    cls.__hash__ = None  # type: ignore[assignment]
+    return dataclass(slots=True, kw_only=True, eq=False, repr=False)(cls)
 
 
 @dataclass_transform(kw_only_default=True)
@@ -166,6 +171,19 @@ def parse_versions(text: str) -> range:
     if text.endswith("+"):
         return range(int(text[:-1]), VERSION_MAX + 1)
     return range(int(text), int(text) + 1)
+
+
+def _equal(self: object, other: object) -> bool:
+    if type(self) is not type(other):
+        return False
+    names = self.__slots__  # type: ignore[attr-defined]
+    return all(getattr(self, name) == getattr(other, name) for name in names)
+
+
+def _represent(self: object) -> str:
+    names = self.__slots__  # type: ignore[attr-defined]
+    values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+    return f"{type(self).__name__}({values})"
 
 
 def _constant(value: Any) -> Callable[[], Any]:

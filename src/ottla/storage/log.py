@@ -29,6 +29,7 @@ from ottla.model import (
 )
 from ottla.records.batch import (
     CONTROL,
+    HEADER_BYTES,
     BatchHeader,
     Marker,
     build_marker,
@@ -43,10 +44,19 @@ from ottla.records.batch import (
     stamp_time,
 )
 from ottla.records.compression import Codec
-from ottla.storage.epochs import EpochEnd
+from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
+from ottla.storage.epochs import EpochEnd, Epochs
 from ottla.storage.files import FULL_DISK_ERRNOS, File, Files, replace_file
-from ottla.storage.index import AbortedTransaction
-from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, CorruptRange, Recovered, recover
+from ottla.storage.index import AbortedTransaction, IndexDamaged
+from ottla.storage.recovery import (
+    CORRUPT_FILE,
+    EPOCHS_FILE,
+    EVERYTHING,
+    CorruptRange,
+    Recovered,
+    rebuild_indexes,
+    recover,
+)
 from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
 from ottla.storage.segment import (
     LOG,
@@ -147,6 +157,8 @@ class Log:
         self._segments_synced = 0
         self._unsynced: list[File] = []
         self._snapshot_wanted = False
+        self._saved_epochs = b""
+        self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
         self._warm: list[SealedSegment] = []
         self._adopt(self._recover(recovery_point, now_ms))
@@ -170,7 +182,7 @@ class Log:
         self._active = found.active
         self.epochs = found.epochs
         self.producers = found.producers
-        self.corrupt: list[CorruptRange] = found.corrupt
+        self.corrupt = self._known_corrupt(found)
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
         self._snapshots = sorted(found.snapshots)
         self._hints.clear()
@@ -178,6 +190,23 @@ class Log:
         self.end_offset = found.active.end_offset
         self.start_offset = max(self.start_offset, self._first_base())
         self.size_bytes = found.active.size_bytes + sum(one.size_bytes for one in found.sealed)
+
+    def _known_corrupt(self, found: Recovered) -> list[CorruptRange]:
+        """What was found corrupt now or before, and is still there."""
+        try:
+            lines = read_checkpoint(self._files, self.directory / CORRUPT_FILE) or []
+        except CheckpointDamaged:
+            lines = []
+        end_offset = found.active.end_offset
+        known = {*found.corrupt, *map(CorruptRange.parse, lines)}
+        ranges = sorted(one for one in known if one.start_offset < end_offset)
+        self._store_corrupt(ranges, lines)
+        return ranges
+
+    def _store_corrupt(self, ranges: list[CorruptRange], stored: list[str]) -> None:
+        lines = [str(one) for one in ranges]
+        if lines != stored:
+            write_checkpoint(self._files, self.directory / CORRUPT_FILE, lines)
 
     # Appending
 
@@ -377,7 +406,7 @@ class Log:
         except CorruptBatch:
             if not isinstance(segment, SealedSegment):
                 raise
-            segment.rebuild_indexes(self._files, self.config.index_interval_bytes)
+            self._rebuild_indexes(segment)
             found = find_batch(segment, offset)
         if found is None:
             raise CorruptBatch(f"offset {offset} is missing on this broker's disk")
@@ -392,9 +421,18 @@ class Log:
 
     def _open(self, segment: SealedSegment) -> None:
         """Make a sealed segment readable, and let the one go that was opened longest ago."""
-        if not segment.is_warm:
-            segment.open(self._files, self.config.index_interval_bytes)
-            self._note_warm(segment)
+        if segment.is_warm:
+            return
+        try:
+            segment.open(self._files)
+        except IndexDamaged:
+            self._rebuild_indexes(segment)
+        self._note_warm(segment)
+
+    def _rebuild_indexes(self, segment: SealedSegment) -> None:
+        interval_bytes = self.config.index_interval_bytes
+        indexes = rebuild_indexes(self._files, segment, interval_bytes)
+        segment.warm_up(segment.file, indexes)
 
     def _note_warm(self, segment: SealedSegment) -> None:
         self._warm.append(segment)
@@ -478,8 +516,37 @@ class Log:
     # What replicas and transactions ask
 
     def epoch_end(self, epoch: LeaderEpoch) -> EpochEnd:
-        """Where `epoch` ends in this log (KIP-279); (-1, -1) when nothing is known of it."""
-        return self.epochs.end_of(epoch, self.end_offset)
+        """Where `epoch` ends in this log (KIP-279); (-1, -1) when nothing is known of it.
+
+        Replicas truncate by this answer, so it is checked against the batches around it.
+        """
+        end = self.epochs.end_of(epoch, self.end_offset)
+        if not self._is_true(end):
+            self._rebuild_epochs()
+            end = self.epochs.end_of(epoch, self.end_offset)
+        return end
+
+    def _is_true(self, end: EpochEnd) -> bool:
+        """Whether a batch of another epoch begins at the end of this one."""
+        if not self.start_offset < end.end_offset < self.end_offset:
+            return True
+        before = self._epoch_at(Offset(end.end_offset - 1))
+        behind = self._epoch_at(end.end_offset)
+        return before <= end.epoch < behind == self.epochs.at(end.end_offset)
+
+    def _epoch_at(self, offset: Offset) -> LeaderEpoch:
+        segment = self._segment_of(offset)
+        position = self._find(segment, offset).position
+        return LeaderEpoch(read_header(segment.file.read(position, HEADER_BYTES)).leader_epoch)
+
+    def _rebuild_epochs(self) -> None:
+        self.epochs = Epochs()
+        for segment in self._all_segments():
+            if isinstance(segment, SealedSegment):
+                self._open(segment)
+            for _, header in walk(segment.file, Position(0), segment.size_bytes):
+                self.epochs.note(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
+        self.epochs.truncate_start(self.start_offset)
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
         """The offset below which every transaction is decided and its end is visible."""
@@ -552,7 +619,13 @@ class Log:
 
     def save(self) -> None:
         """Store what shortens the next start: indexes and epochs now, producers when durable."""
-        replace_file(self._files, self.directory / EPOCHS_FILE, self.epochs.encode())
+        epochs = self.epochs.encode()
+        if epochs != self._saved_epochs:
+            replace_file(self._files, self.directory / EPOCHS_FILE, epochs)
+            self._saved_epochs = epochs
+        if self._saved_end == (self._timeline, self.end_offset):
+            return
+        self._saved_end = (self._timeline, self.end_offset)
         self._active.write_indexes(self._files)
         if self.durable_offset == self.end_offset:
             self._write_snapshot(self.end_offset, self.producers.encode())
@@ -640,7 +713,9 @@ class Log:
     def _forget_before_start(self) -> None:
         self._hints.clear()
         self.epochs.truncate_start(self.start_offset)
-        self.corrupt = [one for one in self.corrupt if one.end_offset > self.start_offset]
+        kept = [one for one in self.corrupt if one.end_offset > self.start_offset]
+        self._store_corrupt(kept, [str(one) for one in self.corrupt])
+        self.corrupt = kept
         for offset in [one for one in self._snapshots if one < self._first_base()]:
             self._remove_snapshot(offset)
 
@@ -666,11 +741,7 @@ class Log:
             self.restart_at(to_offset, now_ms)
             return
         self._lower_durable(to_offset)
-        segment = self._segment_of(Offset(to_offset - 1))
-        size_bytes, end_offset = segment.size_bytes, segment.end_offset
-        if to_offset < end_offset:
-            first_gone = self._find(segment, to_offset)
-            size_bytes, end_offset = first_gone.position, first_gone.base_offset
+        segment, size_bytes, end_offset = self._last_kept(to_offset)
         self.save()
         for later in reversed(self._all_segments()):
             if later.base_offset > segment.base_offset:
@@ -678,6 +749,18 @@ class Log:
         segment.file.truncate(size_bytes)
         segment.file.sync()
         self._reopen(end_offset, now_ms)
+
+    def _last_kept(self, to_offset: Offset) -> tuple[Segment, int, Offset]:
+        """The segment that a log cut at `to_offset` ends in, its size then, and the log's end."""
+        for damage in self.corrupt:
+            if damage.start_offset <= to_offset <= damage.end_offset:
+                segment = self._segment_of(damage.segment_base)
+                return segment, damage.position, damage.start_offset
+        segment = self._segment_of(Offset(to_offset - 1))
+        if to_offset >= segment.end_offset:
+            return segment, segment.size_bytes, segment.end_offset
+        first_gone = self._find(segment, to_offset)
+        return segment, first_gone.position, first_gone.base_offset
 
     def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything and begin again, empty, at `offset`."""
@@ -687,6 +770,8 @@ class Log:
         for snapshot in list(self._snapshots):
             self._remove_snapshot(snapshot)
         self._files.unlink(self.directory / EPOCHS_FILE)
+        self._files.unlink(self.directory / CORRUPT_FILE)
+        self._saved_epochs = b""
         self.start_offset = offset
         self._reopen(offset, now_ms)
 

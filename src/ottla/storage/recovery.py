@@ -25,7 +25,7 @@ from crc32c import crc32c
 
 from ottla.config import INT32_MAX, INT64_MAX
 from ottla.errors import ApiError
-from ottla.model import LeaderEpoch, Offset, Position, TimestampMs
+from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, Position, TimestampMs
 from ottla.records.batch import (
     ATTRIBUTES_AT,
     CONTROL,
@@ -46,6 +46,7 @@ from ottla.storage.segment import (
     LOG,
     SNAPSHOT,
     ActiveSegment,
+    Indexes,
     SealedSegment,
     file_name,
     load_indexes,
@@ -53,6 +54,7 @@ from ottla.storage.segment import (
 )
 
 EVERYTHING: Final = Offset(INT64_MAX)  # the recovery point of a log that was closed cleanly
+CORRUPT_FILE: Final = "corrupt-ranges"
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 STRAY: Final = ".stray"  # a segment that nothing connects with the log before it
 
@@ -67,6 +69,14 @@ class CorruptRange(NamedTuple):
     end_offset: Offset
     segment_base: Offset
     position: Position
+
+    @classmethod
+    def parse(cls, line: str) -> "CorruptRange":
+        start, end, base, position = map(int, line.split(" "))
+        return cls(Offset(start), Offset(end), Offset(base), Position(position))
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +126,27 @@ def recover(
         epochs=epochs,
     )
     return scan.run(sizes, scan_from, snapshots)
+
+
+def rebuild_indexes(files: Files, segment: SealedSegment, interval_bytes: int) -> Indexes:
+    """Read a sealed segment again, because what its index files say cannot be true."""
+    base = segment.base_offset
+    producers, _ = _load_producers(files, segment.directory, [base], base)
+    scan = _Scan(
+        files=files,
+        directory=segment.directory,
+        interval_bytes=interval_bytes,
+        now_ms=NO_TIMESTAMP,
+        recovery_point=EVERYTHING,
+        producers=producers,
+        producers_from=base,
+        epochs=Epochs(),
+    )
+    again = ActiveSegment(segment.directory, base, segment.file, NO_TIMESTAMP)
+    scan.scan_whole(again, segment.size_bytes)
+    again.indexes.finish()
+    write_indexes(files, segment.directory, base, again.indexes)
+    return again.indexes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,14 +213,7 @@ class _Scan:
         size_bytes = sizes[base]
         segment = ActiveSegment(self.directory, base, file, self.now_ms)
         self._load_known_part(segment, size_bytes, scan_from)
-        self._scan_intact(segment, size_bytes)
-        while segment.size_bytes < size_bytes:
-            resumed = _find_intact(file, segment.size_bytes + 1, size_bytes, segment.end_offset)
-            if resumed is None:
-                break
-            header = read_header(file.read(resumed, HEADER_BYTES))
-            self._note_corrupt(segment, resumed, Offset(header.base_offset))
-            self._scan_intact(segment, size_bytes)
+        self.scan_whole(segment, size_bytes)
         following = min((other for other in sizes if other > base), default=None)
         if segment.size_bytes < size_bytes or segment.end_offset != following:
             self._settle_end(segment, size_bytes, following)
@@ -198,6 +222,19 @@ class _Scan:
         if self.recovery_point != EVERYTHING:
             file.sync()  # a killed process leaves what it wrote in memory only
         return segment
+
+    def scan_whole(self, segment: ActiveSegment, size_bytes: int) -> None:
+        """Read to the last intact batch, noting what is corrupt on the way."""
+        self._scan_intact(segment, size_bytes)
+        while segment.size_bytes < size_bytes:
+            resumed = _find_intact(
+                segment.file, segment.size_bytes + 1, size_bytes, segment.end_offset
+            )
+            if resumed is None:
+                return
+            header = read_header(segment.file.read(resumed, HEADER_BYTES))
+            self._note_corrupt(segment, resumed, Offset(header.base_offset))
+            self._scan_intact(segment, size_bytes)
 
     def _settle_end(
         self, segment: ActiveSegment, size_bytes: int, following: Offset | None

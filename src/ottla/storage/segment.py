@@ -170,7 +170,7 @@ class SealedSegment:
 
     @property
     def is_warm(self) -> bool:
-        return self._file is not None
+        return self._indexes is not None
 
     @property
     def file(self) -> File:
@@ -189,39 +189,14 @@ class SealedSegment:
         """Give back descriptor and memory; whoever still holds the file can read on."""
         self._file = self._indexes = None
 
-    def open(self, files: Files, interval_bytes: int) -> None:
-        """Make the segment readable; indexes that are missing or damaged are rebuilt."""
-        if self._file is not None:
-            return
-        file = files.open(self.directory / file_name(self.base_offset, LOG))
-        try:
-            indexes = load_indexes(
+    def open(self, files: Files) -> None:
+        """Make the segment readable. `IndexDamaged` leaves it without indexes: rebuild them."""
+        if self._file is None:
+            self._file = files.open(self.directory / file_name(self.base_offset, LOG))
+        if self._indexes is None:
+            self._indexes = load_indexes(
                 files, self.directory, self.base_offset, self.end_offset, self.size_bytes
             )
-        except IndexDamaged:
-            indexes = self._rebuild(files, file, interval_bytes)
-        self.warm_up(file, indexes)
-
-    def rebuild_indexes(self, files: Files, interval_bytes: int) -> None:
-        """Read the segment's headers again, because an index led nowhere."""
-        self._indexes = self._rebuild(files, self.file, interval_bytes)
-
-    def _rebuild(self, files: Files, file: File, interval_bytes: int) -> Indexes:
-        indexes = Indexes()
-        # Aborted transactions are not in the headers: they come from their own file, which is
-        # synced before the segment counts as durable, and from recovery.
-        indexes.aborted = load_aborted(files, self.directory, self.base_offset)
-        for position, header in walk(file, Position(0), self.size_bytes):
-            indexes.note(
-                position,
-                header.size_bytes,
-                header.last_offset - self.base_offset,
-                header.max_timestamp_ms,
-                interval_bytes,
-            )
-        indexes.finish()
-        write_indexes(files, self.directory, self.base_offset, indexes)
-        return indexes
 
 
 Segment = ActiveSegment | SealedSegment

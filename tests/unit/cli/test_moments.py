@@ -1,5 +1,7 @@
 """A place in a log, as people write it."""
 
+import time
+
 import pytest
 
 from ottla.cli.moments import AtOffset, AtTime, Edge, Moment, format_time, parse_moment
@@ -59,3 +61,14 @@ def test_a_timestamp_is_printed_in_utc_or_as_its_number(timestamp_ms: int, text:
 def test_a_printed_timestamp_reads_back() -> None:
     printed = format_time(TimestampMs(NOW_MS + 123))
     assert parse_moment(printed, NOW_MS) == AtTime(TimestampMs(NOW_MS + 123))
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        found = parse_moment("2026-11-15T00:00", NOW_MS)
+    time.tzset()
+    assert found == AtTime(NOW_MS)

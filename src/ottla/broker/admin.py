@@ -1,0 +1,77 @@
+"""The handlers of administration, imported when somebody first administers.
+
+Their messages are many classes; a broker that only moves records starts without them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ottla.broker.routes import RequestContext
+from ottla.broker.settings import Settings
+from ottla.broker.topic_creation import TopicCreation
+from ottla.cluster.state import ClusterState
+from ottla.model import BrokerId
+from ottla.protocol.api import ApiKey
+from ottla.replication.replicas import Replicas
+
+ADMIN_KEYS: Final = (
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.DELETE_RECORDS,
+    ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.LIST_CONFIG_RESOURCES,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.DESCRIBE_LOG_DIRS,
+    ApiKey.DESCRIBE_QUORUM,
+)
+
+Answering = Callable[[Any, RequestContext], Any]
+
+
+class Admin:
+    """Makes all of them at the first request for one."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        replicas: Replicas,
+        settings: Settings,
+        creation: TopicCreation,
+        node_id: BrokerId,
+    ) -> None:
+        self._state = state
+        self._replicas = replicas
+        self._settings = settings
+        self._creation = creation
+        self._node_id = node_id
+        self._handlers: dict[ApiKey, Answering] = {}
+
+    def answer(self, key: ApiKey, request: Any, context: RequestContext) -> Any:
+        if not self._handlers:
+            self._handlers = self._make_handlers()
+        return self._handlers[key](request, context)
+
+    def _make_handlers(self) -> dict[ApiKey, Answering]:
+        from ottla.broker.handlers import cluster, configs, metadata, topics  # noqa: PLC0415
+
+        state, replicas, settings = self._state, self._replicas, self._settings
+        return {
+            ApiKey.CREATE_TOPICS: topics.CreateTopics(self._creation, settings),
+            ApiKey.DELETE_TOPICS: topics.DeleteTopics(state, replicas, settings),
+            ApiKey.CREATE_PARTITIONS: topics.CreatePartitions(state, replicas, settings),
+            ApiKey.DELETE_RECORDS: topics.DeleteRecords(replicas),
+            ApiKey.DESCRIBE_CONFIGS: configs.DescribeConfigs(state, settings, self._node_id),
+            ApiKey.ALTER_CONFIGS: configs.AlterConfigs(state, replicas, settings),
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.IncrementalAlterConfigs(
+                state, replicas, settings
+            ),
+            ApiKey.LIST_CONFIG_RESOURCES: configs.ListConfigResources(state),
+            ApiKey.DESCRIBE_CLUSTER: cluster.DescribeCluster(state),
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.DescribeTopicPartitions(state, replicas),
+            ApiKey.DESCRIBE_LOG_DIRS: cluster.DescribeLogDirs(replicas),
+            ApiKey.DESCRIBE_QUORUM: cluster.DescribeQuorum(state),
+        }
