@@ -15,8 +15,8 @@ PANELS: Final = (
     ("produce.1000.cpu", "CPU per GB produced"),
     ("latency.p99.1000", "p99 at 1,000 msg/s"),
     ("latency.p99.beside", "p99 beside a bulk writer"),
-    ("start.first_ack", "Start to first ack"),
-    ("memory.loaded", "Memory after 1 GB"),
+    ("footprint.start", "Start to first ack"),
+    ("footprint.loaded", "Memory after 1 GB"),
 )
 COLUMNS: Final = 4
 OURS: Final = "#d1495b"

@@ -37,7 +37,7 @@ class Effort:
     request_s: float
     warm_up_s: float
     settle_s: float
-    memory_s: float
+    gigabyte_s: float
     idle_connections: int
 
 
@@ -51,7 +51,7 @@ FULL = Effort(
     request_s=3.0,
     warm_up_s=6.0,
     settle_s=2.0,
-    memory_s=60.0,
+    gigabyte_s=60.0,
     idle_connections=2_000,
 )
 QUICK = Effort(
@@ -64,7 +64,7 @@ QUICK = Effort(
     request_s=1.0,
     warm_up_s=1.0,
     settle_s=0.5,
-    memory_s=10.0,
+    gigabyte_s=10.0,
     idle_connections=2_000,
 )
 
@@ -87,7 +87,6 @@ class FreshRow:
     name: str
     metrics: tuple[Metric, ...]
     measure: Callable[[Server, Effort, Path], Samples]
-    rounds_max: int
 
 
 Row = SharedRow | FreshRow

@@ -34,9 +34,8 @@ class Run:
                     self._start(server, up)
             for number in range(1, self.results.rounds + 1):
                 for row in rows:
-                    if isinstance(row, SharedRow) or number <= row.rounds_max:
-                        for server in servers:
-                            self._measure_row(number, row, server)
+                    for server in servers:
+                        self._measure_row(number, row, server)
             self.say("stopping the servers")
 
     def say(self, text: str) -> None:

@@ -1,14 +1,13 @@
 """The rows, in the order in which they run and are printed."""
 
 from bench.measures import Metric, Row
-from bench.rows import durability, latency, memory, requests, start, throughput
+from bench.rows import durability, footprint, latency, requests, throughput
 
 ROWS: tuple[Row, ...] = (
     throughput.ROW,
     requests.ROW,
     latency.ROW,
-    start.ROW,
-    memory.ROW,
+    footprint.ROW,
     durability.ROW,
 )
 METRICS: tuple[Metric, ...] = tuple(metric for row in ROWS for metric in row.metrics)

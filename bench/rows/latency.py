@@ -29,8 +29,8 @@ def measure(running: Running, effort: Effort) -> Samples:
     for rate in RATES:
         with new_topic(running.load) as topic:
             alone = running.load.latency(topic, rate, job)
-        yield f"latency.p50.{rate}", alone.p50_ms
-        yield f"latency.p99.{rate}", alone.p99_ms
+            yield f"latency.p50.{rate}", alone.p50_ms
+            yield f"latency.p99.{rate}", alone.p99_ms
     bulk = Job(size_bytes=BULK_SIZE_BYTES, seconds=effort.latency_s + 60)
     with new_topic(running.load) as topic, new_topic(running.load) as bulk_topic:
         with running.load.producing(bulk_topic, bulk):

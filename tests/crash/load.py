@@ -23,7 +23,7 @@ from confluent_kafka import (
 PATIENCE_S: Final = 60
 _BURST: Final = 2  # records per partition and turn: a steady load that leaves the disk some air
 _TURN_S: Final = 0.01
-_UNSETTLED_MAX: Final = 2000
+_UNSETTLED_MAX: Final = 500
 _FILLER: Final = "." * 60
 
 # librdkafka tells its log of every refused connection; here that is the point.
@@ -71,6 +71,7 @@ class Load:
         self.failed: list[KafkaError] = []
         self._sent = dict.fromkeys(partitions, 0)
         self._is_over = threading.Event()
+        self._is_paused = threading.Event()
         self._acked_count = 0
         self._heard = threading.Condition()
         self._producer = Producer(
@@ -106,6 +107,13 @@ class Load:
             reached = self._heard.wait_for(lambda: self._acked_count >= count, PATIENCE_S)
         assert reached, f"{self.name}: {self._acked_count} of {count} after {PATIENCE_S} s"
 
+    def pause(self) -> None:
+        """Send nothing new for a while; what is under way goes on."""
+        self._is_paused.set()
+
+    def resume(self) -> None:
+        self._is_paused.clear()
+
     def stop(self) -> None:
         """Send no more, and wait until everything that was sent is settled."""
         self._is_over.set()
@@ -113,7 +121,7 @@ class Load:
 
     def _run(self) -> None:
         while not self._is_over.is_set():
-            if len(self._producer) < _UNSETTLED_MAX:
+            if not self._is_paused.is_set() and len(self._producer) < _UNSETTLED_MAX:
                 self._send_burst()
             self._producer.poll(_TURN_S)
         left = self._producer.flush(PATIENCE_S)

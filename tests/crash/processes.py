@@ -24,10 +24,10 @@ class BrokerProcess:
     broker listens could otherwise be given that very port as its own, and keep it.
     """
 
-    def __init__(self, data: Path, *arguments: str, rng: Random) -> None:
+    def __init__(self, data: Path, *arguments: str, rng: Random, log_file: Path) -> None:
         self.data = data
         self.address = f"127.0.0.1:{_free_port(rng)}"
-        self.log_file = data.parent / f"{data.name}.broker.log"
+        self._log_file = log_file
         self.arguments = arguments
         self._process: subprocess.Popen[str] | None = None
 
@@ -39,7 +39,7 @@ class BrokerProcess:
     def spawn(self) -> None:
         """Start the process, without waiting for it to be ready."""
         assert self._process is None, "one broker per directory"
-        with self.log_file.open("a") as log:
+        with self._log_file.open("a") as log:
             self._process = subprocess.Popen(
                 [
                     *COMMAND,
@@ -83,7 +83,7 @@ class BrokerProcess:
 
     def said(self) -> str:
         """What all processes of this directory wrote to standard error."""
-        return self.log_file.read_text()
+        return self._log_file.read_text()
 
     def _wait_over(self) -> int:
         assert self._process is not None
@@ -96,13 +96,13 @@ class BrokerProcess:
 
 @contextmanager
 def broker_process(
-    data: Path, *arguments: str, rng: Random, is_started: bool = True
+    data: Path, *arguments: str, rng: Random, log_file: Path | None = None
 ) -> Iterator[BrokerProcess]:
-    """A broker that is gone when the test is over."""
-    broker = BrokerProcess(data, *arguments, rng=rng)
+    """A broker that is gone when the test is over. Its log lies beside its data, if not elsewhere."""
+    log_file = log_file or data.with_name(f"{data.name}.broker.log")
+    broker = BrokerProcess(data, *arguments, rng=rng, log_file=log_file)
     try:
-        if is_started:
-            broker.start()
+        broker.start()
         yield broker
     finally:
         broker.end()

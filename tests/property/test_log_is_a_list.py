@@ -175,5 +175,7 @@ def read_all(log: Log) -> list[tuple[bytes, int]]:
     return found
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, report_multiple_bugs=False)
+LogMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, report_multiple_bugs=False
+)
 TestALogIsAList = LogMachine.TestCase

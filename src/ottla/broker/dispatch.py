@@ -60,16 +60,16 @@ class Dispatcher:
         """Answer one request, or promise to. A ProtocolViolation closes the connection."""
         try:
             key, version, correlation_id, client_id_size = _HEAD.unpack_from(frame)
-            if key == _PRODUCE and version in self._produce_versions:
-                self.request_counts[_PRODUCE] += 1
-                position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
-                return self._produce.take(frame, position, version, correlation_id)
-            if key == _FETCH and version in self._fetch_versions:
-                self.request_counts[_FETCH] += 1
-                position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
-                return self._fetch.take(frame, position, version, correlation_id)
-        except (error, IndexError):
+        except error:
             raise ProtocolViolation("the bytes end inside the request header") from None
+        if key == _PRODUCE and version in self._produce_versions:
+            self.request_counts[_PRODUCE] += 1
+            position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
+            return self._produce.take(frame, position, version, correlation_id)
+        if key == _FETCH and version in self._fetch_versions:
+            self.request_counts[_FETCH] += 1
+            position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
+            return self._fetch.take(frame, position, version, correlation_id)
         return self._take_by_codec(bytes(frame), connection)
 
     async def close(self) -> None:
@@ -125,6 +125,9 @@ def _body(frame: memoryview, client_id_size: int, is_flexible: bool) -> int:
     position = _HEAD.size + max(client_id_size, 0)
     if not is_flexible:
         return position
-    if frame[position] == 0:
-        return position + 1
+    try:
+        if frame[position] == 0:
+            return position + 1
+    except IndexError:
+        raise ProtocolViolation("the bytes end inside the request header") from None
     return parse_request_header(frame)[1]

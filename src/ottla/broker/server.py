@@ -132,6 +132,7 @@ class Server:
             del self._per_ip[connection.peer]
         if connection in self._waiting:
             self._waiting.remove(connection)
+        self.note_finished(connection)
 
     def sweep(self) -> None:
         """Close whoever was silent too long, or takes too long to finish a request."""

@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 class Client:
     """Owns its connections, one for each broker it has talked to. Belongs to one event loop.
 
-    `timeout_s` is how long one call may take in total, however often it has to try.
+    `timeout_s` is how long an answer may take, and for how long a call goes on trying.
     """
 
     def __init__(

@@ -41,6 +41,10 @@ class NotSupported(ClientError):
     """The broker does not speak a version of this API that we speak."""
 
 
+class Unreadable(ClientError):
+    """The broker sent records that cannot be read: damaged, or of a kind we do not know."""
+
+
 class Refused(ClientError):
     """The broker answered with an error."""
 

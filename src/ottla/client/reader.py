@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.client import Client
-from ottla.client.errors import ConnectionLost, DeadlineExceeded, Unreachable
+from ottla.client.errors import ConnectionLost, DeadlineExceeded, Unreachable, Unreadable
 from ottla.client.isolation import readable
 from ottla.client.partitions import DEFAULT_LIMITS, Fetched, FetchLimits, Isolation, fetch
+from ottla.errors import ApiError
 from ottla.model import Offset, TopicPartition
 from ottla.records.batch import Record, check_stored, records
 
@@ -40,7 +41,7 @@ async def read(
     left = {tp: part for tp, part in ranges.items() if not part.is_done()}
     while left:
         for tp, fetched in (await _fetch_round(client, left, isolation, limits)).items():
-            found, left[tp] = _take(fetched, left[tp])
+            found, left[tp] = _take(tp, fetched, left[tp])
             if found:
                 yield tp, found
         left = {tp: part for tp, part in left.items() if not part.is_done()}
@@ -75,17 +76,25 @@ async def _fetch_round(
     return await client.retry(attempt, on=(Unreachable, ConnectionLost, DeadlineExceeded))
 
 
-def _take(fetched: Fetched, part: ReadRange) -> tuple[list[Record], ReadRange]:
+def _take(tp: TopicPartition, fetched: Fetched, part: ReadRange) -> tuple[list[Record], ReadRange]:
     """The records of a range among what was fetched, and what is left of the range."""
     found = list[Record]()
     position = part.start
-    for header, batch in readable(fetched.batches, fetched.aborted):
-        if batch is not None:
-            check_stored(batch)
-            found += [
-                record
-                for record in records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
-                if record.offset >= part.start and (part.end is None or record.offset < part.end)
-            ]
-        position = max(position, header.next_offset)
+    try:
+        for header, batch in readable(fetched.batches, fetched.aborted):
+            if batch is not None:
+                found += _open(batch, part)
+            position = max(position, header.next_offset)
+    except ApiError as problem:
+        raise Unreadable(f"{tp} from offset {position} on: {problem}") from None
     return found, ReadRange(position, part.end)
+
+
+def _open(batch: memoryview, part: ReadRange) -> list[Record]:
+    """The records of a batch that belong to the range."""
+    check_stored(batch)
+    return [
+        record
+        for record in records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+        if record.offset >= part.start and (part.end is None or record.offset < part.end)
+    ]

@@ -390,18 +390,18 @@ class _Database:
 def _open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
     # While another process creates, recovers or lets go of the file, SQLite may say "locked"
     # without having waited at all, so waiting is done here as well.
-    attempt_ms = busy_timeout_ms / OPEN_ATTEMPTS_MAX
-    for attempt in range(OPEN_ATTEMPTS_MAX):
+    attempts = 1
+    while True:
         try:
-            connection = _connect(path, attempt_ms)
+            connection = _connect(path, busy_timeout_ms / OPEN_ATTEMPTS_MAX)
         except sqlite3.Error as problem:
-            if _kind(problem) != "BUSY" or attempt == OPEN_ATTEMPTS_MAX - 1:
+            if _kind(problem) != "BUSY" or attempts == OPEN_ATTEMPTS_MAX:
                 raise _refusal(path, problem) from problem
+            attempts += 1
             time.sleep(OPEN_PAUSE_S)
         else:
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
             return connection
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _connect(path: Path, busy_timeout_ms: float) -> sqlite3.Connection:

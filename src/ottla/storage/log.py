@@ -740,8 +740,8 @@ class Log:
         if to_offset <= self._first_base():
             self.restart_at(to_offset, now_ms)
             return
-        self._lower_durable(to_offset)
         segment, size_bytes, end_offset = self._last_kept(to_offset)
+        self._lower_durable(end_offset)
         self.save()
         for later in reversed(self._all_segments()):
             if later.base_offset > segment.base_offset:

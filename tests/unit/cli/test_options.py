@@ -16,7 +16,7 @@ def test_one_broker_or_several_can_be_named() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "a:", "a:b", "a:1,", "a:99999"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(UsageRefused, match="--broker: .* is not HOST:PORT"):
+    with pytest.raises(UsageRefused, match=r"--broker: .* is not HOST:PORT"):
         parse_brokers(text)
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from fakes.answering_broker import AnsweringBroker, OneTopic
 from ottla.client.client import Client
-from ottla.client.errors import Refused
+from ottla.client.errors import Refused, Unreadable
 from ottla.client.partitions import Isolation
 from ottla.client.reader import ReadRange, read
-from ottla.errors import CorruptBatch, ErrorCode
+from ottla.errors import ErrorCode
 from ottla.model import LeaderEpoch, Offset, TimestampMs, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.fetch import (
@@ -128,7 +128,7 @@ def test_an_offset_that_is_gone_is_explained() -> None:
 def test_damaged_batches_are_not_passed_on() -> None:
     damaged = bytearray(LOG[0])
     damaged[-1] ^= 1
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(Unreadable, match="t-0 from offset 0 on: the batch's CRC"):
         read_all(Partitions([bytes(damaged)]), {0: ReadRange(Offset(0), Offset(3))})
 
 

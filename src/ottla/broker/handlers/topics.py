@@ -3,6 +3,7 @@
 Every requested item is answered. A topic is answered once this broker serves it.
 """
 
+from collections import Counter
 from functools import partial
 from typing import Any, Final
 
@@ -51,7 +52,7 @@ class CreateTopics:
         self, request: CreateTopicsRequest, context: RequestContext
     ) -> CreateTopicsResponse:
         names = [topic.name for topic in request.topics]
-        twice = {name for name in names if names.count(name) > 1}
+        twice = {name for name, count in Counter(names).items() if count > 1}
         fine = [topic for topic in request.topics if topic.name not in twice]
         wanted = [_new_topic(topic) for topic in fine]
         if request.validate_only:
