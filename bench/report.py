@@ -24,14 +24,13 @@ def terminal_table(results: Results) -> str:
         rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
         lines.append("  ".join((first, *rest)))
     lines.insert(1, "-" * len(lines[0]))
-    return "\n".join((*lines, "", *_notes(results)))
+    return "\n".join((*lines, "", *_facts(results), *_notes(results)))
 
 
 def markdown_section(results: Results) -> str:
     """Conditions, durability modes, table and what went wrong, between two markers."""
     head, *body = _table(results)
-    lines = [f"* {name}: {value}" for name, value in results.conditions.items()]
-    lines += [f"* {c.title} {c.version}: {c.durability}" for c in results.contestants]
+    lines = [f"* {fact}" for fact in _facts(results)]
     lines += ["", "| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
     lines += ["| " + " | ".join(_bold_behind(line)) + " |" for line in body]
     lines += ["", *(f"* {note}" for note in _notes(results))]
@@ -92,9 +91,19 @@ def _bold_behind(line: list[str]) -> list[str]:
     return ["**behind**" if cell == "behind" else cell for cell in line]
 
 
+def _rounds(results: Results) -> str:
+    return f"medians of {results.rounds} rounds" if results.rounds > 1 else "one round only"
+
+
+def _facts(results: Results) -> list[str]:
+    """The conditions, and what an acknowledgement meant for each server."""
+    facts = [f"{name}: {value}" for name, value in results.conditions.items()]
+    return facts + [f"{c.title} {c.version}: {c.durability}" for c in results.contestants]
+
+
 def _notes(results: Results) -> list[str]:
     noisy, every = results.noisy_count()
-    notes = [f"medians of {results.rounds} rounds"]
+    notes = [_rounds(results)]
     if noisy:
         notes.append(
             f"{noisy} of {every} samples were taken while other processes used more than half a "

@@ -83,7 +83,7 @@ def conditions(*, native: bool) -> dict[str, str]:
         "date": datetime.now(UTC).date().isoformat(),
         "CPU": f"{_cpu_model()}, {_cpu_count()} cores",
         "memory": f"{_memory_gb():.0f} GB",
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
         "Python": platform.python_version(),
         "client": f"librdkafka {version('confluent-kafka')} of the confluent-kafka wheel, driven "
         + ("from C" if native else "from Python (no C compiler: the client is the limit)"),

@@ -1,15 +1,21 @@
 """The pytest fixture `ottla_broker`: the address of a real broker, new for every test."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 
 @pytest.fixture
-def ottla_broker() -> Iterator[str]:
+def ottla_settings() -> Mapping[str, str]:
+    """Broker settings for `ottla_broker`; override this fixture to choose others."""
+    return {}
+
+
+@pytest.fixture
+def ottla_broker(ottla_settings: Mapping[str, str]) -> Iterator[str]:
     """HOST:PORT of a broker of its own for this test, on a temporary directory."""
     # Imported when a test asks for it: pytest loads every installed plugin for every project.
     from ottla import testing  # noqa: PLC0415
 
-    with testing.broker() as address:
+    with testing.broker(ottla_settings) as address:
         yield address

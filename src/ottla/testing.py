@@ -12,9 +12,9 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import uvloop
 
@@ -23,7 +23,7 @@ from ottla.broker.environment import Environment
 from ottla.config import BrokerConfig
 from ottla.model import Endpoint
 
-_START_TIMEOUT_S: Final = 60
+_PATIENCE_S: Final = 60  # for a start or a stop; only a defect takes so long
 _LOOPBACK: Final = Endpoint("127.0.0.1", 0)
 
 
@@ -32,7 +32,8 @@ def broker(settings: Mapping[str, str] | None = None, *, data: Path | None = Non
     """Run a broker; yields its address as HOST:PORT.
 
     `settings` are broker settings by their dotted names, as `ottla config list` shows them. With
-    `data` the directory is kept, so that a test can stop a broker and start it again.
+    `data` the directory is kept, so that a test can stop a broker and start it again. A defect of
+    the broker is raised when the block ends.
     """
     config = BrokerConfig.parse(settings or {})
     if data is not None:
@@ -46,48 +47,55 @@ def broker(settings: Mapping[str, str] | None = None, *, data: Path | None = Non
         yield address
 
 
+class _Started(NamedTuple):
+    """What the test's thread has to know of the broker's."""
+
+    address: Endpoint
+    loop: asyncio.AbstractEventLoop
+    told_to_stop: asyncio.Event
+
+    def tell_to_stop(self) -> None:
+        with suppress(RuntimeError):  # its loop is closed: a defect has ended it already
+            self.loop.call_soon_threadsafe(self.told_to_stop.set)
+
+
 @contextmanager
 def _running(options: ServeOptions) -> Iterator[str]:
-    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Endpoint]] = Future()
-    over: Future[None] = Future()
-    thread = threading.Thread(target=_run, args=(options, ready, over), name="ottla-broker")
+    start: Future[_Started] = Future()
+    end: Future[None] = Future()
+    # A daemon: a broker that hangs must not keep the test process from ending.
+    thread = threading.Thread(
+        target=_run, args=(options, start, end), name="ottla-broker", daemon=True
+    )
     thread.start()
     try:
-        loop, stopped, address = ready.result(_START_TIMEOUT_S)
-        yield str(address)
-        loop.call_soon_threadsafe(stopped.set)
-        over.result()
+        started = start.result(_PATIENCE_S)
+        try:
+            yield str(started.address)
+        finally:
+            started.tell_to_stop()
+            end.result(_PATIENCE_S)
     finally:
-        if ready.done() and ready.exception() is None and not over.done():
-            loop, stopped, _ = ready.result()
-            loop.call_soon_threadsafe(stopped.set)
-        thread.join()
+        thread.join(_PATIENCE_S)
 
 
-def _run(
-    options: ServeOptions,
-    ready: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Endpoint]]",
-    over: "Future[None]",
-) -> None:
+def _run(options: ServeOptions, start: "Future[_Started]", end: "Future[None]") -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(options, ready))
+            runner.run(_serve(options, start))
     except BaseException as problem:  # noqa: BLE001  # it is raised again in the test
-        (over if ready.done() else ready).set_exception(problem)
+        (end if start.done() else start).set_exception(problem)
     else:
-        over.set_result(None)
+        end.set_result(None)
 
 
-async def _serve(
-    options: ServeOptions,
-    ready: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Endpoint]]",
-) -> None:
-    """A defect of the broker fails the test that is using it."""
-    stopped = asyncio.Event()
+async def _serve(options: ServeOptions, start: "Future[_Started]") -> None:
+    """Serve until the test is over; raises what the broker could not go on with."""
+    told_to_stop = asyncio.Event()
     running = await Broker.start(options, Environment())
-    ready.set_result((asyncio.get_running_loop(), stopped, running.address))
+    start.set_result(_Started(running.address, asyncio.get_running_loop(), told_to_stop))
     failed = asyncio.ensure_future(running.wait_failed())
-    told = asyncio.ensure_future(stopped.wait())
+    told = asyncio.ensure_future(told_to_stop.wait())
     await asyncio.wait([failed, told], return_when=asyncio.FIRST_COMPLETED)
     told.cancel()
     await running.stop()

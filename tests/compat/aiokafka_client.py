@@ -20,7 +20,9 @@ T = TypeVar("T")
 
 class AiokafkaClient(Client):
     name = "aiokafka"
-    sends_neither_key_nor_value = False
+
+    def can_send(self, record: Sent) -> bool:
+        return record.key is not None or record.value is not None
 
     @contextmanager
     def producer(

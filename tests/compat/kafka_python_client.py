@@ -24,7 +24,9 @@ _LOG_APPEND_TIME: Final = 1
 
 class KafkaPythonClient(Client):
     name = "kafka-python"
-    sends_neither_key_nor_value = False
+
+    def can_send(self, record: Sent) -> bool:
+        return record.key is not None or record.value is not None
 
     @contextmanager
     def producer(
@@ -38,6 +40,7 @@ class KafkaPythonClient(Client):
             linger_ms=1,
             max_request_size=_BYTES_MAX,
             delivery_timeout_ms=PATIENCE_S * 1000,
+            request_timeout_ms=10_000,
             reconnect_backoff_max_ms=200,
             metrics_enabled=False,
         )

@@ -27,6 +27,9 @@ class KcatClient(Client):
     name = "kcat"
     tells_offsets = False
 
+    def can_send(self, record: Sent) -> bool:
+        return record.key is not None or bool(record.value)
+
     @contextmanager
     def producer(
         self, *, acks: int = -1, codec: str = "none", idempotent: bool = False

@@ -1,5 +1,8 @@
 """A broker in its own process, with its metrics, that can be killed and started again."""
 
+import contextlib
+import itertools
+import os
 import re
 import signal
 import socket
@@ -7,6 +10,9 @@ import urllib.request
 from pathlib import Path
 
 from cli.processes import PATIENCE_S, RunningBroker, start_broker
+
+# Test processes that run side by side look in different places.
+_ports = itertools.cycle(range(10_000 + os.getpid() % 1000 * 20, 32_000))
 
 
 class ServedBroker:
@@ -59,6 +65,9 @@ class ServedBroker:
 
 
 def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """Below the ports that the system gives to clients: it must still be free after a restart."""
+    for port in _ports:
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")

@@ -15,18 +15,17 @@ Report = Callable[[str], None]
 
 
 @pytest.fixture
-def rng(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Random:
+def rng(request: pytest.FixtureRequest) -> Random:
     """Chance from a seed that is printed, and that OTTLA_CRASH_SEED sets."""
     seed = int(os.environ.get(SEED_VARIABLE, "") or int.from_bytes(os.urandom(4)))
     print(f"{SEED_VARIABLE}={seed}")
-    record_property("seed", seed)
     return Random(f"{seed} {request.node.name}")
 
 
 @pytest.fixture
-def report(record_property: Callable[[str, object], None]) -> Report:
+def report(request: pytest.FixtureRequest) -> Report:
     """Figures of a test, shown in the terminal's summary. They never decide it."""
-    return lambda line: record_property("figures", line)
+    return lambda line: request.node.user_properties.append(("figures", line))
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def read_all(address: str, partitions: Iterable[Partition]) -> dict[Partition, l
                 if message.error() is not None:
                     raise KafkaException(message.error())
                 partition = (message.topic(), message.partition())
-                found[partition].append(_letter(message))
+                found[partition].append(letter_of(message))
                 if message.offset() >= ends[partition][1] - 1:
                     left.discard(partition)
         raise AssertionError(f"{left} never came to an end")
@@ -263,7 +263,7 @@ def _end(consumer: Consumer, partition: Partition) -> tuple[int, int]:
     return start, end
 
 
-def _letter(message: Message) -> Letter:
+def letter_of(message: Message) -> Letter:
     key, offset = message.key(), message.offset()
     assert isinstance(key, bytes)
     assert offset is not None

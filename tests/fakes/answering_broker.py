@@ -75,6 +75,10 @@ class AnsweringBroker:
             answer: Any = self._api_versions()
             if header.api_version not in versions:
                 answer.error_code = ErrorCode.UNSUPPORTED_VERSION
+                # Apache's broker tells no more than this.
+                answer.api_keys = [
+                    item for item in answer.api_keys if item.api_key == ApiKey.API_VERSIONS
+                ]
                 header = header._replace(api_version=0)
         else:
             assert header.api_version in versions, header

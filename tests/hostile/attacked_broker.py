@@ -72,7 +72,8 @@ class AttackedBroker:
     def defects(self) -> list[str]:
         """Lines of the log that tell of our own mistakes."""
         signs = ("a request failed", "Traceback", " error ", " critical ", "Exception in")
-        return [line for line in self.log.read_text().splitlines() if any(s in line for s in signs)]
+        lines = self.log.read_text().splitlines()
+        return [line for line in lines if any(sign.lower() in line.lower() for sign in signs)]
 
     def stop(self) -> None:
         """End it as an operator would; an attack must have left it fit for that."""

@@ -12,8 +12,8 @@ from typing import Final
 from hostile.attacked_broker import PATIENCE_S, AttackedBroker
 from hostile.wire import API_VERSIONS_V0, framed
 
-_CONNECTIONS: Final = 64
-_WAIT_S: Final = 0.3  # a mutant may be a long poll, or the beginning of a frame: then we hang up
+_CONNECTIONS: Final = 128
+_WAIT_S: Final = 0.3  # a mutant may be a long poll: then we hang up
 _SENTINEL: Final = framed(API_VERSIONS_V0[:4] + (0x5EA1BEEF).to_bytes(4, "big") + b"\xff\xff")
 _SENTINEL_ID: Final = (0x5EA1BEEF).to_bytes(4, "big")
 
@@ -55,7 +55,8 @@ def send_all(
 
 def _start(selector: selectors.BaseSelector, broker: AttackedBroker, frame: bytes) -> None:
     connection = broker.connect()
-    attack = _Attack(connection, frame, time.monotonic() + _WAIT_S)
+    is_whole = len(frame) == 4 + int.from_bytes(frame[:4], "big")
+    attack = _Attack(connection, frame, time.monotonic() + (_WAIT_S if is_whole else 0))
     try:
         connection.sendall(frame + _SENTINEL)
     except (BrokenPipeError, ConnectionResetError):

@@ -24,7 +24,7 @@ from ottla.protocol.codec import decode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 CLIENT_ID: Final = "hostile"
 API_VERSIONS_V0: Final = struct.pack(">hhih", ApiKey.API_VERSIONS, 0, 7, -1)
@@ -88,10 +88,13 @@ class RawClient:
         """Waits for the end of the stream, or for an answer."""
         return self.read_answer() is None
 
-    def ask(self, request: Any, version: int) -> Any:
-        """Send a request and decode its answer."""
+    def send_request(self, request: Any, version: int) -> None:
         self.correlation_id += 1
         self.send(request_bytes(request, version, self.correlation_id))
+
+    def ask(self, request: Any, version: int) -> Any:
+        """Send a request and decode its answer."""
+        self.send_request(request, version)
         answer = self.read_answer()
         assert answer is not None, "the broker closed the connection"
         key = key_of(type(request))
@@ -120,8 +123,6 @@ def served_layouts(broker: AttackedBroker) -> list[Layout]:
 
 def create_topic(broker: AttackedBroker, name: str, **settings: str) -> None:
     """Make a topic of one partition; it may exist."""
-    from ottla.protocol.messages.topics import CreatableTopicConfig
-
     configs = [
         CreatableTopicConfig(name=setting.replace("_", "."), value=value)
         for setting, value in settings.items()

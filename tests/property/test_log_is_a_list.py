@@ -1,5 +1,6 @@
 """A log is a list: whatever happens to it, it holds what a list would hold."""
 
+from itertools import pairwise
 from random import Random
 
 import hypothesis.strategies as st
@@ -155,7 +156,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def segments_touch_and_do_not_overlap(self) -> None:
         segments = [*self.log._sealed, self.log._active]
-        for before, after in zip(segments, segments[1:], strict=False):
+        for before, after in pairwise(segments):
             assert before.end_offset == after.base_offset
         assert self.log.size_bytes == sum(segment.size_bytes for segment in segments)
 

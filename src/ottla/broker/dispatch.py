@@ -20,6 +20,7 @@ from ottla.protocol.hot import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE
 log = logging.getLogger("ottla.broker")
 
 _HEAD: Final = Struct(">hhih")  # key, version, correlation id, length of the client id
+_CODEC_BYTES_MAX: Final = 8 << 20  # three bytes can be an element, and that is an object each
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 
@@ -78,6 +79,8 @@ class Dispatcher:
             await asyncio.wait(self._tasks, timeout=5)
 
     def _take_by_codec(self, frame: bytes, connection: Connection) -> Answer:
+        if len(frame) > _CODEC_BYTES_MAX:
+            raise ProtocolViolation(f"{len(frame)} bytes without a record batch")
         header, position = parse_request_header(frame)
         route = self._routes.get(header.api_key)
         if route is None:

@@ -14,6 +14,8 @@ from ottla.protocol.hot import FetchedPartition, FetchPartition, FetchRequest, R
 FULL_FETCH_EPOCH: Final = 0  # "give me a session", or a new one for an old one
 NO_SESSION_EPOCH: Final = -1  # "no session", or "close mine"
 _EPOCH_MAX: Final = 2**31 - 1
+_SESSION_PARTITIONS_MAX: Final = 10_000  # who wants more says so in every fetch
+_PARTITIONS_MAX: Final = 100_000  # wanted in all sessions together: slots alone bound no memory
 
 Marks = tuple[int, int, int]  # high watermark, last stable offset, log start
 
@@ -69,6 +71,8 @@ class FetchSession:
 
     def _is_news(self, key: TopicKey, fetched: FetchedPartition[R]) -> bool:
         place = (key, fetched.partition)
+        if place not in self.wanted:
+            return False  # forgotten meanwhile: a session can be used from another connection
         wanted, known = self.wanted[place]
         marks = (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset)
         if fetched.error_code:
@@ -88,6 +92,8 @@ class FetchSessions:
         self.slots = slots
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._last_id = 0
+        self._partition_count = 0
+        self.continued_count = 0
         self.evicted_count = 0
 
     def __len__(self) -> int:
@@ -96,24 +102,35 @@ class FetchSessions:
     def resolve(self, request: FetchRequest, *, by_id: bool) -> FetchSession | None:
         """The session a request goes on with or opens, its wants up to date; None: no session."""
         if request.session_epoch == NO_SESSION_EPOCH:
-            self._sessions.pop(request.session_id, None)
+            self._close(request.session_id)
             return None
         if request.session_epoch == FULL_FETCH_EPOCH:
-            self._sessions.pop(request.session_id, None)
+            self._close(request.session_id)
             return self._open(request, by_id)
         return self._go_on(request, by_id)
 
     def _open(self, request: FetchRequest, by_id: bool) -> FetchSession | None:
         if not self.slots or not request.topics:
             return None
-        while len(self._sessions) >= self.slots:
-            self._sessions.popitem(last=False)
-            self.evicted_count += 1
-        self._last_id = self._last_id % _EPOCH_MAX + 1
-        session = FetchSession(self._last_id, by_id)
+        session = FetchSession(self._last_id % _EPOCH_MAX + 1, by_id)
         session.want(request.topics)
+        if len(session.wanted) > _SESSION_PARTITIONS_MAX:
+            return None
+        self._last_id = session.session_id
         self._sessions[session.session_id] = session
+        self._partition_count += len(session.wanted)
+        self._make_room()
         return session
+
+    def _make_room(self) -> None:
+        while len(self._sessions) > self.slots or self._partition_count > _PARTITIONS_MAX:
+            self._close(next(iter(self._sessions)))
+            self.evicted_count += 1
+
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partition_count -= len(session.wanted)
 
     def _go_on(self, request: FetchRequest, by_id: bool) -> FetchSession:
         session = self._sessions.get(request.session_id)
@@ -126,8 +143,15 @@ class FetchSessions:
             )
         if session.by_id != by_id:
             raise FetchSessionTopicIdMixed("a fetch session goes by names or by ids, not both")
+        self.continued_count += 1
         session.epoch = session.epoch % _EPOCH_MAX + 1
+        self._partition_count -= len(session.wanted)
         session.forget(request.forgotten)
         session.want(request.topics)
-        self._sessions.move_to_end(request.session_id)
+        self._partition_count += len(session.wanted)
+        if len(session.wanted) > _SESSION_PARTITIONS_MAX:
+            self._close(session.session_id)
+            raise FetchSessionIdNotFound("too many partitions for a fetch session")
+        self._sessions.move_to_end(session.session_id)
+        self._make_room()
         return session

@@ -59,6 +59,12 @@ def collect(
     yield _one("ottla_fetch_bytes", _COUNTER, "Bytes of batches sent.", fetch.bytes_count)
     yield _one("ottla_fetch_sessions", _GAUGE, "Fetch sessions kept.", len(fetch.sessions))
     yield _one(
+        "ottla_fetch_sessions_continued",
+        _COUNTER,
+        "Fetches that named only what changed.",
+        fetch.sessions.continued_count,
+    )
+    yield _one(
         "ottla_log_dir_offline",
         _GAUGE,
         "1 when the data directory has failed.",

@@ -117,21 +117,25 @@ class Connection(asyncio.Protocol):
     # Inside
 
     async def _learn_versions(self, timeout_s: float) -> None:
-        """ApiVersions in our highest version; a broker that is older answers in its oldest."""
-        api = APIS[ApiKey.API_VERSIONS]
-        version = api.versions[-1]
-        request = ApiVersionsRequest(
-            client_software_name="ottla", client_software_version=__version__
-        )
-        frame = await self._exchange(api, version, request, timeout_s)
-        if _error_of(frame) == ErrorCode.UNSUPPORTED_VERSION:
-            version = 0
-        answer = self._decode(api, version, frame, ApiVersionsResponse)
-        if answer.error_code not in {ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION}:
+        """ApiVersions in our highest version; a broker that is older says which one to use."""
+        answer = await self._ask_versions(APIS[ApiKey.API_VERSIONS].versions[-1], timeout_s)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            answer = await self._ask_versions(_older_version(answer), timeout_s)
+        if answer.error_code != ErrorCode.NONE:
             raise Unreachable(f"{self.endpoint} refuses to say which versions it speaks")
         self._versions = {
             item.api_key: range(item.min_version, item.max_version + 1) for item in answer.api_keys
         }
+
+    async def _ask_versions(self, version: int, timeout_s: float) -> ApiVersionsResponse:
+        api = APIS[ApiKey.API_VERSIONS]
+        request = ApiVersionsRequest(
+            client_software_name="ottla", client_software_version=__version__
+        )
+        frame = await self._exchange(api, version, request, timeout_s)
+        # Whoever does not know the version that was asked for answers in the oldest.
+        unknown = _error_of(frame) == ErrorCode.UNSUPPORTED_VERSION
+        return self._decode(api, 0 if unknown else version, frame, ApiVersionsResponse)
 
     def _choose_version(self, api: Api, version_max: int | None) -> int:
         """The highest version of a request that both sides speak."""
@@ -196,6 +200,13 @@ class Connection(asyncio.Protocol):
 
 def _api_of(request: object) -> Api:
     return _APIS[type(request).__name__]
+
+
+def _older_version(answer: ApiVersionsResponse) -> int:
+    """Which ApiVersions to ask a broker for that did not know ours: its highest, or the first."""
+    ours = APIS[ApiKey.API_VERSIONS].versions
+    theirs = [item.max_version for item in answer.api_keys if item.api_key == ApiKey.API_VERSIONS]
+    return next((version for version in theirs if version in ours), ours[0])
 
 
 def _error_of(frame: bytes) -> int:

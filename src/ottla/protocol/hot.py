@@ -11,7 +11,11 @@ from struct import Struct, error
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.errors import ProtocolViolation
-from ottla.protocol.primitives import read_unsigned_varint, write_unsigned_varint
+from ottla.protocol.primitives import (
+    read_tagged_fields,
+    read_unsigned_varint,
+    write_unsigned_varint,
+)
 
 PRODUCE_FLEXIBLE: Final = 9
 PRODUCE_TOPIC_IDS: Final = 13
@@ -24,6 +28,7 @@ _INT64: Final = Struct(">q")
 _ACKS_TIMEOUT: Final = Struct(">hi")
 _INDEX_SIZE: Final = Struct(">ii")
 _UUID_BYTES: Final = 16
+_ELEMENTS_MAX: Final = 200_000  # topics, and partitions of all of them, in one request
 
 TopicKey = str | bytes  # a name, or from the id versions on an id of 16 bytes
 
@@ -171,12 +176,15 @@ def _read_produce_classic(view: memoryview, position: int) -> ProduceRequest:
     transactional_id, position = _string(view, position)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, position)
     topic_count, position = _count(view, position + 6, 6)
+    sum_count = 0
     topics: list[tuple[TopicKey, list[tuple[int, memoryview | None]]]] = []
     for _ in range(topic_count):
         name, position = _string(view, position)
         if name is None:
             raise ProtocolViolation("a topic name is null")
         partition_count, position = _count(view, position, 8)
+        sum_count += partition_count
+        _check_sum(sum_count)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             index, size = _INDEX_SIZE.unpack_from(view, position)
@@ -191,10 +199,13 @@ def _read_produce_flexible(view: memoryview, position: int, by_id: bool) -> Prod
     transactional_id, position = _compact_string(view, position)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, position)
     topic_count, position = _compact_count(view, position + 6, 3)
+    sum_count = 0
     topics: list[tuple[TopicKey, list[tuple[int, memoryview | None]]]] = []
     for _ in range(topic_count):
         key, position = _compact_topic(view, position, by_id)
         partition_count, position = _compact_count(view, position, 6)
+        sum_count += partition_count
+        _check_sum(sum_count)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             (index,) = _INT32.unpack_from(view, position)
@@ -346,12 +357,15 @@ def _read_fetch_classic(view: memoryview, position: int, version: int) -> FetchR
         replica_id, wait, low, high, isolation = _FETCH_HEAD_V4.unpack_from(view, position)
         position += _FETCH_HEAD_V4.size
     topic_count, position = _count(view, position, 6)
+    sum_count = 0
     topics: list[tuple[TopicKey, list[FetchPartition]]] = []
     for _ in range(topic_count):
         name, position = _string(view, position)
         if name is None:
             raise ProtocolViolation("a topic name is null")
         partition_count, position = _count(view, position, 16)
+        sum_count += partition_count
+        _check_sum(sum_count)
         partitions = []
         for _ in range(partition_count):
             partition, position = _fetch_partition_classic(view, position, version)
@@ -365,9 +379,13 @@ def _read_fetch_classic(view: memoryview, position: int, version: int) -> FetchR
             if name is None:
                 raise ProtocolViolation("a topic name is null")
             index_count, position = _count(view, position, 4)
+            sum_count += index_count
+            _check_sum(sum_count)
             indexes = list(Struct(f">{index_count}i").unpack_from(view, position))
             position += 4 * index_count
             forgotten.append((name, indexes))
+    if version >= 11:
+        _string(view, position)  # rack
     return FetchRequest(
         replica_id, wait, low, high, isolation, session_id, session_epoch, topics, forgotten
     )
@@ -402,10 +420,13 @@ def _read_fetch_flexible(view: memoryview, position: int, version: int) -> Fetch
         )
         position += _FETCH_HEAD_V7.size
     topic_count, position = _compact_count(view, position, 3)
+    sum_count = 0
     topics: list[tuple[TopicKey, list[FetchPartition]]] = []
     for _ in range(topic_count):
         key, position = _compact_topic(view, position, by_id)
         partition_count, position = _compact_count(view, position, _FETCH_PARTITION_V12.size)
+        sum_count += partition_count
+        _check_sum(sum_count)
         partitions = []
         for _ in range(partition_count):
             index, epoch, offset, last_epoch, log_start, size = _FETCH_PARTITION_V12.unpack_from(
@@ -419,6 +440,8 @@ def _read_fetch_flexible(view: memoryview, position: int, version: int) -> Fetch
     _, position = _compact_string(view, position)  # rack
     if version >= 15:
         replica_id = _replica_id_from_tags(view, position)
+    else:
+        _skip_tags(view, position)
     return FetchRequest(
         replica_id, wait, low, high, isolation, session_id, session_epoch, topics, forgotten
     )
@@ -428,10 +451,13 @@ def _forgotten_flexible(
     view: memoryview, position: int, by_id: bool
 ) -> tuple[list[tuple[TopicKey, list[int]]], int]:
     count, position = _compact_count(view, position, 3)
+    sum_count = 0
     forgotten: list[tuple[TopicKey, list[int]]] = []
     for _ in range(count):
         key, position = _compact_topic(view, position, by_id)
         index_count, position = _compact_count(view, position, 4)
+        sum_count += index_count
+        _check_sum(sum_count)
         indexes = list(Struct(f">{index_count}i").unpack_from(view, position))
         position = _skip_tags(view, position + 4 * index_count)
         forgotten.append((key, indexes))
@@ -440,13 +466,9 @@ def _forgotten_flexible(
 
 def _replica_id_from_tags(view: memoryview, position: int) -> int:
     """From version 15 on a follower names itself in a tagged struct (tag 1)."""
-    count, position = read_unsigned_varint(view, position)
-    for _ in range(min(count, len(view))):
-        tag, position = read_unsigned_varint(view, position)
-        size, position = read_unsigned_varint(view, position)
+    for tag, start, _ in read_tagged_fields(view, position, len(view))[0]:
         if tag == 1:
-            return int(_INT32.unpack_from(view, position)[0])
-        position += size
+            return int(_INT32.unpack_from(view, start)[0])
     return -1
 
 
@@ -600,24 +622,21 @@ def _compact_count(view: memoryview, position: int, element_bytes_min: int) -> t
 def _checked(
     count: int, view: memoryview, position: int, element_bytes_min: int
 ) -> tuple[int, int]:
-    if not 0 <= count <= (len(view) - position) // element_bytes_min:
+    if not 0 <= count <= min((len(view) - position) // element_bytes_min, _ELEMENTS_MAX):
         raise ProtocolViolation(f"an array of {count} elements does not fit")
     return count, position
+
+
+def _check_sum(element_count: int) -> None:
+    """Three bytes of request become some hundred of objects: their number needs a limit."""
+    if element_count > _ELEMENTS_MAX:
+        raise ProtocolViolation(f"more than {_ELEMENTS_MAX} partitions in one request")
 
 
 def _skip_tags(view: memoryview, position: int) -> int:
     if view[position] == 0:
         return position + 1
-    count, position = read_unsigned_varint(view, position)
-    if count > (len(view) - position) // 2:
-        raise ProtocolViolation(f"{count} tagged fields do not fit")
-    for _ in range(count):
-        _, position = read_unsigned_varint(view, position)
-        size, position = read_unsigned_varint(view, position)
-        position += size
-        if position > len(view):
-            raise ProtocolViolation("a tagged field does not fit")
-    return position
+    return read_tagged_fields(view, position, len(view))[1]
 
 
 def _write_count(out: bytearray, count: int) -> None:

@@ -19,6 +19,7 @@ from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_
 from ottla.storage.files import FULL_DISK_ERRNOS, Files, replace_file
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
+from ottla.storage.segment import LOG
 
 LOCK_FILE: Final = ".lock"
 CLEAN_FILE: Final = ".clean-shutdown"
@@ -175,8 +176,20 @@ class LogDir:
             if entry.name.endswith(DELETED):
                 self._remove(self.path / entry.name)
             elif dash and number.isdigit():
-                found.append(TopicPartition(topic, int(number)))
+                if self._is_unfinished(self.path / entry.name):
+                    self._remove(self.path / entry.name)
+                else:
+                    found.append(TopicPartition(topic, int(number)))
         return found
+
+    def _is_unfinished(self, directory: Path) -> bool:
+        """Whether `create_log` was interrupted: nobody was told of the log, nothing is in it.
+
+        Kept, it would never learn its topic's id, and outlive the topic.
+        """
+        content = {entry.name: entry.size_bytes for entry in self._files.list(directory)}
+        has_records = any(content[name] for name in content if name.endswith(LOG))
+        return METADATA_FILE not in content and not has_records
 
     def _remove(self, directory: Path) -> None:
         for entry in self._files.list(directory):

@@ -179,6 +179,8 @@ class _Scan:
                 continue
             self._seal(active)
             active = self._scan_segment(base, sizes, scan_from)
+        if self.recovery_point != EVERYTHING:
+            self.files.sync_dir(self.directory)  # the names may be in memory only, too
         self.epochs.truncate_end(active.end_offset)
         return Recovered(
             sealed=self.sealed,

@@ -47,9 +47,10 @@ def test_a_question_gets_its_answer_in_the_highest_common_version() -> None:
     with_broker(OneTopic("orders"), scenario, change=older)
 
 
-def test_a_broker_that_knows_only_old_api_versions_is_understood() -> None:
+@pytest.mark.parametrize("versions", [range(1), range(3), range(4)])
+def test_a_broker_that_knows_only_old_api_versions_is_understood(versions: range) -> None:
     def older(broker: AnsweringBroker) -> None:
-        broker.versions[ApiKey.API_VERSIONS] = range(3)
+        broker.versions[ApiKey.API_VERSIONS] = versions
 
     async def scenario(broker: AnsweringBroker) -> None:
         connection = await Connection.open(broker.endpoint)

@@ -49,10 +49,10 @@ def test_a_batch_is_byte_for_byte_what_the_format_says() -> None:
     batch = build_batch([letter], base_offset=Offset(7), leader_epoch=LeaderEpoch(2))
     assert batch.hex(" ", 4) == bytes.fromhex(
         "0000000000000007"  # base offset
-        "00000042"  # length
+        "00000041"  # length
         "00000002"  # leader epoch
         "02"  # magic
-        "94a9e3e1"  # CRC-32C
+        "b39a888c"  # CRC-32C
         "0000"  # attributes
         "00000000"  # last offset delta
         "00000000000003e8"
@@ -61,7 +61,7 @@ def test_a_batch_is_byte_for_byte_what_the_format_says() -> None:
         "ffff"
         "ffffffff"  # producer id, producer epoch, base sequence
         "00000001"  # record count
-        "20"  # 16 bytes of record
+        "1e"  # 15 bytes of record
         "00"
         "00"
         "00"  # attributes, timestamp delta, offset delta

@@ -1,19 +1,36 @@
 """Codecs: what others wrote is read, what lies about its size is refused cheaply."""
 
 import gzip
-import resource
 import struct
-import tracemalloc
+import subprocess
+import sys
+from contextlib import suppress
 
 import cramjam
 import pytest
 
-from ottla.errors import ApiError, InvalidRecord, MessageTooLarge
+from ottla.errors import InvalidRecord, MessageTooLarge
 from ottla.records.compression import Buffer, Codec, compress, decompress
 
 LIMIT = 8 << 20
 PLAIN = b"some records, " * 5000
 ZEROS = bytes(64 << 20)
+
+# A process of its own, because the peak of one that has made a bomb says nothing.
+MEASURE = """
+import resource, sys
+from ottla.errors import MessageTooLarge
+from ottla.records.compression import Codec, decompress
+
+peak_kib = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+bomb = sys.stdin.buffer.read()
+decompress(bytes([1, 0, 120]), Codec.SNAPPY, bytes_max=100)
+before_kib = peak_kib()
+try:
+    decompress(bomb, Codec(int(sys.argv[1])), bytes_max=int(sys.argv[2]))
+except MessageTooLarge:
+    print((peak_kib() - before_kib) * 1024)
+"""
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -71,17 +88,15 @@ def test_output_may_fill_the_limit_and_not_exceed_it(codec: Codec) -> None:
     ids=["zstd", "gzip", "gzip members", "lz4", "snappy raw", "snappy", "snappy claims 4 GiB"],
 )
 def test_a_bomb_costs_no_more_than_the_limit(codec: Codec, bomb: bytes) -> None:
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tracemalloc.start()
-    try:
-        with pytest.raises(MessageTooLarge):
-            decompress(bomb, codec, bytes_max=LIMIT)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < LIMIT + (1 << 20)
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-    assert grown_kib < 32 << 10
+    with pytest.raises(MessageTooLarge):
+        decompress(bomb, codec, bytes_max=LIMIT)
+    child = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(codec.value), str(LIMIT)],
+        input=bomb,
+        capture_output=True,
+        check=True,
+    )
+    assert int(child.stdout) < LIMIT + (4 << 20), "bytes that the process grew by"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +109,6 @@ def test_a_bomb_costs_no_more_than_the_limit(codec: Codec, bomb: bytes) -> None:
         (Codec.LZ4, bytes(compress(PLAIN, Codec.LZ4))[:-9]),
         (Codec.ZSTD, b"\x28\xb5\x2f\xfd" + b"\xff" * 20),
         (Codec.ZSTD, bytes(compress(PLAIN, Codec.ZSTD))[:-3]),
-        (Codec.SNAPPY, b""),
         (Codec.SNAPPY, b"\x10garbage"),
         (Codec.SNAPPY, bytes(compress(PLAIN, Codec.SNAPPY))[:-3]),
         (Codec.SNAPPY, bytes(compress(PLAIN, Codec.SNAPPY)) + b"\0\0"),
@@ -116,7 +130,5 @@ def test_flipped_bits_never_do_worse_than_a_refusal(codec: Codec) -> None:
     for position in range(0, len(squeezed), max(1, len(squeezed) // 200)):
         damaged = bytearray(squeezed)
         damaged[position] ^= 0xFF
-        try:
+        with suppress(InvalidRecord, MessageTooLarge):
             decompress(damaged, codec, bytes_max=LIMIT)
-        except ApiError as error:
-            assert isinstance(error, InvalidRecord | MessageTooLarge)

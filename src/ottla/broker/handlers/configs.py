@@ -201,7 +201,9 @@ class AlterConfigs:
                 config=config,
                 defaults=self._settings.broker,
             )
-        return partial(controller.replace_broker_config, config=config)
+        return partial(
+            controller.replace_broker_config, config=config, defaults=self._settings.broker
+        )
 
 
 class IncrementalAlterConfigs:

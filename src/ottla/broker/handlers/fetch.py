@@ -59,6 +59,10 @@ class Fetch:
         wait_s = min(request.wait_ms_max, self._settings.broker.fetch_wait_max_ms) / 1000
         return fetch.wait(self._loop, wait_s)
 
+    def bytes_enough(self, request: FetchRequest) -> int:
+        """What a reader waits for: not for more than one answer can hold."""
+        return min(request.bytes_min, request.bytes_max, self._settings.broker.fetch_bytes_max)
+
     def read(self, wanted: Wanted, request: FetchRequest) -> tuple[Fetched, int, bool]:
         """What there is now: per partition, in all bytes, and whether anything went wrong."""
         left_bytes = min(request.bytes_max, self._settings.broker.fetch_bytes_max)
@@ -123,7 +127,7 @@ class _OneFetch:
         """Read; True when that is worth sending, and `parts` holds it."""
         request = self._request
         fetched, total_bytes, has_error = self._handler.read(self._wanted, request)
-        is_enough = total_bytes >= min(request.bytes_min, request.bytes_max) or has_error
+        is_enough = total_bytes >= self._handler.bytes_enough(request) or has_error
         if not (is_enough or is_last_try or not self._wanted):
             return False
         session = self._session

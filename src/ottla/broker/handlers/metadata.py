@@ -29,6 +29,7 @@ from ottla.protocol.messages.metadata import (
 from ottla.replication.replicas import Replicas
 
 _PARTITIONS_PER_PAGE_MAX = 2000
+_IDS_FROM = 12  # versions 10 and 11 have a place for topic ids, but nothing can be asked by them
 
 
 class Metadata:
@@ -46,6 +47,8 @@ class Metadata:
         if topics is None or (context.version == 0 and not topics):
             image = self._state.image
             return self._respond([self._describe(image, t) for t in image.topics.values()])
+        if context.version < _IDS_FROM and any(topic.name is None for topic in topics):
+            return self._respond([_nameless(topic) for topic in topics])
         if request.allow_auto_topic_creation and self._creation.is_automatic:
             missing = self._missing(topics)
             if missing:
@@ -192,6 +195,12 @@ class DescribeTopicPartitions:
             name=name, topic_id=topic.id, is_internal=topic.is_internal, partitions=partitions
         )
         return described, end, len(topic.partitions)
+
+
+def _nameless(wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "", topic_id=wanted.topic_id
+    )
 
 
 def _broker(broker: BrokerImage) -> MetadataResponseBroker:

@@ -1,0 +1,51 @@
+"""One Ottla broker, one Apache broker and a Java program for each, all started when first needed."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat.apache import ApacheBroker
+from compat.java import JavaScenarios
+from compat.served import ServedBroker
+
+Broker = ServedBroker | ApacheBroker
+
+
+@pytest.fixture(scope="session")
+def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
+    broker = ServedBroker(tmp_path_factory.mktemp("ottla") / "data", {})
+    broker.start()
+    yield broker
+    broker.stop_and_check()
+
+
+@pytest.fixture(scope="session")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
+    broker = ApacheBroker(tmp_path_factory.mktemp("apache") / "broker")
+    broker.start()
+    yield broker
+    broker.end(signal.SIGTERM)
+
+
+@pytest.fixture(scope="session", params=["ottla", "apache"])
+def played_on(request: pytest.FixtureRequest) -> Broker:
+    """Ottla, and Apache Kafka: what a scenario expects of one it must find in the other."""
+    broker: Broker = request.getfixturevalue(request.param)
+    return broker
+
+
+@pytest.fixture(scope="session")
+def scenarios(
+    played_on: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JavaScenarios]:
+    program = JavaScenarios(played_on.address, tmp_path_factory.mktemp("java") / "client.log")
+    yield program
+    program.close()
+
+
+@pytest.fixture
+def data_copy(tmp_path: Path) -> Path:
+    """A directory for segments that were copied from a broker."""
+    return tmp_path / "copy"

@@ -1,0 +1,27 @@
+"""Kafka's own Java client against Ottla, and against Apache Kafka as a check on the scenarios."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from compat.conftest import Broker
+from compat.java import JavaScenarios, list_scenarios
+
+LIST = Path(__file__).parent / "java_scenarios.txt"
+
+pytestmark = [pytest.mark.compat, pytest.mark.xdist_group("java")]
+
+
+@pytest.mark.parametrize("scenario", LIST.read_text().split())
+def test_java_scenario(scenario: str, played_on: Broker, scenarios: JavaScenarios) -> None:
+    def restart(signal_name: str) -> None:
+        played_on.end(signal.Signals[signal_name])
+        played_on.start()
+
+    problem = scenarios.play(scenario, restart)
+    assert problem is None, problem
+
+
+def test_the_list_of_scenarios_is_complete() -> None:
+    assert LIST.read_text().split() == list_scenarios()

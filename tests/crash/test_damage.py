@@ -1,0 +1,193 @@
+"""Files that are not what was written: a torn tail is cut off, a corrupt middle is never served."""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from crash.load import SILENT, Letter, Load, letter_of, promises_of, read_all
+from crash.processes import broker_process, run_ottla
+from crash.topics import admin_of, create_topics
+from ottla import testing
+from ottla.records.batch import HEADER_BYTES, BatchHeader, batches
+
+_CUTS: Final = 8
+_POLLS_MAX: Final = 100
+_SEGMENTED: Final = ("segmented", 0)
+_WHOLE: Final = ("whole", 0)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, int]]]:
+    """The directory of a broker that was killed, and how many records each topic had then."""
+    data = tmp_path_factory.mktemp("killed") / "data"
+    with broker_process(data, rng=Random(data.name)) as broker:
+        settings = {"segmented": {"segment.bytes": "16384"}, "whole": {}}
+        create_topics(admin_of(broker.address), settings)
+        load = Load(broker.address, "writer", [_SEGMENTED, _WHOLE], is_idempotent=True)
+        load.start()
+        load.wait_acked(2000)
+        load.stop()
+        broker.kill()
+    yield data, {topic: len(acked) for (topic, _), acked in load.acked.items()}
+
+
+@pytest.fixture
+def data(killed: tuple[Path, dict[str, int]], tmp_path: Path) -> Path:
+    """A copy to be damaged."""
+    return shutil.copytree(killed[0], tmp_path / "data")
+
+
+def _segments(data: Path, topic: str) -> list[Path]:
+    return sorted((data / f"{topic}-0").glob("*.log"))
+
+
+def _batches(segment: Path) -> list[tuple[int, BatchHeader]]:
+    """Position and header of every whole batch."""
+    found, position = [], 0
+    for header, content in batches(segment.read_bytes()):
+        found.append((position, header))
+        position += len(content)
+    return found
+
+
+def _read_from(address: str, offset: int, topic: str) -> tuple[list[Letter], KafkaError | None]:
+    """Records from an offset on, without the client's own check, and the error that ended them."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "check.crcs": False,
+            "enable.partition.eof": True,
+            "fetch.error.backoff.ms": 10,
+            "logger": SILENT,
+        }
+    )
+    found: list[Letter] = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, offset)])
+        for _ in range(_POLLS_MAX):
+            for message in consumer.consume(10_000, timeout=0.2):
+                if (error := message.error()) is None:
+                    found.append(letter_of(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found, None
+                else:
+                    return found, error
+    finally:
+        consumer.close()
+    raise AssertionError(f"{topic} from {offset} on never came to an end")
+
+
+@pytest.mark.parametrize("number", range(_CUTS))
+def test_a_torn_tail_is_cut_and_everything_before_it_is_served(
+    data: Path, killed: tuple[Path, dict[str, int]], rng: Random, number: int
+) -> None:
+    segment = _segments(data, "whole")[-1]
+    content = segment.read_bytes()
+    cut_at = rng.randrange(len(content))
+    rest = rng.randbytes(rng.randrange(200)) if number % 2 else b""  # half of them end in noise
+    segment.write_bytes(content[:cut_at] + rest)
+    whole = _whole_before(content, cut_at)
+    with testing.broker(data=data) as address:
+        found = read_all(address, [_WHOLE, _SEGMENTED])
+        assert [letter.number for letter in found[_WHOLE]] == list(range(whole))
+        assert len(found[_SEGMENTED]) == killed[1]["segmented"]
+        later = Load(address, "later", [_WHOLE], is_idempotent=True)
+        later.start()
+        later.wait_acked(10)
+        later.stop()
+        promised = promises_of([later])[later][_WHOLE]
+        assert promised[0].offset == whole, "the next record follows the last one that is left"
+        after = read_all(address, [_WHOLE])[_WHOLE]
+    assert [letter.offset for letter in after] == list(range(whole + len(promised)))
+
+
+def _whole_before(content: bytes, cut_at: int) -> int:
+    """Where the log must end when only the first `cut_at` bytes are left."""
+    end = 0
+    position = 0
+    for header, batch in batches(content):
+        position += len(batch)
+        if position > cut_at:
+            break
+        end = header.next_offset
+    return end
+
+
+def _flip_a_bit_in_the_middle(data: Path, rng: Random) -> tuple[Path, int, BatchHeader]:
+    """Damage a value, where only the checksum can tell: segment, position and header."""
+    segment = rng.choice(_segments(data, "segmented")[1:-1])
+    position, header = rng.choice(_batches(segment)[1:-1])
+    content = bytearray(segment.read_bytes())
+    within = content[position + HEADER_BYTES : position + header.size_bytes]
+    places = [place for place, byte in enumerate(within) if byte == ord(".")]
+    content[position + HEADER_BYTES + rng.choice(places)] ^= 1
+    segment.write_bytes(content)
+    return segment, position, header
+
+
+def test_a_corrupt_middle_is_reported_and_never_served(
+    data: Path,
+    killed: tuple[Path, dict[str, int]],
+    rng: Random,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    segment, position, header = _flip_a_bit_in_the_middle(data, rng)
+    start, end = header.base_offset, header.next_offset
+    with caplog.at_level(logging.INFO, "ottla"), testing.broker(data=data) as address:
+        before, error = _read_from(address, 0, "segmented")
+        assert [letter.number for letter in before] == list(range(start))
+        assert error is not None
+        assert error.code() == KafkaError.INVALID_MSG
+        for inside in range(start, end):
+            nothing, error = _read_from(address, inside, "segmented")
+            assert not nothing
+            assert error is not None
+            assert error.code() == KafkaError.INVALID_MSG
+        behind, error = _read_from(address, end, "segmented")
+        assert error is None
+        assert [letter.number for letter in behind] == list(range(end, killed[1]["segmented"]))
+        assert len(read_all(address, [_WHOLE])[_WHOLE]) == killed[1]["whole"]
+    (said,) = [record for record in caplog.records if record.getMessage() == "a log is damaged"]
+    assert vars(said)["tp"] == "segmented-0"
+    assert (vars(said)["range"].start_offset, vars(said)["range"].end_offset) == (start, end)
+    verified = run_ottla("log", "verify", str(data))
+    assert verified.returncode == 1
+    assert f"{segment} at byte {position}" in verified.stderr
+
+
+def test_damage_outlives_a_clean_restart(data: Path, rng: Random) -> None:
+    """What is known to be corrupt is not forgotten because the broker was stopped properly."""
+    _, _, header = _flip_a_bit_in_the_middle(data, rng)
+    for _ in range(2):
+        with testing.broker(data=data) as address:
+            nothing, error = _read_from(address, header.base_offset, "segmented")
+            assert not nothing
+            assert error is not None
+            assert error.code() == KafkaError.INVALID_MSG
+
+
+def test_damaged_metadata_of_a_log_costs_time_and_nothing_else(
+    data: Path, killed: tuple[Path, dict[str, int]], rng: Random
+) -> None:
+    derived = ["*.index", "*.timeindex", "*.snapshot", "leader-epoch-checkpoint"]
+    for file in [file for pattern in derived for file in data.rglob(pattern)]:
+        content = bytearray(file.read_bytes())
+        if content and rng.random() < 0.7:
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+            file.write_bytes(content)
+        else:
+            file.unlink()
+    for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
+        (data / name).write_bytes(rng.randbytes(50))
+    with testing.broker(data=data) as address:
+        found = read_all(address, [_WHOLE, _SEGMENTED])
+    assert {topic: len(letters) for (topic, _), letters in found.items()} == killed[1]
+    assert run_ottla("log", "verify", str(data)).returncode == 0

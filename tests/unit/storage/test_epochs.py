@@ -1,0 +1,103 @@
+"""Leader epochs: where one ends, and what the file says."""
+
+import pytest
+
+from ottla.model import LeaderEpoch, Offset
+from ottla.storage.epochs import Epochs, EpochsDamaged
+
+
+def epochs(*entries: tuple[int, int]) -> Epochs:
+    made = Epochs()
+    for epoch, start in entries:
+        made.note(LeaderEpoch(epoch), Offset(start))
+    return made
+
+
+def end(known: Epochs, epoch: int) -> tuple[int, int]:
+    return known.end_of(LeaderEpoch(epoch), Offset(100))
+
+
+def test_an_epoch_ends_where_the_next_begins() -> None:
+    known = epochs((2, 0), (5, 40), (7, 70))
+    assert end(known, 2) == (2, 40)
+    assert end(known, 5) == (5, 70)
+    assert end(known, 7) == (7, 100), "the latest ends with the log"
+
+
+def test_for_an_unknown_epoch_the_largest_below_it_is_answered() -> None:
+    known = epochs((2, 0), (5, 40), (7, 70))
+    assert end(known, 4) == (2, 40)
+    assert end(known, 6) == (5, 70)
+
+
+def test_an_epoch_before_the_first_ends_where_the_first_begins() -> None:
+    assert end(epochs((5, 40)), 3) == (3, 40)
+
+
+@pytest.mark.parametrize("epoch", [-1, 8])
+def test_of_the_future_and_of_none_nothing_is_known(epoch: int) -> None:
+    assert end(epochs((7, 0)), epoch) == (-1, -1)
+    assert end(Epochs(), 0) == (-1, -1)
+
+
+def test_an_epoch_is_noted_once() -> None:
+    assert epochs((2, 0), (2, 10)).entries() == [(2, 0)]
+
+
+def test_what_a_new_entry_contradicts_is_forgotten() -> None:
+    assert epochs((2, 0), (5, 40), (7, 70), (6, 50)).entries() == [(2, 0), (5, 40), (6, 50)]
+    assert epochs((2, 0), (5, 40), (6, 40)).entries() == [(2, 0), (6, 40)]
+
+
+def test_batches_without_an_epoch_change_nothing() -> None:
+    assert epochs((-1, 0)).entries() == []
+
+
+def test_the_epoch_of_an_offset_is_known() -> None:
+    known = epochs((2, 10), (5, 40))
+    assert [known.at(Offset(at)) for at in (9, 10, 39, 40)] == [-1, 2, 2, 5]
+
+
+def test_a_truncated_log_forgets_later_epochs() -> None:
+    known = epochs((2, 0), (5, 40))
+    known.truncate_end(Offset(40))
+    assert known.entries() == [(2, 0)]
+    assert known.latest == 2
+    known.truncate_end(Offset(0))
+    assert known.latest == -1
+
+
+def test_a_log_that_starts_later_keeps_the_epoch_it_starts_in() -> None:
+    known = epochs((2, 0), (5, 40), (7, 70))
+    known.truncate_start(Offset(50))
+    assert known.entries() == [(5, 50), (7, 70)]
+    known.truncate_start(Offset(70))
+    assert known.entries() == [(7, 70)]
+
+
+def test_the_file_is_in_kafkas_format() -> None:
+    data = epochs((2, 0), (5, 40)).encode()
+    assert data == b"0\n2\n2 0\n5 40\n"
+    assert Epochs.decode(data).entries() == [(2, 0), (5, 40)]
+    assert Epochs.decode(Epochs().encode()).entries() == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"0\n2\n2 0\n5 40",
+        b"0\n3\n2 0\n5 40\n",
+        b"1\n1\n2 0\n",
+        b"0\n1\n2\n",
+        b"0\n1\n2 x\n",
+        b"0\n2\n5 40\n2 0\n",
+        b"0\n2\n2 40\n5 0\n",
+        b"0\n1\n-2 0\n",
+        b"0\n1\n\xff 0\n",
+        bytes(20),
+    ],
+)
+def test_a_file_that_cannot_be_true_is_not_believed(data: bytes) -> None:
+    with pytest.raises(EpochsDamaged):
+        Epochs.decode(data)

@@ -1,0 +1,169 @@
+"""Group commit: one sync for everybody who waits, on a thread that the owner never waits for."""
+
+import errno
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes import build
+from fakes.memory_files import MemoryFiles
+from ottla.config import TopicConfig
+from ottla.storage.files import OsFiles
+from ottla.storage.flusher import InlineFlusher, ThreadFlusher
+from ottla.storage.log import Log
+
+
+class Owner:
+    """A loop's place: what the flusher posts is run here, when the test says so."""
+
+    def __init__(self) -> None:
+        self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.soon: list[Callable[[], None]] = []
+        self.failures: list[OSError] = []
+
+    def finish_turn(self) -> None:
+        """Everything that was to happen after the current work."""
+        callbacks, self.soon = self.soon, []
+        for callback in callbacks:
+            callback()
+
+    def run_one(self) -> None:
+        """Wait for the flusher's next message and act on it."""
+        self.posted.get(timeout=30)()
+
+
+@pytest.fixture
+def owner() -> Owner:
+    return Owner()
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def flusher(owner: Owner, files: MemoryFiles) -> Iterator[ThreadFlusher]:
+    made = ThreadFlusher(
+        files, owner.failures.append, post=owner.posted.put, soon=owner.soon.append
+    )
+    yield made
+    made.close()
+
+
+def log_in(files: MemoryFiles, name: str) -> Log:
+    return build.log(files, directory=Path("/data") / name)
+
+
+def test_one_sync_serves_everything_appended_before_it(
+    owner: Owner, files: MemoryFiles, flusher: ThreadFlusher
+) -> None:
+    log = log_in(files, "a-0")
+    syncs = files.counts["sync"]
+    for _ in range(10):
+        build.append(log)
+        flusher.request(log)
+    owner.finish_turn()
+    assert log.durable_offset == 0
+    owner.run_one()
+    assert log.durable_offset == 10
+    assert files.counts["sync"] == syncs + 1
+
+
+def test_what_arrives_while_the_disk_works_forms_the_next_round(
+    owner: Owner, files: MemoryFiles, flusher: ThreadFlusher
+) -> None:
+    log, other = log_in(files, "a-0"), log_in(files, "b-0")
+    build.append(log)
+    flusher.request(log)
+    owner.finish_turn()
+    for late in (log, other, log):
+        build.append(late)
+        flusher.request(late)
+    owner.finish_turn()
+    owner.run_one()
+    assert (log.durable_offset, other.durable_offset) == (1, 0)
+    owner.run_one()
+    assert (log.durable_offset, other.durable_offset) == (3, 1)
+
+
+def test_the_flusher_rests_when_there_is_nothing_to_do(
+    owner: Owner, files: MemoryFiles, flusher: ThreadFlusher
+) -> None:
+    log = log_in(files, "a-0")
+    flusher.request(log)
+    owner.finish_turn()
+    assert owner.posted.empty()
+    build.append(log)
+    flusher.request(log)
+    owner.finish_turn()
+    owner.run_one()
+    assert log.durable_offset == 1
+
+
+def test_logs_are_told_on_the_owners_turn(
+    owner: Owner, files: MemoryFiles, flusher: ThreadFlusher
+) -> None:
+    log = log_in(files, "a-0")
+    told: list[int] = []
+    log.on_durable = lambda: told.append(log.durable_offset)
+    build.append(log)
+    flusher.request(log)
+    owner.finish_turn()
+    callback = owner.posted.get(timeout=30)
+    assert told == []
+    callback()
+    assert told == [1]
+
+
+@pytest.mark.parametrize("logs", [1, 3])
+def test_a_failed_sync_acknowledges_nobody_and_is_not_retried(
+    owner: Owner, files: MemoryFiles, flusher: ThreadFlusher, logs: int
+) -> None:
+    dirty = [log_in(files, f"a-{number}") for number in range(logs)]
+    for log in dirty:
+        build.append(log)
+        flusher.request(log)
+    files.fail_next("sync", errno.EIO)
+    owner.finish_turn()
+    owner.run_one()
+    assert [error.errno for error in owner.failures] == [errno.EIO]
+    assert [log.durable_offset for log in dirty] == [0] * logs
+    flusher.request(dirty[0])
+    owner.finish_turn()
+    assert owner.posted.empty()
+
+
+def test_real_files_are_synced_by_the_thread(tmp_path: Path, owner: Owner) -> None:
+    files = OsFiles()
+    flusher = ThreadFlusher(
+        files, owner.failures.append, post=owner.posted.put, soon=owner.soon.append
+    )
+    config = TopicConfig(segment_bytes=1024)
+    logs = [build.log(files, config, directory=tmp_path / f"a-{number}") for number in range(5)]
+    for log in logs:
+        for _ in range(20):
+            build.append(log, value=bytes(100))
+        flusher.request(log)
+    owner.finish_turn()
+    owner.run_one()
+    flusher.close()
+    assert [log.durable_offset for log in logs] == [20] * 5
+
+
+def test_the_inline_flusher_syncs_at_once() -> None:
+    files = MemoryFiles()
+    failures: list[OSError] = []
+    flusher = InlineFlusher(files, failures.append)
+    log = build.log(files)
+    flusher.request(log)
+    build.append(log)
+    flusher.request(log)
+    assert log.durable_offset == 1
+    build.append(log)
+    files.fail_next("sync")
+    flusher.request(log)
+    assert (log.durable_offset, len(failures)) == (1, 1)
+    flusher.close()

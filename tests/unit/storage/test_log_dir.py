@@ -1,0 +1,316 @@
+"""One data directory: lock, create, open, delete, checkpoint, close, fail."""
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fakes import build
+from fakes.memory_files import MemoryFiles
+from ottla.config import TopicConfig
+from ottla.errors import StorageFailed, TopicAlreadyExists, UsageRefused
+from ottla.model import NO_UUID, LeaderEpoch, Offset, TopicPartition, Uuid
+from ottla.storage.files import OsFiles
+from ottla.storage.log_dir import LogDir
+
+ROOT = Path("/data")
+ORDERS, CLICKS = TopicPartition("orders", 0), TopicPartition("web-clicks", 12)
+TOPIC_ID = Uuid(bytes(range(16)))
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def open_dir(files: MemoryFiles) -> LogDir:
+    log_dir = LogDir(files, ROOT)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    return log_dir
+
+
+def create(log_dir: LogDir, tp: TopicPartition = ORDERS) -> None:
+    log_dir.create_log(tp, TOPIC_ID, TopicConfig(), build.NOW_MS)
+
+
+def test_logs_are_there_again(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    for tp in (ORDERS, CLICKS):
+        create(log_dir, tp)
+    build.append(log_dir.logs[CLICKS], 3)
+    log_dir.close()
+    seen: list[tuple[int, int]] = []
+    log_dir = LogDir(files.kill(), ROOT)
+    log_dir.open_logs(
+        lambda tp: TopicConfig(), build.NOW_MS, lambda done, total: seen.append((done, total))
+    )
+    assert {tp: log.end_offset for tp, log in log_dir.logs.items()} == {ORDERS: 0, CLICKS: 3}
+    assert log_dir.topic_ids == {ORDERS: TOPIC_ID, CLICKS: TOPIC_ID}
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_a_second_broker_is_refused(files: MemoryFiles) -> None:
+    first = LogDir(files, ROOT)
+    with pytest.raises(UsageRefused):
+        LogDir(files, ROOT)
+    first.close()
+    LogDir(files, ROOT)
+
+
+def test_a_created_log_survives_a_power_cut(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    for seed in range(10):
+        after = open_dir(files.cut_power(Random(seed)))
+        assert after.topic_ids == {ORDERS: TOPIC_ID}
+
+
+def test_a_log_is_created_once(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    with pytest.raises(TopicAlreadyExists):
+        create(log_dir)
+
+
+def test_partition_metadata_is_in_kafkas_format(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    content = files.read_whole(ROOT / "orders-0" / "partition.metadata")
+    assert content == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version: 1\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n", b"\xff"]
+)
+def test_a_topic_id_that_cannot_be_read_is_no_id(files: MemoryFiles, content: bytes) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    log_dir.close()
+    files.create(ROOT / "orders-0" / "partition.metadata").append(content)
+    assert open_dir(files.kill()).topic_ids == {ORDERS: NO_UUID}
+
+
+def test_a_deleted_log_is_gone_for_good(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    log = log_dir.logs[ORDERS]
+    build.append(log)
+    log_dir.delete_log(ORDERS, Random(1))
+    assert not log_dir.logs
+    with pytest.raises(StorageFailed, match="deleted"):
+        build.append(log)
+    assert not open_dir(files.kill()).logs
+    create(log_dir)
+    assert log_dir.logs[ORDERS].end_offset == 0
+
+
+def test_a_deletion_that_was_interrupted_is_finished_at_the_next_start(
+    files: MemoryFiles,
+) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    files.fail_next("unlink", errno.EIO)
+    with pytest.raises(StorageFailed):
+        log_dir.delete_log(ORDERS, Random(1))
+    after = files.kill()
+    assert any(entry.name.endswith("-delete") for entry in after.list(ROOT))
+    assert not open_dir(after).logs
+    assert not any(entry.is_dir for entry in after.list(ROOT))
+
+
+def test_a_clean_close_leaves_nothing_to_scan(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    for _ in range(500):
+        build.append(log_dir.logs[ORDERS])
+    log_dir.close()
+    after = files.kill()
+    path = ROOT / "orders-0" / f"{0:020d}.log"
+    after._names[path].content[300] ^= 1  # an unclean start would notice
+    log = open_dir(after).logs[ORDERS]
+    assert log.corrupt == []
+    assert log.end_offset == 500
+
+
+def test_the_mark_of_a_clean_close_is_good_for_one_start(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    log_dir.close()
+    after = files.kill()
+    log_dir = open_dir(after)
+    assert not any(entry.name == ".clean-shutdown" for entry in after.list(ROOT))
+    for _ in range(3):
+        build.append(log_dir.logs[ORDERS])
+    crashed = after.kill()
+    crashed._names[ROOT / "orders-0" / f"{0:020d}.log"].content[-1] ^= 1
+    assert open_dir(crashed).logs[ORDERS].end_offset == 2
+
+
+def test_a_damaged_mark_is_no_mark(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS])
+    log_dir.close()
+    after = files.kill()
+    after._names[ROOT / ".clean-shutdown"].content[0] ^= 1
+    after._names[ROOT / "orders-0" / f"{0:020d}.log"].content.extend(b"torn")
+    assert open_dir(after).logs[ORDERS].cut_bytes == 4
+
+
+def test_a_checkpoint_says_how_far_logs_are_durable(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    log = log_dir.logs[ORDERS]
+    build.append(log, 3)
+    log.flush()
+    build.append(log, 2)
+    log_dir.checkpoint()
+    lines = files.read_whole(ROOT / "recovery-point-offset-checkpoint").decode().splitlines()
+    assert lines[:3] == ["1", "1", "orders 0 3"]
+    assert log.checkpointed_offset == 3
+
+
+def test_checkpoints_of_quiet_logs_cost_two_small_files(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    for number in range(20):
+        create(log_dir, TopicPartition("many", number))
+    log_dir.checkpoint()
+    before = files.counts["sync"]
+    log_dir.checkpoint()
+    assert files.counts["sync"] == before + 2
+
+
+def test_a_checkpoint_that_is_damaged_means_reading_more_not_less(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    log = log_dir.logs[ORDERS]
+    build.append(log, 3)
+    log.flush()
+    log_dir.checkpoint()
+    after = files.kill()
+    for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
+        after._names[ROOT / name].content[0] ^= 1
+    assert open_dir(after).logs[ORDERS].end_offset == 3
+
+
+def test_where_a_log_starts_is_remembered(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    log = log_dir.logs[ORDERS]
+    for _ in range(5):
+        build.append(log)
+    log.advance_start(Offset(3))
+    log_dir.checkpoint()
+    assert open_dir(files.kill()).logs[ORDERS].start_offset == 3
+
+
+def test_a_truncated_log_is_not_promised_to_be_longer(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    log = log_dir.logs[ORDERS]
+    for _ in range(5):
+        build.append(log)
+    log.flush()
+    log_dir.checkpoint()
+    log.truncate(Offset(2), build.NOW_MS)
+    for seed in range(20):
+        after = open_dir(files.cut_power(Random(seed))).logs[ORDERS]
+        assert after.corrupt == []
+        assert after.end_offset == 2
+
+
+def test_a_failing_disk_takes_all_of_its_logs_offline(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    for tp in (ORDERS, CLICKS):
+        create(log_dir, tp)
+    told: list[str] = []
+    log_dir.on_offline = told.append
+    files.fail_next("append", errno.EIO)
+    with pytest.raises(StorageFailed):
+        build.append(log_dir.logs[ORDERS])
+    with pytest.raises(StorageFailed):
+        build.append(log_dir.logs[CLICKS])
+    assert len(told) == 1
+    assert log_dir.offline_reason == told[0]
+    with pytest.raises(StorageFailed):
+        create(log_dir, TopicPartition("more", 0))
+    log_dir.checkpoint()
+    log_dir.close()
+    assert not any(entry.name == ".clean-shutdown" for entry in files.list(ROOT))
+
+
+def test_a_full_disk_does_not_take_the_directory_offline(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS])
+    files.fail_next("append", errno.ENOSPC)
+    log_dir.checkpoint()
+    files.fail_next("append", errno.ENOSPC)
+    with pytest.raises(StorageFailed, match="full"):
+        create(log_dir, CLICKS)
+    assert log_dir.offline_reason is None
+    assert build.append(log_dir.logs[ORDERS]) == 1
+    create(log_dir, CLICKS)
+
+
+def test_a_disk_that_cannot_be_read_is_offline_at_once(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    log_dir.close()
+    after = files.kill()
+    after.fail_next("open", errno.EIO, suffix=".log")
+    log_dir = LogDir(after, ROOT)
+    with pytest.raises(StorageFailed):
+        log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    assert log_dir.offline_reason is not None
+
+
+def test_nothing_durable_is_lost_when_the_power_is_cut(files: MemoryFiles) -> None:
+    rng = Random(11)
+    for _ in range(60):
+        log_dir = LogDir(files, ROOT)
+        log_dir.open_logs(
+            lambda tp: TopicConfig(segment_bytes=1024, index_interval_bytes=100), build.NOW_MS
+        )
+        if ORDERS not in log_dir.logs:
+            log_dir.create_log(ORDERS, TOPIC_ID, TopicConfig(segment_bytes=1024), build.NOW_MS)
+        log = log_dir.logs[ORDERS]
+        for _ in range(rng.randrange(8)):
+            batch = build.batch(rng.randint(1, 3), value=bytes(rng.randrange(300)))
+            log.append_as_leader(batch, LeaderEpoch(1), build.NOW_MS)
+            if rng.random() < 0.3:
+                log.flush()
+            if rng.random() < 0.1:
+                log_dir.checkpoint()
+        durable, end = log.durable_offset, log.end_offset
+        files = files.cut_power(rng)
+        found = open_dir(files).logs[ORDERS]
+        assert durable <= found.end_offset <= end
+        assert found.corrupt == []
+        files = files.kill()
+
+
+def test_real_directories_work_too(tmp_path: Path) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path / "data")
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    create(log_dir)
+    create(log_dir, CLICKS)
+    build.append(log_dir.logs[ORDERS], 3)
+    log_dir.delete_log(CLICKS, Random(3))
+    with pytest.raises(UsageRefused):
+        LogDir(OsFiles(), tmp_path / "data")
+    log_dir.close()
+    log_dir = LogDir(OsFiles(), tmp_path / "data")
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    assert {tp: log.end_offset for tp, log in log_dir.logs.items()} == {ORDERS: 3}
+    names = {entry.name for entry in OsFiles().list(tmp_path / "data" / "orders-0")}
+    assert names == {
+        f"{0:020d}.log",
+        f"{0:020d}.index",
+        f"{0:020d}.timeindex",
+        f"{3:020d}.snapshot",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+    }
+    log_dir.close()

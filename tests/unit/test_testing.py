@@ -1,0 +1,208 @@
+"""The broker inside a test process: what users of `ottla.testing` and the fixture rely on."""
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+
+from ottla import testing
+from ottla.broker.environment import Environment
+from ottla.clock import SystemClock
+from ottla.errors import InvalidConfig
+from ottla.model import Endpoint, TimestampMs
+
+PATIENCE_S = 30
+
+
+def produce(address: str, topic: str, value: str) -> None:
+    """Write one record and wait until it is acknowledged."""
+    problems: list[object] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": address, "linger.ms": 0})
+    producer.produce(topic, value, on_delivery=lambda error, _: problems.append(error))
+    producer.flush(PATIENCE_S)
+    assert problems == [None]
+
+
+def consume_one(address: str, topic: str) -> str:
+    """The first record of the topic's first partition."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "not used"})
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        assert message.error() is None
+        return str(message.value().decode())
+    finally:
+        consumer.close()
+
+
+def topics(address: str) -> set[str]:
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": address})
+    return set(admin.list_topics(timeout=PATIENCE_S).topics)
+
+
+def say_hello(address: str) -> bytes:
+    """Send an ApiVersions request of version 0, as every client does first; what comes back."""
+    endpoint = Endpoint.parse(address)
+    with socket.create_connection(endpoint, timeout=PATIENCE_S) as connection:
+        connection.sendall(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
+        return connection.recv(65536)
+
+
+def open_files() -> dict[str, str]:
+    """Every descriptor of this process, and what is behind it."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            continue  # the descriptor that lists the directory
+    return found
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary directories are made during this test."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_it_keeps_its_data_in_a_temporary_directory_and_leaves_nothing_behind(
+    temporary: Path,
+) -> None:
+    with testing.broker():
+        pass  # what is loaded only once and then stays has been loaded
+    threads, files = set(threading.enumerate()), open_files()
+    with testing.broker() as address:
+        (directory,) = temporary.iterdir()
+        assert (directory / "cluster.sqlite").exists()
+        assert say_hello(address)
+    assert list(temporary.iterdir()) == []
+    assert set(threading.enumerate()) == threads
+    assert open_files() == files
+    with pytest.raises(ConnectionRefusedError):
+        say_hello(address)
+
+
+def test_two_at_once_know_nothing_of_each_other() -> None:
+    with testing.broker() as first, testing.broker() as second:
+        assert first != second
+        produce(first, "only-first", "one")
+        produce(second, "only-second", "two")
+        assert topics(first) == {"only-first"}
+        assert topics(second) == {"only-second"}
+
+
+def test_settings_reach_the_broker() -> None:
+    with testing.broker({"num.partitions": "3"}) as address:
+        produce(address, "wide", "x")
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": address})
+        assert len(admin.list_topics("wide", timeout=PATIENCE_S).topics["wide"].partitions) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"num.partition": "3"}, "unknown broker setting: num.partition"),
+        ({"num.partitions": "0"}, "num.partitions = '0' does not work"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_before_anything_starts(
+    settings: Mapping[str, str], said: str, temporary: Path
+) -> None:
+    threads = threading.active_count()
+    with pytest.raises(InvalidConfig, match=said), testing.broker(settings):
+        pytest.fail("it started")
+    assert threading.active_count() == threads
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_directory_that_is_asked_for_stays_and_the_next_broker_reads_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with testing.broker(data=data) as address:
+        produce(address, "kept", "still here")
+    assert (data / "kept-0").is_dir()
+    with testing.broker(data=data) as address:
+        assert consume_one(address, "kept") == "still here"
+
+
+def test_a_broker_that_cannot_start_raises_why_and_leaves_no_thread(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    threads = set(threading.enumerate())
+    with pytest.raises(NotADirectoryError), testing.broker(data=file / "data"):
+        pytest.fail("it started")
+    assert set(threading.enumerate()) == threads
+
+
+def test_an_error_in_the_test_stops_the_broker_and_is_raised() -> None:
+    threads = set(threading.enumerate())
+    with pytest.raises(ZeroDivisionError), testing.broker():
+        raise ZeroDivisionError
+    assert set(threading.enumerate()) == threads
+
+
+class BreakableClock(SystemClock):
+    """The machine's clock, until `is_broken`: then asking for the time breaks an assertion."""
+
+    is_broken = False
+
+    def now_ms(self) -> TimestampMs:
+        assert not self.is_broken, "planted"
+        return super().now_ms()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> BreakableClock:
+    """The clock of the brokers of this test."""
+    clock = BreakableClock()
+    monkeypatch.setattr(testing, "Environment", lambda: Environment(clock=clock))
+    return clock
+
+
+def try_to_produce(address: str) -> None:
+    """Send a record and do not mind what becomes of it."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": address, "message.timeout.ms": 1000, "linger.ms": 0}
+    )
+    producer.produce("any", "x", partition=0)
+    producer.flush(PATIENCE_S)
+
+
+def test_a_defect_of_the_broker_fails_the_test_that_uses_it(clock: BreakableClock) -> None:
+    with pytest.raises(AssertionError, match="planted"), testing.broker() as address:  # noqa: PT012
+        produce(address, "any", "x")
+        clock.is_broken = True
+        try_to_produce(address)
+
+
+def test_a_defect_is_named_when_the_test_fails_because_of_it(clock: BreakableClock) -> None:
+    with pytest.raises(AssertionError, match="planted") as raised, testing.broker() as address:  # noqa: PT012
+        produce(address, "any", "x")
+        clock.is_broken = True
+        try_to_produce(address)
+        raise ZeroDivisionError
+    assert isinstance(raised.value.__context__, ZeroDivisionError)
+
+
+class TestFixture:
+    """`ottla_broker`, as it comes with the package."""
+
+    @pytest.fixture
+    def ottla_settings(self) -> Mapping[str, str]:
+        return {"auto.create.topics.enable": "false"}
+
+    def test_its_settings_are_a_fixture_to_override(self, ottla_broker: str) -> None:
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": ottla_broker})
+        found = admin.list_topics("unmade", timeout=PATIENCE_S).topics["unmade"]
+        assert found.error is not None
+
+
+def test_the_fixture_is_a_broker_of_its_own(ottla_broker: str) -> None:
+    produce(ottla_broker, "mine", "hello")
+    assert consume_one(ottla_broker, "mine") == "hello"
