@@ -5,7 +5,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -70,9 +70,10 @@ class KafkaLoad:
             try:
                 admin.create_topics([wanted])[topic].result(ADMIN_TIMEOUT_S)
                 return
-            except (
-                KafkaException
-            ) as problem:  # a broker that has just started may not be placed yet
+            except KafkaException as problem:
+                # A broker that has just started may not know itself as a place for replicas yet.
+                if problem.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return
                 if time.monotonic() > deadline_s:
                     raise LoadFailed(f"cannot create {topic}: {problem}") from None
                 time.sleep(0.1)

@@ -2,7 +2,7 @@
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ QUICK = Effort(
     idle_connections=2_000,
 )
 
-Samples = Iterator[tuple[str, float]]
+Samples = Generator[tuple[str, float], None, None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from bench import processes
@@ -48,7 +48,7 @@ class Run:
             instance = up.enter_context(running(server, self.workspace / "shared" / server.name))
             _warm_up(instance, self.effort)
             self.instances[server.name] = instance
-        except LoadFailed as problem:
+        except (LoadFailed, OSError) as problem:
             self._fail(f"{server.title}: {problem}")
 
     def _measure_row(self, number: int, row: Row, server: Server) -> None:
@@ -56,8 +56,9 @@ class Run:
         begun_s = time.monotonic()
         os.sync()  # nobody pays for the pages that the one before left dirty
         try:
-            for metric, sample in _with_noise(self._samples(row, server)):
-                self.results.add(metric, server.name, sample)
+            with closing(self._samples(row, server)) as samples:  # stops what it started
+                for metric, sample in _with_noise(samples):
+                    self.results.add(metric, server.name, sample)
         except NotSupported as reason:
             self.say(f"{label}: not measured: {reason}")
             return

@@ -57,7 +57,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that answers, and whose listener is known to be ours."""
+    """A server that was started here; `wait_answer` makes sure that it is the one that answers."""
 
     server: Server
     process: "subprocess.Popen[bytes]"
@@ -180,10 +180,7 @@ def kafka(generators: Generators) -> Server:
             f"-Dlog4j2.configurationFile={data}/log4j2.properties",
         ]
         if not (data / "data" / "meta.properties").exists():
-            formatting = ["format", "-t", KAFKA_CLUSTER_ID, "-c", str(settings)]
-            subprocess.run(
-                [*run, "kafka.tools.StorageTool", *formatting], check=True, capture_output=True
-            )
+            _format_kafka_storage(run, settings)
         return Spawn(command=[*run, "kafka.Kafka", str(settings)])
 
     def load(port: int) -> Load:
@@ -296,6 +293,15 @@ appender.console.layout.pattern=[%d] %p %m (%c)%n
 """
     )
     return settings
+
+
+def _format_kafka_storage(run: list[str], settings: Path) -> None:
+    arguments = ["format", "-t", KAFKA_CLUSTER_ID, "-c", str(settings)]
+    done = subprocess.run(
+        [*run, "kafka.tools.StorageTool", *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise LoadFailed(f"Kafka's storage could not be formatted: {done.stderr.strip()}")
 
 
 def _write_rabbitmq_settings(data: Path, port: int, names_port: int) -> dict[str, str]:

@@ -8,17 +8,17 @@ import pytest
 
 from compat.apache import ApacheBroker
 from compat.java import JavaScenarios
-from compat.served import ServedBroker
+from compat.ottla_broker import OttlaBroker
 
-Broker = ServedBroker | ApacheBroker
+Broker = OttlaBroker | ApacheBroker
 
 
 @pytest.fixture(scope="session")
-def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
-    broker = ServedBroker(tmp_path_factory.mktemp("ottla") / "data", {})
+def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
+    broker = OttlaBroker(tmp_path_factory.mktemp("ottla") / "data")
     broker.start()
     yield broker
-    broker.stop_and_check()
+    broker.end(signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")

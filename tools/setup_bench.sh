@@ -28,12 +28,14 @@ has_java_17() {
   command -v java >/dev/null && [ "$(java -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p' | head -1)" -ge 17 ]
 }
 
+# One by one, so that one that cannot be had does not take the others with it.
 python_packages() {
-  local names
-  names=$("$venv/bin/python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml","rb"))["dependency-groups"]["bench"], sep="\n")')
-  # shellcheck disable=SC2086  # one requirement a word
-  "$venv/bin/pip" install --quiet --disable-pip-version-check $names ||
-    left_out "the Python packages $(echo $names | tr -d '\n'): NATS, RabbitMQ and the chart need them"
+  local name
+  "$venv/bin/python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["bench"], sep="\n")' |
+    while read -r name; do
+      "$venv/bin/pip" install --quiet --disable-pip-version-check "$name" >/dev/null 2>&1 ||
+        left_out "$name cannot be installed from PyPI"
+    done
 }
 
 rabbitmq() {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.load import Job
 from bench.measures import Effort, FreshRow, Metric, Samples, new_topic
-from bench.servers import READY_S, Running, Server, running, spawned
+from bench.servers import READY_S, Running, Server, running, spawned, wait_answer
 
 TOPIC = "bench-start"
 SIZE_BYTES = 1000
@@ -33,6 +33,7 @@ def measure(server: Server, effort: Effort, workspace: Path) -> Samples:
     with spawned(server, data) as instance:
         instance.load.first_ack(TOPIC, time.monotonic() + READY_S)
         yield START.name, time.monotonic() - instance.spawned_s
+        wait_answer(instance, data)
         time.sleep(effort.settle_s)
         yield IDLE.name, instance.rss_bytes() / 1e6
         yield CONNECTION.name, _per_connection_bytes(instance, effort) / 1e3

@@ -6,6 +6,7 @@ partition that was read tells by itself what was lost, doubled or put out of ord
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -160,6 +161,7 @@ def read_all(address: str, partitions: Iterable[Partition]) -> dict[Partition, l
             "bootstrap.servers": address,
             "group.id": "nobody",
             "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",  # retention may be faster than the first fetch
             "check.crcs": True,
             "fetch.wait.max.ms": 10,
             "fetch.queue.backoff.ms": 0,
@@ -172,10 +174,11 @@ def read_all(address: str, partitions: Iterable[Partition]) -> dict[Partition, l
         found: dict[Partition, list[Letter]] = {partition: [] for partition in ends}
         left = {partition for partition, (start, end) in ends.items() if start < end}
         consumer.assign([TopicPartition(*partition, OFFSET_BEGINNING) for partition in left])
-        for _ in range(100_000):
+        until_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until_s:
             if not left:
                 return found
-            for message in consumer.consume(10_000, timeout=1.0):
+            for message in consumer.consume(10_000, timeout=0.1):
                 if message.error() is not None:
                     raise KafkaException(message.error())
                 partition = (message.topic(), message.partition())

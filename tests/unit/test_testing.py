@@ -30,7 +30,9 @@ def produce(address: str, topic: str, value: str) -> None:
 
 def consume_one(address: str, topic: str) -> str:
     """The first record of the topic's first partition."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "not used"})
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": "not used", "enable.auto.commit": False}
+    )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         message = consumer.poll(PATIENCE_S)

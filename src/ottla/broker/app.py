@@ -30,9 +30,9 @@ from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import CoordinationStore
+from ottla.cluster.store import CoordinationStore, StoreUnavailable
 from ottla.config import BrokerConfig
-from ottla.errors import UsageRefused
+from ottla.errors import ApiError, UsageRefused
 from ottla.model import BrokerId, Endpoint
 from ottla.protocol.api import APIS, ApiKey
 from ottla.replication.replicas import Replicas
@@ -43,6 +43,7 @@ log = logging.getLogger("ottla.broker")
 
 _SWEEP_S: Final = 1.0
 _EXPIRE_S: Final = 0.25
+_REGISTER_S: Final = 1.0
 _COLLECT_S: Final = 30.0
 _FIRST_BROKER: Final = BrokerId(0)
 
@@ -160,8 +161,7 @@ class Broker:
         self._replicas.open(self._state.image)
         self._state.subscribe(self._note_image)
         self.address = await self._server.listen(self._options.listen)
-        advertised = self._options.advertise or self.address
-        await self._state.register(BrokerImage(self._options.node_id, advertised))
+        await self._register()
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
         if self._options.metrics is not None:
@@ -169,6 +169,21 @@ class Broker:
         self._background = self._loop.create_task(background.run(self._chores()))
         self._background.add_done_callback(self._note_background_over)
         self._is_ready = True
+
+    async def _register(self) -> None:
+        advertised = self._options.advertise or self.address
+        await self._state.register(BrokerImage(self._options.node_id, advertised))
+
+    async def _stay_registered(self) -> None:
+        """Come back after having been taken for dead: paused, or cut off from the store."""
+        if self._options.node_id in self._state.image.brokers:
+            return
+        try:
+            await self._register()
+        except (ApiError, StoreUnavailable) as problem:
+            _note_store_lost(problem)
+        else:
+            log.warning("registered again", extra={"broker": self._options.node_id})
 
     def _note_image(self, old: ClusterImage, new: ClusterImage) -> None:
         if old.broker_config != new.broker_config:
@@ -195,6 +210,7 @@ class Broker:
         return [
             Chore("sweep", lambda: _SWEEP_S, self._server.sweep),
             Chore("expire", lambda: _EXPIRE_S, self._produce.expire),
+            Chore("registration", lambda: _REGISTER_S, self._stay_registered),
             Chore(
                 "retention",
                 lambda: config().retention_check_ms / 1000,

@@ -53,6 +53,7 @@ CONTROL: Final = 0x20
 FIRST_OFFSET: Final = Offset(0)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 DECOMPRESSED_BYTES_MIN: Final = 8 << 20  # every topic may expand a batch at least this far
+SEARCHED_RECORDS_MAX: Final = 20_000  # of one batch, in a search by time
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _STAMP: Final = struct.Struct(">qii")
@@ -287,6 +288,41 @@ def _read_record(letters: Buffer, position: int, header: BatchHeader) -> tuple[R
         headers=tuple(headers),
     )
     return record, end
+
+
+def first_since(
+    batch: Buffer, start: Offset, timestamp_ms: TimestampMs, *, decompressed_bytes_max: int
+) -> tuple[Offset, TimestampMs] | None:
+    """The first record from `start` on that is not older than `timestamp_ms`, with its time.
+
+    Looks at two numbers of each record, and not at more than `SEARCHED_RECORDS_MAX` of them: a
+    few kilobytes can hold millions. Where the search ends there, so does the answer: every record
+    before it is older.
+    """
+    header = read_header(batch)
+    if header.attributes & LOG_APPEND_TIME:
+        if header.max_timestamp_ms < timestamp_ms or header.last_offset < start:
+            return None
+        return Offset(max(header.base_offset, start)), TimestampMs(header.max_timestamp_ms)
+    payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
+    letters = decompress(payload, header.codec, bytes_max=decompressed_bytes_max)
+    wanted_delta = timestamp_ms - header.base_timestamp_ms
+    position = 0
+    try:
+        for number in range(header.record_count):
+            size_bytes, position = read_varint(letters, position)
+            end = position + size_bytes
+            if size_bytes < 0 or end > len(letters):
+                raise InvalidRecord(f"a record of {size_bytes} bytes does not fit into its batch")
+            delta, position = read_varlong(letters, position + 1)  # behind unused attributes
+            offset = header.base_offset + read_varint(letters, position)[0]
+            if (delta >= wanted_delta and offset >= start) or number >= SEARCHED_RECORDS_MAX:
+                time_ms = TimestampMs(header.base_timestamp_ms + delta)
+                return Offset(max(offset, start)), time_ms
+            position = end
+    except (ProtocolViolation, IndexError) as problem:
+        raise InvalidRecord(f"a record cannot be read: {problem}") from None
+    return None
 
 
 def _read_bytes(letters: Buffer, position: int, end: int) -> tuple[bytes | None, int]:

@@ -36,10 +36,10 @@ from ottla.records.batch import (
     check_batch,
     check_stored,
     decompressed_bytes_max,
+    first_since,
     read_header,
     read_marker,
     recompress,
-    records,
     stamp,
     stamp_time,
 )
@@ -504,10 +504,13 @@ class Log:
                 continue
             batch = segment.file.read(position, header.size_bytes)
             bytes_max = decompressed_bytes_max(self.config.max_message_bytes)
-            for record in records(batch, decompressed_bytes_max=bytes_max):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= start:
-                    epoch = LeaderEpoch(header.leader_epoch)
-                    return TimedOffset(record.offset, record.timestamp_ms, epoch)
+            found = first_since(batch, start, timestamp_ms, decompressed_bytes_max=bytes_max)
+            if found is not None:
+                return TimedOffset(*found, LeaderEpoch(header.leader_epoch))
+            if header.base_offset >= start:
+                # Its envelope lied about its time. The next may lie as well: do not open all.
+                time_ms = TimestampMs(header.max_timestamp_ms)
+                return TimedOffset(header.last_offset, time_ms, LeaderEpoch(header.leader_epoch))
         return None
 
     def _all_segments(self) -> list[Segment]:

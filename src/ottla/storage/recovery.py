@@ -453,7 +453,7 @@ def _load_producers(
         try:
             data = files.read_whole(directory / file_name(offset, SNAPSHOT))
             return Producers.decode(data), offset
-        except SnapshotDamaged:
+        except (SnapshotDamaged, FileNotFoundError):
             continue
     return Producers(), Offset(0)
 

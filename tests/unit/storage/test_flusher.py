@@ -20,12 +20,15 @@ class Owner:
 
     def __init__(self) -> None:
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.soon: list[Callable[[], None]] = []
+        self.callbacks: list[Callable[[], None]] = []
         self.failures: list[OSError] = []
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self.callbacks.append(callback)
 
     def finish_turn(self) -> None:
         """Everything that was to happen after the current work."""
-        callbacks, self.soon = self.soon, []
+        callbacks, self.callbacks = self.callbacks, []
         for callback in callbacks:
             callback()
 
@@ -47,7 +50,7 @@ def files() -> MemoryFiles:
 @pytest.fixture
 def flusher(owner: Owner, files: MemoryFiles) -> Iterator[ThreadFlusher]:
     made = ThreadFlusher(
-        files, owner.failures.append, post=owner.posted.put, soon=owner.soon.append
+        files, owner.failures.append, post=owner.posted.put, soon=owner.soon
     )
     yield made
     made.close()
@@ -139,7 +142,7 @@ def test_a_failed_sync_acknowledges_nobody_and_is_not_retried(
 def test_real_files_are_synced_by_the_thread(tmp_path: Path, owner: Owner) -> None:
     files = OsFiles()
     flusher = ThreadFlusher(
-        files, owner.failures.append, post=owner.posted.put, soon=owner.soon.append
+        files, owner.failures.append, post=owner.posted.put, soon=owner.soon
     )
     config = TopicConfig(segment_bytes=1024)
     logs = [build.log(files, config, directory=tmp_path / f"a-{number}") for number in range(5)]

@@ -24,7 +24,7 @@ from ottla.errors import (
     RequestTimedOut,
     UnsupportedCompression,
 )
-from ottla.model import Offset, TimestampMs
+from ottla.model import Offset
 from ottla.protocol.hot import (
     ProducedPartition,
     ProduceRequest,
@@ -65,15 +65,20 @@ class Produce:
         for key, batches in request.topics:
             results: list[ProducedPartition] = []
             produced.append((key, results))
-            for index, batch in batches:
+            for index, sent in batches:
                 try:
+                    batch = _checked(sent, request, version)
                     partition = self._replicas.locate(key, index)
-                    result, end = self._append(partition, index, batch, request, version, now_ms)
+                    base_offset, last_offset, time_ms, _ = partition.append(batch, acks, now_ms)
+                    end = Offset(last_offset + 1)
                     if not partition.is_settled(end, acks):
                         unsettled.append((partition, end, len(produced) - 1, len(results)))
+                    log_start = partition.log.start_offset
+                    results.append(ProducedPartition(index, 0, base_offset, time_ms, log_start))
+                    self.batches_count += 1
+                    self.bytes_count += len(batch)
                 except ApiError as refused:
-                    result = _refusal(index, refused)
-                results.append(result)
+                    results.append(_refusal(index, refused))
         if acks == ACKS_NONE:
             _check_silence(produced)
             return None
@@ -87,32 +92,6 @@ class Produce:
         now_s = self._monotonic_s()
         for waiting in [w for w in self._waiting if w.deadline_s <= now_s]:
             waiting.time_out()
-
-    def _append(
-        self,
-        partition: LeaderPartition,
-        index: int,
-        batch: memoryview | None,
-        request: ProduceRequest,
-        version: int,
-        now_ms: TimestampMs,
-    ) -> tuple[ProducedPartition, Offset]:
-        if not -1 <= request.acks <= 1:
-            raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {request.acks}")
-        if batch is None or len(batch) < _BATCH_BYTES_MIN:
-            raise InvalidRecord("a produce request carries exactly one batch per partition")
-        attributes = batch[_ATTRIBUTES_LOW_AT]
-        if attributes & _TRANSACTIONAL or request.transactional_id is not None:
-            raise InvalidTxnState("this broker does not do transactions")
-        if attributes & _CODEC_MASK == _ZSTD and version < _ZSTD_VERSION_MIN:
-            raise UnsupportedCompression("zstd needs Produce version 7 or newer")
-        appended = partition.append(batch, request.acks, now_ms)
-        self.batches_count += 1
-        self.bytes_count += len(batch)
-        result = ProducedPartition(
-            index, 0, appended.base_offset, appended.append_time_ms, partition.log.start_offset
-        )
-        return result, Offset(appended.last_offset + 1)
 
     @property
     def waiting_count(self) -> int:
@@ -186,6 +165,20 @@ class _WaitingProduce:
     def _finish(self) -> None:
         self._handler.note_done(self)
         self.pending.complete(write_produced(self._correlation_id, self._version, self._produced))
+
+
+def _checked(batch: memoryview | None, request: ProduceRequest, version: int) -> memoryview:
+    """The batch, if a request of this kind may carry it; the log looks at the rest."""
+    if not -1 <= request.acks <= 1:
+        raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {request.acks}")
+    if batch is None or len(batch) < _BATCH_BYTES_MIN:
+        raise InvalidRecord("a produce request carries exactly one batch per partition")
+    attributes = batch[_ATTRIBUTES_LOW_AT]
+    if attributes & _TRANSACTIONAL or request.transactional_id is not None:
+        raise InvalidTxnState("this broker does not do transactions")
+    if version < _ZSTD_VERSION_MIN and attributes & _CODEC_MASK == _ZSTD:
+        raise UnsupportedCompression("zstd needs Produce version 7 or newer")
+    return batch
 
 
 def _refusal(index: int, refused: ApiError) -> ProducedPartition:

@@ -1,0 +1,148 @@
+"""Write the tables in docs/ that must agree with the code.
+
+    python tools/write_tables.py            write them
+    python tools/write_tables.py --check    say which are out of date; status 1 if one is
+
+A table stands between `<!-- table:NAME -->` and `<!-- end -->`. Settings come from `config.py`,
+APIs and metrics from a broker that is started for this.
+"""
+
+import argparse
+import asyncio
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from ottla.broker.app import Broker, ServeOptions
+from ottla.broker.environment import Environment
+from ottla.client.connection import Connection
+from ottla.config import BrokerConfig, TopicConfig, format_value, settings_of
+from ottla.model import Endpoint
+from ottla.protocol.api import APIS, ApiKey
+from ottla.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+
+DOCS: Final = Path(__file__).parent.parent / "docs"
+_TABLE: Final = re.compile(r"(<!-- table:([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_FAMILY: Final = re.compile(r"# HELP (\S+) (.*)\n# TYPE \S+ (\S+)")
+_LOOPBACK: Final = Endpoint("127.0.0.1", 0)
+_PRODUCE_SERVED_MIN: Final = APIS[ApiKey.PRODUCE].versions[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a running broker says of itself."""
+
+    apis: list[ApiVersion]
+    metrics: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if needed")
+    is_check = parser.parse_args().check
+    tables = make_tables(asyncio.run(observe()))
+    stale = [page for page in sorted(DOCS.glob("*.md")) if renew(page.read_text(), tables)[1]]
+    for page in stale:
+        if is_check:
+            print(f"{page.name} is out of date: run `python tools/write_tables.py`")
+        else:
+            page.write_text(renew(page.read_text(), tables)[0])
+            print(f"{page.name} written")
+    return int(is_check and bool(stale))
+
+
+def make_tables(observed: Observed) -> dict[str, str]:
+    """Every table by its name."""
+    return {
+        "topic-settings": _table(
+            ["Setting", "Broker's name for its default", "Default", "Allowed", "What it does"],
+            _topic_settings(),
+        ),
+        "broker-settings": _table(
+            ["Setting", "Default", "Allowed", "What it does"], _broker_settings()
+        ),
+        "apis": _table(["Key", "API", "Versions"], _apis(observed.apis)),
+        "metrics": _table(["Metric", "Kind", "Labels", "What it is"], _metrics(observed.metrics)),
+    }
+
+
+def renew(page: str, tables: dict[str, str]) -> tuple[str, bool]:
+    """The page with its tables as they should be, and whether that is a change."""
+    fresh = _TABLE.sub(lambda found: f"{found[1]}{tables[found[2]]}{found[3]}", page)
+    return fresh, fresh != page
+
+
+async def observe() -> Observed:
+    """Start a broker, write something to it, ask it."""
+    with tempfile.TemporaryDirectory() as directory:
+        options = ServeOptions(data=Path(directory), listen=_LOOPBACK, metrics=_LOOPBACK)
+        broker = await Broker.start(options, Environment())
+        try:
+            connection = await Connection.open(broker.address)
+            answer = await connection.ask(ApiVersionsRequest(), ApiVersionsResponse, version_max=2)
+            connection.close()
+            assert broker.metrics_address is not None
+            return Observed(answer.api_keys, await _scrape(broker.metrics_address))
+        finally:
+            await broker.stop()
+
+
+async def _scrape(endpoint: Endpoint) -> str:
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    page = await reader.read()
+    writer.close()
+    return page.decode().partition("\r\n\r\n")[2]
+
+
+def _topic_settings() -> Iterator[Sequence[str]]:
+    defaults = _defaults(TopicConfig)
+    for name, row in settings_of(TopicConfig):
+        yield _code(row.name), _code(row.broker_name or ""), defaults[name], row.allowed, row.doc
+
+
+def _broker_settings() -> Iterator[Sequence[str]]:
+    defaults = _defaults(BrokerConfig)
+    for name, row in settings_of(BrokerConfig):
+        yield _code(row.name), defaults[name], row.allowed, row.doc
+
+
+def _defaults(config_class: type[TopicConfig | BrokerConfig]) -> dict[str, str]:
+    made = config_class()
+    return {item.name: format_value(getattr(made, item.name)) for item in fields(config_class)}
+
+
+def _apis(listed: Sequence[ApiVersion]) -> Iterator[Sequence[str]]:
+    for row in listed:
+        key = ApiKey(row.api_key)
+        lowest = _PRODUCE_SERVED_MIN if key is ApiKey.PRODUCE else row.min_version
+        versions = str(lowest) if lowest == row.max_version else f"{lowest} to {row.max_version}"
+        yield str(int(key)), APIS[key].name, versions
+
+
+def _metrics(page: str) -> Iterator[Sequence[str]]:
+    for name, doc, kind in _FAMILY.findall(page):
+        labels = re.search(rf"^{name}{{(.*)}} ", page, re.MULTILINE)
+        names = re.findall(r'(\w+)="', labels[1]) if labels else []
+        yield _code(name), kind, ", ".join(names), doc
+
+
+def _table(columns: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
