@@ -14,7 +14,6 @@ from ottla.cli.serve import read_config
 
 DEFAULT_ADDRESS = "127.0.0.1:9092"
 PATIENCE_S = 60
-WIDTH_MAX = 120
 WITH_COMMANDS = [page for page in PAGES if any(block.mark != "from" for block in blocks(page))]
 WITH_EXCERPTS = [page for page in PAGES if any(block.mark == "from" for block in blocks(page))]
 
@@ -80,12 +79,6 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
         target for target in targets if "://" not in target and not (page.parent / target).exists()
     ]
     assert broken == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_lines_are_short_enough_to_read(page: Path) -> None:
-    lines = page.read_text().splitlines()
-    assert [line for line in lines if len(line) > WIDTH_MAX and not line.startswith("|")] == []
 
 
 def test_a_console_block_is_commands_and_what_they_print(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The broker inside a test process: what users of `ottla.testing` and the fixture rely on."""
 
+import gc
 import os
 import socket
 import threading
@@ -77,15 +78,17 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_keeps_its_data_in_a_temporary_directory_and_leaves_nothing_behind(
     temporary: Path,
 ) -> None:
-    with testing.broker():
-        pass  # what is loaded only once and then stays has been loaded
+    with testing.broker() as address:
+        produce(address, "any", "x")  # what is loaded only once and then stays has been loaded
+    gc.collect()
     threads, files = set(threading.enumerate()), open_files()
     with testing.broker() as address:
         (directory,) = temporary.iterdir()
         assert (directory / "cluster.sqlite").exists()
-        assert say_hello(address)
+        produce(address, "any", "x")
     assert list(temporary.iterdir()) == []
     assert set(threading.enumerate()) == threads
+    gc.collect()  # the files of logs are closed with the last reference to them
     assert open_files() == files
     with pytest.raises(ConnectionRefusedError):
         say_hello(address)

@@ -46,6 +46,7 @@ MAGIC: Final = 2
 SEQUENCE_MASK: Final = 0x7FFF_FFFF  # sequences wrap from 2^31 - 1 to 0
 
 CODEC_MASK: Final = 0x07
+_CODEC_MAX: Final = int(Codec.ZSTD)
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
@@ -164,7 +165,7 @@ def check_stored(buffer: Buffer) -> BatchHeader:
         raise InvalidRecord("more than one batch for a partition: send one per request")
     if crc32c(memoryview(buffer)[ATTRIBUTES_AT:]) != header.crc:
         raise CorruptBatch("the batch's CRC does not match its bytes")
-    if header.attributes & CODEC_MASK > Codec.ZSTD:
+    if header.attributes & CODEC_MASK > _CODEC_MAX:
         raise UnsupportedCompression(f"codec {header.attributes & CODEC_MASK} is unknown")
     return header
 
@@ -174,15 +175,17 @@ def check_batch(buffer: Buffer) -> BatchHeader:
     size_bytes = len(buffer)
     if size_bytes >= HEADER_BYTES:
         header = tuple.__new__(BatchHeader, HEADER.unpack_from(buffer))
-        _, length, _, magic, crc, attributes, last_delta, _, _, producer_id, _, _, count = header
-        if (  # the common case in one breath: plain, not idempotent, intact
+        _, length, _, magic, crc, attributes, last_delta, _, _, producer, epoch, first, count = (
+            header
+        )
+        if producer >= 0 <= first and epoch >= 0:
+            attributes &= ~TRANSACTIONAL
+        if (  # the common case in one breath: of plain attributes only the codec is left
             magic == MAGIC
             and length + LENGTH_END == size_bytes
-            and count == last_delta + 1
-            and count > 0
-            and producer_id < 0
-            and attributes <= Codec.ZSTD
-            and attributes >= 0
+            and count == last_delta + 1 > 0
+            and 0 <= attributes <= _CODEC_MAX
+            and (producer < 0 or (first >= 0 and epoch >= 0))
             and crc == crc32c(memoryview(buffer)[ATTRIBUTES_AT:])
         ):
             return header
@@ -242,7 +245,7 @@ def records(
 ) -> Iterator[Record]:
     """Open the letters of one batch that has been checked."""
     header = read_header(batch)
-    if header.attributes & CODEC_MASK > Codec.ZSTD:
+    if header.attributes & CODEC_MASK > _CODEC_MAX:
         raise UnsupportedCompression(f"codec {header.attributes & CODEC_MASK} is unknown")
     payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     letters = decompress(payload, header.codec, bytes_max=decompressed_bytes_max)

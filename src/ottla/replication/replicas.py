@@ -301,10 +301,7 @@ class Replicas:
         Logs that nobody waits for are brought to disk on the way, for the next time: otherwise
         they would keep every segment open, and be read from their beginning after a crash.
         """
-        self._log_dir.checkpoint()
-        for partition in self.leaders.values():
-            if partition.log.durable_offset < partition.log.end_offset:
-                self._flusher.request(partition.log)
+        self._log_dir.checkpoint(self._flusher.request)
 
 
 def _note_recovery(done: int, total: int) -> None:

@@ -75,6 +75,7 @@ from ottla.storage.segment import (
     write_indexes,
 )
 
+_CREATE_TIME: Final = TimestampType.CREATE_TIME
 _HINTS_MAX: Final = 64  # readers whose place is remembered, per log
 _WARM_MAX: Final = 8  # sealed segments that stay open, per log
 _SPARE_SNAPSHOTS: Final = 2  # snapshots kept besides those at the start of segments
@@ -237,7 +238,7 @@ class Log:
             )
         header = check_batch(batch)
         append_time_ms = NO_TIMESTAMP
-        if config.timestamp_type is TimestampType.CREATE_TIME:
+        if config.timestamp_type is _CREATE_TIME:
             if header.max_timestamp_ms >= 0:
                 _check_time(header, config, now_ms)
         else:

@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from ottla.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from ottla.model import NO_OFFSET, Offset, ProducerEpoch, ProducerId, TimestampMs
-from ottla.records.batch import SEQUENCE_MASK, BatchHeader, Marker, MarkerKind
+from ottla.records.batch import SEQUENCE_MASK, TRANSACTIONAL, BatchHeader, Marker, MarkerKind
 from ottla.storage.index import AbortedTransaction
 
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
@@ -52,10 +52,18 @@ class SnapshotDamaged(Exception):
 class Producer:
     """One producer's state here. Owned by `Producers`."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_seen_ms", "transaction_start")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_seen_ms",
+        "next_sequence",
+        "transaction_start",
+    )
 
     def __init__(self, epoch: ProducerEpoch) -> None:
         self.epoch = epoch
+        self.next_sequence = 0
         self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_KEPT)
         self.transaction_start = NO_OFFSET  # first offset of the transaction that is open
         self.coordinator_epoch = -1
@@ -85,7 +93,7 @@ class Producers:
         if producer is None:
             return None
         if header.producer_epoch == producer.epoch:
-            if header.base_sequence != _next_sequence(producer):
+            if header.base_sequence != producer.next_sequence:
                 return _find_repeated(producer, header)
         elif header.producer_epoch < producer.epoch:
             raise InvalidProducerEpoch(
@@ -97,22 +105,27 @@ class Producers:
                 f"producer {header.producer_id} begins epoch {header.producer_epoch} with"
                 f" sequence {header.base_sequence} instead of 0"
             )
-        if producer.transaction_start >= 0 and not header.is_transactional:
+        if producer.transaction_start >= 0 and not header.attributes & TRANSACTIONAL:
             raise InvalidTxnState(f"producer {header.producer_id} has a transaction open")
         return None
 
     def note(self, header: BatchHeader, base_offset: Offset, now_ms: TimestampMs) -> None:
         """A batch of data has been appended at `base_offset`."""
-        producer_id = ProducerId(header.producer_id)
-        producer = self._at_epoch(producer_id, ProducerEpoch(header.producer_epoch))
-        last_offset = Offset(base_offset + header.last_offset_delta)
+        producer = self._producers.get(ProducerId(header.producer_id))
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self._at_epoch(header)
+        delta = header.last_offset_delta
+        first_sequence = header.base_sequence
+        last_sequence = (first_sequence + delta) & SEQUENCE_MASK
+        last_offset = Offset(base_offset + delta)
         producer.batches.append(
-            ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset)
+            ProducedBatch(first_sequence, last_sequence, base_offset, last_offset)
         )
+        producer.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
         producer.last_seen_ms = now_ms
-        if header.is_transactional and producer.transaction_start < 0:
+        if producer.transaction_start < 0 and header.attributes & TRANSACTIONAL:
             producer.transaction_start = base_offset
-            self._open[producer_id] = base_offset
+            self._open[ProducerId(header.producer_id)] = base_offset
 
     def check_marker(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> None:
         """Refuse the marker of a producer that has been replaced."""
@@ -128,7 +141,7 @@ class Producers:
     ) -> AbortedTransaction | None:
         """A marker has been appended; return what readers of committed records must skip."""
         producer_id = ProducerId(header.producer_id)
-        producer = self._at_epoch(producer_id, ProducerEpoch(header.producer_epoch))
+        producer = self._at_epoch(header)
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_seen_ms = now_ms
         first_offset, producer.transaction_start = producer.transaction_start, NO_OFFSET
@@ -214,6 +227,7 @@ class Producers:
         producer.transaction_start = Offset(transaction_start)
         if last_offset >= 0:
             producer.batches.append(_decode_batch(last_sequence, last_offset, offset_delta))
+            producer.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
         if transaction_start >= 0:
             self._open[ProducerId(producer_id)] = Offset(transaction_start)
         self._producers[ProducerId(producer_id)] = producer
@@ -228,21 +242,17 @@ class Producers:
                 producer.batches.appendleft(_decode_batch(*_OLDER.unpack_from(data, at)))
             position += count * _OLDER.size
 
-    def _at_epoch(self, producer_id: ProducerId, epoch: ProducerEpoch) -> Producer:
+    def _at_epoch(self, header: BatchHeader) -> Producer:
+        """The producer of a batch; what was known of it in an older epoch is forgotten."""
+        producer_id, epoch = ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch)
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = Producer(epoch)
         elif epoch > producer.epoch:
             producer.epoch = epoch
             producer.batches.clear()
+            producer.next_sequence = 0
         return producer
-
-
-def _next_sequence(producer: Producer) -> int:
-    """What a producer's next batch begins with; a new epoch begins with 0."""
-    if not producer.batches:
-        return 0
-    return (producer.batches[-1].last_sequence + 1) & SEQUENCE_MASK
 
 
 def _find_repeated(producer: Producer, header: BatchHeader) -> ProducedBatch:
@@ -254,7 +264,7 @@ def _find_repeated(producer: Producer, header: BatchHeader) -> ProducedBatch:
             return batch
     raise OutOfOrderSequence(
         f"producer {header.producer_id} sends sequence {header.base_sequence}, expected is"
-        f" {_next_sequence(producer)}"
+        f" {producer.next_sequence}"
     )
 
 

@@ -1,0 +1,104 @@
+"""Records that can be told apart, sent and read with confluent-kafka."""
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+COUNT: Final = 1500
+ABORTED: Final = b"aborted"
+_FIRST_MS: Final = 1_700_000_000_000
+_BATCH: Final = 50
+_PATIENCE_S: Final = 30.0
+_SEGMENT_BYTES: Final = 1 << 20  # the least that Apache Kafka allows
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Letter:
+    """A record as its sender and its reader know it."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+
+
+def letters(seed: str) -> Iterator[Letter]:
+    """Always the same ones for a seed; enough for several segments of the least size."""
+    rng = random.Random(seed)
+    for number in range(COUNT):
+        value = rng.randbytes(1500) + b"." * rng.randrange(500)
+        yield Letter(b"%s-%d" % (seed.encode(), number), value, _FIRST_MS + number)
+
+
+def create_topic(address: str, name: str, **settings: object) -> None:
+    config = {key.replace("_", "."): str(value) for key, value in settings.items()}
+    topic = NewTopic(name, 1, 1, config={"segment.bytes": str(_SEGMENT_BYTES), **config})
+    for made in AdminClient({"bootstrap.servers": address}).create_topics([topic]).values():
+        made.result(_PATIENCE_S)
+
+
+def send(address: str, topic: str, codec: str, wanted: list[Letter]) -> None:
+    """Idempotent, compressed, in many batches; returns when all are acknowledged."""
+    _produce(_producer(address, codec), topic, wanted)
+
+
+def send_in_transactions(address: str, topic: str, codec: str, wanted: list[Letter]) -> None:
+    """The letters, committed, with as many in between that are taken back."""
+    producer = _producer(address, codec, **{"transactional.id": f"writer-of-{topic}"})
+    producer.init_transactions(_PATIENCE_S)
+    for first in range(0, len(wanted), _BATCH):
+        producer.begin_transaction()
+        _produce(producer, topic, [Letter(ABORTED, b"never", _FIRST_MS)] * 3)
+        producer.abort_transaction(_PATIENCE_S)
+        producer.begin_transaction()
+        _produce(producer, topic, wanted[first : first + _BATCH])
+        producer.commit_transaction(_PATIENCE_S)
+
+
+def _producer(address: str, codec: str, **more: str) -> Any:
+    settings = {"enable.idempotence": True, "compression.type": codec, "linger.ms": 5}
+    return Producer({"bootstrap.servers": address, **settings, **more})
+
+
+def _produce(producer: Any, topic: str, wanted: list[Letter]) -> None:
+    problems: list[Any] = []
+
+    def told(problem: Any, _: Any) -> None:
+        if problem is not None:
+            problems.append(problem)
+
+    for number, one in enumerate(wanted, 1):
+        producer.produce(
+            topic, one.value, one.key, timestamp=one.timestamp_ms, on_delivery=told, partition=0
+        )
+        if number % _BATCH == 0:
+            producer.flush(_PATIENCE_S)
+    assert producer.flush(_PATIENCE_S) == 0
+    assert problems == []
+
+
+def read_all(address: str, topic: str, *, isolation: str = "read_committed") -> list[Letter]:
+    """Everything in the topic, from the beginning up to where it ends now."""
+    settings = {"group.id": "nobody", "enable.auto.commit": False, "isolation.level": isolation}
+    consumer = Consumer({"bootstrap.servers": address, "enable.partition.eof": True, **settings})
+    beginning = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)
+    found = []
+    with closing(consumer):
+        consumer.assign([beginning])
+        while (message := consumer.poll(_PATIENCE_S)) is not None:
+            if message.error() is not None:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                return found
+            found.append(Letter(message.key(), message.value(), message.timestamp()[1]))
+    raise AssertionError(f"{topic} did not come to an end after {len(found)} records")
+
+
+def segment_files(directory: Path, suffix: str) -> list[Path]:
+    return sorted(file for file in directory.glob(f"*{suffix}") if file.stem.isdigit())

@@ -1,0 +1,170 @@
+"""Apache Kafka's dump tool, its readers and its broker understand the files that Ottla wrote."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat import apache, java, letters
+from compat.apache import ApacheBroker
+from compat.letters import CODECS
+from compat.ottla_broker import OttlaBroker
+from fakes import build
+from ottla.config import TopicConfig
+from ottla.model import ProducerEpoch, ProducerId
+from ottla.records.batch import Marker, MarkerKind
+from ottla.storage.files import OsFiles
+
+pytestmark = pytest.mark.compat
+
+BATCH = re.compile(
+    r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) baseSequence: (-?\d+) .*"
+    r"producerId: (-?\d+) .* compresscodec: (\w+) crc: \d+ isvalid: (\w+)$",
+    re.MULTILINE,
+)
+RECORD = re.compile(r"^\| offset: (\d+) CreateTime: (\d+) .*key: (\S+) payload: ", re.MULTILINE)
+COMPLAINTS = ("mismatch", "Mismatch", "Non-consecutive", "not found", "Could not", "Exception")
+
+
+@pytest.fixture(scope="module", params=["SIGTERM", "SIGKILL"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of a broker that has ended, with a topic for every codec."""
+    broker = OttlaBroker(tmp_path_factory.mktemp("written") / "data")
+    broker.start()
+    for codec in CODECS:
+        letters.create_topic(broker.address, f"topic-{codec}", index_interval_bytes=1024)
+        letters.send(broker.address, f"topic-{codec}", codec, list(letters.letters(codec)))
+    broker.end(signal.Signals[request.param])
+    return broker.data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_batch_and_record_is_found(written: Path, codec: str) -> None:
+    files = letters.segment_files(written / f"topic-{codec}-0", ".log")
+    assert len(files) > 1
+    text = apache.dump(*files, options=("--deep-iteration", "--print-data-log"))
+    batches = BATCH.findall(text)
+    assert {(found[5], found[6]) for found in batches} == {(codec, "true")}
+    ends = [(int(first), int(last) + 1) for first, last, *_ in batches]
+    assert [first for first, _ in ends] == [0, *(end for _, end in ends[:-1])]
+    sent = enumerate(letters.letters(codec))
+    assert RECORD.findall(text) == [
+        (str(offset), str(one.timestamp_ms), one.key.decode()) for offset, one in sent
+    ]
+    assert not any(word in text for word in COMPLAINTS)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_index_is_sound(written: Path, codec: str) -> None:
+    directory = written / f"topic-{codec}-0"
+    files = letters.segment_files(directory, ".index") + letters.segment_files(
+        directory, ".timeindex"
+    )
+    assert len(files) > 1
+    text = apache.dump(*files, options=("--index-sanity-check",))
+    assert text.count("passed sanity check.") == len(files), text
+    text = apache.dump(*files)
+    assert text.count("offset: ") > len(files)
+    assert not any(word in text for word in COMPLAINTS), text
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_snapshots_of_producers_are_read(written: Path, codec: str) -> None:
+    directory = written / f"topic-{codec}-0"
+    files = letters.segment_files(directory, ".snapshot")
+    assert files
+    text = apache.dump(*files)
+    found = re.findall(r"producerId: (\d+) .* lastSequence: (\d+) lastOffset: (\d+) ", text)
+    # One producer wrote it all: sequences and offsets run side by side up to the snapshot.
+    assert [(sequence, offset) for _, sequence, offset in found] == [
+        (str(int(file.stem) - 1),) * 2 for file in files
+    ]
+
+
+@pytest.mark.parametrize("codec", CODECS[:1])
+def test_leader_epochs_are_read(written: Path, codec: str) -> None:
+    if not (written / f"topic-{codec}-0" / "leader-epoch-checkpoint").exists():
+        # After SIGKILL there is none yet: it follows from the log, and is written at the next start.
+        return
+    assert read_epochs(written / f"topic-{codec}-0") == [(0, 0)]
+
+
+def test_several_leader_epochs_are_read(tmp_path: Path) -> None:
+    log = build.log(OsFiles(), directory=tmp_path)
+    for epoch in (0, 0, 3, 7):
+        build.append(log, 5, epoch=epoch)
+    log.close()
+    assert read_epochs(tmp_path) == [(0, 0), (3, 10), (7, 15)]
+
+
+def test_aborted_transactions_are_read(tmp_path: Path) -> None:
+    log = build.log(OsFiles(), TopicConfig(segment_bytes=1024), directory=tmp_path)
+    expected = []
+    for number in range(12):
+        batch = build.batch(
+            2, producer_id=5, producer_epoch=0, base_sequence=number * 2, is_transactional=True
+        )
+        first = log.append_as_leader(batch, build.EPOCH, build.NOW_MS).base_offset
+        kind = MarkerKind.ABORT if number % 3 == 0 else MarkerKind.COMMIT
+        end = log.append_marker(
+            Marker(kind, 0), ProducerId(5), ProducerEpoch(0), build.EPOCH, build.NOW_MS
+        )
+        if kind is MarkerKind.ABORT:
+            expected.append((str(first), str(end.last_offset)))
+    log.close()
+    text = apache.dump(*letters.segment_files(tmp_path, ".txnindex"))
+    found = re.findall(r"producerId: 5 firstOffset: (\d+) lastOffset: (\d+) ", text)
+    assert found == expected
+    text = apache.dump(
+        *letters.segment_files(tmp_path, ".log"), options=("--deep-iteration", "--print-data-log")
+    )
+    assert re.findall(r"endTxnMarker: (\w+)", text) == ["ABORT", "COMMIT", "COMMIT"] * 4
+    assert "isvalid: false" not in text
+
+
+@pytest.fixture(scope="module")
+def adopting(
+    written: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheBroker]:
+    """A broker of Apache Kafka whose partitions were replaced with ours while it was down."""
+    broker = ApacheBroker(tmp_path_factory.mktemp("adopting") / "broker")
+    broker.start()
+    for codec in CODECS:
+        letters.create_topic(broker.address, f"topic-{codec}")
+    broker.end(signal.SIGTERM)
+    for codec in CODECS:
+        adopt(written / f"topic-{codec}-0", broker.data / f"topic-{codec}-0")
+    broker.start()
+    yield broker
+    broker.end(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_broker_of_apache_kafka_goes_on_where_ottla_ended(
+    adopting: ApacheBroker, codec: str
+) -> None:
+    topic = f"topic-{codec}"
+    sent = list(letters.letters(codec))
+    assert letters.read_all(adopting.address, topic) == sent
+    letters.send(adopting.address, topic, codec, sent[:100])
+    assert letters.read_all(adopting.address, topic) == [*sent, *sent[:100]]
+
+
+def adopt(source: Path, target: Path) -> None:
+    """Give a partition's directory the files of another; it stays the partition that it is."""
+    identity = (target / "partition.metadata").read_bytes()
+    shutil.rmtree(target)
+    shutil.copytree(source, target)
+    (target / "partition.metadata").write_bytes(identity)
+
+
+def read_epochs(directory: Path) -> list[tuple[int, int]]:
+    reading = java.command("ottla.compat.ReadEpochs", str(directory))
+    done = subprocess.run(reading, capture_output=True, text=True, check=True, timeout=60)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(line["epoch"], line["start"]) for line in lines]
