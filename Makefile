@@ -37,7 +37,8 @@ format: $(STAMP) ## let ruff lay out the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-compat: $(STAMP) ## clients from other registries: Java 4.x and Apache's dump tool
+compat: $(STAMP) ## Kafka's Java client, Apache's own files and tools, kafka-python's own tests
+	@tools/setup_compat.sh "$(VENV)"
 	$(PYTEST) compat -m compat
 
 bench: $(STAMP) ## Ottla beside Kafka, NATS and RabbitMQ on this machine; prints ratios

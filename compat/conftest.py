@@ -1,8 +1,7 @@
-"""One Ottla broker, one Apache broker and a Java program for each, all started when first needed."""
+"""One Ottla broker, one Apache broker, a Java program for each; all started when first needed."""
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +28,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
     broker.end(signal.SIGTERM)
 
 
-@pytest.fixture(scope="session", params=["ottla", "apache"])
+@pytest.fixture(scope="session")
 def played_on(request: pytest.FixtureRequest) -> Broker:
     """Ottla, and Apache Kafka: what a scenario expects of one it must find in the other."""
     broker: Broker = request.getfixturevalue(request.param)
@@ -43,9 +42,3 @@ def scenarios(
     program = JavaScenarios(played_on.address, tmp_path_factory.mktemp("java") / "client.log")
     yield program
     program.close()
-
-
-@pytest.fixture
-def data_copy(tmp_path: Path) -> Path:
-    """A directory for segments that were copied from a broker."""
-    return tmp_path / "copy"

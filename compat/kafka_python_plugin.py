@@ -1,4 +1,4 @@
-"""A plugin of the run of kafka-python's tests: all codecs, so that none of their tests is skipped."""
+"""A plugin for the run of kafka-python's tests: with all codecs there, none of them is skipped."""
 
 from compat.lent_codecs import lend_codecs
 

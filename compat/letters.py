@@ -89,14 +89,15 @@ def read_all(address: str, topic: str, *, isolation: str = "read_committed") -> 
     settings = {"group.id": "nobody", "enable.auto.commit": False, "isolation.level": isolation}
     consumer = Consumer({"bootstrap.servers": address, "enable.partition.eof": True, **settings})
     beginning = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)
-    found = []
+    found = list[Letter]()
     with closing(consumer):
         consumer.assign([beginning])
         while (message := consumer.poll(_PATIENCE_S)) is not None:
-            if message.error() is not None:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            if (problem := message.error()) is not None:
+                assert problem.code() == confluent_kafka.KafkaError._PARTITION_EOF
                 return found
-            found.append(Letter(message.key(), message.value(), message.timestamp()[1]))
+            key, value = message.key() or b"", message.value() or b""
+            found.append(Letter(key, value, message.timestamp()[1]))
     raise AssertionError(f"{topic} did not come to an end after {len(found)} records")
 
 

@@ -128,9 +128,7 @@ def test_aborted_transactions_are_read(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def adopting(
-    written: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ApacheBroker]:
+def adopting(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
     """A broker of Apache Kafka whose partitions were replaced with ours while it was down."""
     broker = ApacheBroker(tmp_path_factory.mktemp("adopting") / "broker")
     broker.start()

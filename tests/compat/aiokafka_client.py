@@ -10,7 +10,17 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
-from compat.adapter import BEGINNING, END, PATIENCE_S, Client, Received, Refused, Sent, Start, collect
+from compat.adapter import (
+    BEGINNING,
+    END,
+    PATIENCE_S,
+    Client,
+    Received,
+    Refused,
+    Sent,
+    Start,
+    collect,
+)
 
 _BYTES_MAX: Final = 64 << 20
 _LOG_APPEND_TIME: Final = 1
@@ -205,9 +215,7 @@ class _Admin:
         return len(found["partitions"])
 
     def config(self, name: str) -> dict[str, str]:
-        (answer,) = self._ask(
-            "describe_configs", [ConfigResource(ConfigResourceType.TOPIC, name)]
-        )
+        (answer,) = self._ask("describe_configs", [ConfigResource(ConfigResourceType.TOPIC, name)])
         ((code, text, _, _, entries),) = answer.resources
         if code:
             raise Refused(code, text)

@@ -16,7 +16,17 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from compat.adapter import BEGINNING, END, PATIENCE_S, Client, Received, Refused, Sent, Start, collect
+from compat.adapter import (
+    BEGINNING,
+    END,
+    PATIENCE_S,
+    Client,
+    Received,
+    Refused,
+    Sent,
+    Start,
+    collect,
+)
 
 _BYTES_MAX: Final = 64 << 20
 _PLACES: Final = {BEGINNING: OFFSET_BEGINNING, END: OFFSET_END}

@@ -39,7 +39,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
     )
     served.start()
     yield served
-    served.stop_and_check()
+    served.stop()
 
 
 @pytest.fixture

@@ -5,7 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from compat.adapter import BEGINNING, END, PATIENCE_S, Client, Received, Refused, Sent, Start, collect
+from compat.adapter import (
+    BEGINNING,
+    END,
+    PATIENCE_S,
+    Client,
+    Received,
+    Refused,
+    Sent,
+    Start,
+    collect,
+)
 from ottla.errors import ErrorCode
 
 with warnings.catch_warnings():

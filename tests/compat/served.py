@@ -44,11 +44,15 @@ class ServedBroker:
         status = running.process.wait(PATIENCE_S)
         assert running.process.stdout is not None
         running.process.stdout.close()
+        self._check_log()
         return status
 
-    def stop_and_check(self) -> None:
-        """End it as an operator would; a broker that logged an error has failed its tests."""
+    def stop(self) -> None:
+        """End it as an operator would."""
         assert self.end(signal.SIGTERM) == 0
+
+    def _check_log(self) -> None:
+        """A broker that logged an error has failed its tests."""
         log = self._data.with_name(f"{self._data.name}.log").read_text()
         assert " ERROR " not in log, log
         assert "Traceback" not in log, log

@@ -173,7 +173,7 @@ def test_confluent_replaces_all_settings_the_old_way(
     name = make_topic(retention_ms=1000)
     admin = AdminClient({"bootstrap.servers": broker.address})
     resource = ConfigResource(ResourceType.TOPIC, name, set_config={"segment.bytes": "4096"})
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="incremental_alter_configs"):
         admin.alter_configs([resource])[resource].result(PATIENCE_S)
     found = admin.describe_configs([resource])[resource].result(PATIENCE_S)
     assert found["segment.bytes"].value == "4096"

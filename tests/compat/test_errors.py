@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from compat.adapter import wait_until
 from compat.conftest import MakeTopic
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
@@ -18,6 +19,7 @@ from compat.wire import (
     topic_id,
     want,
 )
+from ottla.clock import SystemClock
 from ottla.errors import ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, Sequence, Uuid
 from ottla.protocol.api import ApiKey, RequestHeader, request_frame
@@ -36,7 +38,9 @@ LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 NO_SUCH_ID = Uuid(b"\x07" * 16)
 
 
-def idempotent(sequence: int, *, producer: int = 7_000_000, epoch: int = 0, count: int = 1) -> bytes:
+def idempotent(
+    sequence: int, *, producer: int = 7_000_000, epoch: int = 0, count: int = 1
+) -> bytes:
     return batch(
         *([b"i"] * count),
         producer_id=ProducerId(producer),
@@ -66,7 +70,7 @@ def test_every_version_of_produce_is_answered(
     assert (told.error_code, told.base_offset, told.log_append_time_ms) == (0, 2, -1)
 
 
-@pytest.mark.parametrize("version", range(0, 3))
+@pytest.mark.parametrize("version", range(3))
 def test_the_oldest_versions_of_produce_close_the_connection(
     raw: RawConnection, version: int
 ) -> None:
@@ -116,6 +120,28 @@ def test_a_codec_that_nobody_knows_is_refused(raw: RawConnection, make_topic: Ma
     _stamp_crc(unknown)
     told = produce(raw, make_topic(), bytes(unknown))
     assert told.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_a_producer_may_not_speak_in_the_brokers_time(
+    raw: RawConnection, make_topic: MakeTopic
+) -> None:
+    from ottla.records.batch import _stamp_crc
+
+    pretending = bytearray(batch(b"value"))
+    pretending[22] |= 8  # the attribute that marks LogAppendTime
+    _stamp_crc(pretending)
+    told = produce(raw, make_topic(), bytes(pretending))
+    assert told.error_code == ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.xfail(reason="the log remembers a producer's batches without their times")
+def test_a_repeated_batch_is_answered_with_its_old_time(
+    raw: RawConnection, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(message_timestamp_type="LogAppendTime")
+    first = produce(raw, topic, idempotent(0)).log_append_time_ms
+    wait_until(lambda: SystemClock().now_ms() > first, "the clock goes on")
+    assert produce(raw, topic, idempotent(0)).log_append_time_ms == first
 
 
 def test_a_batch_over_the_limit_is_too_large(raw: RawConnection, make_topic: MakeTopic) -> None:
@@ -277,7 +303,7 @@ def test_leader_epochs_are_compared(raw: RawConnection, make_topic: MakeTopic) -
     produce(raw, topic, batch())
     epoch = list_offset(raw, topic, LATEST).leader_epoch
     assert epoch >= 0
-    too_new, too_old = epoch + 1, epoch - 1
+    too_new = epoch + 1
     assert fetch(raw, topic, current_leader_epoch=epoch).error_code == 0
     assert fetch(raw, topic, current_leader_epoch=too_new).error_code == (
         ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -285,10 +311,6 @@ def test_leader_epochs_are_compared(raw: RawConnection, make_topic: MakeTopic) -
     assert list_offset(raw, topic, LATEST, leader_epoch=too_new).error_code == (
         ErrorCode.UNKNOWN_LEADER_EPOCH
     )
-    if too_old >= 0:
-        assert fetch(raw, topic, current_leader_epoch=too_old).error_code == (
-            ErrorCode.FENCED_LEADER_EPOCH
-        )
 
 
 def test_only_brokers_fetch_as_replicas(raw: RawConnection, make_topic: MakeTopic) -> None:

@@ -16,7 +16,7 @@ from compat.confluent_client import ConfluentClient
 from compat.conftest import LIBRARIES, create_topic
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
-from compat.wire import batch, list_offset, produce, topic_id
+from compat.wire import batch, fetch, list_offset, produce, topic_id
 from ottla.errors import ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, Sequence
 
@@ -37,7 +37,7 @@ def mortal(tmp_path: Path) -> Iterator[ServedBroker]:
     with connected(served.address) as raw:
         create_topic(raw, TOPIC, segment_bytes=20_000)
     yield served
-    served.stop_and_check()
+    served.stop()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()  # here, and not in the middle of somebody else's test
@@ -180,24 +180,41 @@ def test_sequences_are_remembered_through_a_restart(
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("durability", ["fsync", "replicated"])
-@pytest.mark.parametrize("acks", [1, -1])
 def test_what_was_acknowledged_is_there_after_the_broker_was_killed(
-    ending: signal.Signals, durability: str, acks: int, mortal: ServedBroker
+    ending: signal.Signals, mortal: ServedBroker
 ) -> None:
     # A killed process leaves its page cache to the system: both kinds of topics keep everything.
-    name = f"kept-{durability}"
+    kinds = [(durability, acks) for durability in ("fsync", "replicated") for acks in (1, -1)]
+    names = [f"kept-{durability}-{acks}" for durability, acks in kinds]
     with connected(mortal.address) as raw:
-        create_topic(raw, name, partitions=3, durability=durability)
-        for number in range(30):
-            told = produce(raw, name, batch(b"%d" % number), partition=number % 3, acks=acks)
-            assert told.error_code == 0
-        known = topic_id(raw, name)
+        for name, (durability, acks) in zip(names, kinds, strict=True):
+            create_topic(raw, name, partitions=3, durability=durability)
+            for number in range(30):
+                told = produce(raw, name, batch(b"%d" % number), partition=number % 3, acks=acks)
+                assert told.error_code == 0
+        known = {name: topic_id(raw, name) for name in names}
     mortal.end(ending)
     mortal.start()
     with connected(mortal.address) as raw:
-        assert topic_id(raw, name) == known
-        assert [list_offset(raw, name, LATEST, partition=p).offset for p in range(3)] == [10] * 3
+        for name in names:
+            assert topic_id(raw, name) == known[name]
+            ends = [list_offset(raw, name, LATEST, partition=p).offset for p in range(3)]
+            assert ends == [10] * 3
+
+
+def test_who_knows_an_older_leader_epoch_is_told(mortal: ServedBroker) -> None:
+    with connected(mortal.address) as raw:
+        produce(raw, TOPIC, batch())
+        old = list_offset(raw, TOPIC, LATEST).leader_epoch
+    mortal.end(signal.SIGTERM)
+    mortal.start()
+    with connected(mortal.address) as raw:
+        new = list_offset(raw, TOPIC, LATEST).leader_epoch
+        assert new > old
+        fenced = ErrorCode.FENCED_LEADER_EPOCH
+        assert fetch(raw, TOPIC, current_leader_epoch=old).error_code == fenced
+        assert list_offset(raw, TOPIC, LATEST, leader_epoch=old).error_code == fenced
+        assert fetch(raw, TOPIC, current_leader_epoch=new).error_code == ErrorCode.NONE
 
 
 def test_producer_ids_are_not_given_again_after_a_restart(mortal: ServedBroker) -> None:

@@ -1,6 +1,7 @@
 """Seeds that can be set, figures that are shown at the end, file systems that go away again."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -18,7 +19,7 @@ Report = Callable[[str], None]
 def rng(request: pytest.FixtureRequest) -> Random:
     """Chance from a seed that is printed, and that OTTLA_CRASH_SEED sets."""
     seed = int(os.environ.get(SEED_VARIABLE, "") or int.from_bytes(os.urandom(4)))
-    print(f"{SEED_VARIABLE}={seed}")
+    sys.stdout.write(f"{SEED_VARIABLE}={seed}\n")  # shown when the test fails
     return Random(f"{seed} {request.node.name}")
 
 

@@ -208,7 +208,7 @@ def promises_of(loads: Iterable[Load]) -> dict[Load, Promises]:
 def check_promises(
     found: Mapping[Partition, list[Letter]], promises: Mapping[Load, Promises]
 ) -> int:
-    """Nothing acknowledged is lost, nothing is doubled, nothing is out of order, no offset left out.
+    """Nothing acknowledged is lost, nothing doubled or out of order, no offset is left out.
 
     Returns how many acknowledged records were looked for. What lies before the first record that
     is left, retention has taken.
@@ -263,9 +263,7 @@ def _check_order(load: Load, partition: Partition, letters: Sequence[Letter]) ->
 
 
 def _around_the_gap(numbers: list[int]) -> str:
-    at = next(
-        place for place, number in enumerate(numbers) if number != numbers[0] + place
-    )
+    at = next(place for place, number in enumerate(numbers) if number != numbers[0] + place)
     return f"record {at} of {numbers[max(0, at - 3) : at + 3]}"
 
 

@@ -31,11 +31,6 @@ class BrokerProcess:
         self.arguments = arguments
         self._process: subprocess.Popen[str] | None = None
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the broker runs"
-        return self._process.pid
-
     def spawn(self) -> None:
         """Start the process, without waiting for it to be ready."""
         assert self._process is None, "one broker per directory"
@@ -63,6 +58,10 @@ class BrokerProcess:
     def start(self) -> None:
         self.spawn()
         self.wait_ready()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End the process as `kill -9` does; it gets no chance to do anything more."""
@@ -98,7 +97,7 @@ class BrokerProcess:
 def broker_process(
     data: Path, *arguments: str, rng: Random, log_file: Path | None = None
 ) -> Iterator[BrokerProcess]:
-    """A broker that is gone when the test is over. Its log lies beside its data, if not elsewhere."""
+    """A broker that is gone when the test is over. Its log lies beside its data, or where told."""
     log_file = log_file or data.with_name(f"{data.name}.broker.log")
     broker = BrokerProcess(data, *arguments, rng=rng, log_file=log_file)
     try:

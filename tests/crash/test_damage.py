@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -23,7 +22,7 @@ _WHOLE: Final = ("whole", 0)
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, int]]]:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     """The directory of a broker that was killed, and how many records each topic had then."""
     data = tmp_path_factory.mktemp("killed") / "data"
     with broker_process(data, rng=Random(data.name)) as broker:
@@ -34,7 +33,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dic
         load.wait_acked(2000)
         load.stop()
         broker.kill()
-    yield data, {topic: len(acked) for (topic, _), acked in load.acked.items()}
+    return data, {topic: len(acked) for (topic, _), acked in load.acked.items()}
 
 
 @pytest.fixture

@@ -34,7 +34,9 @@ def test_a_power_cut_loses_nothing_that_was_synced(
     ext4: Ext4, rng: Random, report: Callable[[str], None]
 ) -> None:
     partitions: list[Partition] = [("synced", 0), ("synced", 1), ("synced", 2)]
-    with broker_process(ext4.path / "data", _OFTEN, rng=rng, log_file=ext4.path.parent / "broker.log") as broker:
+    with broker_process(
+        ext4.path / "data", _OFTEN, rng=rng, log_file=ext4.path.parent / "broker.log"
+    ) as broker:
         admin = admin_of(broker.address)
         create_topics(admin, {"synced": _SMALL_SEGMENTS}, partitions=3)
         loads = [
@@ -94,7 +96,9 @@ def _check_store(data: Path) -> None:
 def test_the_cut_is_real_for_it_takes_what_was_not_synced(
     ext4: Ext4, rng: Random, report: Callable[[str], None]
 ) -> None:
-    with broker_process(ext4.path / "data", rng=rng, log_file=ext4.path.parent / "broker.log") as broker:
+    with broker_process(
+        ext4.path / "data", rng=rng, log_file=ext4.path.parent / "broker.log"
+    ) as broker:
         create_topics(
             admin_of(broker.address), {"cached": {**_SMALL_SEGMENTS, "durability": "replicated"}}
         )
@@ -111,4 +115,6 @@ def test_the_cut_is_real_for_it_takes_what_was_not_synced(
         assert [letter.offset for letter in left] == list(range(len(left)))
         assert [letter.number for letter in left] == list(range(len(left)))
         assert partition_counts(admin_of(broker.address)) == {"cached": 1}
-    report(f"a power cut on a replicated topic: {load.acked_count} acknowledged, {len(missing)} lost")
+    report(
+        f"a power cut on a replicated topic: {load.acked_count} acknowledged, {len(missing)} lost"
+    )

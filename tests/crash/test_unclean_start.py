@@ -1,4 +1,4 @@
-"""How long a broker takes to open 1 GiB that was not closed cleanly: shown, and checked for truth."""
+"""1 GiB that was not closed cleanly: opened to its last batch, and how long that takes."""
 
 import time
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_a_gibibyte_is_opened_to_its_last_batch(
 
 
 def _write_log(directory: Path, record_bytes: int, record_count: int) -> int:
-    """Fill a partition as a broker would have; the last batch is torn. The offset it must end at."""
+    """Fill a partition as a broker would, with a torn batch at its end; where it must end."""
     letter = Record(timestamp_ms=TimestampMs(1_700_000_000_000), value=b"v" * record_bytes)
     batch = build_batch([letter] * record_count)
     end = 0

@@ -21,7 +21,7 @@ class FaultyFiles(OsFiles):
         self._failures = threading.Semaphore(0)
 
     def fail(self, operation: str, number: int = errno.EIO, *, suffix: str = "") -> None:
-        """Let `append`, `sync`, `create` or `truncate` fail for files whose name ends in `suffix`."""
+        """Let `append`, `sync`, `create` or `truncate` fail on files whose names end so."""
         self._faults[operation] = (number, suffix)
 
     def heal(self) -> None:

@@ -16,7 +16,7 @@ from ottla.broker.settings import Settings
 from ottla.config import BrokerConfig
 from ottla.model import Endpoint
 
-PATIENCE_S = 20
+PATIENCE_S = 10
 Dispatch = Callable[[memoryview, Connection], Answer]
 
 
@@ -142,7 +142,10 @@ async def serving(dispatch: Dispatch, **settings: str) -> AsyncIterator[Serving]
 
 async def until(is_true: Callable[[], bool]) -> None:
     """Give the loop turns until something has happened in it."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + PATIENCE_S
     while not is_true():
+        assert loop.time() < deadline_s, "it did not happen"
         await asyncio.sleep(0)
 
 

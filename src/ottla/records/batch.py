@@ -17,6 +17,7 @@ from crc32c import crc32c
 from ottla.errors import (
     CorruptBatch,
     InvalidRecord,
+    InvalidTimestamp,
     ProtocolViolation,
     UnsupportedCompression,
 )
@@ -201,6 +202,8 @@ def _check_closely(buffer: Buffer) -> BatchHeader:
         )
     if header.is_control:
         raise InvalidRecord("control batches are written by brokers only")
+    if header.is_log_append_time:
+        raise InvalidTimestamp("only brokers give records the time of their arrival")
     if header.producer_id >= 0:
         if header.producer_epoch < 0 or header.base_sequence < 0:
             raise InvalidRecord("a producer id without producer epoch and sequence")

@@ -144,7 +144,7 @@ def test_stamping_a_place_leaves_the_crc_true() -> None:
 def test_stamping_time_gives_every_record_the_brokers() -> None:
     batch = build.batch(2, timestamp_ms=5)
     stamp_time(batch, TimestampMs(900))
-    header = check_batch(batch)
+    header = check_stored(batch)
     assert header.attributes & LOG_APPEND_TIME
     assert header.max_timestamp_ms == 900
     assert [record.timestamp_ms for record in records(batch)] == [900, 900]

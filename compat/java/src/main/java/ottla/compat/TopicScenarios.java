@@ -77,7 +77,7 @@ final class TopicScenarios {
         });
         var byId = cluster.admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds();
         Expect.equal(byName.name(), Expect.success(byId).get(id).name(), "name by id");
-        Expect.equal(byName.partitions(), Expect.success(byId).get(id).partitions(), "partitions by id");
+        Expect.equal(3, Expect.success(byId).get(id).partitions().size(), "partitions by id");
     }
 
     private static void createAssigned(Cluster cluster) throws Exception {
@@ -145,6 +145,8 @@ final class TopicScenarios {
     private static void describePages(Cluster cluster) throws Exception {
         String large = cluster.newTopic(25);
         String small = cluster.newTopic(2);
+        Topics.describe(cluster.admin, large);
+        Topics.describe(cluster.admin, small);
         var options = new DescribeTopicsOptions().partitionSizeLimitPerResponse(10);
         var found = Expect.success(cluster.admin.describeTopics(List.of(large, small), options).allTopicNames());
         Expect.equal(25, found.get(large).partitions().size(), "partitions of the large one");
@@ -184,9 +186,9 @@ final class TopicScenarios {
         var hurry = Map.<String, Object>of("default.api.timeout.ms", "1500", "request.timeout.ms", "1000");
         try (Admin hasty = cluster.admin(hurry)) {
             TopicPartition partition = new TopicPartition(name, 0);
-            Expect.failure(TimeoutException.class,
+            Expect.failure(UnknownTopicOrPartitionException.class,
                     hasty.listOffsets(Map.of(partition, OffsetSpec.latest())).all());
-            Expect.failure(TimeoutException.class,
+            Expect.failure(TimeoutException.class, // it asks for the leader until its patience ends
                     hasty.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(0))).all());
         }
     }

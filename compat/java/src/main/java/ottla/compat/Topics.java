@@ -18,11 +18,12 @@ final class Topics {
         return Expect.success(admin.createTopics(List.of(topic)).topicId(name));
     }
 
+    /** A change is known everywhere in a moment, not at once: that is what Kafka promises. */
     static TopicDescription describe(Admin admin, String name) throws Exception {
+        await(() -> Expect.success(admin.listTopics().names()).contains(name), name + " is not there");
         return Expect.success(admin.describeTopics(List.of(name)).allTopicNames()).get(name);
     }
 
-    /** A change is known everywhere in a moment, not at once: that is what Kafka promises. */
     static void awaitGone(Admin admin, String name) throws Exception {
         await(() -> !Expect.success(admin.listTopics().names()).contains(name), name + " is still there");
     }

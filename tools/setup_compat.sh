@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Fetches what `make compat` runs: Apache Kafka from Maven Central, kafka-python's tests from PyPI.
+# Nothing here is optional: what cannot be had is said in one line, and ends it.
+set -euo pipefail
+venv=$1
+cache=.cache/compat
+program=compat/java/target/compat.jar
+
+missing() { echo "make compat: $1" >&2; exit 2; }
+
+java_version=$(java -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p' | head -1 || true)
+[ "${java_version:-0}" -ge 17 ] || missing "Java 17 or newer is missing (Debian: apt-get install openjdk-17-jdk-headless)"
+command -v javac >/dev/null || missing "a Java compiler is missing (Debian: apt-get install openjdk-17-jdk-headless)"
+command -v mvn >/dev/null || missing "Maven is missing (Debian: apt-get install maven)"
+mkdir -p "$cache"
+
+is_built() { [ -f "$program" ] && [ -d "$cache/jars" ] && [ -z "$(find compat/java/pom.xml compat/java/src -newer "$program")" ]; }
+
+if ! is_built; then
+  echo "building compat/java; the first time Maven fetches Apache Kafka (about a minute)"
+  rm -rf "$cache/jars"
+  mvn -q -B -f compat/java/pom.xml package dependency:copy-dependencies -DincludeScope=runtime \
+    -DoutputDirectory="$PWD/$cache/jars" >"$cache/maven.log" 2>&1 ||
+    { rm -rf "$cache/jars"; missing "compat/java could not be built: see $cache/maven.log"; }
+fi
+
+version=$("$venv/bin/python" -c 'import importlib.metadata; print(importlib.metadata.version("kafka-python"))')
+[ -f "$cache/kafka_python-$version.tar.gz" ] ||
+  "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$cache" \
+    "kafka-python==$version" || missing "kafka-python's source distribution could not be fetched"
