@@ -5,7 +5,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from compat import java
 
@@ -42,6 +42,16 @@ class ApacheBroker:
     def address(self) -> str:
         return f"127.0.0.1:{self._port}"
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever happened, no process is left behind."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -61,6 +71,7 @@ class ApacheBroker:
         finally:
             self._process.kill()
             self._process.wait()
+            self._process = None
 
     def _answers(self) -> bool:
         with socket.socket() as probe:

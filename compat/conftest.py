@@ -14,18 +14,15 @@ Broker = OttlaBroker | ApacheBroker
 
 @pytest.fixture(scope="session")
 def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
-    broker = OttlaBroker(tmp_path_factory.mktemp("ottla") / "data")
-    broker.start()
-    yield broker
-    broker.end(signal.SIGTERM)
+    with OttlaBroker(tmp_path_factory.mktemp("ottla") / "data") as broker:
+        yield broker
+        broker.end(signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
-    broker = ApacheBroker(tmp_path_factory.mktemp("apache") / "broker")
-    broker.start()
-    yield broker
-    broker.end(signal.SIGTERM)
+    with ApacheBroker(tmp_path_factory.mktemp("apache") / "broker") as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -34,12 +33,11 @@ COMPLAINTS = ("mismatch", "Mismatch", "Non-consecutive", "not found", "Could not
 @pytest.fixture(scope="module", params=["SIGTERM", "SIGKILL"])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data of a broker that has ended, with a topic for every codec."""
-    broker = OttlaBroker(tmp_path_factory.mktemp("written") / "data")
-    broker.start()
-    for codec in CODECS:
-        letters.create_topic(broker.address, f"topic-{codec}", index_interval_bytes=1024)
-        letters.send(broker.address, f"topic-{codec}", codec, list(letters.letters(codec)))
-    broker.end(signal.Signals[request.param])
+    with OttlaBroker(tmp_path_factory.mktemp("written") / "data") as broker:
+        for codec in CODECS:
+            letters.create_topic(broker.address, f"topic-{codec}", index_interval_bytes=1024)
+            letters.send(broker.address, f"topic-{codec}", codec, list(letters.letters(codec)))
+        broker.end(signal.Signals[request.param])
     return broker.data
 
 
@@ -130,16 +128,14 @@ def test_aborted_transactions_are_read(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def adopting(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
     """A broker of Apache Kafka whose partitions were replaced with ours while it was down."""
-    broker = ApacheBroker(tmp_path_factory.mktemp("adopting") / "broker")
-    broker.start()
-    for codec in CODECS:
-        letters.create_topic(broker.address, f"topic-{codec}")
-    broker.end(signal.SIGTERM)
-    for codec in CODECS:
-        adopt(written / f"topic-{codec}-0", broker.data / f"topic-{codec}-0")
-    broker.start()
-    yield broker
-    broker.end(signal.SIGTERM)
+    with ApacheBroker(tmp_path_factory.mktemp("adopting") / "broker") as broker:
+        for codec in CODECS:
+            letters.create_topic(broker.address, f"topic-{codec}")
+        broker.end(signal.SIGTERM)
+        for codec in CODECS:
+            letters.adopt(written / f"topic-{codec}-0", broker.data / f"topic-{codec}-0")
+        broker.start()
+        yield broker
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -151,14 +147,6 @@ def test_a_broker_of_apache_kafka_goes_on_where_ottla_ended(
     assert letters.read_all(adopting.address, topic) == sent
     letters.send(adopting.address, topic, codec, sent[:100])
     assert letters.read_all(adopting.address, topic) == [*sent, *sent[:100]]
-
-
-def adopt(source: Path, target: Path) -> None:
-    """Give a partition's directory the files of another; it stays the partition that it is."""
-    identity = (target / "partition.metadata").read_bytes()
-    shutil.rmtree(target)
-    shutil.copytree(source, target)
-    (target / "partition.metadata").write_bytes(identity)
 
 
 def read_epochs(directory: Path) -> list[tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -25,16 +24,15 @@ TOPICS = (*CODECS, TRANSACTIONS)
 @pytest.fixture(scope="module", params=["SIGTERM", "SIGKILL"])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data of a broker of Apache Kafka that has ended, with a topic for every codec."""
-    broker = ApacheBroker(tmp_path_factory.mktemp("written") / "broker")
-    broker.start()
-    for codec in CODECS:
-        letters.create_topic(broker.address, codec)
-        letters.send(broker.address, codec, codec, list(letters.letters(codec)))
-    letters.create_topic(broker.address, TRANSACTIONS)
-    letters.send_in_transactions(
-        broker.address, TRANSACTIONS, "lz4", list(letters.letters(TRANSACTIONS))
-    )
-    broker.end(signal.Signals[request.param])
+    with ApacheBroker(tmp_path_factory.mktemp("written") / "broker") as broker:
+        for codec in CODECS:
+            letters.create_topic(broker.address, codec)
+            letters.send(broker.address, codec, codec, list(letters.letters(codec)))
+        letters.create_topic(broker.address, TRANSACTIONS)
+        letters.send_in_transactions(
+            broker.address, TRANSACTIONS, "lz4", list(letters.letters(TRANSACTIONS))
+        )
+        broker.end(signal.Signals[request.param])
     return broker.data
 
 
@@ -82,16 +80,15 @@ def adopting(
 
     After SIGTERM it takes the files as they are; after SIGKILL it looks at every batch.
     """
-    broker = OttlaBroker(tmp_path_factory.mktemp("adopting") / "data")
-    broker.start()
-    for topic in TOPICS:
-        letters.create_topic(broker.address, topic)
-    broker.end(signal.Signals[request.param])
-    for topic in TOPICS:
-        adopt(written / f"{topic}-0", broker.data / f"{topic}-0")
-    broker.start()
-    yield broker
-    broker.end(signal.SIGTERM)
+    with OttlaBroker(tmp_path_factory.mktemp("adopting") / "data") as broker:
+        for topic in TOPICS:
+            letters.create_topic(broker.address, topic)
+        broker.end(signal.Signals[request.param])
+        for topic in TOPICS:
+            letters.adopt(written / f"{topic}-0", broker.data / f"{topic}-0")
+        broker.start()
+        yield broker
+        broker.end(signal.SIGTERM)
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -107,11 +104,3 @@ def test_an_ottla_broker_goes_on_where_apache_kafka_ended(
 def test_aborted_records_are_there_for_those_who_want_them(adopting: OttlaBroker) -> None:
     found = letters.read_all(adopting.address, TRANSACTIONS, isolation="read_uncommitted")
     assert sum(one.key == letters.ABORTED for one in found) == letters.COUNT // 50 * 3
-
-
-def adopt(source: Path, target: Path) -> None:
-    """Give a partition's directory the files of another; it stays the partition that it is."""
-    identity = (target / "partition.metadata").read_bytes()
-    shutil.rmtree(target)
-    shutil.copytree(source, target)
-    (target / "partition.metadata").write_bytes(identity)

@@ -97,10 +97,8 @@ class Serving:
     defects: list[BaseException]
     clients: list[Client] = field(default_factory=list)
 
-    async def connect(self, receive_buffer_bytes: int | None = None) -> Client:
+    async def connect(self) -> Client:
         sock = socket.socket()
-        if receive_buffer_bytes is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().sock_connect(sock, self.address)
@@ -108,10 +106,10 @@ class Serving:
         self.clients.append(client)
         return client
 
-    async def connect_admitted(self, receive_buffer_bytes: int | None = None) -> Client:
+    async def connect_admitted(self) -> Client:
         """A connection that the server has taken."""
         count = self.server.accepted_count
-        client = await self.connect(receive_buffer_bytes)
+        client = await self.connect()
         await until(lambda: self.server.accepted_count > count)
         return client
 

@@ -6,6 +6,7 @@ Their messages are many classes; a broker that only moves records starts without
 from collections.abc import Callable
 from typing import Any, Final
 
+from ottla.broker.commits import Commits
 from ottla.broker.routes import RequestContext
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
@@ -40,12 +41,14 @@ class Admin:
         state: ClusterState,
         replicas: Replicas,
         settings: Settings,
+        commits: Commits,
         creation: TopicCreation,
         node_id: BrokerId,
     ) -> None:
         self._state = state
         self._replicas = replicas
         self._settings = settings
+        self._commits = commits
         self._creation = creation
         self._node_id = node_id
         self._handlers: dict[ApiKey, Answering] = {}
@@ -59,16 +62,15 @@ class Admin:
         from ottla.broker.handlers import cluster, configs, metadata, topics  # noqa: PLC0415
 
         state, replicas, settings = self._state, self._replicas, self._settings
+        commits = self._commits
         return {
             ApiKey.CREATE_TOPICS: topics.CreateTopics(self._creation, settings),
-            ApiKey.DELETE_TOPICS: topics.DeleteTopics(state, replicas, settings),
-            ApiKey.CREATE_PARTITIONS: topics.CreatePartitions(state, replicas, settings),
+            ApiKey.DELETE_TOPICS: topics.DeleteTopics(state, commits, settings),
+            ApiKey.CREATE_PARTITIONS: topics.CreatePartitions(state, commits, settings),
             ApiKey.DELETE_RECORDS: topics.DeleteRecords(replicas),
             ApiKey.DESCRIBE_CONFIGS: configs.DescribeConfigs(state, settings, self._node_id),
-            ApiKey.ALTER_CONFIGS: configs.AlterConfigs(state, replicas, settings),
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.IncrementalAlterConfigs(
-                state, replicas, settings
-            ),
+            ApiKey.ALTER_CONFIGS: configs.AlterConfigs(commits, settings),
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.IncrementalAlterConfigs(commits, settings),
             ApiKey.LIST_CONFIG_RESOURCES: configs.ListConfigResources(state),
             ApiKey.DESCRIBE_CLUSTER: cluster.DescribeCluster(state),
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.DescribeTopicPartitions(state, replicas),

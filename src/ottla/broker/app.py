@@ -15,6 +15,7 @@ from typing import Any, Final
 from ottla.broker import background
 from ottla.broker.admin import ADMIN_KEYS, Admin
 from ottla.broker.background import Chore
+from ottla.broker.commits import Commits
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.fetch import Fetch
@@ -232,8 +233,9 @@ class Broker:
 
     def _routes(self) -> list[Route]:
         state, replicas, settings = self._state, self._replicas, self.settings
-        creation = TopicCreation(state, replicas, settings)
-        admin = Admin(state, replicas, settings, creation, self._options.node_id)
+        commits = Commits(state, replicas)
+        creation = TopicCreation(state, commits, settings)
+        admin = Admin(state, replicas, settings, commits, creation, self._options.node_id)
         answers: dict[ApiKey, Callable[[Any, RequestContext], Any]] = {
             ApiKey.METADATA: Metadata(state, replicas, creation),
             ApiKey.LIST_OFFSETS: ListOffsets(replicas),

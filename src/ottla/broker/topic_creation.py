@@ -3,34 +3,28 @@
 from collections.abc import Sequence
 from functools import partial
 
+from ottla.broker.commits import Commits
 from ottla.broker.settings import Settings
 from ottla.cluster import controller
 from ottla.cluster.controller import NewTopic
 from ottla.cluster.image import TopicImage
 from ottla.cluster.state import ClusterState
 from ottla.errors import ApiError, TopicAlreadyExists
-from ottla.replication.replicas import Replicas
 
 
 class TopicCreation:
     """Commits new topics and waits until this broker serves its part of them."""
 
-    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
+    def __init__(self, state: ClusterState, commits: Commits, settings: Settings) -> None:
         self._state = state
-        self._replicas = replicas
+        self._commits = commits
         self._settings = settings
 
-    async def create(self, wanted: Sequence[NewTopic]) -> Sequence[TopicImage | ApiError]:
-        """Each topic as it was made, or why not, in their order."""
-        made = await self._state.commit(
-            partial(controller.decide_each, decides=self._decides(wanted))
-        )
-        await self._replicas.wait_applied(self._state.image.revision)
-        return made
-
-    def validate(self, wanted: Sequence[NewTopic]) -> Sequence[TopicImage | ApiError]:
-        """What `create` would answer now."""
-        return controller.decide_each(self._state.image, self._decides(wanted)).answer
+    async def create(
+        self, wanted: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Sequence[TopicImage | ApiError]:
+        """Each topic as it was made, or would be, or why not, in their order."""
+        return await self._commits.each(self._decides(wanted), validate_only=validate_only)
 
     @property
     def is_automatic(self) -> bool:

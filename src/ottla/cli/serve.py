@@ -4,7 +4,6 @@ The one command that is parsed with argparse: a broker starts without importing 
 """
 
 import argparse
-import logging
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from ottla.broker.app import serve as serve_broker
 from ottla.config import BrokerConfig, flatten
 from ottla.errors import InvalidConfig, UsageRefused
 from ottla.model import BrokerId, Endpoint
+from ottla.telemetry import configure_logging
 
 _EXAMPLES: Final = """\
 examples:
@@ -43,9 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as after_help:
         return int(after_help.code or 0)
     options = _options(parsed)
-    logging.basicConfig(
-        level=parsed.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    configure_logging(parsed.log_level, as_json=parsed.log_format == "json")
     try:
         return serve_broker(options)
     except InvalidConfig as problem:
@@ -101,6 +99,12 @@ def _parser() -> _Parser:
         default=BrokerId(0),
         metavar="N",
         help="this broker's number in its cluster (default: 0)",
+    )
+    add(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="events as lines for people, or as JSON objects for machines (default: text)",
     )
     add("--config", type=Path, metavar="FILE.toml", help="a file of broker settings")
     add(

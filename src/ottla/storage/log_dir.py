@@ -42,6 +42,7 @@ class LogDir:
         self.offline_reason: str | None = None
         self.on_offline: Callable[[str], None] = _ignore
         self._files = files
+        self._checkpointed: set[TopicPartition] = set()  # of whom the checkpoints on disk speak
         files.make_dir(path)
         self._lock: object | None = files.lock(path / LOCK_FILE)
 
@@ -56,6 +57,7 @@ class LogDir:
             was_clean = self._take_clean_mark()
             recovery_points = self._read_offsets(RECOVERY_POINTS_FILE)
             start_offsets = self._read_offsets(START_OFFSETS_FILE)
+            self._checkpointed = {*recovery_points, *start_offsets}
             found = self._partitions()
             for done, tp in enumerate(found, 1):
                 point = EVERYTHING if was_clean else recovery_points.get(tp, Offset(0))
@@ -79,6 +81,8 @@ class LogDir:
             raise TopicAlreadyExists(f"{tp} exists already on this broker")
         directory = self.path / str(tp)
         try:
+            if tp in self._checkpointed:  # a deleted one of the same name: not about this log
+                self._write_offsets()
             self._files.make_dir(directory)
             metadata = f"version: 0\ntopic_id: {format_uuid(topic_id)}\n"
             replace_file(self._files, directory / METADATA_FILE, metadata.encode())
@@ -232,6 +236,7 @@ class LogDir:
             self.logs[tp].checkpointed_offset = point
         starts = {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset}
         self._write_file(START_OFFSETS_FILE, starts)
+        self._checkpointed = set(points)
 
     def _write_file(self, name: str, offsets: dict[TopicPartition, Offset]) -> None:
         lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from ottla.broker.commits import Commits
 from ottla.broker.routes import RequestContext
 from ottla.broker.settings import Settings
 from ottla.cluster import controller
@@ -43,7 +44,6 @@ from ottla.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from ottla.replication.replicas import Replicas
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
@@ -197,8 +197,8 @@ def _shown(shown: _Shown, request: DescribeConfigsRequest) -> DescribeConfigsRes
 class AlterConfigs:
     """Gives a resource exactly the settings named; the others return to their defaults."""
 
-    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
-        self._alteration = _Alteration(state, replicas)
+    def __init__(self, commits: Commits, settings: Settings) -> None:
+        self._alteration = _Alteration(commits)
         self._settings = settings
 
     async def __call__(
@@ -227,8 +227,8 @@ class AlterConfigs:
 class IncrementalAlterConfigs:
     """Changes only the settings named."""
 
-    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
-        self._alteration = _Alteration(state, replicas)
+    def __init__(self, commits: Commits, settings: Settings) -> None:
+        self._alteration = _Alteration(commits)
         self._settings = settings
 
     async def __call__(
@@ -264,19 +264,14 @@ def _edit(operation: int, name: str, value: str | None) -> ConfigEdit:
 class _Alteration:
     """Commits all changes of one request; each resource gets its own answer."""
 
-    def __init__(self, state: ClusterState, replicas: Replicas) -> None:
-        self._state = state
-        self._replicas = replicas
+    def __init__(self, commits: Commits) -> None:
+        self._commits = commits
 
     async def alter(
         self, wanted: list[tuple[int, str, Decide]], *, validate_only: bool
     ) -> list[AlterConfigsResourceResponse]:
         decides = [_checked(kind, name, decide) for kind, name, decide in wanted]
-        if validate_only:
-            outcomes = controller.decide_each(self._state.image, decides).answer
-        else:
-            outcomes = await self._state.commit(partial(controller.decide_each, decides=decides))
-            await self._replicas.wait_applied(self._state.image.revision)
+        outcomes = await self._commits.each(decides, validate_only=validate_only)
         return [
             AlterConfigsResourceResponse(
                 error_code=outcome.code if isinstance(outcome, ApiError) else 0,

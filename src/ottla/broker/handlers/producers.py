@@ -42,7 +42,10 @@ class InitProducerId:
             return InitProducerIdResponse(
                 producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
             )
-        return InitProducerIdResponse(producer_id=await self._next_id(), producer_epoch=0)
+        try:
+            return InitProducerIdResponse(producer_id=await self._next_id(), producer_epoch=0)
+        except ApiError as refused:
+            return InitProducerIdResponse(error_code=refused.code)
 
     async def _next_id(self) -> ProducerId:
         while (next_id := next(self._block, None)) is None:

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import Any, Final
 
+from ottla.broker.commits import Commits
 from ottla.broker.routes import RequestContext
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
@@ -55,10 +56,7 @@ class CreateTopics:
         twice = {name for name, count in Counter(names).items() if count > 1}
         fine = [topic for topic in request.topics if topic.name not in twice]
         wanted = [_new_topic(topic) for topic in fine]
-        if request.validate_only:
-            made = self._creation.validate(wanted)
-        else:
-            made = await self._creation.create(wanted)
+        made = await self._creation.create(wanted, validate_only=request.validate_only)
         answers = {
             topic.name: self._answer(topic.name, answer, request.validate_only)
             for topic, answer in zip(fine, made, strict=True)
@@ -112,9 +110,9 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 class DeleteTopics:
-    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
+    def __init__(self, state: ClusterState, commits: Commits, settings: Settings) -> None:
         self._state = state
-        self._replicas = replicas
+        self._commits = commits
         self._settings = settings
 
     async def __call__(
@@ -133,20 +131,16 @@ class DeleteTopics:
                 name = topic.name
             found.append(DeletableTopicResult(name=name, topic_id=wanted.topic_id))
         found += [DeletableTopicResult(name=name) for name in request.topic_names]
-        deleted = await self._state.commit(
-            partial(
-                controller.decide_each,
-                decides=[
-                    partial(
-                        controller.delete_topic,
-                        name=answer.name or "",
-                        defaults=self._settings.broker,
-                    )
-                    for answer in found
-                ],
-            )
+        deleted = await self._commits.each(
+            [
+                partial(
+                    controller.delete_topic,
+                    name=answer.name or "",
+                    defaults=self._settings.broker,
+                )
+                for answer in found
+            ]
         )
-        await self._replicas.wait_applied(self._state.image.revision)
         for answer, outcome in zip(found, deleted, strict=True):
             if isinstance(outcome, ApiError):
                 answer.error_code = outcome.code
@@ -166,20 +160,16 @@ def _unknown_id(topic_id: Any) -> DeletableTopicResult:
 
 
 class CreatePartitions:
-    def __init__(self, state: ClusterState, replicas: Replicas, settings: Settings) -> None:
+    def __init__(self, state: ClusterState, commits: Commits, settings: Settings) -> None:
         self._state = state
-        self._replicas = replicas
+        self._commits = commits
         self._settings = settings
 
     async def __call__(
         self, request: CreatePartitionsRequest, context: RequestContext
     ) -> CreatePartitionsResponse:
         decides = [self._decide(topic) for topic in request.topics]
-        if request.validate_only:
-            grown = controller.decide_each(self._state.image, decides).answer
-        else:
-            grown = await self._state.commit(partial(controller.decide_each, decides=decides))
-            await self._replicas.wait_applied(self._state.image.revision)
+        grown = await self._commits.each(decides, validate_only=request.validate_only)
         return CreatePartitionsResponse(
             results=[
                 _grown(topic.name, outcome)
