@@ -48,7 +48,7 @@ def test_the_last_64_kib_cut_at_every_byte_open_to_whole_batches() -> None:
     for size in range(len(whole) - TAIL_BYTES, len(whole) + 1):
         last = bisect_right(starts, size) - 1
         # The few batches before the cut are enough: those before them are only read again.
-        first = max(0, last - 3)
+        first = max(0, last - 1)
         end_offset, kept = opened(whole[starts[first] : size])
         assert len(kept) == starts[last] - starts[first]
         assert end_offset == offsets[last]

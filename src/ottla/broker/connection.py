@@ -95,6 +95,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._filled == min(len(self._buffer), self._size):
                 self._continue_frame()
         self._flush()
+        if self._backlog is not None:
+            self._yield_loop()  # the answers it waits for may just have left
 
     def eof_received(self) -> bool:
         return False
@@ -165,8 +167,6 @@ class Connection(asyncio.BufferedProtocol):
                 break
             if not left or self._must_wait():
                 self._hold(view[position:end])
-                if not left:
-                    self._yield_loop()
                 return
             self._dispatch(view[position + 4 : frame_end])
             left -= 1
@@ -258,11 +258,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Answers have left, or it is our turn again: take the requests that waited for that."""
-        while self._backlog is not None and not self._resuming and not self._must_wait():
+        if self._backlog is not None and not self._resuming and not self._must_wait():
             backlog, self._backlog = self._backlog, None
             self._server.note_buffered(-len(backlog))
             self._take_frames(memoryview(backlog))
             self._flush()
+            if self._backlog is not None:
+                self._yield_loop()
         if self._backlog is None and self._paused:
             self._resume_if_free()
 
