@@ -1,5 +1,6 @@
-"""Records that can be told apart, sent and read with confluent-kafka."""
+"""Records that can be told apart: made, sent, read, and their files moved."""
 
+import asyncio
 import random
 import shutil
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import aiokafka
 import confluent_kafka
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -34,7 +36,7 @@ def letters(seed: str) -> Iterator[Letter]:
     """Always the same ones for a seed; enough for several segments of the least size."""
     rng = random.Random(seed)
     for number in range(COUNT):
-        value = rng.randbytes(1500) + b"." * rng.randrange(500)
+        value = rng.randbytes(900) + b"." * rng.randrange(500, 1000)
         yield Letter(b"%s-%d" % (seed.encode(), number), value, _FIRST_MS + number)
 
 
@@ -46,14 +48,43 @@ def create_topic(address: str, name: str, **settings: object) -> None:
         made.result(_PATIENCE_S)
 
 
-def send(address: str, topic: str, codec: str, wanted: list[Letter]) -> None:
-    """Idempotent, compressed, in many batches; returns when all are acknowledged."""
-    _produce(_producer(address, codec), topic, wanted)
+def send(
+    address: str, topic: str, codec: str, wanted: list[Letter], *, plainly: bool = False
+) -> None:
+    """In many batches, each compressed; returns when all are acknowledged.
+
+    Plainly is without a producer id: the files may know that of another cluster already.
+
+    With aiokafka: librdkafka leaves out lz4 where no group coordinator is served.
+    """
+    asyncio.run(_send(address, topic, codec, wanted, is_idempotent=not plainly))
+
+
+async def _send(
+    address: str, topic: str, codec: str, wanted: list[Letter], *, is_idempotent: bool
+) -> None:
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=address,
+        compression_type=None if codec == "none" else codec,
+        enable_idempotence=is_idempotent,
+        acks="all",
+        linger_ms=5,
+    )
+    async with producer:
+        for first in range(0, len(wanted), _BATCH):
+            sent = [
+                await producer.send(
+                    topic, one.value, one.key, partition=0, timestamp_ms=one.timestamp_ms
+                )
+                for one in wanted[first : first + _BATCH]
+            ]
+            await asyncio.gather(*sent)
 
 
 def send_in_transactions(address: str, topic: str, codec: str, wanted: list[Letter]) -> None:
     """The letters, committed, with as many in between that are taken back."""
-    producer = _producer(address, codec, **{"transactional.id": f"writer-of-{topic}"})
+    settings = {"transactional.id": f"writer-of-{topic}", "compression.type": codec}
+    producer: Any = Producer({"bootstrap.servers": address, "linger.ms": 5, **settings})
     producer.init_transactions(_PATIENCE_S)
     for first in range(0, len(wanted), _BATCH):
         producer.begin_transaction()
@@ -64,11 +95,6 @@ def send_in_transactions(address: str, topic: str, codec: str, wanted: list[Lett
         producer.commit_transaction(_PATIENCE_S)
 
 
-def _producer(address: str, codec: str, **more: str) -> Any:
-    settings = {"enable.idempotence": True, "compression.type": codec, "linger.ms": 5}
-    return Producer({"bootstrap.servers": address, **settings, **more})
-
-
 def _produce(producer: Any, topic: str, wanted: list[Letter]) -> None:
     problems: list[Any] = []
 
@@ -76,12 +102,10 @@ def _produce(producer: Any, topic: str, wanted: list[Letter]) -> None:
         if problem is not None:
             problems.append(problem)
 
-    for number, one in enumerate(wanted, 1):
+    for one in wanted:
         producer.produce(
             topic, one.value, one.key, timestamp=one.timestamp_ms, on_delivery=told, partition=0
         )
-        if number % _BATCH == 0:
-            producer.flush(_PATIENCE_S)
     assert producer.flush(_PATIENCE_S) == 0
     assert problems == []
 

@@ -27,6 +27,9 @@ BATCH = re.compile(
     re.MULTILINE,
 )
 RECORD = re.compile(r"^\| offset: (\d+) CreateTime: (\d+) .*key: (\S+) payload: ", re.MULTILINE)
+FIRST_OF_SEGMENT = re.compile(
+    r"^Non-consecutive offsets in .*\n  -1 is followed by \d+$", re.MULTILINE
+)
 COMPLAINTS = ("mismatch", "Mismatch", "Non-consecutive", "not found", "Could not", "Exception")
 
 
@@ -54,6 +57,9 @@ def test_every_batch_and_record_is_found(written: Path, codec: str) -> None:
     assert RECORD.findall(text) == [
         (str(offset), str(one.timestamp_ms), one.key.decode()) for offset, one in sent
     ]
+    # Of every segment but the first the tool says that its first offset does not follow -1, and of
+    # Apache's own as well; anything else that it complains of is a defect.
+    text = FIRST_OF_SEGMENT.sub("", text)
     assert not any(word in text for word in COMPLAINTS)
 
 
@@ -84,12 +90,11 @@ def test_snapshots_of_producers_are_read(written: Path, codec: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("codec", CODECS[:1])
-def test_leader_epochs_are_read(written: Path, codec: str) -> None:
-    if not (written / f"topic-{codec}-0" / "leader-epoch-checkpoint").exists():
-        # After SIGKILL there is none yet: it follows from the log, and is written at the next start.
-        return
-    assert read_epochs(written / f"topic-{codec}-0") == [(0, 0)]
+def test_leader_epochs_are_read(written: Path) -> None:
+    """A broker that was killed may not have written them down: they follow from the log."""
+    directory = written / "topic-none-0"
+    if (directory / "leader-epoch-checkpoint").exists():
+        assert read_epochs(directory) == [(0, 0)]
 
 
 def test_several_leader_epochs_are_read(tmp_path: Path) -> None:
@@ -145,7 +150,7 @@ def test_a_broker_of_apache_kafka_goes_on_where_ottla_ended(
     topic = f"topic-{codec}"
     sent = list(letters.letters(codec))
     assert letters.read_all(adopting.address, topic) == sent
-    letters.send(adopting.address, topic, codec, sent[:100])
+    letters.send(adopting.address, topic, codec, sent[:100], plainly=True)
     assert letters.read_all(adopting.address, topic) == [*sent, *sent[:100]]
 
 

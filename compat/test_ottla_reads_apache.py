@@ -97,7 +97,7 @@ def test_an_ottla_broker_goes_on_where_apache_kafka_ended(
 ) -> None:
     sent = list(letters.letters(topic))
     assert letters.read_all(adopting.address, topic) == sent
-    letters.send(adopting.address, topic, "zstd", sent[:100])
+    letters.send(adopting.address, topic, "zstd", sent[:100], plainly=True)
     assert letters.read_all(adopting.address, topic) == [*sent, *sent[:100]]
 
 

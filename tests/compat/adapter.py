@@ -2,8 +2,8 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
@@ -17,6 +17,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _CODES: Final = frozenset(map(int, ErrorCode))
 
 Start = int | str  # an offset, BEGINNING or END
+MakeTopic = Callable[..., str]  # how many partitions, then settings with _ for dots
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -146,13 +147,11 @@ class Client(ABC):
             return consumer.take(count)
 
 
-@contextmanager
-def closing(thing: object, close: Callable[[], object]) -> Iterator[object]:
-    """`thing`, and `close` when the block ends."""
-    try:
-        yield thing
-    finally:
-        close()
+class Library(Client):
+    """A client that is called from Python, and has an admin side."""
+
+    @abstractmethod
+    def admin(self) -> Admin: ...
 
 
 def collect(count: int, poll: Callable[[int], Sequence[Received]]) -> list[Received]:

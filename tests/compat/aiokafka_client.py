@@ -14,7 +14,7 @@ from compat.adapter import (
     BEGINNING,
     END,
     PATIENCE_S,
-    Client,
+    Library,
     Received,
     Refused,
     Sent,
@@ -28,7 +28,7 @@ _LOG_APPEND_TIME: Final = 1
 T = TypeVar("T")
 
 
-class AiokafkaClient(Client):
+class AiokafkaClient(Library):
     name = "aiokafka"
 
     def can_send(self, record: Sent) -> bool:

@@ -20,7 +20,7 @@ from compat.adapter import (
     BEGINNING,
     END,
     PATIENCE_S,
-    Client,
+    Library,
     Received,
     Refused,
     Sent,
@@ -32,7 +32,7 @@ _BYTES_MAX: Final = 64 << 20
 _PLACES: Final = {BEGINNING: OFFSET_BEGINNING, END: OFFSET_END}
 
 
-class ConfluentClient(Client):
+class ConfluentClient(Library):
     name = "confluent"
 
     @contextmanager

@@ -1,32 +1,19 @@
-"""One broker for all tests of this folder, topics of their own, and every client by its name."""
+"""One broker for all tests of this folder, topics of their own, and every client in turn."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Final
 
 import pytest
 
 from compat import kcat_client
-from compat.adapter import Admin, Client
-from compat.aiokafka_client import AiokafkaClient
+from compat.adapter import Admin, Client, Library, MakeTopic
+from compat.clients import CLIENTS, LIBRARIES, installed_clients
 from compat.confluent_client import ConfluentClient
 from compat.kafka_python_client import KafkaPythonClient
 from compat.kcat_client import KcatClient
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
-from ottla.errors import ErrorCode
-from ottla.protocol.messages.topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
-
-LIBRARIES: Final[dict[str, type[Client]]] = {
-    one.name: one for one in (ConfluentClient, KafkaPythonClient, AiokafkaClient)
-}
-CLIENTS: Final[dict[str, type[Client]]] = {**LIBRARIES, KcatClient.name: KcatClient}
-
-MakeTopic = Callable[..., str]
+from compat.wire import create_topic
 
 _numbers = count(1)
 
@@ -66,41 +53,23 @@ def make_topic(raw: RawConnection, new_name: Callable[[], str]) -> MakeTopic:
     return make
 
 
-def create_topic(raw: RawConnection, name: str, partitions: int = 1, **config: object) -> None:
-    topic = CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=1,
-        configs=[
-            CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
-            for key, value in config.items()
-        ],
-    )
-    answer = raw.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), version=7)
-    assert answer.topics[0].error_code == ErrorCode.NONE, answer
-
-
-def _make(client_class: type[Client], address: str) -> Client:
-    if client_class is KcatClient and not kcat_client.is_installed():
-        pytest.skip(kcat_client.MISSING)
-    return client_class(address)
-
-
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest, broker: ServedBroker) -> Client:
     """Every client in turn."""
-    return _make(CLIENTS[request.param], broker.address)
+    if request.param == KcatClient.name and not kcat_client.is_installed():
+        pytest.skip(kcat_client.MISSING)
+    return CLIENTS[request.param](broker.address)
 
 
 @pytest.fixture(params=LIBRARIES)
-def library(request: pytest.FixtureRequest, broker: ServedBroker) -> Client:
+def library(request: pytest.FixtureRequest, broker: ServedBroker) -> Library:
     """Every client that can be called from Python in turn."""
-    return _make(LIBRARIES[request.param], broker.address)
+    return LIBRARIES[request.param](broker.address)
 
 
 @pytest.fixture
-def admin(library: Client) -> Admin:
-    return library.admin()  # type: ignore[attr-defined, no-any-return]
+def admin(library: Library) -> Admin:
+    return library.admin()
 
 
 @pytest.fixture
@@ -116,7 +85,4 @@ def kafka_python(broker: ServedBroker) -> KafkaPythonClient:
 @pytest.fixture
 def every_client(broker: ServedBroker) -> list[Client]:
     """All that are installed, for what one writes and all others read."""
-    found = list(LIBRARIES.values())
-    if kcat_client.is_installed():
-        found.append(KcatClient)
-    return [one(broker.address) for one in found]
+    return [one(broker.address) for one in installed_clients()]

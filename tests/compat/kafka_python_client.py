@@ -9,7 +9,7 @@ from compat.adapter import (
     BEGINNING,
     END,
     PATIENCE_S,
-    Client,
+    Library,
     Received,
     Refused,
     Sent,
@@ -33,7 +33,7 @@ _BYTES_MAX: Final = 64 << 20
 _LOG_APPEND_TIME: Final = 1
 
 
-class KafkaPythonClient(Client):
+class KafkaPythonClient(Library):
     name = "kafka-python"
 
     def can_send(self, record: Sent) -> bool:

@@ -59,7 +59,7 @@ class ServedBroker:
 
     def metric(self, name: str, **labels: str) -> float:
         """The value that Prometheus would scrape now."""
-        with urllib.request.urlopen(f"http://{self._metrics}/metrics") as page:
+        with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=PATIENCE_S) as page:
             text = page.read().decode()
         words = ",".join(f'{key}="{value}"' for key, value in labels.items())
         sample = re.escape(name + (f"{{{words}}}" if words else ""))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -13,9 +13,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from compat.adapter import PATIENCE_S, Admin, Client, Refused, Sent
-from compat.conftest import MakeTopic
+from compat.adapter import PATIENCE_S, Admin, Client, MakeTopic, Refused, Sent
 from compat.kafka_python_client import KafkaPythonClient
+from compat.kafka_python_client import TopicPartition as KafkaPythonPartition
 from compat.kcat_client import MISSING, is_installed, run_kcat
 from compat.raw import RawConnection
 from compat.served import ServedBroker
@@ -214,8 +214,6 @@ def alter_brokers(raw: RawConnection, resource: str, name: str, value: str) -> i
 def test_confluent_lists_offsets_of_every_kind(
     broker: ServedBroker, raw: RawConnection, make_topic: MakeTopic
 ) -> None:
-    from confluent_kafka import TopicPartition
-
     name = make_topic(retention_ms=-1)
     for timestamp_ms in (1000, 3000, 2000):
         record = Record(value=b"x", timestamp_ms=timestamp_ms)
@@ -267,11 +265,9 @@ def test_kafka_python_pages_through_the_partitions_of_a_topic(
 def test_kafka_python_describes_producers_and_quorum(
     kafka_python: KafkaPythonClient, make_topic: MakeTopic
 ) -> None:
-    from kafka.structs import TopicPartition
-
     name = make_topic()
     kafka_python.produce(name, Sent(value=b"x"), idempotent=True)
-    place = TopicPartition(name, 0)
+    place = KafkaPythonPartition(name, 0)
     with kafka_python.raw_admin() as admin:
         (producer,) = admin.describe_producers([place])[place].active_producers
         quorum = admin.describe_metadata_quorum()

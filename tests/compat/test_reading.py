@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from compat.adapter import BEGINNING, END, Client, Received, Refused, Sent, wait_until
-from compat.conftest import MakeTopic
+from compat.adapter import BEGINNING, END, Client, MakeTopic, Received, Refused, Sent, wait_until
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
 from compat.wire import batch, fetch_request, fetched, produce, want

@@ -2,8 +2,7 @@
 
 import pytest
 
-from compat.adapter import BEGINNING, CODECS, Client, Received, Refused, Sent
-from compat.conftest import MakeTopic
+from compat.adapter import BEGINNING, CODECS, Client, MakeTopic, Received, Refused, Sent
 from compat.served import ServedBroker
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode

@@ -12,13 +12,14 @@ import pytest
 
 from compat import kcat_client
 from compat.adapter import BEGINNING, PATIENCE_S, Client, Received, Sent, wait_until
+from compat.clients import LIBRARIES
 from compat.confluent_client import ConfluentClient
-from compat.conftest import LIBRARIES, create_topic
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
-from compat.wire import batch, fetch, list_offset, produce, topic_id
+from compat.wire import batch, create_topic, fetch, list_offset, produce, topic_id
 from ottla.errors import ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, Sequence
+from ottla.protocol.messages.producers import InitProducerIdRequest
 
 # Clients written in Python leave sockets behind when nobody listens at the other end.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -218,8 +219,6 @@ def test_who_knows_an_older_leader_epoch_is_told(mortal: ServedBroker) -> None:
 
 
 def test_producer_ids_are_not_given_again_after_a_restart(mortal: ServedBroker) -> None:
-    from ottla.protocol.messages.producers import InitProducerIdRequest
-
     fresh = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
     with connected(mortal.address) as raw:
         before = raw.ask(fresh, 4).producer_id

@@ -1,7 +1,6 @@
 """What retention and DeleteRecords take away is gone for clients, and nothing else is."""
 
-from compat.adapter import Client, Sent, wait_until
-from compat.conftest import MakeTopic
+from compat.adapter import Client, MakeTopic, Sent, wait_until
 from compat.raw import RawConnection
 from compat.served import ServedBroker
 from compat.wire import batch, fetch, list_offset, produce

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compat.conftest import MakeTopic
+from compat.adapter import MakeTopic
 from compat.raw import RawConnection
 from compat.wire import batch, produce, topic_id
 from ottla.errors import ErrorCode

@@ -1,9 +1,13 @@
-"""Short ways to say Produce, Fetch and ListOffsets over a raw connection."""
+"""Short ways to say Produce, Fetch, ListOffsets and a few more over a raw connection."""
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from crc32c import crc32c
+
 from compat.raw import RawConnection
+from ottla.errors import ErrorCode
 from ottla.model import NO_UUID, Uuid
 from ottla.protocol.messages.fetch import (
     FetchPartition,
@@ -25,6 +29,13 @@ from ottla.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from ottla.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
 from ottla.records.batch import Record, build_batch
 
 NAMES_PRODUCE = 12  # the last version of Produce that goes by names
@@ -35,6 +46,34 @@ IDS_FETCH = 13
 def batch(*values: bytes, **more: Any) -> bytes:
     """A batch of records that carry these values."""
     return bytes(build_batch([Record(value=value) for value in values or (b"x",)], **more))
+
+
+def resealed(changed: bytearray) -> bytes:
+    """A batch that somebody has changed, with its true length and checksum."""
+    struct.pack_into(">i", changed, 8, len(changed) - 12)
+    struct.pack_into(">I", changed, 17, crc32c(memoryview(changed)[21:]))
+    return bytes(changed)
+
+
+def create_topic(raw: RawConnection, name: str, partitions: int = 1, **config: object) -> None:
+    """Make a topic; settings by Kafka's names, with _ for dots."""
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=1,
+        configs=[
+            CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
+            for key, value in config.items()
+        ],
+    )
+    answer = raw.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), version=7)
+    assert answer.topics[0].error_code == ErrorCode.NONE, answer
+
+
+def delete_topic(raw: RawConnection, name: str) -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000)
+    answer = raw.ask(request, 6)
+    assert answer.responses[0].error_code == ErrorCode.NONE, answer
 
 
 def produce_request(

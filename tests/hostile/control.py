@@ -1,5 +1,6 @@
 """An ordinary client that goes on working while others attack."""
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -7,16 +8,17 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from hostile.attacked_broker import PATIENCE_S, AttackedBroker
+from hostile.attacked_broker import PATIENCE_S, AttackedBroker, wait_until
 
 _PAUSE_S = 0.02
+_numbers = itertools.count()
 
 
 class ControlClient:
     """Produces a record, reads it back, and again, until it is told to stop."""
 
-    def __init__(self, broker: AttackedBroker, topic: str) -> None:
-        self._topic = topic
+    def __init__(self, broker: AttackedBroker) -> None:
+        self.topic = f"control-{next(_numbers)}"
         self._producer = Producer(
             {"bootstrap.servers": broker.address, "linger.ms": 0, "log_level": 0}
         )
@@ -36,7 +38,7 @@ class ControlClient:
 
     def start(self) -> None:
         self._round_trip(0)  # creates the topic
-        self._consumer.assign([TopicPartition(self._topic, 0, 1)])
+        self._consumer.assign([TopicPartition(self.topic, 0, 1)])
         self._thread.start()
 
     def stop(self) -> None:
@@ -47,6 +49,11 @@ class ControlClient:
         if self._failure is not None:
             raise AssertionError("the control client was not served") from self._failure
         assert self.round_trips_s, "the control client never came to its turn"
+
+    def wait_round_trips(self, count: int) -> None:
+        """Returns when it has been served so many times more."""
+        wanted = len(self.round_trips_s) + count
+        wait_until(lambda: self._failure is not None or len(self.round_trips_s) >= wanted)
 
     def _run(self) -> None:
         try:
@@ -64,7 +71,7 @@ class ControlClient:
     def _round_trip(self, number: int) -> None:
         failures: list[object] = []
         self._producer.produce(
-            self._topic,
+            self.topic,
             str(number).encode(),
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
@@ -79,9 +86,9 @@ class ControlClient:
 
 
 @contextmanager
-def served_throughout(broker: AttackedBroker, topic: str = "control") -> Iterator[ControlClient]:
+def served_throughout(broker: AttackedBroker) -> Iterator[ControlClient]:
     """Fails when an ordinary client could not produce and fetch all the time within."""
-    client = ControlClient(broker, topic)
+    client = ControlClient(broker)
     client.start()
     try:
         yield client

@@ -34,14 +34,19 @@ class _Attack:
     has_left: bool = False
 
 
-def send_all(broker: AttackedBroker, next_frame: Callable[[], bytes], count: int) -> Counter[Fate]:
-    """Send `count` frames, each on its own connection; every one must meet one of three fates."""
+def send_all(
+    broker: AttackedBroker, next_frame: Callable[[], bytes], count: int, *, wait_s: float = _WAIT_S
+) -> Counter[Fate]:
+    """Send `count` frames, each on its own connection; every one must meet one of three fates.
+
+    After `wait_s` without an end we hang up.
+    """
     fates: Counter[Fate] = Counter()
     with selectors.DefaultSelector() as selector:
         started = 0
         while sum(fates.values()) < count:
             while started < count and len(selector.get_map()) < _CONNECTIONS:
-                _start(selector, broker, next_frame())
+                _start(selector, broker, next_frame(), wait_s)
                 started += 1
             for key, _ in selector.select(0.05):
                 fate = _note_bytes(key.data)
@@ -52,10 +57,12 @@ def send_all(broker: AttackedBroker, next_frame: Callable[[], bytes], count: int
     return fates
 
 
-def _start(selector: selectors.BaseSelector, broker: AttackedBroker, frame: bytes) -> None:
+def _start(
+    selector: selectors.BaseSelector, broker: AttackedBroker, frame: bytes, wait_s: float
+) -> None:
     connection = broker.connect()
     is_whole = len(frame) == 4 + int.from_bytes(frame[:4], "big")
-    attack = _Attack(connection, frame, time.monotonic() + (_WAIT_S if is_whole else 0))
+    attack = _Attack(connection, frame, time.monotonic() + (wait_s if is_whole else 0))
     with suppress(BrokenPipeError, ConnectionResetError):  # refused while it was sent
         connection.sendall(frame + _SENTINEL)
     selector.register(connection, selectors.EVENT_READ, attack)

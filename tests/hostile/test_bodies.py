@@ -8,7 +8,7 @@ import pytest
 
 from fakes.layouts import Layout
 from fakes.random_messages import RandomMessages
-from hostile.attacked_broker import MIB, AttackedBroker
+from hostile.attacked_broker import MIB, PATIENCE_S, AttackedBroker
 from hostile.onslaught import Fate, send_all
 from hostile.wire import (
     CLIENT_ID,
@@ -52,7 +52,7 @@ def test_a_body_cut_anywhere_closes_the_connection(
 ) -> None:
     cuts = list(cut_frames(layouts))
     frames = iter(cuts)
-    fates = send_all(broker, lambda: next(frames), len(cuts))
+    fates = send_all(broker, lambda: next(frames), len(cuts), wait_s=PATIENCE_S)
     assert fates == {Fate.CLOSED: len(cuts)}
     assert len(cuts) > 2000
 

@@ -55,9 +55,7 @@ def test_a_fetch_that_would_wait_for_ever_does_not_hold_up_anybody(
         waiting = [broker.connect() for _ in range(100)]
         for one in waiting:
             one.sendall(wait)
-        count = len(control.round_trips_s)
-        while len(control.round_trips_s) < count + 20:
-            time.sleep(0.02)
+        control.wait_round_trips(20)
         for one in waiting:
             one.close()
 
@@ -116,13 +114,12 @@ def test_one_partition_asked_for_a_hundred_thousand_times_does_not_stop_the_loop
 ) -> None:
     """Every append wakes this reader, and each time there is not yet enough for it."""
     wanted = FetchPartition(partition=tp.partition, fetch_offset=1, partition_max_bytes=1)
-    topic = FetchTopic(topic="control", partitions=[wanted] * MANY)
-    request = FetchRequest(max_wait_ms=10_000, min_bytes=INT32_MAX, topics=[topic])
     with served_throughout(broker) as control, raw_client(broker) as client:
+        topic = FetchTopic(topic=control.topic, partitions=[wanted] * MANY)
+        request = FetchRequest(max_wait_ms=10_000, min_bytes=INT32_MAX, topics=[topic])
         client.send_request(request, 11)
-        count, started_s = len(control.round_trips_s), time.perf_counter()
-        while len(control.round_trips_s) < count + 30:
-            time.sleep(0.02)
+        started_s = time.perf_counter()
+        control.wait_round_trips(30)
         lasted_s = time.perf_counter() - started_s
     assert lasted_s < 25  # a second for each look would be thirty and more
 

@@ -4,6 +4,7 @@ import selectors
 import socket
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_requests_that_trickle_in_are_ended_and_nobody_else_notices(tmp_path: Pa
     settings = f"request.read.timeout.ms={READ_TIMEOUT_S * 1000}"
     with attacked_broker(tmp_path, settings) as broker:
         with served_throughout(broker) as control, broker.memory_grows_less_than(64 * MIB):
-            wait_until(lambda: len(control.round_trips_s) >= 10)
+            control.wait_round_trips(10)
             slow = [broker.connect() for _ in range(SLOW_SOCKETS)]
             for one in slow:
                 one.sendall(struct.pack(">i", REQUEST_BYTES_MAX))
@@ -80,17 +81,14 @@ def trickle_until_closed(sockets: list[socket.socket]) -> int:
             selector.register(one, selectors.EVENT_READ)
         while selector.get_map():
             for key, _ in selector.select(timeout=1):
-                one = key.fileobj
-                assert isinstance(one, socket.socket)
-                selector.unregister(one)
-                one.close()
+                assert isinstance(key.fileobj, socket.socket)
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
                 closed_count += 1
             for key in list(selector.get_map().values()):
                 assert isinstance(key.fileobj, socket.socket)
-                try:
+                with suppress(BrokenPipeError, ConnectionResetError):  # the next round tells
                     key.fileobj.send(b"x")
-                except (BrokenPipeError, ConnectionResetError):
-                    continue  # the selector tells of it in the next round
     return closed_count
 
 

@@ -82,21 +82,21 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._buffer)[self._filled : self._size]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.active_s = self._server.loop.time()
-        self._guarded(self._take_bytes, nbytes)
-
-    def _take_bytes(self, nbytes: int) -> None:
         if self._writer is None:
             return  # closed, or never admitted; the transport has yet to notice
-        if self._buffer is None:
-            self._take_frames(self._server.shared_view[:nbytes])
-        else:
-            self._filled += nbytes
-            if self._filled == min(len(self._buffer), self._size):
-                self._continue_frame()
-        self._flush()
-        if self._backlog is not None:
-            self._yield_loop()  # the answers it waits for may just have left
+        self.active_s = self._server.loop.time()
+        try:
+            if self._buffer is None:
+                self._take_frames(self._server.shared_view[:nbytes])
+            else:
+                self._filled += nbytes
+                if self._filled == min(len(self._buffer), self._size):
+                    self._continue_frame()
+            self._flush()
+            if self._backlog is not None:
+                self._yield_loop()  # the answers it waits for may just have left
+        except Exception as problem:
+            self._end(problem)
 
     def eof_received(self) -> bool:
         return False
@@ -140,17 +140,18 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         self._go_on()
 
-    def _guarded(self, work: Callable[..., None], *arguments: int) -> None:
-        """Whatever goes wrong in here ends this connection and no other."""
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            work(*arguments)
-        except ProtocolViolation as violation:
-            self._server.note_violation(self.peer, str(violation))
-            self.close()
-        except OSError:
-            self.close()  # the peer has gone
+            work()
         except Exception as problem:
-            self.close()
+            self._end(problem)
+
+    def _end(self, problem: Exception) -> None:
+        """Whatever goes wrong ends this connection and no other."""
+        self.close()
+        if isinstance(problem, ProtocolViolation):
+            self._server.note_violation(self.peer, str(problem))
+        elif not isinstance(problem, OSError):  # an OSError is a peer that has gone
             self._server.note_defect(problem)
 
     # Frames

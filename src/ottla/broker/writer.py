@@ -43,7 +43,7 @@ class SocketWriter:
     and because the loop does not lend a transport's descriptor for waiting.
     """
 
-    __slots__ = ("_armed", "_loop", "_parts", "_socket", "_writable", "queued_bytes")
+    __slots__ = ("_armed", "_is_wide", "_loop", "_parts", "_socket", "_writable", "queued_bytes")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, descriptor: int, writable: Callable[[], None]
@@ -55,6 +55,7 @@ class SocketWriter:
         self._writable = writable
         self._parts: deque[Part] = deque()
         self._armed = False
+        self._is_wide = False
         self.queued_bytes = 0
 
     def queue(self, part: Part) -> None:
@@ -62,7 +63,8 @@ class SocketWriter:
             if part.size_bytes < SENDFILE_BYTES_MIN:
                 part = part.file.read(part.position, part.size_bytes)
             else:
-                self._widen()
+                if not self._is_wide:
+                    self._widen()
                 self.queued_bytes += part.size_bytes
                 self._parts.append(part)
                 return
@@ -101,11 +103,13 @@ class SocketWriter:
         parts = self._parts
         data = parts[0]
         assert isinstance(data, bytes)
-        if len(parts) > 1 and len(data) < _JOIN_BYTES_MAX:
-            data = self._join_head()
-        # MSG_MORE keeps a fetch answer's header and the file range behind it in one segment.
-        flags = socket.MSG_MORE if len(parts) > 1 else 0
-        sent = self._socket.send(data, flags)
+        if len(parts) == 1:
+            sent = self._socket.send(data)
+        else:
+            if len(data) < _JOIN_BYTES_MAX:
+                data = self._join_head()
+            # MSG_MORE keeps a fetch answer's header and the file range behind it in one segment.
+            sent = self._socket.send(data, socket.MSG_MORE if len(parts) > 1 else 0)
         self.queued_bytes -= sent
         if sent == len(data):
             parts.popleft()
@@ -143,6 +147,8 @@ class SocketWriter:
         return False
 
     def _widen(self) -> None:
+        """Only readers of much data need it; the system may grant less."""
+        self._is_wide = True
         if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < SEND_BUFFER_BYTES:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 

@@ -6,6 +6,7 @@ files that `begin_flush` hands out and nothing else.
 
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -641,7 +642,8 @@ class Log:
         try:
             if work.active_file is self._active.file:  # else sealing has stored newer ones
                 for unsynced in work.indexes:
-                    unsynced.take_name(self._files)
+                    with suppress(FileNotFoundError):  # a roll that failed has stored newer ones
+                        unsynced.take_name(self._files)
             self._write_snapshot(work.end_offset, work.snapshot)
         except OSError as error:
             self._save_failed(error)

@@ -119,11 +119,9 @@ def test_too_many_open_promises_stop_the_reading_and_kept_ones_let_it_go_on() ->
             await until(lambda: len(waiting.taken) >= 256)
             await turns()
             assert len(waiting.taken) == 256
-            kept = 0
-            while kept < 1000:
-                await until(lambda: len(waiting.promises) > kept)
+            for kept in range(1000):
+                await until(lambda kept=kept: len(waiting.promises) > kept)  # type: ignore[misc]
                 waiting.promises[kept].complete(framed(b"kept %d" % kept))
-                kept += 1
             for number in range(1000):
                 assert await client.receive_frame() == b"kept %d" % number
 

@@ -1,0 +1,184 @@
+"""Headers and versions are checked; what is served gets to its handler, all else is refused."""
+
+import asyncio
+import struct
+from typing import Any, cast
+
+import pytest
+
+from fakes.loopback import run, turns
+from ottla.broker.answers import Answer, Pending
+from ottla.broker.connection import Connection
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.routes import RequestContext, Route
+from ottla.errors import ErrorCode, ProtocolViolation
+from ottla.protocol.api import APIS, ApiKey, RequestHeader, request_frame
+from ottla.protocol.codec import decode
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from ottla.protocol.messages.produce import ProduceRequest
+
+
+class HotHandler:
+    """Stands where Produce and Fetch stand; remembers where the body began."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        self.bodies: list[bytes] = []
+        self._problem = problem
+
+    def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Answer:
+        if self._problem is not None:
+            raise self._problem
+        self.bodies.append(bytes(frame[position:]))
+        return b"answer"
+
+
+class FakeConnection:
+    peer = "127.0.0.1"
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Described:
+    """A handler that has to wait for something."""
+
+    def __init__(self) -> None:
+        self.outcome: asyncio.Future[DescribeClusterResponse] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    async def __call__(
+        self, request: DescribeClusterRequest, context: RequestContext
+    ) -> DescribeClusterResponse:
+        return await self.outcome
+
+
+class Scene:
+    def __init__(self, *, problem: Exception | None = None) -> None:
+        self.hot = HotHandler(problem)
+        self.described = Described()
+        self.connection = FakeConnection()
+        self.defects: list[BaseException] = []
+        key = ApiKey.DESCRIBE_CLUSTER
+        self.dispatcher = Dispatcher(
+            cast("Any", self.hot),
+            cast("Any", self.hot),
+            [Route(key, APIS[key].versions, self.described)],
+            asyncio.get_running_loop(),
+            self.defects.append,
+        )
+
+    def take(self, frame: bytes) -> Answer:
+        return self.dispatcher.take(memoryview(frame), cast("Connection", self.connection))
+
+
+def frame_of(request: Any, key: ApiKey, version: int, client_id: str | None = "me") -> bytes:
+    return bytes(request_frame(RequestHeader(key, version, 7, client_id), request))[4:]
+
+
+def test_a_body_is_found_behind_every_kind_of_header() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        for version in APIS[ApiKey.PRODUCE].versions:
+            for client_id in (None, "", "somebody"):
+                frame = frame_of(ProduceRequest(), ApiKey.PRODUCE, version, client_id)
+                assert scene.take(frame) == b"answer"
+                assert frame.endswith(scene.hot.bodies[-1])
+                body = frame_of(ProduceRequest(), ApiKey.PRODUCE, version, None)
+                flexible = APIS[ApiKey.PRODUCE].request_header_is_flexible(version)
+                assert scene.hot.bodies[-1] == body[11 if flexible else 10 :]
+
+    run(scenario())
+
+
+def test_a_header_cut_anywhere_is_a_violation() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        for key, version in ((ApiKey.PRODUCE, 9), (ApiKey.FETCH, 12), (ApiKey.DESCRIBE_CLUSTER, 1)):
+            head = struct.pack(">hhih", key, version, 7, 4) + b"name"
+            for size in range(len(head)):
+                with pytest.raises(ProtocolViolation):
+                    scene.take(head[:size])
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(9999, 0), (-1, 0), (ApiKey.METADATA, 1), (ApiKey.DESCRIBE_CLUSTER, 99), (ApiKey.PRODUCE, 2)],
+)
+def test_what_is_not_served_is_a_violation(key: int, version: int) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ProtocolViolation):
+            Scene().take(struct.pack(">hhih", key, version, 7, -1) + bytes(20))
+
+    run(scenario())
+
+
+def test_a_version_of_api_versions_from_the_future_gets_the_table_in_version_0() -> None:
+    async def scenario() -> None:
+        answer = Scene().take(struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 7, -1) + b"\0junk")
+        assert isinstance(answer, bytes)
+        response = decode(ApiVersionsResponse, 0, answer, 8)
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        keys = [one.api_key for one in response.api_keys]
+        assert keys == [
+            ApiKey.PRODUCE,
+            ApiKey.FETCH,
+            ApiKey.API_VERSIONS,
+            ApiKey.DESCRIBE_CLUSTER,
+        ]
+
+    run(scenario())
+
+
+def test_an_answer_that_takes_time_is_a_barrier_and_arrives_later() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        answer = scene.take(frame_of(DescribeClusterRequest(), ApiKey.DESCRIBE_CLUSTER, 0))
+        assert isinstance(answer, Pending)
+        assert answer.is_barrier
+        await turns(3)
+        assert answer.parts is None
+        scene.described.outcome.set_result(DescribeClusterResponse(cluster_id="c"))
+        await turns(3)
+        assert isinstance(answer.parts, bytes)
+        await scene.dispatcher.close()
+
+    run(scenario())
+
+
+def test_a_defect_in_a_slow_handler_closes_the_connection_and_is_told() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        scene.take(frame_of(DescribeClusterRequest(), ApiKey.DESCRIBE_CLUSTER, 0))
+        problem = ValueError("our mistake")
+        scene.described.outcome.set_exception(problem)
+        await turns(3)
+        assert scene.connection.is_closed
+        assert scene.defects == [problem]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("problem", [IndexError("ours"), struct.error("ours")])
+def test_a_defect_in_a_hot_handler_is_not_taken_for_a_violation(problem: Exception) -> None:
+    async def scenario() -> None:
+        scene = Scene(problem=problem)
+        with pytest.raises(type(problem), match="ours"):
+            scene.take(frame_of(ProduceRequest(), ApiKey.PRODUCE, 9))
+
+    run(scenario())
+
+
+def test_a_request_of_many_megabytes_without_a_batch_is_a_violation() -> None:
+    async def scenario() -> None:
+        frame = frame_of(ApiVersionsRequest(), ApiKey.API_VERSIONS, 0)
+        with pytest.raises(ProtocolViolation, match="bytes without a record batch"):
+            Scene().take(frame + bytes(9 << 20))
+
+    run(scenario())
