@@ -10,7 +10,7 @@ from compat.java import JavaScenarios, list_scenarios
 
 LIST = Path(__file__).parent / "java_scenarios.txt"
 
-pytestmark = [pytest.mark.compat, pytest.mark.xdist_group("java")]
+pytestmark = pytest.mark.compat
 
 
 def pairs() -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
+from random import SystemRandom
 from typing import Final
 
 COMMAND: Final = [sys.executable, "-m", "ottla.cli.main"]
@@ -24,9 +24,9 @@ class BrokerProcess:
     broker listens could otherwise be given that very port as its own, and keep it.
     """
 
-    def __init__(self, data: Path, *arguments: str, rng: Random, log_file: Path) -> None:
+    def __init__(self, data: Path, *arguments: str, log_file: Path) -> None:
         self.data = data
-        self.address = f"127.0.0.1:{_free_port(rng)}"
+        self.address = f"127.0.0.1:{_free_port()}"
         self._log_file = log_file
         self.arguments = arguments
         self._process: subprocess.Popen[str] | None = None
@@ -95,11 +95,11 @@ class BrokerProcess:
 
 @contextmanager
 def broker_process(
-    data: Path, *arguments: str, rng: Random, log_file: Path | None = None
+    data: Path, *arguments: str, log_file: Path | None = None
 ) -> Iterator[BrokerProcess]:
     """A broker that is gone when the test is over. Its log lies beside its data, or where told."""
     log_file = log_file or data.with_name(f"{data.name}.broker.log")
-    broker = BrokerProcess(data, *arguments, rng=rng, log_file=log_file)
+    broker = BrokerProcess(data, *arguments, log_file=log_file)
     try:
         broker.start()
         yield broker
@@ -119,7 +119,8 @@ def run_ottla(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _free_port(rng: Random) -> int:
+def _free_port() -> int:
+    rng = SystemRandom()  # not from the seed: two runs of one seed may be under way at once
     for _ in range(100):
         port = rng.choice(_PORTS)
         with socket.socket() as probe:

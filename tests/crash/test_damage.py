@@ -25,7 +25,7 @@ _WHOLE: Final = ("whole", 0)
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     """The directory of a broker that was killed, and how many records each topic had then."""
     data = tmp_path_factory.mktemp("killed") / "data"
-    with broker_process(data, rng=Random(data.name)) as broker:
+    with broker_process(data) as broker:
         settings = {"segmented": {"segment.bytes": "16384"}, "whole": {}}
         create_topics(admin_of(broker.address), settings)
         load = Load(broker.address, "writer", [_SEGMENTED, _WHOLE], is_idempotent=True)

@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Final
 
 import pytest
@@ -80,10 +79,10 @@ class Writer:
 
 @pytest.mark.slow
 def test_a_full_disk_refuses_serves_and_recovers_without_a_restart(
-    small_disk: SmallDisk, tmp_path: Path, rng: Random, report: Callable[[str], None]
+    small_disk: SmallDisk, tmp_path: Path, report: Callable[[str], None]
 ) -> None:
     data = small_disk.path / "data"
-    with broker_process(data, *_SETTINGS, rng=rng, log_file=tmp_path / "broker.log") as broker:
+    with broker_process(data, *_SETTINGS, log_file=tmp_path / "broker.log") as broker:
         admin = admin_of(broker.address)
         create_topics(admin, {"kept": _SEGMENTS, "old": _SEGMENTS, "calm": {}})
         create_topics(admin, {"stale": {"retention.ms": str(_HOUR_MS)}})
@@ -158,9 +157,9 @@ def _wait_known(address: str) -> None:
 
 @pytest.mark.slow
 def test_a_broker_that_was_paused_longer_than_its_lease_comes_back(
-    tmp_path: Path, rng: Random
+    tmp_path: Path,
 ) -> None:
-    with broker_process(tmp_path / "data", rng=rng) as broker:
+    with broker_process(tmp_path / "data") as broker:
         create_topics(admin_of(broker.address), {"t": {}})
         writer = Writer(broker.address)
         assert writer.send("t", 100) is None

@@ -135,7 +135,7 @@ def test_fifty_kills_lose_double_and_reorder_nothing(
         "--set=log.flush.offset.checkpoint.interval.ms=100",
         "--set=log.retention.check.interval.ms=50",
     )
-    with broker_process(tmp_path / "data", *settings, rng=rng) as broker:
+    with broker_process(tmp_path / "data", *settings) as broker:
         admin = admin_of(broker.address)
         create_topics(admin, {"synced": _TINY_SEGMENTS}, partitions=2)
         replicated = {**_TINY_SEGMENTS, "durability": "replicated"}

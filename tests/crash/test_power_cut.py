@@ -35,7 +35,7 @@ def test_a_power_cut_loses_nothing_that_was_synced(
 ) -> None:
     partitions: list[Partition] = [("synced", 0), ("synced", 1), ("synced", 2)]
     with broker_process(
-        ext4.path / "data", _OFTEN, rng=rng, log_file=ext4.path.parent / "broker.log"
+        ext4.path / "data", _OFTEN, log_file=ext4.path.parent / "broker.log"
     ) as broker:
         admin = admin_of(broker.address)
         create_topics(admin, {"synced": _SMALL_SEGMENTS}, partitions=3)
@@ -94,11 +94,9 @@ def _check_store(data: Path) -> None:
 
 @pytest.mark.slow
 def test_the_cut_is_real_for_it_takes_what_was_not_synced(
-    ext4: Ext4, rng: Random, report: Callable[[str], None]
+    ext4: Ext4, report: Callable[[str], None]
 ) -> None:
-    with broker_process(
-        ext4.path / "data", rng=rng, log_file=ext4.path.parent / "broker.log"
-    ) as broker:
+    with broker_process(ext4.path / "data", log_file=ext4.path.parent / "broker.log") as broker:
         create_topics(
             admin_of(broker.address), {"cached": {**_SMALL_SEGMENTS, "durability": "replicated"}}
         )

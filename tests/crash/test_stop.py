@@ -20,7 +20,7 @@ _CLEAN: Final = ".clean-shutdown"
 def test_a_stop_under_load_is_clean_and_loses_nothing(
     tmp_path: Path, rng: Random, report: Callable[[str], None]
 ) -> None:
-    with broker_process(tmp_path / "data", rng=rng) as broker:
+    with broker_process(tmp_path / "data") as broker:
         segments = {"segment.bytes": "16384"}
         create_topics(admin_of(broker.address), {"synced": segments}, partitions=2)
         cached = {**segments, "durability": "replicated"}
@@ -54,11 +54,11 @@ def test_a_stop_under_load_is_clean_and_loses_nothing(
 
 
 def test_a_clean_start_reads_no_sealed_segment_and_an_unclean_one_does(
-    tmp_path: Path, rng: Random
+    tmp_path: Path,
 ) -> None:
     """A flipped bit shows who looked: only the start after a kill may find it."""
     data = tmp_path / "data"
-    with broker_process(data, rng=rng) as broker:
+    with broker_process(data) as broker:
         create_topics(admin_of(broker.address), {"t": {"segment.bytes": "16384"}})
         load = Load(broker.address, "writer", [("t", 0)], is_idempotent=True)
         load.start()
@@ -77,8 +77,8 @@ def test_a_clean_start_reads_no_sealed_segment_and_an_unclean_one_does(
         assert "a log is damaged" in broker.said()
 
 
-def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path, rng: Random) -> None:
-    with broker_process(tmp_path / "data", rng=rng) as broker:
+def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    with broker_process(tmp_path / "data") as broker:
         create_topics(admin_of(broker.address), {"t": {}})
         second = run_ottla("serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
         assert second.returncode == 2

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Final
 
 import pytest
@@ -26,13 +25,12 @@ _WRITE_BYTES: Final = 8 << 20
 )
 def test_a_gibibyte_is_opened_to_its_last_batch(
     tmp_path: Path,
-    rng: Random,
     report: Callable[[str], None],
     kind: str,
     record_bytes: int,
     record_count: int,
 ) -> None:
-    with broker_process(tmp_path / "data", rng=rng) as broker:
+    with broker_process(tmp_path / "data") as broker:
         create_topics(admin_of(broker.address), {"large": {}})
         broker.kill()
         end = _write_log(tmp_path / "data" / "large-0", record_bytes, record_count)
