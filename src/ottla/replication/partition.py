@@ -91,7 +91,7 @@ class LeaderPartition:
         appended = log.append_as_leader(batch, self.leader_epoch, now_ms)
         if log.config.durability is Durability.FSYNC:
             self._flusher.request(log)
-        elif len(self.isr) == 1:
+        elif len(self.replicas) == 1:
             self._commit(log.end_offset)
         else:
             self._note_progress()
