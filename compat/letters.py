@@ -110,8 +110,14 @@ def _produce(producer: Any, topic: str, wanted: list[Letter]) -> None:
     assert problems == []
 
 
-def read_all(address: str, topic: str, *, isolation: str = "read_committed") -> list[Letter]:
-    """Everything in the topic, from the beginning up to where it ends now."""
+def read_all(
+    address: str, topic: str, *, isolation: str = "read_committed", count_min: int = 0
+) -> list[Letter]:
+    """Everything in the topic, from the beginning up to where it ends now.
+
+    An end before `count_min` records is waited out: Apache Kafka listens before it has found its
+    high watermarks again.
+    """
     settings = {"group.id": "nobody", "enable.auto.commit": False, "isolation.level": isolation}
     consumer = Consumer({"bootstrap.servers": address, "enable.partition.eof": True, **settings})
     beginning = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)
@@ -121,7 +127,9 @@ def read_all(address: str, topic: str, *, isolation: str = "read_committed") -> 
         while (message := consumer.poll(_PATIENCE_S)) is not None:
             if (problem := message.error()) is not None:
                 assert problem.code() == confluent_kafka.KafkaError._PARTITION_EOF
-                return found
+                if len(found) >= count_min:
+                    return found
+                continue
             key, value = message.key() or b"", message.value() or b""
             found.append(Letter(key, value, message.timestamp()[1]))
     raise AssertionError(f"{topic} did not come to an end after {len(found)} records")

@@ -14,10 +14,15 @@ pytestmark = pytest.mark.compat
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Restarts of Apache Kafka take minutes and prove nothing about Ottla: those are left out."""
+    """Every scenario on Ottla; on Apache Kafka all but a few.
+
+    Restarts of it take minutes and prove nothing about Ottla. With 200 new partitions it refused
+    batches as out of order in two of three runs, and the scenario did not come to its end.
+    """
     names = LIST.read_text().split()
+    left_out = {name for name in names if "_through_SIG" in name} | {"two_hundred_partitions"}
     here = [("ottla", name) for name in names]
-    return here + [("apache", name) for name in names if "_through_SIG" not in name]
+    return here + [("apache", name) for name in names if name not in left_out]
 
 
 @pytest.mark.parametrize(("played_on", "scenario"), pairs(), indirect=["played_on"])

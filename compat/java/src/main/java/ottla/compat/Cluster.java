@@ -65,6 +65,7 @@ final class Cluster implements AutoCloseable {
         String name = newName();
         NewTopic topic = new NewTopic(name, Optional.of(partitions), Optional.empty()).configs(settings);
         Expect.success(admin.createTopics(List.of(topic)).all());
+        Topics.awaitPartitions(admin, name, partitions);
         return name;
     }
 
