@@ -28,6 +28,11 @@ from ottla.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _TABLE: Final = re.compile(r"(<!-- table:([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -81,13 +86,15 @@ def renew(page: str, tables: dict[str, str]) -> tuple[str, bool]:
 
 
 async def observe() -> Observed:
-    """Start a broker, write something to it, ask it."""
+    """Start a broker, make a topic so that partitions have figures, and ask it."""
     with tempfile.TemporaryDirectory() as directory:
         options = ServeOptions(data=Path(directory), listen=_LOOPBACK, metrics=_LOOPBACK)
         broker = await Broker.start(options, Environment())
         try:
             connection = await Connection.open(broker.address)
             answer = await connection.ask(ApiVersionsRequest(), ApiVersionsResponse, version_max=2)
+            any_topic = MetadataRequest(topics=[MetadataRequestTopic(name="any")])
+            await connection.ask(any_topic, MetadataResponse)
             connection.close()
             assert broker.metrics_address is not None
             return Observed(answer.api_keys, await _scrape(broker.metrics_address))

@@ -1,7 +1,9 @@
 """Kafka's error table, and the exceptions that carry its rows to the client."""
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Final
+
+_TEXT_LENGTH_MAX: Final = 2000
 
 
 class ErrorCode(IntEnum):
@@ -151,6 +153,10 @@ class ApiError(Exception):
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def __init__(self, text: str = "") -> None:
+        """Names that clients chose may stand in the text: older versions carry 32 KiB of it."""
+        super().__init__(text[:_TEXT_LENGTH_MAX])
 
 
 class OffsetOutOfRange(ApiError):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from compat.adapter import BEGINNING, END, PATIENCE_S, Client, Received, Refused, Sent, Start, collect
+from ottla.errors import ErrorCode
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its files the old way
@@ -195,6 +196,9 @@ class _Admin:
     def config(self, name: str) -> dict[str, str]:
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         found = self._ask("describe_configs", [resource], config_filter="all")
+        if not found["topic"][name]:
+            # kafka-python keeps the error to itself and shows a topic without settings
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return {key: entry["value"] for key, entry in found["topic"][name].items()}
 
     def change_config(self, name: str, changes: Mapping[str, str]) -> None:

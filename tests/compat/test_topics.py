@@ -62,15 +62,15 @@ def test_a_consumer_finds_the_topic_that_was_made_again(
     library: Client, raw: RawConnection, make_topic: MakeTopic
 ) -> None:
     name = make_topic()
-    produce(raw, name, batch(b"old"))
+    produce(raw, name, batch(b"old", b"old", b"old"))
     with library.consumer(name, {0: BEGINNING}, reset="earliest") as consumer:
-        assert [one.value for one in consumer.take(1)] == [b"old"]
+        assert [one.value for one in consumer.take(3)] == [b"old"] * 3
         delete_topic(raw, name)
         create_topic(raw, name)
         got: list[Received] = []
         reading = threading.Thread(target=lambda: got.extend(consumer.take(1)))
         reading.start()
-        # A consumer that still is at offset 1 of the old topic is out of range at 0 records.
+        # Offset 3, where the consumer is, lies beyond the end of the new topic.
         produce(raw, name, batch(b"new"))
         reading.join()
     assert got[0].value == b"new"

@@ -108,6 +108,12 @@ class Load:
             reached = self._heard.wait_for(lambda: self._acked_count >= count, PATIENCE_S)
         assert reached, f"{self.name}: {self._acked_count} of {count} after {PATIENCE_S} s"
 
+    def wait_failed(self, count: int) -> None:
+        """Return when this many records have been refused in all."""
+        with self._heard:
+            reached = self._heard.wait_for(lambda: len(self.failed) >= count, PATIENCE_S)
+        assert reached, f"{self.name}: {len(self.failed)} of {count} after {PATIENCE_S} s"
+
     def pause(self) -> None:
         """Send nothing new for a while; what is under way goes on."""
         self._is_paused.set()
@@ -142,7 +148,9 @@ class Load:
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self.failed.append(error)
+            with self._heard:
+                self.failed.append(error)
+                self._heard.notify_all()
             return
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         assert topic is not None

@@ -86,7 +86,9 @@ class AttackedBroker:
 
 
 @contextmanager
-def attacked_broker(directory: Path, *settings: str) -> Iterator[AttackedBroker]:
+def attacked_broker(
+    directory: Path, *settings: str, descriptors_max: int | None = None
+) -> Iterator[AttackedBroker]:
     """Start a broker; afterwards it must still be alive, without a defect in its log."""
     log, metrics_port = directory / "broker.log", _free_port()
     command = [sys.executable, "-m", "ottla.cli.main", "serve"]
@@ -94,6 +96,8 @@ def attacked_broker(directory: Path, *settings: str) -> Iterator[AttackedBroker]
     command += ["--metrics", f"127.0.0.1:{metrics_port}"]
     for setting in (*_LIMITS, *settings):
         command += ["--set", setting]
+    if descriptors_max is not None:
+        command = ["prlimit", f"--nofile={descriptors_max}:{descriptors_max}", *command]
     with log.open("w") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout is not None

@@ -5,6 +5,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -33,9 +34,7 @@ class _Attack:
     has_left: bool = False
 
 
-def send_all(
-    broker: AttackedBroker, next_frame: Callable[[], bytes], count: int
-) -> Counter[Fate]:
+def send_all(broker: AttackedBroker, next_frame: Callable[[], bytes], count: int) -> Counter[Fate]:
     """Send `count` frames, each on its own connection; every one must meet one of three fates."""
     fates: Counter[Fate] = Counter()
     with selectors.DefaultSelector() as selector:
@@ -57,10 +56,8 @@ def _start(selector: selectors.BaseSelector, broker: AttackedBroker, frame: byte
     connection = broker.connect()
     is_whole = len(frame) == 4 + int.from_bytes(frame[:4], "big")
     attack = _Attack(connection, frame, time.monotonic() + (_WAIT_S if is_whole else 0))
-    try:
+    with suppress(BrokenPipeError, ConnectionResetError):  # refused while it was sent
         connection.sendall(frame + _SENTINEL)
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # refused while it was sent: the selector will tell
     selector.register(connection, selectors.EVENT_READ, attack)
 
 
@@ -85,10 +82,8 @@ def _hang_up_on_the_silent(selector: selectors.BaseSelector) -> None:
         assert not attack.has_left, f"no end after {PATIENCE_S} s: {attack.frame.hex()}"
         attack.has_left = True
         attack.deadline_s = now_s + PATIENCE_S
-        try:
+        with suppress(OSError):  # it has been closed meanwhile
             attack.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # it has been closed meanwhile
 
 
 def _end(selector: selectors.BaseSelector, attack: _Attack) -> None:

@@ -166,6 +166,9 @@ def test_producers_are_fenced_by_epoch_and_held_to_their_sequence(broker: Attack
 
 BOMB_BYTES = 64 * MIB
 GZIP_OF_ZEROS = gzip.compress(bytes(BOMB_BYTES))
+SNAPPY_HEADER = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
+SNAPPY_ZEROS = bytes(cramjam.snappy.compress_raw(bytes(4 * MIB)))
+SNAPPY_BLOCK = struct.pack(">i", len(SNAPPY_ZEROS)) + SNAPPY_ZEROS
 BOMBS: dict[str, tuple[Codec, bytes]] = {
     "zstd": (Codec.ZSTD, bytes(cramjam.zstd.compress(bytes(BOMB_BYTES)))),
     "gzip": (Codec.GZIP, GZIP_OF_ZEROS),
@@ -173,13 +176,7 @@ BOMBS: dict[str, tuple[Codec, bytes]] = {
     "lz4": (Codec.LZ4, bytes(cramjam.lz4.compress(bytes(BOMB_BYTES)))),
     "lz4 with a wrong frame": (Codec.LZ4, bytes.fromhex("04224d18604082") + b"\xff" * 400),
     "snappy of 4 GiB": (Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)),
-    "snappy in blocks": (
-        Codec.SNAPPY,
-        b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
-        + (
-            lambda block: struct.pack(">i", len(block)) + block
-        )(bytes(cramjam.snappy.compress_raw(bytes(4 * MIB)))) * 5,
-    ),
+    "snappy in blocks": (Codec.SNAPPY, SNAPPY_HEADER + SNAPPY_BLOCK * 5),
     "not compressed at all": (Codec.ZSTD, b"certainly not"),
     "nothing": (Codec.GZIP, b""),
 }

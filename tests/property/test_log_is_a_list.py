@@ -165,7 +165,7 @@ def read_all(log: Log) -> list[tuple[bytes, int]]:
     """Every record from the log's start to its end, with its epoch."""
     found: list[tuple[bytes, int]] = []
     offset = log.start_offset
-    while (part := log.read(offset, log.end_offset, 700, at_least_one=True)) is not None:
+    while (part := log.read(offset, log.end_offset, 300, at_least_one=True)) is not None:
         for header, view in batches(log.read_bytes(part)):
             for record in records(view):
                 if record.offset >= log.start_offset:

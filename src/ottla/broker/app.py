@@ -30,7 +30,7 @@ from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import CoordinationStore, StoreUnavailable
+from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, UsageRefused
 from ottla.model import BrokerId, Endpoint
@@ -44,6 +44,7 @@ log = logging.getLogger("ottla.broker")
 _SWEEP_S: Final = 1.0
 _EXPIRE_S: Final = 0.25
 _REGISTER_S: Final = 1.0
+_RETRY_S: Final = 1.0
 _COLLECT_S: Final = 30.0
 _FIRST_BROKER: Final = BrokerId(0)
 
@@ -180,7 +181,7 @@ class Broker:
             return
         try:
             await self._register()
-        except (ApiError, StoreUnavailable) as problem:
+        except (ApiError, LeaseLost, StoreUnavailable) as problem:
             _note_store_lost(problem)
         else:
             log.warning("registered again", extra={"broker": self._options.node_id})
@@ -211,6 +212,7 @@ class Broker:
             Chore("sweep", lambda: _SWEEP_S, self._server.sweep),
             Chore("expire", lambda: _EXPIRE_S, self._produce.expire),
             Chore("registration", lambda: _REGISTER_S, self._stay_registered),
+            Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
             Chore(
                 "retention",
                 lambda: config().retention_check_ms / 1000,

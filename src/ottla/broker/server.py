@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
@@ -19,6 +20,7 @@ _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
 _DRAIN_LOOK_S: Final = 0.01
 _VIOLATORS_MAX: Final = 1000
+_DESCRIPTORS_PER_CONNECTION: Final = 2  # the transport's and the writer's
 
 
 class BufferPool:
@@ -69,6 +71,7 @@ class Server:
         self.refused_count = 0
         self.violation_count = 0
         self.buffered_bytes = 0
+        self._room = _descriptor_limit() // _DESCRIPTORS_PER_CONNECTION // 2  # logs need some too
         self._per_ip: Counter[str] = Counter()
         self._violators: set[str] = set()
         self._dirty: list[Connection] = []
@@ -110,7 +113,7 @@ class Server:
     def admit(self, connection: Connection) -> bool:
         """Whether the broker has room for one more connection, from this peer."""
         if (
-            len(self.connections) >= self.settings.broker.connections_max
+            len(self.connections) >= min(self.settings.broker.connections_max, self._room)
             or self._per_ip[connection.peer] >= self.settings.broker.connections_per_ip_max
         ):
             self.refused_count += 1
@@ -211,6 +214,13 @@ class Server:
 
     def is_waiting_for_budget(self, connection: Connection) -> bool:
         return bool(self._waiting) and connection in self._waiting
+
+
+def _descriptor_limit() -> int:
+    import resource  # noqa: PLC0415  # POSIX only, and only a server needs it
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
 
 
 def raise_descriptor_limit() -> None:

@@ -162,11 +162,10 @@ class SegmentCheck:
             return file, b""
         if len(data) % entry.size:
             self.problems.append(Problem(file, "it ends inside an entry"))
-        data = data[: len(data) - len(data) % entry.size]
         # A broker of Apache Kafka reserves room in its active index: zeros behind the entries.
-        while data.endswith(bytes(entry.size)):
-            data = data[: -entry.size]
-        return file, data
+        used_bytes = len(data.rstrip(b"\0"))
+        whole_count = min(-(-used_bytes // entry.size), len(data) // entry.size)
+        return file, data[: whole_count * entry.size]
 
     def _complain(self, what: str, position: int) -> None:
         self.problems.append(Problem(self.file, what, position))

@@ -55,6 +55,7 @@ class Replicas:
         self._applied = ClusterImage()
         self._news = asyncio.Event()
         self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
+        self._unfinished: set[str] = set()  # topics with logs that could not be made
         self._follower: asyncio.Task[None] | None = None
         log_dir.on_offline = self._note_offline
 
@@ -171,8 +172,9 @@ class Replicas:
         for name, topic in old.items():
             if name not in image.topics or image.topics[name].id != topic.id:
                 self._drop_topic(topic)
+        unfinished, self._unfinished = self._unfinished, set()
         for name, topic in image.topics.items():
-            if old.get(name) is not topic:
+            if old.get(name) is not topic or name in unfinished:
                 await self._apply_topic(topic)
 
     async def _apply_topic(self, topic: TopicImage) -> None:
@@ -198,6 +200,7 @@ class Replicas:
             opened.config = config
         except StorageFailed as problem:
             log.error("cannot make a log", extra={"tp": tp, "reason": problem})
+            self._unfinished.add(topic.name)
             return
         self.leaders[tp] = LeaderPartition(
             tp,
@@ -223,7 +226,14 @@ class Replicas:
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
             if tp in self._log_dir.logs:
-                self._log_dir.delete_log(tp, self._rng)
+                self._delete_log(tp)
+
+    def _delete_log(self, tp: TopicPartition) -> None:
+        """The log is gone for everybody at once; files that stay behind go at the next start."""
+        try:
+            self._log_dir.delete_log(tp, self._rng)
+        except StorageFailed as problem:
+            log.error("cannot delete a log", extra={"tp": tp, "reason": problem})
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
@@ -255,7 +265,14 @@ class Replicas:
     async def delete_old_segments(self) -> None:
         """Let go of what retention no longer asks to keep."""
         for partition in list(self.leaders.values()):
-            count = partition.log.delete_old_segments(self._clock.now_ms())
+            try:
+                count = partition.log.delete_old_segments(self._clock.now_ms())
+            except StorageFailed as problem:  # a full disk, say: others may still make room
+                log.error("retention", extra={"tp": partition.tp, "reason": problem})
+                continue
+            except OSError as error:
+                self._log_dir.take_offline(error)
+                return
             if count:
                 log.info(
                     "deleted old segments",
@@ -267,6 +284,11 @@ class Replicas:
                 )
             await asyncio.sleep(0)
 
+    def retry_unfinished(self) -> None:
+        """Make the logs that could not be made: there may be room on the disk again."""
+        if self._unfinished:
+            self._news.set()
+
     async def expire_producers(self, after_ms: int) -> None:
         """Forget idempotent producers that went silent."""
         for partition in list(self.leaders.values()):
@@ -274,8 +296,15 @@ class Replicas:
             await asyncio.sleep(0)
 
     def checkpoint(self) -> None:
-        """Write down up to where every log is on disk: where recovery would begin."""
+        """Write down up to where every log is on disk: where recovery would begin.
+
+        Logs that nobody waits for are brought to disk on the way, for the next time: otherwise
+        they would keep every segment open, and be read from their beginning after a crash.
+        """
         self._log_dir.checkpoint()
+        for partition in self.leaders.values():
+            if partition.log.durable_offset < partition.log.end_offset:
+                self._flusher.request(partition.log)
 
 
 def _note_recovery(done: int, total: int) -> None:

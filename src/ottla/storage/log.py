@@ -66,10 +66,13 @@ from ottla.storage.segment import (
     FoundBatch,
     SealedSegment,
     Segment,
+    UnsyncedFile,
+    begin_indexes,
     file_name,
     find_batch,
     find_boundary,
     walk,
+    write_indexes,
 )
 
 _HINTS_MAX: Final = 64  # readers whose place is remembered, per log
@@ -117,10 +120,13 @@ class FlushWork(NamedTuple):
     end_offset: Offset
     timeline: int
     segments_created: int
+    indexes: tuple[UnsyncedFile, ...]  # with the snapshot, what `save` asked for
     snapshot: bytes | None
 
     def run(self, files: Files) -> None:
         """Sync. Older files first: what is durable has no holes."""
+        for unsynced in self.indexes:
+            unsynced.file.sync()
         for file in self.sealed_files:
             file.sync()
         self.active_file.sync()
@@ -156,7 +162,7 @@ class Log:
         self._segments_created = 0
         self._segments_synced = 0
         self._unsynced: list[File] = []
-        self._snapshot_wanted = False
+        self._is_save_wanted = False
         self._saved_epochs = b""
         self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
@@ -199,7 +205,11 @@ class Log:
             lines = []
         end_offset = found.active.end_offset
         known = {*found.corrupt, *map(CorruptRange.parse, lines)}
-        ranges = sorted(one for one in known if one.start_offset < end_offset)
+        ranges = sorted(
+            one
+            for one in known
+            if one.start_offset < end_offset and one.end_offset > self.start_offset
+        )
         self._store_corrupt(ranges, lines)
         return ranges
 
@@ -259,6 +269,8 @@ class Log:
         base_offset, last_offset = Offset(header.base_offset), header.last_offset
         if base_offset < self.end_offset or header.last_offset_delta < 0:
             raise CorruptBatch(f"offset {base_offset} has been written already")
+        if last_offset - self.end_offset > INT32_MAX:
+            raise CorruptBatch(f"offset {base_offset} is too far from {self.end_offset}: restart")
         marker = read_marker(batch) if header.attributes & CONTROL else None
         self._write(batch, last_offset, header.max_timestamp_ms, now_ms)
         self.epochs.note(LeaderEpoch(header.leader_epoch), base_offset)
@@ -376,7 +388,7 @@ class Log:
                 first = self._find(segment, start)
             size_max = max(bytes_max, first.size_bytes) if at_least_one else bytes_max
             if limit - position > size_max:
-                limit, end_offset = find_boundary(segment, first, position + size_max)
+                limit, end_offset = self._boundary(segment, first, position + size_max)
         if limit <= position:
             return None
         self._hint(end_offset, segment, limit)
@@ -411,6 +423,15 @@ class Log:
         if found is None:
             raise CorruptBatch(f"offset {offset} is missing on this broker's disk")
         return found
+
+    def _boundary(self, segment: Segment, first: FoundBatch, end: int) -> tuple[Position, Offset]:
+        try:
+            return find_boundary(segment, first, end)
+        except CorruptBatch:
+            if not isinstance(segment, SealedSegment):
+                raise
+            self._rebuild_indexes(segment)
+            return find_boundary(segment, first, end)
 
     def _segment_of(self, offset: Offset) -> Segment:
         if offset >= self._active.base_offset:
@@ -575,11 +596,10 @@ class Log:
 
     def begin_flush(self) -> FlushWork | None:
         """What to sync for everything appended so far; None when all of it is durable."""
-        if self.durable_offset == self.end_offset or self.offline_reason is not None:
+        if self.offline_reason is not None or not self.wants_flush:
             return None
         self._hint(self.end_offset, self._active, Position(self._active.size_bytes))
-        snapshot = self.producers.encode() if self._snapshot_wanted else None
-        self._snapshot_wanted = False
+        indexes, snapshot = self._begin_save()
         has_new_names = self._segments_created != self._segments_synced
         return FlushWork(
             log=self,
@@ -589,6 +609,7 @@ class Log:
             end_offset=self.end_offset,
             timeline=self._timeline,
             segments_created=self._segments_created,
+            indexes=indexes,
             snapshot=snapshot,
         )
 
@@ -598,9 +619,36 @@ class Log:
             return
         self._unsynced = [file for file in self._unsynced if file not in work.sealed_files]
         self._segments_synced = max(self._segments_synced, work.segments_created)
-        if work.snapshot is not None:
-            self._write_snapshot(work.end_offset, work.snapshot)
+        self._end_save(work)
         self.note_durable(work.end_offset)
+
+    def _begin_save(self) -> tuple[tuple[UnsyncedFile, ...], bytes | None]:
+        if not self._is_save_wanted:
+            return (), None
+        self._is_save_wanted = False
+        active = self._active
+        try:
+            indexes = begin_indexes(self._files, self.directory, active.base_offset, active.indexes)
+        except OSError as error:
+            self._save_failed(error)
+            return (), None
+        return tuple(indexes), self.producers.encode()
+
+    def _end_save(self, work: FlushWork) -> None:
+        if work.snapshot is None:
+            return
+        try:
+            if work.active_file is self._active.file:  # else sealing has stored newer ones
+                for unsynced in work.indexes:
+                    unsynced.take_name(self._files)
+            self._write_snapshot(work.end_offset, work.snapshot)
+        except OSError as error:
+            self._save_failed(error)
+
+    def _save_failed(self, error: OSError) -> None:
+        """Without it the next start only takes longer, so a full disk is no reason to stop."""
+        if error.errno not in FULL_DISK_ERRNOS:
+            self.on_failed(error)
 
     def note_durable(self, offset: Offset) -> None:
         """Everything below `offset` is on disk."""
@@ -621,29 +669,27 @@ class Log:
         self.end_flush(work)
 
     def save(self) -> None:
-        """Store what shortens the next start: indexes and epochs now, producers when durable."""
+        """Store what shortens the next start: epochs now, indexes and producers when flushed."""
         epochs = self.epochs.encode()
         if epochs != self._saved_epochs:
             replace_file(self._files, self.directory / EPOCHS_FILE, epochs)
             self._saved_epochs = epochs
-        if self._saved_end == (self._timeline, self.end_offset):
-            return
-        self._saved_end = (self._timeline, self.end_offset)
-        self._active.write_indexes(self._files)
-        if self.durable_offset == self.end_offset:
-            self._write_snapshot(self.end_offset, self.producers.encode())
-        else:
-            self._snapshot_wanted = True
+        if self._saved_end != (self._timeline, self.end_offset):
+            self._saved_end = (self._timeline, self.end_offset)
+            self._is_save_wanted = True
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether anything waits to be made durable."""
+        return self._is_save_wanted or self.durable_offset != self.end_offset
 
     def close(self) -> None:
         """Make everything durable and the next start short."""
         if self.offline_reason is None:
-            self.flush()
             self.save()
+            self.flush()
 
     def _write_snapshot(self, offset: Offset, snapshot: bytes) -> None:
-        if self._active.indexes.aborted:
-            self._active.write_indexes(self._files)
         path = self.directory / file_name(offset, SNAPSHOT)
         self._files.create(path).append(snapshot)
         if offset not in self._snapshots:
@@ -746,6 +792,9 @@ class Log:
         segment, size_bytes, end_offset = self._last_kept(to_offset)
         self._lower_durable(end_offset)
         self.save()
+        self._is_save_wanted = False
+        active = self._active
+        write_indexes(self._files, self.directory, active.base_offset, active.indexes)
         for later in reversed(self._all_segments()):
             if later.base_offset > segment.base_offset:
                 self._unlink_segment(later.base_offset)

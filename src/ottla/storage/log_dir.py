@@ -101,13 +101,19 @@ class LogDir:
         except OSError as error:
             raise self._failed(error) from error
 
-    def checkpoint(self) -> None:
-        """Write down how far every log is durable, and what shortens the next start."""
+    def checkpoint(self, flush: Callable[[Log], None] | None = None) -> None:
+        """Write down how far every log is durable, and have stored what shortens a start.
+
+        `flush` (production: the flusher's `request`) is asked to make durable what is not yet,
+        so that nothing stays in memory only for longer than until the next checkpoint.
+        """
         if self.offline_reason is not None:
             return
         try:
             for log in self.logs.values():
                 log.save()
+                if flush is not None and log.wants_flush:
+                    flush(log)
             self._write_offsets()
         except OSError as error:
             self._failed(error)

@@ -40,7 +40,7 @@ from ottla.records.batch import (
 )
 from ottla.storage.epochs import Epochs, EpochsDamaged
 from ottla.storage.files import Entry, File, Files
-from ottla.storage.index import IndexDamaged
+from ottla.storage.index import AbortedTransaction, IndexDamaged
 from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
 from ottla.storage.segment import (
     LOG,
@@ -49,6 +49,7 @@ from ottla.storage.segment import (
     Indexes,
     SealedSegment,
     file_name,
+    load_aborted,
     load_indexes,
     write_indexes,
 )
@@ -110,22 +111,35 @@ def recover(
         sizes = {start_offset: 0}
     bases = sorted(sizes)
     snapshots = [_offset_of(entry) for entry in found if _is_a(entry, SNAPSHOT)]
-    producers, producers_from = _load_producers(files, directory, snapshots, recovery_point)
-    epochs = _load_epochs(files, directory)
-    scan_from = min(recovery_point, max(producers_from, bases[0]))
-    if epochs is None:
-        epochs, scan_from = Epochs(), bases[0]
-    scan = _Scan(
-        files=files,
-        directory=directory,
-        interval_bytes=interval_bytes,
-        now_ms=now_ms,
-        recovery_point=recovery_point,
-        producers=producers,
-        producers_from=producers_from,
-        epochs=epochs,
-    )
-    return scan.run(sizes, scan_from, snapshots)
+    snapshot_max = recovery_point
+    while True:
+        producers, producers_from = _load_producers(files, directory, snapshots, snapshot_max)
+        epochs = _load_epochs(files, directory)
+        scan_from = min(recovery_point, max(producers_from, bases[0]))
+        if epochs is None:
+            epochs, scan_from = Epochs(), bases[0]
+        scan = _Scan(
+            files=files,
+            directory=directory,
+            interval_bytes=interval_bytes,
+            now_ms=now_ms,
+            recovery_point=recovery_point,
+            producers=producers,
+            producers_from=producers_from,
+            epochs=epochs,
+        )
+        try:
+            return scan.run(sizes, scan_from, snapshots)
+        except _AbortedUnknown as unknown:
+            snapshot_max = unknown.segment_base
+
+
+class _AbortedUnknown(Exception):
+    """A segment has lost its aborted transactions: replay its producers from its start."""
+
+    def __init__(self, segment_base: Offset) -> None:
+        super().__init__(segment_base)
+        self.segment_base = segment_base
 
 
 def rebuild_indexes(files: Files, segment: SealedSegment, interval_bytes: int) -> Indexes:
@@ -259,7 +273,16 @@ class _Scan:
         if scan_from > segment.base_offset:
             with suppress(IndexDamaged):  # then the whole segment is read
                 self._load_known_indexes(segment, size_bytes, scan_from)
+        if self.producers_from > segment.base_offset:
+            segment.indexes.aborted = self._load_known_aborted(segment.base_offset)
         self.epochs.truncate_end(segment.end_offset)
+
+    def _load_known_aborted(self, base: Offset) -> list[AbortedTransaction]:
+        try:
+            known = load_aborted(self.files, self.directory, base)
+        except IndexDamaged:
+            raise _AbortedUnknown(base) from None
+        return [item for item in known if item.last_offset < self.producers_from]
 
     def _load_known_indexes(
         self, segment: ActiveSegment, size_bytes: int, scan_from: Offset
@@ -275,9 +298,6 @@ class _Scan:
         if batch is None or batch[1][0] + batch[1][6] != base + relative_offset:
             raise IndexDamaged("the offset index leads to no batch")
         indexes.truncate(position, relative_offset)
-        indexes.aborted = [
-            item for item in indexes.aborted if item.last_offset < self.producers_from
-        ]
         segment.indexes = indexes
         segment.size_bytes = position
         segment.end_offset = Offset(batch[1][0])

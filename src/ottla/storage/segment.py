@@ -131,14 +131,10 @@ class ActiveSegment:
         self.size_bytes = position + size_bytes
         self.end_offset = Offset(last_offset + 1)
 
-    def write_indexes(self, files: Files) -> None:
-        """Store what is known, so that the next start need not read the segment again."""
-        write_indexes(files, self.directory, self.base_offset, self.indexes)
-
     def seal(self, files: Files) -> "SealedSegment":
         """End this segment where it is."""
         self.indexes.finish()
-        self.write_indexes(files)
+        write_indexes(files, self.directory, self.base_offset, self.indexes)
         sealed = SealedSegment(self.directory, self.base_offset, self.end_offset, self.size_bytes)
         sealed.warm_up(self.file, self.indexes)
         return sealed
@@ -252,6 +248,7 @@ def _walk_until(segment: Segment, position: Position, offset: int, end: int) -> 
     """From `position` on, the first batch that reaches `offset` or reaches beyond byte `end`."""
     unpack = _PLACE.unpack_from
     size_bytes = segment.size_bytes
+    segment_base, segment_end = segment.base_offset, segment.end_offset
     at = int(position)
     while at < size_bytes:
         chunk = segment.file.read(at, min(WALK_BYTES, size_bytes - at))
@@ -261,7 +258,11 @@ def _walk_until(segment: Segment, position: Position, offset: int, end: int) -> 
         inside = 0
         while inside <= last:
             base_offset, length, magic, delta = unpack(chunk, inside)
-            if magic != MAGIC or length < HEADER_BYTES - LENGTH_END:
+            if (
+                magic != MAGIC
+                or length < HEADER_BYTES - LENGTH_END
+                or not segment_base <= base_offset <= base_offset + delta < segment_end
+            ):
                 raise CorruptBatch(f"no record batch at byte {at + inside} of its segment")
             length += LENGTH_END
             if base_offset + delta >= offset or at + inside + length > end:
@@ -298,11 +299,41 @@ def load_aborted(files: Files, directory: Path, base_offset: Offset) -> list[Abo
     return decode_aborted(data, base_offset)
 
 
+class UnsyncedFile(NamedTuple):
+    """A file that takes its name once it is on disk: until then the old one, if any, is good."""
+
+    file: File
+    path: Path
+
+    def take_name(self, files: Files) -> None:
+        files.rename(_temporary(self.path), self.path)
+
+
+def begin_indexes(
+    files: Files, directory: Path, base_offset: Offset, indexes: Indexes
+) -> list[UnsyncedFile]:
+    """Write a segment's indexes; they count once they are synced and have taken their names."""
+    contents = {
+        INDEX: indexes.by_offset.encode(),
+        TIME_INDEX: indexes.by_time.encode(),
+        ABORTED_INDEX: encode_aborted(indexes.aborted),
+    }
+    unsynced = []
+    for suffix, content in contents.items():
+        if content or suffix != ABORTED_INDEX:
+            path = directory / file_name(base_offset, suffix)
+            file = files.create(_temporary(path))
+            file.append(content)
+            unsynced.append(UnsyncedFile(file, path))
+    return unsynced
+
+
 def write_indexes(files: Files, directory: Path, base_offset: Offset, indexes: Indexes) -> None:
-    """Store a segment's indexes. Not synced, for they are caches, but for aborted ones."""
-    files.create(directory / file_name(base_offset, INDEX)).append(indexes.by_offset.encode())
-    files.create(directory / file_name(base_offset, TIME_INDEX)).append(indexes.by_time.encode())
-    if indexes.aborted:
-        file = files.create(directory / file_name(base_offset, ABORTED_INDEX))
-        file.append(encode_aborted(indexes.aborted))
-        file.sync()
+    """Store a segment's indexes at once."""
+    for unsynced in begin_indexes(files, directory, base_offset, indexes):
+        unsynced.file.sync()
+        unsynced.take_name(files)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")

@@ -49,9 +49,7 @@ def files() -> MemoryFiles:
 
 @pytest.fixture
 def flusher(owner: Owner, files: MemoryFiles) -> Iterator[ThreadFlusher]:
-    made = ThreadFlusher(
-        files, owner.failures.append, post=owner.posted.put, soon=owner.soon
-    )
+    made = ThreadFlusher(files, owner.failures.append, post=owner.posted.put, soon=owner.soon)
     yield made
     made.close()
 
@@ -141,9 +139,7 @@ def test_a_failed_sync_acknowledges_nobody_and_is_not_retried(
 
 def test_real_files_are_synced_by_the_thread(tmp_path: Path, owner: Owner) -> None:
     files = OsFiles()
-    flusher = ThreadFlusher(
-        files, owner.failures.append, post=owner.posted.put, soon=owner.soon
-    )
+    flusher = ThreadFlusher(files, owner.failures.append, post=owner.posted.put, soon=owner.soon)
     config = TopicConfig(segment_bytes=1024)
     logs = [build.log(files, config, directory=tmp_path / f"a-{number}") for number in range(5)]
     for log in logs:

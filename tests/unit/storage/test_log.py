@@ -203,11 +203,22 @@ def test_an_old_segment_is_followed_by_the_next(files: MemoryFiles) -> None:
 def test_offsets_too_far_apart_for_one_index_get_a_new_segment(files: MemoryFiles) -> None:
     log = build.log(files)
     build.append(log)
+    log.append_as_follower(build.batch(base_offset=2**30), build.NOW_MS)
     log.append_as_follower(build.batch(base_offset=2**31 + 5), build.NOW_MS)
     assert [segment.base_offset for segment in log._sealed] == [0]
-    found = log.read(Offset(1), log.end_offset, 1000, at_least_one=True)
+    found = log.read(Offset(2**30 + 1), log.end_offset, 1000, at_least_one=True)
     assert found is not None
     assert found.end_offset == 2**31 + 6
+    log.close()
+    assert build.log(files, recovery_point=EVERYTHING).end_offset == 2**31 + 6
+
+
+def test_a_follower_that_is_too_far_behind_has_to_restart(files: MemoryFiles) -> None:
+    log = build.log(files)
+    with pytest.raises(CorruptBatch, match="restart"):
+        log.append_as_follower(build.batch(base_offset=2**31 + 5), build.NOW_MS)
+    log.restart_at(Offset(2**31 + 5), build.NOW_MS)
+    log.append_as_follower(build.batch(base_offset=2**31 + 5), build.NOW_MS)
 
 
 def test_an_empty_segment_is_not_rolled(files: MemoryFiles) -> None:
@@ -317,6 +328,18 @@ def test_readers_that_go_on_need_no_search(files: MemoryFiles) -> None:
     for number in range(200):
         log.read(Offset(number % log.end_offset), log.end_offset, 1, at_least_one=True)
     assert len(log._hints) <= 64
+
+
+def test_a_truncated_log_forgets_where_its_readers_were(files: MemoryFiles) -> None:
+    log = build.log(files)
+    for _ in range(10):
+        build.append(log, 2)
+    first = log.read(Offset(0), log.end_offset, log.size_bytes // 2, at_least_one=True)
+    assert first is not None
+    log.truncate(Offset(12), build.NOW_MS)
+    second = log.read(first.end_offset, log.end_offset, 1 << 20, at_least_one=True)
+    assert second is not None
+    assert (second.end_offset, second.position + second.size_bytes) == (12, log.size_bytes)
 
 
 # Finding by time
@@ -559,7 +582,7 @@ def test_a_full_disk_costs_the_batch_and_nothing_else(
     assert build.append(log) == 2
 
 
-@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
+@pytest.mark.parametrize("suffix", [".index.tmp", ".timeindex.tmp", ".snapshot"])
 @pytest.mark.parametrize("operation", ["create", "append"])
 def test_a_disk_that_fills_up_while_rolling_loses_nothing(
     files: MemoryFiles, operation: str, suffix: str
@@ -621,4 +644,29 @@ def test_a_failed_read_takes_the_log_offline(files: MemoryFiles) -> None:
     files.fail_next("read", errno.EIO)
     with pytest.raises(StorageFailed):
         log.read_bytes(found)
+    assert log.offline_reason is not None
+
+
+@pytest.mark.parametrize("suffix", [".index.tmp", ".snapshot"])
+def test_what_only_shortens_the_next_start_may_fail_on_a_full_disk(
+    files: MemoryFiles, suffix: str
+) -> None:
+    log = build.log(files)
+    build.append(log)
+    log.save()
+    files.fail_next("create", errno.ENOSPC, suffix=suffix)
+    log.flush()
+    assert log.durable_offset == 1
+    assert log.offline_reason is None
+
+
+@pytest.mark.parametrize(("operation", "suffix"), [("create", ".index.tmp"), ("rename", ".tmp")])
+def test_a_disk_that_fails_while_saving_is_a_failing_disk(
+    files: MemoryFiles, operation: str, suffix: str
+) -> None:
+    log = build.log(files)
+    build.append(log)
+    log.save()
+    files.fail_next(operation, errno.EIO, suffix=suffix)
+    log.flush()
     assert log.offline_reason is not None

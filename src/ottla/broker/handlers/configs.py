@@ -57,6 +57,12 @@ _DEFAULT: Final = 5
 
 _TYPES: Final = {Kind.BOOLEAN: 1, Kind.STRING: 2, Kind.INT: 3, Kind.LONG: 5, Kind.LIST: 7}
 
+_NODE_ID: Final = Setting("node.id", Kind.INT, "Who this broker is.", "0 or more", int)
+_ADVERTISED: Final = Setting(
+    "advertised.listeners", Kind.LIST, "Where clients reach this broker.", "HOST:PORT", str
+)
+_READ_ONLY: Final = (_NODE_ID, _ADVERTISED)
+
 Decide = Callable[[ClusterImage], Decision[None]]
 
 
@@ -109,7 +115,9 @@ class DescribeConfigs:
                 raise InvalidRequest(
                     f"this is broker {self._broker_id}: ask broker {name} for its settings"
                 )
-            return self._broker_settings(only_changed=name == _ALL_BROKERS)
+            if name == _ALL_BROKERS:
+                return self._broker_settings(only_changed=True)
+            return [*self._identity(), *self._broker_settings(only_changed=False)]
         raise InvalidRequest("only topics (2) and brokers (4) have settings here")
 
     def _topic_settings(self, name: str) -> Iterator[_Shown]:
@@ -124,6 +132,15 @@ class DescribeConfigs:
                 row.broker_name or row.name, row.name, _topic_reader(field)
             )
             yield _Shown(row, row.name, values)
+
+    def _identity(self) -> Iterator[_Shown]:
+        """What a broker is started with and nobody can change; admin tools look for it here."""
+        values = [(_NODE_ID, str(self._broker_id))]
+        broker = self._state.image.brokers.get(self._broker_id)
+        if broker is not None:
+            values.append((_ADVERTISED, f"PLAINTEXT://{broker.endpoint}"))
+        for row, value in values:
+            yield _Shown(row, row.name, [(row.name, value, _SET_AT_START)])
 
     def _broker_settings(self, *, only_changed: bool) -> Iterator[_Shown]:
         changed = self._state.image.broker_config
@@ -164,6 +181,7 @@ def _shown(shown: _Shown, request: DescribeConfigsRequest) -> DescribeConfigsRes
     return DescribeConfigsResourceResult(
         name=shown.name,
         value=value,
+        read_only=shown.row in _READ_ONLY,
         config_source=source,
         config_type=_TYPES[shown.row.kind],
         synonyms=[

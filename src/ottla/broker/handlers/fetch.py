@@ -28,6 +28,8 @@ from ottla.replication.replicas import Replicas
 from ottla.storage.log import FileRange
 
 _READ_COMMITTED: Final = 1
+_COSTLY_PARTITIONS: Final = 100  # in one fetch; with fewer, looking again costs next to nothing
+_REST_S_PER_PARTITION: Final = 1e-4  # after a look in vain: ten times of what the look took
 
 Wanted = list[tuple[TopicKey, list[FetchPartition]]]
 FetchedHere = FetchedPartition[FileRange]
@@ -41,7 +43,7 @@ class Fetch:
         self, replicas: Replicas, settings: Settings, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._settings = settings
-        self._loop = loop
+        self.loop = loop
         self.locate = replicas.locate
         self.sessions = FetchSessions(settings.broker.fetch_sessions_max)
         self.bytes_count = 0
@@ -57,7 +59,7 @@ class Fetch:
         if fetch.try_answer(is_last_try=request.wait_ms_max <= 0):
             return fetch.parts
         wait_s = min(request.wait_ms_max, self._settings.broker.fetch_wait_max_ms) / 1000
-        return fetch.wait(self._loop, wait_s)
+        return fetch.wait(wait_s)
 
     def bytes_enough(self, request: FetchRequest) -> int:
         """What a reader waits for: not for more than one answer can hold."""
@@ -94,9 +96,11 @@ class _OneFetch:
     __slots__ = (
         "_correlation_id",
         "_handler",
+        "_has_news",
         "_partitions",
         "_pending",
         "_request",
+        "_rest",
         "_session",
         "_timer",
         "_version",
@@ -121,6 +125,8 @@ class _OneFetch:
         self._partitions: list[LeaderPartition] = []
         self._pending: Pending | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._has_news = False
         self.parts: list[Part] = []
 
     def try_answer(self, *, is_last_try: bool) -> bool:
@@ -145,7 +151,7 @@ class _OneFetch:
         )
         return True
 
-    def wait(self, loop: asyncio.AbstractEventLoop, wait_s: float) -> Pending:
+    def wait(self, wait_s: float) -> Pending:
         self._pending = Pending(is_barrier=True)
         self._pending.on_abandon(self._stop)
         for key, wants in self._wanted:
@@ -153,12 +159,24 @@ class _OneFetch:
                 partition = self._handler.locate(key, want.partition)
                 partition.add_reader(self._wake)
                 self._partitions.append(partition)
-        self._timer = loop.call_later(wait_s, self._time_out)
+        self._timer = self._handler.loop.call_later(wait_s, self._time_out)
         return self._pending
 
     def _wake(self) -> None:
-        if self.try_answer(is_last_try=False):
+        if self._rest is not None:
+            self._has_news = True
+        elif self.try_answer(is_last_try=False):
             self._finish()
+        elif len(self._partitions) >= _COSTLY_PARTITIONS:
+            # Every append wakes us, and every look reads all partitions: not too often.
+            rest_s = len(self._partitions) * _REST_S_PER_PARTITION
+            self._has_news = False
+            self._rest = self._handler.loop.call_later(rest_s, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._rest = None
+        if self._has_news:
+            self._wake()
 
     def _time_out(self) -> None:
         self.try_answer(is_last_try=True)
@@ -175,6 +193,8 @@ class _OneFetch:
         self._partitions.clear()
         if self._timer is not None:
             self._timer.cancel()
+        if self._rest is not None:
+            self._rest.cancel()
 
 
 def _read_partition(

@@ -49,6 +49,8 @@ class Metadata:
             return self._respond([self._describe(image, t) for t in image.topics.values()])
         if context.version < _IDS_FROM and any(topic.name is None for topic in topics):
             return self._respond([_nameless(topic) for topic in topics])
+        if context.version >= _IDS_FROM:
+            topics = [_id_before_name(topic) for topic in topics]
         if request.allow_auto_topic_creation and self._creation.is_automatic:
             missing = self._missing(topics)
             if missing:
@@ -195,6 +197,13 @@ class DescribeTopicPartitions:
             name=name, topic_id=topic.id, is_internal=topic.is_internal, partitions=partitions
         )
         return described, end, len(topic.partitions)
+
+
+def _id_before_name(wanted: MetadataRequestTopic) -> MetadataRequestTopic:
+    """The Java client asks by id with an empty name where others send none."""
+    if wanted.topic_id == NO_UUID:
+        return wanted
+    return MetadataRequestTopic(topic_id=wanted.topic_id, name=None)
 
 
 def _nameless(wanted: MetadataRequestTopic) -> MetadataResponseTopic:

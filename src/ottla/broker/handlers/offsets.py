@@ -7,7 +7,7 @@ offset and the earliest one still to be uploaded are answered with -1, as Kafka 
 from typing import Final
 
 from ottla.broker.routes import RequestContext
-from ottla.errors import ApiError, ClusterAuthorizationFailed, InvalidRequest
+from ottla.errors import ApiError, ClusterAuthorizationFailed, UnsupportedVersion
 from ottla.model import LeaderEpoch, TimestampMs, TopicPartition
 from ottla.protocol.messages.offsets import (
     EpochEndOffset,
@@ -79,7 +79,7 @@ class ListOffsets:
 
 def _check_timestamp(timestamp: int, version: int) -> None:
     if timestamp < EARLIEST_PENDING_UPLOAD or version < _FIRST_VERSION.get(timestamp, 0):
-        raise InvalidRequest(f"ListOffsets v{version} knows no special timestamp {timestamp}")
+        raise UnsupportedVersion(f"ListOffsets v{version} knows no special timestamp {timestamp}")
 
 
 def _find(partition: LeaderPartition, timestamp: int, read_committed: bool) -> Found:

@@ -234,7 +234,8 @@ class DeleteRecords:
             offset = end if wanted.offset == _TO_HIGH_WATERMARK else Offset(wanted.offset)
             if not 0 <= offset <= end:
                 raise OffsetOutOfRange(f"{partition.tp} has records up to {end}, not {offset}")
-            partition.log.advance_start(offset)
+            # What lies before the start is gone already: that is not the client's mistake.
+            partition.log.advance_start(max(offset, partition.log.start_offset))
         except ApiError as refused:
             return DeleteRecordsPartitionResult(
                 partition_index=index, low_watermark=-1, error_code=refused.code

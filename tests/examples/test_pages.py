@@ -1,0 +1,112 @@
+"""What README and docs show is run, compared and followed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent, indent
+
+import pytest
+
+from examples.pages import PAGES, ROOT, Command, blocks, commands, is_like
+from ottla.cli.serve import read_config
+
+DEFAULT_ADDRESS = "127.0.0.1:9092"
+PATIENCE_S = 60
+WIDTH_MAX = 120
+WITH_COMMANDS = [page for page in PAGES if any(block.mark != "from" for block in blocks(page))]
+WITH_EXCERPTS = [page for page in PAGES if any(block.mark == "from" for block in blocks(page))]
+
+
+def name_of(page: Path) -> str:
+    return page.name
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A directory that looks as a clone does after `make setup`."""
+    (tmp_path / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    return tmp_path
+
+
+def run(command: Command, directory: Path, address: str) -> str:
+    """What a command prints, errors included; it must end well."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command.text.replace(DEFAULT_ADDRESS, address)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=directory,
+        env={**os.environ, "PATH": path, "OTTLA_BROKER": address},
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command.text}\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name_of)
+def test_the_commands_of_a_page_do_what_it_says(
+    page: Path, checkout: Path, ottla_broker: str
+) -> None:
+    for block in blocks(page):
+        if block.mark == "file":
+            (checkout / block.name).write_text(block.text)
+        elif block.mark == "test":
+            for command in commands(block):
+                printed = run(command, checkout, ottla_broker)
+                shown = command.printed
+                assert shown is None or is_like(shown, printed), f"{command.text}\n{printed}"
+    for file in checkout.glob("*.toml"):
+        read_config(file, [])  # raises what is wrong with a setting
+
+
+@pytest.mark.parametrize("page", WITH_EXCERPTS, ids=name_of)
+def test_the_excerpts_of_a_page_are_in_their_files(page: Path) -> None:
+    for block in (one for one in blocks(page) if one.mark == "from"):
+        source = (ROOT / block.name).read_text()
+        found = any(indent(block.text, " " * depth) in source for depth in (0, 4, 8))
+        assert found, f"{page.name}:{block.line} is not in {block.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    broken = [
+        target for target in targets if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines_are_short_enough_to_read(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    assert [line for line in lines if len(line) > WIDTH_MAX and not line.startswith("|")] == []
+
+
+def test_a_console_block_is_commands_and_what_they_print(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        dedent(
+            """\
+            <!-- test -->
+            ```console
+            $ echo one
+            one
+            $ true
+            ```
+            """
+        )
+    )
+    (block,) = blocks(page)
+    assert list(commands(block)) == [Command("echo one", "one\n"), Command("true", "")]
+
+
+def test_dots_stand_for_anything_in_a_line() -> None:
+    assert is_like("topic t  id ...  settings\n", "topic t  id aGk-x  settings\n")
+    assert not is_like("topic t\n", "topic u\n")
+    assert not is_like("...\n", "one\ntwo\n")

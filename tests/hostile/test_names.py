@@ -1,0 +1,199 @@
+"""Names of topics and settings that are paths, or not names at all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fakes import build
+from hostile.attacked_broker import MIB, AttackedBroker
+from hostile.wire import create_topic, produce_request, raw_client
+from ottla.errors import ErrorCode
+from ottla.model import TopicPartition
+from ottla.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
+
+NAMES = {
+    "a path upwards": "../../etc/x",
+    "an absolute path": "/etc/x",
+    "a dot": ".",
+    "two dots": "..",
+    "nothing": "",
+    "250 characters": "x" * 250,
+    "32767 characters": "x" * 32_767,
+    "a zero byte": "or\0ders",
+    "a newline": "or\nders",
+    "a space": "or ders",
+    "another script": "消息",
+    "a letter with an accent": "Größe",
+    "a right-to-left mark": "or\u202eders",
+    "a shell's dream": "$(touch x)",
+}
+TOPIC, BROKER = 2, 4
+
+
+@contextmanager
+def nothing_new_on_disk(broker: AttackedBroker) -> Iterator[None]:
+    """No directory appears, neither in the data directory nor beside it."""
+
+    def seen() -> set[str]:
+        inside = {path.name for path in broker.data.iterdir() if path.is_dir()}
+        return inside | {path.name for path in broker.data.parent.iterdir()}
+
+    before = seen()
+    yield
+    assert seen() == before
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_name_that_is_no_topic_name_is_refused_everywhere(
+    broker: AttackedBroker, kind: str
+) -> None:
+    name = NAMES[kind]
+    with nothing_new_on_disk(broker), raw_client(broker) as client:
+        for version in (4, 8, 9, 13):
+            asked = MetadataRequest(
+                topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=True
+            )
+            (described,) = client.ask(asked, version).topics
+            assert described.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        for version in (2, 5, 7):
+            topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+            (created,) = client.ask(CreateTopicsRequest(topics=[topic]), version).topics
+            assert created.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert created.name == name
+        produced = client.ask(produce_request(TopicPartition(name, 0), bytes(build.batch())), 9)
+        assert produced.responses[0].partition_responses[0].error_code in {
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        }
+        (deleted,) = client.ask(DeleteTopicsRequest(topic_names=[name]), 4).responses
+        assert deleted.error_code in {
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        }
+
+
+def test_a_name_of_249_characters_is_a_name(broker: AttackedBroker) -> None:
+    create_topic(broker, "x" * 249)
+    with raw_client(broker) as client:
+        request = produce_request(TopicPartition("x" * 249, 0), bytes(build.batch()))
+        assert client.ask(request, 9).responses[0].partition_responses[0].error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("partitions", "replicas", "code"),
+    [
+        (2**31 - 1, 1, ErrorCode.POLICY_VIOLATION),
+        (0, 1, ErrorCode.INVALID_PARTITIONS),
+        (-2, 1, ErrorCode.INVALID_PARTITIONS),
+        (1, 2**15 - 1, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (1, 0, ErrorCode.INVALID_REPLICATION_FACTOR),
+    ],
+)
+def test_numbers_of_partitions_that_no_machine_has_cost_nothing(
+    broker: AttackedBroker, partitions: int, replicas: int, code: ErrorCode
+) -> None:
+    topic = CreatableTopic(name="enormous", num_partitions=partitions, replication_factor=replicas)
+    create_topic(broker, "grown")
+    growing = CreatePartitionsTopic(name="grown", count=2**31 - 1, assignments=None)
+    with (
+        nothing_new_on_disk(broker),
+        broker.memory_grows_less_than(MIB),
+        raw_client(broker) as client,
+    ):
+        (created,) = client.ask(CreateTopicsRequest(topics=[topic]), 7).topics
+        assert created.error_code == code
+        (grown,) = client.ask(CreatePartitionsRequest(topics=[growing]), 3).results
+        assert grown.error_code == ErrorCode.POLICY_VIOLATION
+
+
+def test_ten_thousand_topics_in_one_request_are_refused_one_by_one(
+    broker: AttackedBroker,
+) -> None:
+    names = [f"many-{number % 9000}" for number in range(10_000)]
+    topics = [CreatableTopic(name=n, num_partitions=1, replication_factor=9) for n in names]
+    with nothing_new_on_disk(broker), raw_client(broker) as client:
+        answered = client.ask(CreateTopicsRequest(topics=topics, validate_only=True), 7).topics
+    codes = {topic.name: topic.error_code for topic in answered}
+    assert len(codes) == 9000
+    assert set(codes.values()) == {
+        ErrorCode.INVALID_REQUEST,  # named twice
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+    }
+
+
+SETTINGS = {
+    "unknown": ("no.such.setting", "1"),
+    "a path": ("log.dir", "/etc"),
+    "a class": ("metric.reporters", "org.apache.kafka.common.Evil"),
+    "a url": ("sasl.oauthbearer.jwks.endpoint.url", "http://127.0.0.1/x"),
+    "a login module": ("sasl.jaas.config", "com.sun.security.auth.module.JndiLoginModule"),
+    "not a number": ("retention.ms", "$(reboot)"),
+    "too large": ("segment.bytes", "9" * 400),
+    "null": ("retention.ms", None),
+    "empty": ("retention.ms", ""),
+    "a nested path": ("../../x", "y"),
+}
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("resource", [TOPIC, BROKER])
+def test_a_setting_that_does_not_exist_or_makes_no_sense_is_refused(
+    broker: AttackedBroker, kind: str, resource: int
+) -> None:
+    create_topic(broker, "configured")
+    setting, value = SETTINGS[kind]
+    where = "configured" if resource == TOPIC else ""
+    single = IncrementalAlterableConfig(name=setting, config_operation=0, value=value)
+    whole = AlterableConfig(name=setting, value=value)
+    refused = {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST}
+    with nothing_new_on_disk(broker), raw_client(broker) as client:
+        incremental = IncrementalAlterConfigsRequest(
+            resources=[
+                IncrementalAlterConfigsResource(
+                    resource_type=resource, resource_name=where, configs=[single]
+                )
+            ]
+        )
+        (answer,) = client.ask(incremental, 1).responses
+        assert answer.error_code in refused
+        absolute = AlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(resource_type=resource, resource_name=where, configs=[whole])
+            ]
+        )
+        (answer,) = client.ask(absolute, 2).responses
+        assert answer.error_code in refused
+        if resource == TOPIC:
+            topic = CreatableTopic(
+                name="never-made",
+                num_partitions=1,
+                replication_factor=1,
+                configs=[CreatableTopicConfig(name=setting, value=value)],
+            )
+            (created,) = client.ask(CreateTopicsRequest(topics=[topic]), 7).topics
+            assert created.error_code in refused
+
+
+@pytest.mark.parametrize("resource", [0, 1, 3, 8, 16, 32, 127, -128])
+def test_settings_of_what_has_none_are_refused(broker: AttackedBroker, resource: int) -> None:
+    change = IncrementalAlterConfigsResource(resource_type=resource, resource_name="0")
+    with raw_client(broker) as client:
+        (answer,) = client.ask(IncrementalAlterConfigsRequest(resources=[change]), 1).responses
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
