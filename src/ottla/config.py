@@ -309,6 +309,31 @@ class BrokerConfig:
         low=100,
         high=INT32_MAX,
     )
+    group_initial_rebalance_delay_ms: int = number(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "How long the first rebalance of a group waits for more members, anew for each that comes.",
+        high=INT32_MAX,
+    )
+    group_session_timeout_max_ms: int = number(
+        "group.max.session.timeout.ms",
+        30 * MINUTE_MS,
+        "The longest session timeout that a member of a group may ask for.",
+        high=INT32_MAX,
+    )
+    group_session_timeout_min_ms: int = number(
+        "group.min.session.timeout.ms",
+        6000,
+        "The shortest session timeout that a member of a group may ask for.",
+        high=INT32_MAX,
+    )
+    group_size_max: int = number(
+        "group.max.size",
+        INT32_MAX,
+        "How many members a group may have.",
+        low=1,
+        high=INT32_MAX,
+    )
     idle_ms_max: int = number(
         "connections.max.idle.ms",
         10 * MINUTE_MS,
@@ -320,6 +345,33 @@ class BrokerConfig:
         128 * MIB,
         "How many bytes of unanswered requests the broker holds; beyond, it stops reading.",
         low=MIB,
+    )
+    offset_metadata_bytes_max: int = number(
+        "offset.metadata.max.bytes",
+        4096,
+        "How many bytes of metadata may come with a committed offset.",
+        high=INT32_MAX,
+    )
+    offsets_retention_check_ms: int = number(
+        "offsets.retention.check.interval.ms",
+        10 * MINUTE_MS,
+        "How often the broker looks for committed offsets whose time is over.",
+        low=10,
+    )
+    offsets_retention_minutes: int = number(
+        "offsets.retention.minutes",
+        7 * 24 * 60,
+        "How long committed offsets are kept once a group has no members left.",
+        low=1,
+        high=INT32_MAX,
+    )
+    offsets_topic_partitions: int = number(
+        "offsets.topic.num.partitions",
+        16,
+        "Partitions of the topic that groups are kept in, when it is created. Each is a file of its"
+        " own to sync, so few of them commit together; each can be led by another broker.",
+        low=1,
+        high=INT32_MAX,
     )
     partitions_default: int = number(
         "num.partitions",

@@ -17,6 +17,7 @@ from ottla.broker.admin import ADMIN_KEYS, Admin
 from ottla.broker.background import Chore
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
+from ottla.broker.groups import GROUP_KEYS, GroupApis
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.metadata import Metadata
 from ottla.broker.handlers.offsets import ListOffsets, OffsetForLeaderEpoch
@@ -101,6 +102,15 @@ class Broker:
         )
         self._produce = Produce(self._replicas, environment.clock, loop.time)
         self._fetch = Fetch(self._replicas, self.settings, loop)
+        self._creation = TopicCreation(state, self._replicas, self.settings)
+        self._groups = GroupApis(
+            state,
+            self._replicas,
+            self.settings,
+            self._creation,
+            environment.clock,
+            environment.rng,
+        )
         self._dispatcher = Dispatcher(
             self._produce, self._fetch, self._routes(), loop, self._note_defect
         )
@@ -145,6 +155,7 @@ class Broker:
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait([self._background])
+        self._groups.close()
         await self._server.close()
         await self._dispatcher.close()
         await self._pages.close()
@@ -165,6 +176,7 @@ class Broker:
         await self._register()
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
+        self._groups.open()
         if self._options.metrics is not None:
             self.metrics_address = await self._pages.listen(self._options.metrics)
         self._background = self._loop.create_task(background.run(self._chores()))
@@ -192,6 +204,7 @@ class Broker:
             self._fetch.sessions.slots = self.settings.broker.fetch_sessions_max
             self._replicas.note_settings()
         self._replicas.note_image(new)
+        self._groups.note_image(old, new)
 
     def _note_defect(self, problem: BaseException) -> None:
         """A request made us fail. Its connection is closed; a broken promise ends the broker."""
@@ -224,6 +237,11 @@ class Broker:
                 lambda: replicas.expire_producers(config().producer_expiry_ms),
             ),
             Chore(
+                "offsets",
+                lambda: config().offsets_retention_check_ms / 1000,
+                self._groups.expire,
+            ),
+            Chore(
                 "checkpoint",
                 lambda: config().flush_checkpoint_interval_ms / 1000,
                 replicas.checkpoint,
@@ -232,7 +250,7 @@ class Broker:
 
     def _routes(self) -> list[Route]:
         state, replicas, settings = self._state, self._replicas, self.settings
-        creation = TopicCreation(state, replicas, settings)
+        creation = self._creation
         admin = Admin(state, replicas, settings, creation, self._options.node_id)
         answers: dict[ApiKey, Callable[[Any, RequestContext], Any]] = {
             ApiKey.METADATA: Metadata(state, replicas, creation),
@@ -241,6 +259,7 @@ class Broker:
             ApiKey.INIT_PRODUCER_ID: InitProducerId(state),
             ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(replicas),
             **{key: partial(admin.answer, key) for key in ADMIN_KEYS},
+            **{key: partial(self._groups.answer, key) for key in GROUP_KEYS},
         }
         return [Route(key, APIS[key].versions, answer) for key, answer in answers.items()]
 

@@ -1,9 +1,10 @@
 """What a group coordinator writes down, in the record formats Kafka keeps in __consumer_offsets."""
 
 from dataclasses import dataclass
-from struct import Struct
+from struct import Struct, error
 from typing import Final
 
+from ottla.errors import ProtocolViolation
 from ottla.model import NO_EPOCH, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.schema import array, binary, int32, int64, message, string, struct, wire
@@ -13,6 +14,7 @@ _OFFSET_KEY: Final = 1
 _GROUP_KEY: Final = 2
 _OFFSET_VALUE: Final = 3
 _GROUP_VALUE: Final = 3
+_VALUE_MAX: Final = 4  # flexible; read, for a cluster that is taken over, and not written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,10 @@ class GroupDropped:
     """A group is forgotten."""
 
     group_id: str
+
+
+class UnreadableRecord(Exception):
+    """Bytes in the log that no coordinator wrote."""
 
 
 Record = OffsetCommitted | OffsetDropped | GroupStored | GroupDropped
@@ -136,6 +142,13 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
 
 def from_bytes(key: bytes, value: bytes | None) -> Record | None:
     """The inverse; None for a kind of record that a newer version wrote."""
+    try:
+        return _from_bytes(key, value)
+    except (error, ProtocolViolation) as problem:
+        raise UnreadableRecord(f"not a record of a group: {problem}") from None
+
+
+def _from_bytes(key: bytes, value: bytes | None) -> Record | None:
     (kind,) = _VERSION.unpack_from(key)
     if kind in {0, _OFFSET_KEY}:
         found = decode(_OffsetKey, kind, key, _VERSION.size)
@@ -145,6 +158,13 @@ def from_bytes(key: bytes, value: bytes | None) -> Record | None:
         group_id = decode(_GroupKey, kind, key, _VERSION.size).group
         return GroupDropped(group_id) if value is None else _group(group_id, value)
     return None
+
+
+def _value_version(value: bytes) -> int:
+    (version,) = _VERSION.unpack_from(value)
+    if not 0 <= version <= _VALUE_MAX:
+        raise UnreadableRecord(f"values of version {version} are not known")
+    return int(version)
 
 
 def _versioned(version: int, value: object) -> bytes:
@@ -162,8 +182,7 @@ def _group_key(group_id: str) -> bytes:
 
 
 def _offset(group_id: str, tp: TopicPartition, value: bytes) -> OffsetCommitted:
-    (version,) = _VERSION.unpack_from(value)
-    found = decode(_OffsetValue, version, value, _VERSION.size)
+    found = decode(_OffsetValue, _value_version(value), value, _VERSION.size)
     return OffsetCommitted(
         group_id=group_id,
         tp=tp,
@@ -198,8 +217,7 @@ def _group_value(record: GroupStored) -> _GroupValue:
 
 
 def _group(group_id: str, value: bytes) -> GroupStored:
-    (version,) = _VERSION.unpack_from(value)
-    found = decode(_GroupValue, version, value, _VERSION.size)
+    found = decode(_GroupValue, _value_version(value), value, _VERSION.size)
     return GroupStored(
         group_id=group_id,
         protocol_type=found.protocol_type,
