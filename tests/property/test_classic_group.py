@@ -1,0 +1,220 @@
+"""Whatever members, administrators, time and crashes do to a group, some things stay true."""
+
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fakes import group_members as said
+from ottla.coordinator.classic_group import (
+    ClassicGroup,
+    GroupLimits,
+    Joined,
+    State,
+    Synced,
+)
+from ottla.coordinator.outcome import Outcome
+from ottla.coordinator.records import GroupStored, from_bytes, to_bytes
+from ottla.errors import ErrorCode
+
+LIMITS = GroupLimits(initial_delay_ms=3000, members_max=4)
+SESSION_MS, REBALANCE_MS = 10_000, 20_000
+# Nobody stays silent and asks for nothing: all that waits is answered within this time.
+PATIENCE_MS = 4 * (SESSION_MS + REBALANCE_MS + LIMITS.initial_delay_ms)
+
+clients = st.sampled_from("abcdef")
+protocols = st.sampled_from(
+    [("range",), ("range", "sticky"), ("sticky", "range"), ("sticky",), ("own", "range")]
+)
+
+
+class Client:
+    """What a client knows of its membership."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.instance_id = f"i-{name}" if name in "ef" else None
+        self.member_id = ""
+        self.generation = -1
+        self.leads = False
+        self.members: tuple[str, ...] = ()
+        self.owns: tuple[int, str] | None = None  # generation, and the token in the assignment
+
+
+class GroupMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 0
+        self.ids = count(1)
+        self.tickets = count(1)
+        self.open: dict[int, tuple[Client, str, int]] = {}  # ticket to who, what and since when
+        self.clients = {name: Client(name) for name in "abcdef"}
+        self.group = self.new_group()
+        self.written: GroupStored | None = None
+        self.generation_seen = 0
+        self.synced_generation = 0
+
+    def new_group(self) -> ClassicGroup:
+        return ClassicGroup("g", lambda: LIMITS, lambda: str(next(self.ids)))
+
+    # What can happen
+
+    @rule(name=clients, names=protocols, version=st.sampled_from([3, 8, 9]), forgets=st.booleans())
+    def join(self, name: str, names: tuple[str, ...], version: int, forgets: bool) -> None:
+        client = self.clients[name]
+        if forgets:
+            client.member_id = ""
+        request = said.join(
+            client.member_id,
+            instance_id=client.instance_id,
+            client_id=name,
+            session_ms=SESSION_MS,
+            rebalance_ms=REBALANCE_MS,
+            protocols={protocol: said.subscription("t") for protocol in names},
+            version=version,
+        )
+        self.take(self.group.join(self.ticket(client, "join"), request, self.now_ms))
+
+    @rule(name=clients)
+    def sync(self, name: str) -> None:
+        client = self.clients[name]
+        assignments = {}
+        if client.leads:
+            assignments = {m: f"{client.generation}:{m}".encode() for m in client.members}
+        request = said.sync(
+            client.member_id, client.generation, assignments, instance_id=client.instance_id
+        )
+        self.take(self.group.sync(self.ticket(client, "sync"), request, self.now_ms))
+
+    @rule(name=clients)
+    def heartbeat(self, name: str) -> None:
+        client = self.clients[name]
+        error = self.group.heartbeat(
+            client.member_id, client.instance_id, client.generation, self.now_ms
+        )
+        self.note_error(client, error)
+
+    @rule(names=st.lists(clients, min_size=1, max_size=3))
+    def leave(self, names: list[str]) -> None:
+        identities = [(self.clients[n].member_id, self.clients[n].instance_id) for n in names]
+        errors, outcome = self.group.leave(identities, self.now_ms)
+        assert len(errors) == len(names)
+        self.take(outcome)
+
+    @rule(passed_ms=st.sampled_from([1, 1000, 2999, 3000, 9999, 10_000, 20_000]))
+    def wait(self, passed_ms: int) -> None:
+        end_ms = self.now_ms + passed_ms
+        while (due_ms := self.group.next_deadline_ms()) is not None and due_ms <= end_ms:
+            before = (due_ms, self.now_ms)
+            self.now_ms = max(self.now_ms, due_ms)
+            self.take(self.group.pass_time(self.now_ms))
+            next_ms = self.group.next_deadline_ms()
+            assert next_ms is None or (next_ms, self.now_ms) != before, "time stands still"
+            assert next_ms is None or next_ms > self.now_ms, "a deadline passed without effect"
+        self.now_ms = end_ms
+
+    @precondition(lambda self: self.written is not None)
+    @rule()
+    def crash(self) -> None:
+        assert self.written is not None
+        self.group = ClassicGroup.restore(
+            self.written, lambda: LIMITS, lambda: str(next(self.ids)), self.now_ms
+        )
+        self.generation_seen = self.written.generation
+        self.open.clear()
+
+    # What is always true
+
+    @invariant()
+    def one_leader_and_it_is_a_member(self) -> None:
+        group = self.group
+        if group.members:
+            assert group.leader in group.members
+        if group.state in {State.COMPLETING, State.STABLE}:
+            assert group.members
+            assert group.protocol is not None
+
+    @invariant()
+    def generations_only_rise(self) -> None:
+        assert self.group.generation >= self.generation_seen
+        self.generation_seen = self.group.generation
+
+    @invariant()
+    def static_places_are_held_by_members(self) -> None:
+        group = self.group
+        held = {m.instance_id: m.member_id for m in group.members.values() if m.instance_id}
+        assert held == group._static
+        assert len(group.members) <= LIMITS.members_max
+
+    @invariant()
+    def whoever_waits_is_waited_for_by_its_member_alone(self) -> None:
+        members = self.group.members.values()
+        tickets = [t for m in members for t in (m.join_ticket, m.sync_ticket) if t is not None]
+        assert sorted(tickets) == sorted(self.open), "every open ticket is held by one member"
+
+    @invariant()
+    def nobody_waits_for_ever(self) -> None:
+        for client, verb, since_ms in self.open.values():
+            assert self.now_ms - since_ms <= PATIENCE_MS, (client.name, verb)
+
+    @invariant()
+    def a_stable_group_is_what_was_written(self) -> None:
+        if self.group.state in {State.STABLE, State.EMPTY} and self.written is not None:
+            assert self.group.stored() == self.written
+            again = from_bytes(*to_bytes(self.written))
+            assert isinstance(again, GroupStored)
+            restored = ClassicGroup.restore(again, lambda: LIMITS, lambda: "", self.now_ms)
+            assert restored.stored() == self.written
+
+    # Consequences
+
+    def ticket(self, client: Client, verb: str) -> int:
+        ticket = next(self.tickets)
+        self.open[ticket] = (client, verb, self.now_ms)
+        return ticket
+
+    def take(self, outcome: Outcome) -> None:
+        for record in outcome.records:
+            assert isinstance(record, GroupStored)
+            assert self.written is None or record.generation >= self.written.generation
+            self.written = record
+        for ticket, answer in outcome.answers:
+            client, verb, _ = self.open.pop(ticket)  # a second answer would not be found
+            if isinstance(answer, Joined):
+                assert verb == "join"
+                self.note_joined(client, answer)
+            else:
+                assert verb == "sync"
+                assert isinstance(answer, Synced)
+                self.note_synced(client, answer)
+
+    def note_joined(self, client: Client, joined: Joined) -> None:
+        if joined.error in {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED}:
+            client.member_id = joined.member_id
+        if joined.error is not ErrorCode.NONE:
+            self.note_error(client, joined.error)
+            return
+        client.generation = joined.generation
+        client.leads = bool(joined.members)
+        client.members = tuple(member_id for member_id, _, _ in joined.members)
+        assert joined.protocol is not None
+
+    def note_synced(self, client: Client, synced: Synced) -> None:
+        if synced.error is not ErrorCode.NONE:
+            self.note_error(client, synced.error)
+            return
+        if synced.assignment:
+            generation, _, member_id = synced.assignment.decode().partition(":")
+            assert int(generation) == self.group.generation, "an assignment of another generation"
+            owner = self.group.members[client.member_id]
+            assert member_id == client.member_id or owner.instance_id is not None
+
+    def note_error(self, client: Client, error: ErrorCode) -> None:
+        if error in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}:
+            client.member_id, client.generation = "", -1
+
+
+
+TestGroup = GroupMachine.TestCase
+TestGroup.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
