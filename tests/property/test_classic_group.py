@@ -215,6 +215,5 @@ class GroupMachine(RuleBasedStateMachine):
             client.member_id, client.generation = "", -1
 
 
-
 TestGroup = GroupMachine.TestCase
 TestGroup.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
