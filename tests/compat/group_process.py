@@ -70,7 +70,7 @@ def run_confluent(settings: dict[str, Any], report: Report) -> None:
             continue
         report.note_record(message.topic(), message.partition(), message.offset(), message.value())
         try:
-            consumer.commit(message, asynchronous=False)
+            consumer.commit(message=message, asynchronous=False)
         except confluent_kafka.KafkaException:
             continue  # a rebalance is under way: the next owner reads it again
     consumer.close()

@@ -50,7 +50,7 @@ class GroupScript:
         self._ids: dict[str, str] = {}  # client to member id
         self._instances: dict[str, str] = {}
         self._generations: dict[str, int] = {}
-        self._asked: dict[int, tuple[str, str]] = {}  # ticket to client and verb
+        self._asked: dict[int, str] = {}  # ticket to client
         self._tickets = count(1)
 
     def _new_groups(self) -> Groups:
@@ -84,7 +84,7 @@ class GroupScript:
             protocols={name: said.subscription(*topics, owned=owned) for name in names},
             version=int(named.get("version", 9)),
         )
-        ticket = self._ticket(client, "join")
+        ticket = self._ticket(client)
         return self._show(self._groups.join(ticket, GROUP, join, self._now_ms))
 
     def _sync(self, command: Command) -> list[str]:
@@ -101,7 +101,7 @@ class GroupScript:
             instance_id=self._instances.get(client),
             protocol_name=named.get("protocol"),
         )
-        ticket = self._ticket(client, "sync")
+        ticket = self._ticket(client)
         return self._show(self._groups.sync(ticket, GROUP, sync, self._now_ms))
 
     def _heartbeat(self, command: Command) -> list[str]:
@@ -109,7 +109,7 @@ class GroupScript:
         for client in command.words:
             generation = int(command.named.get("generation", self._generations.get(client, -1)))
             instance_id = self._instances.get(client)
-            ticket = self._ticket(client, "heartbeat")
+            ticket = self._ticket(client)
             lines += self._show(
                 self._groups.heartbeat(
                     ticket, GROUP, self._id(client), instance_id, generation, self._now_ms
@@ -123,7 +123,7 @@ class GroupScript:
         ]
         if "instance" in command.named:
             identities = [("", command.named["instance"])]
-        ticket = self._ticket(" ".join(command.words) or "admin", "leave")
+        ticket = self._ticket(" ".join(command.words) or "admin")
         return self._show(self._groups.leave(ticket, GROUP, identities, self._now_ms))
 
     def _commit(self, command: Command) -> list[str]:
@@ -140,7 +140,7 @@ class GroupScript:
             Commit(TopicPartition("t", int(name)), Offset(int(value)), NO_EPOCH, "")
             for name, value in named.items()
         ]
-        ticket = self._ticket(client, "commit")
+        ticket = self._ticket(client)
         return self._show(self._groups.commit(ticket, GROUP, committer, commits, self._now_ms))
 
     def _fetch(self, command: Command) -> list[str]:
@@ -159,14 +159,14 @@ class GroupScript:
         return lines
 
     def _describe(self, command: Command) -> list[str]:
-        return self._show(self._groups.describe(self._ticket("admin", "describe"), GROUP))
+        return self._show(self._groups.describe(self._ticket("admin"), GROUP))
 
     def _delete(self, command: Command) -> list[str]:
-        ticket = self._ticket("admin", "delete")
+        ticket = self._ticket("admin")
         return self._show(self._groups.delete(ticket, GROUP, self._now_ms))
 
     def _expire(self, command: Command) -> list[str]:
-        ticket = self._ticket("admin", "expire")
+        ticket = self._ticket("admin")
         retention_ms = int(command.named["retention"])
         return self._show(self._groups.expire(ticket, retention_ms, self._now_ms))
 
@@ -183,9 +183,9 @@ class GroupScript:
 
     # Names and words
 
-    def _ticket(self, client: str, verb: str) -> int:
+    def _ticket(self, client: str) -> int:
         ticket = next(self._tickets)
-        self._asked[ticket] = (client, verb)
+        self._asked[ticket] = client
         return ticket
 
     def _id(self, client: str) -> str:
@@ -198,7 +198,7 @@ class GroupScript:
     def _show(self, outcome: Outcome) -> list[str]:
         lines = []
         for ticket, answer in outcome.answers:
-            client, verb = self._asked.pop(ticket)
+            client = self._asked.pop(ticket)
             lines.append(f"{client}: {self._word(client, answer)}")
         written = [f"wrote {self._record(record)}" for record in outcome.records]
         self._log += map(to_bytes, outcome.records)

@@ -5,6 +5,7 @@ import gc
 import logging
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from ottla.errors import ApiError, UsageRefused
 from ottla.model import BrokerId, Endpoint
 from ottla.protocol.api import APIS, ApiKey
 from ottla.replication.replicas import Replicas
+from ottla.storage.cleaner import Cleaner, ThreadWorker
 from ottla.storage.flusher import ThreadFlusher
 from ottla.storage.log_dir import LogDir
 
@@ -47,6 +49,7 @@ _EXPIRE_S: Final = 0.25
 _REGISTER_S: Final = 1.0
 _RETRY_S: Final = 1.0
 _COLLECT_S: Final = 30.0
+_CLEANER_PAUSE_S: Final = 0.0002
 _FIRST_BROKER: Final = BrokerId(0)
 
 
@@ -91,6 +94,12 @@ class Broker:
             post=loop.call_soon_threadsafe,
             soon=loop.call_soon,
         )
+        self._cleaner = Cleaner(
+            environment.files,
+            ThreadWorker(
+                post=loop.call_soon_threadsafe, pause=partial(time.sleep, _CLEANER_PAUSE_S)
+            ),
+        )
         self._replicas = Replicas(
             log_dir,
             self.settings.topic,
@@ -98,6 +107,7 @@ class Broker:
             environment.rng,
             broker_id=options.node_id,
             flusher=self._flusher,
+            cleaner=self._cleaner,
             soon=loop.call_soon,
         )
         self._produce = Produce(self._replicas, environment.clock, loop.time)
@@ -145,6 +155,7 @@ class Broker:
             undo.push_async_callback(broker._server.close)
             undo.push_async_callback(broker._replicas.close)
             undo.callback(broker._flusher.close)
+            undo.callback(broker._cleaner.close)
             await broker._begin()
             undo.pop_all()
         return broker
@@ -160,6 +171,7 @@ class Broker:
         await self._dispatcher.close()
         await self._pages.close()
         await self._replicas.close()
+        self._cleaner.close()
         await self._state.close()
         await self._store.close()
         self._flusher.close()
@@ -230,6 +242,11 @@ class Broker:
                 "retention",
                 lambda: config().retention_check_ms / 1000,
                 replicas.delete_old_segments,
+            ),
+            Chore(
+                "compaction",
+                lambda: config().cleaner_backoff_ms / 1000,
+                lambda: replicas.compact(config().cleaner_memory_bytes),
             ),
             Chore(
                 "producers",

@@ -121,7 +121,7 @@ class Shard:
     # Committing
 
     def _take(self, outcome: Outcome) -> None:
-        """Queue what is to be written; keep the answers until it, and all before it, is committed."""
+        """Queue what is to be written; keep the answers until all of it is committed."""
         if outcome.records:
             if self._turn is None:
                 self._turn = _Commit()
