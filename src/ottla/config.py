@@ -25,6 +25,7 @@ class Kind(StrEnum):
     STRING = "string"
     INT = "int"
     LONG = "long"
+    DOUBLE = "double"
     LIST = "list"
 
 
@@ -80,6 +81,26 @@ def _one_of(choices: tuple[str, ...], make: Callable[[str], Any]) -> Callable[[s
     return parse
 
 
+def _decimal(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:  # nan is neither
+            raise ValueError(f"must lie between {low:g} and {high:g}")
+        return value
+
+    return parse
+
+
+def _some_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        words = {word.strip() for word in text.split(",")}
+        if not words <= set(choices):
+            raise ValueError(f"must be one or more of {', '.join(choices)}")
+        return tuple(choice for choice in choices if choice in words)
+
+    return parse
+
+
 def number(
     name: str, default: int, doc: str, *, low: int = 0, high: int = INT64_MAX, broker: str = ""
 ) -> Any:
@@ -111,6 +132,24 @@ def choice(
     return field(default=make(default), metadata={"setting": row})
 
 
+def decimal(
+    name: str, default: float, doc: str, *, low: float, high: float, broker: str = ""
+) -> Any:
+    """A field that holds a number with a fraction."""
+    allowed = f"{low:g} to {high:g}"
+    row = Setting(name, Kind.DOUBLE, doc, allowed, _decimal(low, high), broker or None)
+    return field(default=default, metadata={"setting": row})
+
+
+def several(
+    name: str, default: tuple[str, ...], choices: tuple[str, ...], doc: str, *, broker: str = ""
+) -> Any:
+    """A field that holds one or more of a few words, separated by commas."""
+    allowed = f"{', '.join(choices)}, or several"
+    row = Setting(name, Kind.LIST, doc, allowed, _some_of(choices), broker or None)
+    return field(default=default, metadata={"setting": row})
+
+
 def settings_of(config: "type[TopicConfig | BrokerConfig]") -> Iterator[tuple[str, Setting]]:
     """Field name and row of every setting that a configuration class has."""
     for item in fields(config):
@@ -122,6 +161,8 @@ def format_value(value: object) -> str:
     """A setting's value as clients and people read it."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(value)
 
 
@@ -139,12 +180,12 @@ def parse_value(row: Setting, text: str) -> Any:
 class TopicConfig:
     """What can be set per topic; the broker's settings of the same meaning are its defaults."""
 
-    cleanup_policy: str = choice(
+    cleanup_policy: tuple[str, ...] = several(
         "cleanup.policy",
-        "delete",
         ("delete",),
-        "What happens to old segments: delete drops them by time and size.",
-        kind=Kind.LIST,
+        ("compact", "delete"),
+        "What happens to old segments: delete drops them by time and size, compact keeps the last"
+        " record of every key; both together do both.",
         broker="log.cleanup.policy",
     )
     compression_type: str = choice(
@@ -153,6 +194,12 @@ class TopicConfig:
         ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "How batches are stored; producer keeps each batch as it was sent.",
         broker="compression.type",
+    )
+    delete_retention_ms: int = number(
+        "delete.retention.ms",
+        DAY_MS,
+        "How long compaction keeps a tombstone, so that readers learn of the deletion.",
+        broker="log.cleaner.delete.retention.ms",
     )
     durability: Durability = choice(
         "durability",
@@ -169,6 +216,13 @@ class TopicConfig:
         "How many bytes of log lie between two entries of the offset index.",
         high=INT32_MAX,
         broker="log.index.interval.bytes",
+    )
+    max_compaction_lag_ms: int = number(
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        "How long a record may wait for compaction, however little there is to gain by it.",
+        low=1,
+        broker="log.cleaner.max.compaction.lag.ms",
     )
     max_message_bytes: int = number(
         "max.message.bytes",
@@ -196,6 +250,20 @@ class TopicConfig:
         "Whether records keep the producer's timestamp or get the broker's on arrival.",
         make=TimestampType,
         broker="log.message.timestamp.type",
+    )
+    min_cleanable_dirty_ratio: float = decimal(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        "Which part of a log must be uncompacted before compaction is worth it.",
+        low=0,
+        high=1,
+        broker="log.cleaner.min.cleanable.ratio",
+    )
+    min_compaction_lag_ms: int = number(
+        "min.compaction.lag.ms",
+        0,
+        "How long a record is safe from compaction.",
+        broker="log.cleaner.min.compaction.lag.ms",
     )
     min_insync_replicas: int = number(
         "min.insync.replicas",
@@ -258,6 +326,18 @@ class BrokerConfig:
         "auto.create.topics.enable",
         True,
         "Whether a topic that a client asks for and that does not exist is created.",
+    )
+    cleaner_backoff_ms: int = number(
+        "log.cleaner.backoff.ms",
+        15_000,
+        "How long compaction rests when there is nothing to compact.",
+        low=1,
+    )
+    cleaner_memory_bytes: int = number(
+        "log.cleaner.dedupe.buffer.size",
+        128 * MIB,
+        "How much memory compaction may use to remember keys; with less, it takes more passes.",
+        low=64 * 1024,
     )
     connections_max: int = number(
         "max.connections",
