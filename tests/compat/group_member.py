@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,8 @@ class Member:
         self.changes: list[frozenset[Partition]] = []
         self.records: list[tuple[str, int, int, str]] = []
         self._errors: list[str] = []
+        take: Callable[[str], None]
+        take_error: Callable[[str], None]
         if client == "kcat":
             command = ["kcat", "-b", address, "-G", group, *(topics or (f"^{pattern}",)), "-u"]
             command += ["-f", "R %t %p %o %s\\n", "-Xauto.offset.reset=earliest"]

@@ -34,7 +34,7 @@ class Report:
             self._owned = owned
             self._say({"owned": owned})
 
-    def note_record(self, topic: str, partition: int, offset: int, value: bytes) -> None:
+    def note_record(self, topic: Any, partition: Any, offset: Any, value: Any) -> None:
         self._say({"record": [topic, partition, offset, value.decode()]})
 
     def _say(self, what: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -438,9 +439,29 @@ def test_offsets_of_a_deleted_topic_go_with_it(
         time.sleep(0.01)
 
 
-def test_a_waiting_join_does_not_keep_the_broker_from_stopping(tmp_path_factory: Any) -> None:
+def test_a_coordinator_that_loses_its_partition_lets_its_members_go(tmp_path: Path) -> None:
+    """Whoever waits is told to look again, and finds groups made anew."""
+    served = ServedBroker(tmp_path / "data", {})
+    served.start()
+    with connected(served.address) as raw, connected(served.address) as admin:
+        find(raw, "g")
+        answer = raw.ask(_join("g", ""), 9)
+        raw.tell(_join("g", answer.member_id), 9)
+        while not describe(admin, "g").members:
+            time.sleep(0.01)
+        topic = DeleteTopicState(name="__consumer_offsets")
+        admin.ask(DeleteTopicsRequest(topics=[topic], timeout_ms=10_000), 6)
+        assert raw.answer(ApiKey.JOIN_GROUP, 9).error_code == ErrorCode.NOT_COORDINATOR
+        assert describe(raw, "g").error_code == ErrorCode.NOT_COORDINATOR
+        find(raw, "g")
+        assert describe(raw, "g").group_state == "Dead"
+        assert raw.ask(_join("g", ""), 9).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    served.stop_and_check()
+
+
+def test_a_waiting_join_does_not_keep_the_broker_from_stopping(tmp_path: Path) -> None:
     """It is told to look for another coordinator."""
-    served = ServedBroker(tmp_path_factory.mktemp("stop") / "data", {})
+    served = ServedBroker(tmp_path / "data", {})
     served.start()
     with connected(served.address) as raw:
         find(raw, "g")

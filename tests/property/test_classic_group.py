@@ -4,7 +4,13 @@ from itertools import count
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from fakes import group_members as said
 from ottla.coordinator.classic_group import (
@@ -18,14 +24,15 @@ from ottla.coordinator.outcome import Outcome
 from ottla.coordinator.records import GroupStored, from_bytes, to_bytes
 from ottla.errors import ErrorCode
 
-LIMITS = GroupLimits(initial_delay_ms=3000, members_max=4)
-SESSION_MS, REBALANCE_MS = 10_000, 20_000
-# Nobody stays silent and asks for nothing: all that waits is answered within this time.
-PATIENCE_MS = 4 * (SESSION_MS + REBALANCE_MS + LIMITS.initial_delay_ms)
+DELAY_MS, SESSION_MS, REBALANCE_MS = 3000, 10_000, 20_000
+# All that waits is answered within this time: a join when its rebalance ends, a sync when the
+# leader is given up.
+PATIENCE_MS = REBALANCE_MS + SESSION_MS
 
-clients = st.sampled_from("abcdef")
+NAMES = "abcds"  # s is a static member
+clients = st.sampled_from(NAMES)
 protocols = st.sampled_from(
-    [("range",), ("range", "sticky"), ("sticky", "range"), ("sticky",), ("own", "range")]
+    [("range",), ("range", "sticky"), ("sticky", "range"), ("own", "range")]
 )
 
 
@@ -34,12 +41,14 @@ class Client:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.instance_id = f"i-{name}" if name in "ef" else None
+        self.instance_id = "one" if name == "s" else None
         self.member_id = ""
         self.generation = -1
         self.leads = False
         self.members: tuple[str, ...] = ()
-        self.owns: tuple[int, str] | None = None  # generation, and the token in the assignment
+        self.protocols: tuple[str, ...] = ("range",)
+        self.is_waiting = False
+        self.is_synced = False
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -49,20 +58,40 @@ class GroupMachine(RuleBasedStateMachine):
         self.ids = count(1)
         self.tickets = count(1)
         self.open: dict[int, tuple[Client, str, int]] = {}  # ticket to who, what and since when
-        self.clients = {name: Client(name) for name in "abcdef"}
-        self.group = self.new_group()
+        self.clients = {name: Client(name) for name in NAMES}
+        self.limits = GroupLimits(initial_delay_ms=0, members_max=4)
+        self.group = ClassicGroup("g", lambda: self.limits, lambda: str(next(self.ids)))
         self.written: GroupStored | None = None
         self.generation_seen = 0
-        self.synced_generation = 0
 
-    def new_group(self) -> ClassicGroup:
-        return ClassicGroup("g", lambda: LIMITS, lambda: str(next(self.ids)))
+    @initialize(delay_ms=st.sampled_from([0, 0, DELAY_MS]))
+    def begin(self, delay_ms: int) -> None:
+        self.limits = GroupLimits(initial_delay_ms=delay_ms, members_max=4)
 
     # What can happen
 
-    @rule(name=clients, names=protocols, version=st.sampled_from([3, 8, 9]), forgets=st.booleans())
+    @rule(names=st.permutations(NAMES), rounds=st.integers(1, 3))
+    def behave(self, names: list[str], rounds: int) -> None:
+        """Everybody who is in the group, or coming, does what a good client does next."""
+        for _ in range(rounds):
+            for name in names:
+                client = self.clients[name]
+                if client.is_waiting or not client.member_id:
+                    continue
+                if client.generation >= 0 and not client.is_synced:
+                    self.sync(name)
+                elif client.generation < 0 or self.beat(client) is not ErrorCode.NONE:
+                    self.join(name, client.protocols, 9, forgets=False)
+
+    @rule(
+        name=clients,
+        names=protocols,
+        version=st.sampled_from([3, 3, 8, 9]),
+        forgets=st.booleans(),
+    )
     def join(self, name: str, names: tuple[str, ...], version: int, forgets: bool) -> None:
         client = self.clients[name]
+        client.protocols = names
         if forgets:
             client.member_id = ""
         request = said.join(
@@ -81,7 +110,8 @@ class GroupMachine(RuleBasedStateMachine):
         client = self.clients[name]
         assignments = {}
         if client.leads:
-            assignments = {m: f"{client.generation}:{m}".encode() for m in client.members}
+            # The first member gets nothing, not even a word: it must not keep what it had.
+            assignments = {m: f"{client.generation}:{m}".encode() for m in client.members[1:]}
         request = said.sync(
             client.member_id, client.generation, assignments, instance_id=client.instance_id
         )
@@ -89,11 +119,14 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(name=clients)
     def heartbeat(self, name: str) -> None:
-        client = self.clients[name]
+        self.beat(self.clients[name])
+
+    def beat(self, client: Client) -> ErrorCode:
         error = self.group.heartbeat(
             client.member_id, client.instance_id, client.generation, self.now_ms
         )
         self.note_error(client, error)
+        return error
 
     @rule(names=st.lists(clients, min_size=1, max_size=3))
     def leave(self, names: list[str]) -> None:
@@ -119,10 +152,14 @@ class GroupMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         assert self.written is not None
         self.group = ClassicGroup.restore(
-            self.written, lambda: LIMITS, lambda: str(next(self.ids)), self.now_ms
+            self.written, lambda: self.limits, lambda: str(next(self.ids)), self.now_ms
         )
         self.generation_seen = self.written.generation
         self.open.clear()
+        for client in self.clients.values():
+            client.is_waiting = False
+            if client.generation > self.written.generation:
+                client.generation = -1  # what it joined was never written down
 
     # What is always true
 
@@ -145,7 +182,7 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.group
         held = {m.instance_id: m.member_id for m in group.members.values() if m.instance_id}
         assert held == group._static
-        assert len(group.members) <= LIMITS.members_max
+        assert len(group.members) <= self.limits.members_max
 
     @invariant()
     def whoever_waits_is_waited_for_by_its_member_alone(self) -> None:
@@ -164,7 +201,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert self.group.stored() == self.written
             again = from_bytes(*to_bytes(self.written))
             assert isinstance(again, GroupStored)
-            restored = ClassicGroup.restore(again, lambda: LIMITS, lambda: "", self.now_ms)
+            restored = ClassicGroup.restore(again, lambda: self.limits, lambda: "", self.now_ms)
             assert restored.stored() == self.written
 
     # Consequences
@@ -172,6 +209,7 @@ class GroupMachine(RuleBasedStateMachine):
     def ticket(self, client: Client, verb: str) -> int:
         ticket = next(self.tickets)
         self.open[ticket] = (client, verb, self.now_ms)
+        client.is_waiting = True
         return ticket
 
     def take(self, outcome: Outcome) -> None:
@@ -181,6 +219,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.written = record
         for ticket, answer in outcome.answers:
             client, verb, _ = self.open.pop(ticket)  # a second answer would not be found
+            client.is_waiting = any(other is client for other, _, _ in self.open.values())
             if isinstance(answer, Joined):
                 assert verb == "join"
                 self.note_joined(client, answer)
@@ -195,6 +234,9 @@ class GroupMachine(RuleBasedStateMachine):
         if joined.error is not ErrorCode.NONE:
             self.note_error(client, joined.error)
             return
+        if joined.generation != client.generation:
+            client.is_synced = False
+        assert joined.generation >= client.generation, "a generation that was before"
         client.generation = joined.generation
         client.leads = bool(joined.members)
         client.members = tuple(member_id for member_id, _, _ in joined.members)
@@ -204,6 +246,7 @@ class GroupMachine(RuleBasedStateMachine):
         if synced.error is not ErrorCode.NONE:
             self.note_error(client, synced.error)
             return
+        client.is_synced = True
         if synced.assignment:
             generation, _, member_id = synced.assignment.decode().partition(":")
             assert int(generation) == self.group.generation, "an assignment of another generation"
@@ -212,7 +255,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     def note_error(self, client: Client, error: ErrorCode) -> None:
         if error in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}:
-            client.member_id, client.generation = "", -1
+            client.member_id, client.generation, client.is_synced = "", -1, False
+        elif error is ErrorCode.ILLEGAL_GENERATION:
+            client.generation, client.is_synced = -1, False
 
 
 TestGroup = GroupMachine.TestCase

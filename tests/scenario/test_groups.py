@@ -222,7 +222,8 @@ class GroupScript:
                 )
                 protocol = f" {answer.protocol}" if answer.protocol else ""
                 return f"{answer.state}{protocol} {members}".rstrip()
-        return str(answer)
+            case _:
+                return str(answer)
 
     def _joined(self, client: str, joined: Joined) -> str:
         if joined.error in {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.NONE}:

@@ -120,6 +120,7 @@ class Broker:
             self._creation,
             environment.clock,
             environment.rng,
+            self._note_defect,
         )
         self._dispatcher = Dispatcher(
             self._produce, self._fetch, self._routes(), loop, self._note_defect
@@ -155,6 +156,7 @@ class Broker:
             undo.push_async_callback(broker._server.close)
             undo.push_async_callback(broker._replicas.close)
             undo.callback(broker._flusher.close)
+            undo.callback(broker._groups.close)
             undo.callback(broker._cleaner.close)
             await broker._begin()
             undo.pop_all()

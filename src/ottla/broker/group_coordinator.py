@@ -1,9 +1,10 @@
 """The groups of this broker: a shard for each partition of the groups' topic that it leads."""
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from ottla.broker.settings import Settings
@@ -28,6 +29,7 @@ _CHUNK_BYTES: Final = 1 << 20  # read of a log in one turn of the loop
 _BATCH_BYTES: Final = 1 << 20  # beyond, records of one turn go into further batches
 _COMMIT_S: Final = 30.0  # a commit that takes longer is taken for lost
 _LOAD_S: Final = 30.0  # so long a load may wait for what is in the log to be committed
+_RETRY_S: Final = 1.0  # before a log that could not be read is tried again
 _MINUTE_MS: Final = 60_000
 
 Decide = Callable[[Groups, Ticket, int], Outcome]
@@ -44,7 +46,9 @@ class GroupCoordinator:
         creation: TopicCreation,
         clock: Clock,
         rng: random.Random,
+        note_defect: Callable[[BaseException], None],
     ) -> None:
+        self._note_defect = note_defect
         self._loop = asyncio.get_running_loop()
         self._state = state
         self._replicas = replicas
@@ -53,7 +57,7 @@ class GroupCoordinator:
         self.clock = clock
         self._rng = rng
         self._shards: dict[int, _Led] = {}
-        self._loads: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         # Deadlines of sessions must not jump when somebody sets the machine's clock.
         self._origin_ms = clock.now_ms() - int(clock.monotonic_s() * 1000)
@@ -61,7 +65,7 @@ class GroupCoordinator:
     def close(self) -> None:
         """The broker is stopping: members look for their next coordinator."""
         self._is_closed = True
-        for task in self._loads:
+        for task in self._tasks:
             task.cancel()
         for led in list(self._shards.values()):
             led.shard.drop()
@@ -100,8 +104,12 @@ class GroupCoordinator:
         return await self._shard(index).run(decide)
 
     async def run_everywhere(self, decide: Decide) -> list[Any]:
-        """The same for every shard here, one after the other."""
-        return [await led.shard.run(decide) for led in list(self._shards.values())]
+        """The same for every shard here, one after the other; one that is lost has no say."""
+        answers = []
+        for led in list(self._shards.values()):
+            with contextlib.suppress(NotCoordinator):
+                answers.append(await led.shard.run(decide))
+        return answers
 
     def _shard(self, index: int) -> Shard:
         led = self._shards.get(index)
@@ -121,6 +129,8 @@ class GroupCoordinator:
             for name, topic in old.topics.items()
             if name not in new.topics or new.topics[name].id != topic.id
         }
+        if self._is_closed:
+            return
         if gone or old.topics.get(OFFSETS_TOPIC) is not new.topics.get(OFFSETS_TOPIC):
             self._spawn(self._follow_image(new, gone))
 
@@ -159,6 +169,7 @@ class GroupCoordinator:
             await led.shard.load(led.read())
         except ApiError as problem:
             log.warning("cannot load groups", extra={"tp": led.partition.tp, "reason": problem})
+            await asyncio.sleep(_RETRY_S)
             led.shard.drop()
             return
         groups = led.shard.groups
@@ -188,10 +199,15 @@ class GroupCoordinator:
         if not self._is_closed:
             self._loop.call_soon(self.follow)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._note_task_over)
+
+    def _note_task_over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self._note_defect(problem)
 
     # Chores
 

@@ -47,6 +47,7 @@ class GroupApis:
         creation: TopicCreation,
         clock: Clock,
         rng: random.Random,
+        note_defect: Callable[[BaseException], None],
     ) -> None:
         self._state = state
         self._replicas = replicas
@@ -54,6 +55,7 @@ class GroupApis:
         self._creation = creation
         self._clock = clock
         self._rng = rng
+        self._note_defect = note_defect
         self._coordinator: GroupCoordinator | None = None
         self._handlers: dict[ApiKey, Answering] = {}
 
@@ -90,7 +92,13 @@ class GroupApis:
 
         state = self._state
         coordinator = self._coordinator = GroupCoordinator(
-            state, self._replicas, self._settings, self._creation, self._clock, self._rng
+            state,
+            self._replicas,
+            self._settings,
+            self._creation,
+            self._clock,
+            self._rng,
+            self._note_defect,
         )
         self._handlers = {
             ApiKey.FIND_COORDINATOR: coordination.FindCoordinator(coordinator),

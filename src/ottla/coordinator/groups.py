@@ -161,8 +161,11 @@ class Groups:
         records, errors = self.offsets.commit(
             group_id, commits, now_ms, metadata_bytes_max=self.metadata_bytes_max()
         )
-        group = self.groups.get(group_id) or self._create(group_id)
-        group.touch(committer.member_id, now_ms)
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.touch(committer.member_id, now_ms)
+        elif records:
+            self._create(group_id)
         return self._replayed(records, ((ticket, errors),), now_ms)
 
     def _commit_refusal(self, group_id: str, committer: Committer) -> ErrorCode:
