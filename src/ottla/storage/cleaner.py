@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
+from ottla.errors import ApiError, StorageFailed
 from ottla.model import Offset, TimestampMs
 from ottla.storage.compaction import (
     Cleanable,
     CleanedSegment,
     Counts,
     Pass,
-    SegmentDamaged,
     dirtiest,
     is_worth_it,
 )
@@ -123,10 +123,9 @@ class Cleaner:
             return
         worth: list[tuple[Log, Cleanable]] = []
         for log, limit in logs:
-            if log not in self._shunned:
-                part = log.cleanable(limit, now_ms)
-                if is_worth_it(part, log.config):
-                    worth.append((log, part))
+            part = self._cleanable(log, limit, now_ms)
+            if part is not None and is_worth_it(part, log.config):
+                worth.append((log, part))
         if not worth:
             return
         log, part = worth[dirtiest([part for _, part in worth])]
@@ -136,13 +135,29 @@ class Cleaner:
     def close(self) -> None:
         self._worker.close()
 
+    def _cleanable(self, log: Log, limit: Offset, now_ms: TimestampMs) -> Cleanable | None:
+        if log in self._shunned:
+            return None
+        try:
+            return log.cleanable(limit, now_ms)
+        except StorageFailed:
+            return None  # the disk is full, or gone: others may still be compacted
+        except ApiError as problem:
+            self._shun(log, problem)
+            return None
+
+    def _shun(self, log: Log, problem: Exception) -> None:
+        self.failure_count += 1
+        self._shunned.add(log)
+        _log.error("cannot compact", extra={"tp": str(log.tp)}, exc_info=problem)
+
     def _step(self, log: Log, work: Pass) -> None:
         self._worker.run(partial(work.run_next, self._files), partial(self._note, log, work))
 
     def _note(self, log: Log, work: Pass, outcome: Outcome) -> None:
         try:
             if isinstance(outcome, Exception):
-                self._note_failure(log, work, outcome)
+                self._note_failure(log, outcome)
             elif outcome is None:
                 log.end_cleaning(work)
                 self._note_finished(log, work)
@@ -170,22 +185,18 @@ class Cleaner:
         )
         self.on_finished()
 
-    def _note_failure(self, log: Log, work: Pass, problem: Exception) -> None:
+    def _note_failure(self, log: Log, problem: Exception) -> None:
         self._is_busy = False
         if log.offline_reason is not None:
             return  # the log has been deleted, or its disk is known to have failed
-        self.failure_count += 1
-        if isinstance(problem, OSError):
-            if problem.errno in _GONE_ERRNOS:
-                return
-            if problem.errno not in FULL_DISK_ERRNOS:
-                log.on_failed(problem)
-                return
-        elif isinstance(problem, SegmentDamaged):
-            self._shunned.add(log)
-        else:
-            raise problem
-        _log.error("cannot compact", extra={"tp": str(log.tp), "reason": str(problem)})
+        if not isinstance(problem, OSError):
+            self._shun(log, problem)  # a segment is damaged, or our understanding of it
+        elif problem.errno in FULL_DISK_ERRNOS:
+            self.failure_count += 1
+            _log.error("no room to compact", extra={"tp": str(log.tp)})
+        elif problem.errno not in _GONE_ERRNOS:
+            log.on_failed(problem)
+            return
         remove_cleaned(self._files, log.directory)
 
 

@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -47,7 +47,7 @@ from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedTransaction
 from ottla.storage.segment import CLEANED, LOG, Indexes, file_name, write_cleaned_indexes
 
-_IS_TOMBSTONE: Final = attrgetter("is_tombstone")
+_IS_TOMBSTONE: Final = itemgetter(5)
 CLEAN_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
 
 KEY_COST_BYTES: Final = 192  # of one remembered key: measured, at the moment its table grows
@@ -268,12 +268,10 @@ class Pass:
                     continue
                 if not header.attributes & CONTROL and not self._is_aborted(header):
                     base_offset = header.base_offset
-                    for letter in self._letters(batch, header)[1]:
-                        key = letter.key
+                    for _, _, _, delta, key, _ in self._letters(batch, header)[1]:
                         if key is not None:
-                            if len(key) > _RAW_KEY_BYTES_MAX:
-                                key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
-                            last_offsets[key] = base_offset + letter.offset_delta
+                            short = key if len(key) <= _RAW_KEY_BYTES_MAX else _digest(key)
+                            last_offsets[short] = base_offset + delta
                 self._take_turn(header.record_count + len(batch) // _BYTES_PER_RECORD, pause)
                 if len(last_offsets) >= keys_max:
                     self.end = header.next_offset
@@ -383,7 +381,7 @@ class Pass:
         has_tombstones = any(map(_IS_TOMBSTONE, kept))
         if has_tombstones and is_past:
             count = len(kept)
-            kept = [letter for letter in kept if not letter.is_tombstone]
+            kept = [letter for letter in kept if not _IS_TOMBSTONE(letter)]
             self.counts.dropped_tombstones += count - len(kept)
             has_tombstones = False
         self.counts.kept_records += len(kept)
@@ -399,11 +397,11 @@ class Pass:
         last_offset_of = self.last_offsets.get
         kept = []
         for letter in letters:
-            key = letter.key
+            key = letter[4]
             if key is not None:
                 if len(key) > _RAW_KEY_BYTES_MAX:
-                    key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
-                if last_offset_of(key, -1) <= base_offset + letter.offset_delta:
+                    key = _digest(key)
+                if last_offset_of(key, -1) <= base_offset + letter[3]:
                     kept.append(letter)
         return kept
 
@@ -457,6 +455,10 @@ class _Output:
     def _write(self) -> None:
         self._file.append(self._waiting)
         self._waiting = bytearray()
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 def _is_empty(batch: Buffer | None) -> bool:

@@ -811,7 +811,8 @@ class Log:
         oldest_ms = NO_TIMESTAMP
         if self.config.max_compaction_lag_ms < INT64_MAX and dirty_start < self.end_offset:
             oldest_ms = TimestampMs(self._header_at(dirty_start).max_timestamp_ms)
-            if 0 <= oldest_ms <= now_ms - self.config.max_compaction_lag_ms:
+            is_overdue = 0 <= oldest_ms <= now_ms - self.config.max_compaction_lag_ms
+            if is_overdue and dirty_start >= self._active.base_offset:
                 self.roll(now_ms)
         facts = map(self._cleanable_facts, self._sealed)
         return cleanable(facts, dirty_start, limit, self.config, now_ms, oldest_ms)

@@ -43,6 +43,7 @@ from ottla.storage.files import Entry, File, Files
 from ottla.storage.index import AbortedTransaction, IndexDamaged
 from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
 from ottla.storage.segment import (
+    CLEANED,
     LOG,
     SNAPSHOT,
     SWAP,
@@ -106,8 +107,10 @@ def recover(
     now_ms: TimestampMs,
 ) -> Recovered:
     """Open the log in `directory`, which is trusted below `recovery_point`."""
-    finish_swaps(files, directory)
     found = files.list(directory)
+    if any(entry.name.endswith((CLEANED, SWAP)) for entry in found):
+        finish_swaps(files, directory)
+        found = files.list(directory)
     sizes = {_offset_of(entry): entry.size_bytes for entry in found if _is_a(entry, LOG)}
     if not sizes:
         files.create(directory / file_name(start_offset, LOG))

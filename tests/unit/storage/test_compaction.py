@@ -222,6 +222,17 @@ def test_a_pass_ends_where_memory_is_full_and_the_next_goes_on(files: MemoryFile
     assert [offset for offset, _, _ in contents(log)] == [2, 3, 4, 5]
 
 
+def test_what_memory_did_not_reach_is_copied_as_it_is(files: MemoryFiles) -> None:
+    log = build.log(files, CONFIG)
+    put(log, (b"a", b"1"))
+    put(log, (b"b", None), (b"b", None))
+    before = [bytes(view) for _, view in _read(log)]
+    log.roll(build.NOW_MS)
+    compact(log, memory_bytes=KEY_COST_BYTES, rolls=False)
+    assert log.clean_offset == 1
+    assert [bytes(view) for _, view in _read(log)] == before
+
+
 # Tombstones
 
 
@@ -348,6 +359,18 @@ def test_small_segments_are_merged(files: MemoryFiles) -> None:
     assert not {name for name in left if name.endswith((".cleaned", ".swap"))}
 
 
+def test_epochs_end_where_they_ended_although_their_records_are_gone(files: MemoryFiles) -> None:
+    log = build.log(files, CONFIG)
+    for epoch in range(3):
+        put(log, (b"a", b"1"), epoch=epoch)
+        put(log, (b"a", b"2"), epoch=epoch)
+    compact(log)
+    assert [offset for offset, _, _ in contents(log)] == [5]
+    epochs = log.epochs
+    assert [log.epoch_end(LeaderEpoch(epoch)) for epoch in range(3)] == [(0, 2), (1, 4), (2, 6)]
+    assert log.epochs is epochs, "what is known fits the log and need not be read off it again"
+
+
 def test_a_removed_offset_leads_to_the_next_batch(files: MemoryFiles) -> None:
     log = build.log(files, CONFIG)
     for number in range(20):
@@ -358,6 +381,20 @@ def test_a_removed_offset_leads_to_the_next_batch(files: MemoryFiles) -> None:
     assert found is not None
     assert [header.base_offset for header, _ in batches(log.read_bytes(found))] == [19]
     assert found.end_offset == 20
+
+
+def test_a_reader_in_the_middle_goes_on_in_the_new_segment(files: MemoryFiles) -> None:
+    log = build.log(files, CONFIG)
+    for number in range(20):
+        put(log, (b"a", b"%d" % number))
+    log.roll(build.NOW_MS)
+    first = log.read(Offset(0), log.end_offset, 500, at_least_one=True)
+    assert first is not None
+    assert 0 < first.end_offset < 19
+    compact(log, rolls=False)
+    then = log.read(first.end_offset, log.end_offset, 500, at_least_one=True)
+    assert then is not None
+    assert [header.base_offset for header, _ in batches(log.read_bytes(then))] == [19]
 
 
 def test_whoever_reads_the_old_segment_can_finish(files: MemoryFiles) -> None:
