@@ -23,9 +23,9 @@ PATIENCE_S = 30
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(tmp_path: Path, rng: Random) -> Iterator[BrokerProcess]:
     fast = ("--set", "log.cleaner.backoff.ms=20")
-    with broker_process(tmp_path / "data", *fast, rng=Random(11)) as running:
+    with broker_process(tmp_path / "data", *fast, rng=rng) as running:
         admin = AdminClient({"bootstrap.servers": running.address})
         admin.create_topics([NewTopic(TOPIC, 1, 1, config=SETTINGS)])[TOPIC].result(PATIENCE_S)
         yield running
@@ -98,9 +98,8 @@ def test_a_consumer_sees_the_last_value_of_every_key(broker: BrokerProcess) -> N
     assert "tombstones until" in dumped.stdout
 
 
-def test_a_broker_killed_while_it_compacts_starts_clean(broker: BrokerProcess) -> None:
+def test_a_broker_killed_while_it_compacts_starts_clean(broker: BrokerProcess, rng: Random) -> None:
     state: dict[bytes, bytes | None] = {}
-    rng = Random(5)
     for round_ in range(6):
         produce(broker.address, range(round_ * 500, round_ * 500 + 500), state)
         time.sleep(rng.random() * 0.05)  # any moment will do: compaction never rests for long
