@@ -25,6 +25,7 @@ class Kind(StrEnum):
     STRING = "string"
     INT = "int"
     LONG = "long"
+    DOUBLE = "double"
     LIST = "list"
 
 
@@ -80,6 +81,26 @@ def _one_of(choices: tuple[str, ...], make: Callable[[str], Any]) -> Callable[[s
     return parse
 
 
+def _decimal(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:  # nan is neither
+            raise ValueError(f"must lie between {low:g} and {high:g}")
+        return value
+
+    return parse
+
+
+def _some_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        words = {word.strip() for word in text.split(",")}
+        if not words <= set(choices):
+            raise ValueError(f"must be one or more of {', '.join(choices)}")
+        return tuple(choice for choice in choices if choice in words)
+
+    return parse
+
+
 def number(
     name: str, default: int, doc: str, *, low: int = 0, high: int = INT64_MAX, broker: str = ""
 ) -> Any:
@@ -111,6 +132,24 @@ def choice(
     return field(default=make(default), metadata={"setting": row})
 
 
+def decimal(
+    name: str, default: float, doc: str, *, low: float, high: float, broker: str = ""
+) -> Any:
+    """A field that holds a number with a fraction."""
+    allowed = f"{low:g} to {high:g}"
+    row = Setting(name, Kind.DOUBLE, doc, allowed, _decimal(low, high), broker or None)
+    return field(default=default, metadata={"setting": row})
+
+
+def several(
+    name: str, default: tuple[str, ...], choices: tuple[str, ...], doc: str, *, broker: str = ""
+) -> Any:
+    """A field that holds one or more of a few words, separated by commas."""
+    allowed = f"{', '.join(choices)}, or several"
+    row = Setting(name, Kind.LIST, doc, allowed, _some_of(choices), broker or None)
+    return field(default=default, metadata={"setting": row})
+
+
 def settings_of(config: "type[TopicConfig | BrokerConfig]") -> Iterator[tuple[str, Setting]]:
     """Field name and row of every setting that a configuration class has."""
     for item in fields(config):
@@ -122,6 +161,8 @@ def format_value(value: object) -> str:
     """A setting's value as clients and people read it."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(value)
 
 
@@ -139,12 +180,12 @@ def parse_value(row: Setting, text: str) -> Any:
 class TopicConfig:
     """What can be set per topic; the broker's settings of the same meaning are its defaults."""
 
-    cleanup_policy: str = choice(
+    cleanup_policy: tuple[str, ...] = several(
         "cleanup.policy",
-        "delete",
         ("delete",),
-        "What happens to old segments: delete drops them by time and size.",
-        kind=Kind.LIST,
+        ("compact", "delete"),
+        "What happens to old segments: delete drops them by time and size, compact keeps the last"
+        " record of every key; both together do both.",
         broker="log.cleanup.policy",
     )
     compression_type: str = choice(
@@ -153,6 +194,12 @@ class TopicConfig:
         ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "How batches are stored; producer keeps each batch as it was sent.",
         broker="compression.type",
+    )
+    delete_retention_ms: int = number(
+        "delete.retention.ms",
+        DAY_MS,
+        "How long compaction keeps a tombstone, so that readers learn of the deletion.",
+        broker="log.cleaner.delete.retention.ms",
     )
     durability: Durability = choice(
         "durability",
@@ -169,6 +216,13 @@ class TopicConfig:
         "How many bytes of log lie between two entries of the offset index.",
         high=INT32_MAX,
         broker="log.index.interval.bytes",
+    )
+    max_compaction_lag_ms: int = number(
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        "How long a record may wait for compaction, however little there is to gain by it.",
+        low=1,
+        broker="log.cleaner.max.compaction.lag.ms",
     )
     max_message_bytes: int = number(
         "max.message.bytes",
@@ -196,6 +250,20 @@ class TopicConfig:
         "Whether records keep the producer's timestamp or get the broker's on arrival.",
         make=TimestampType,
         broker="log.message.timestamp.type",
+    )
+    min_cleanable_dirty_ratio: float = decimal(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        "Which part of a log must be uncompacted before compaction is worth it.",
+        low=0,
+        high=1,
+        broker="log.cleaner.min.cleanable.ratio",
+    )
+    min_compaction_lag_ms: int = number(
+        "min.compaction.lag.ms",
+        0,
+        "How long a record is safe from compaction.",
+        broker="log.cleaner.min.compaction.lag.ms",
     )
     min_insync_replicas: int = number(
         "min.insync.replicas",
@@ -259,6 +327,18 @@ class BrokerConfig:
         True,
         "Whether a topic that a client asks for and that does not exist is created.",
     )
+    cleaner_backoff_ms: int = number(
+        "log.cleaner.backoff.ms",
+        15_000,
+        "How long compaction rests when there is nothing to compact.",
+        low=1,
+    )
+    cleaner_memory_bytes: int = number(
+        "log.cleaner.dedupe.buffer.size",
+        128 * MIB,
+        "How much memory compaction may use to remember keys; with less, it takes more passes.",
+        low=64 * 1024,
+    )
     connections_max: int = number(
         "max.connections",
         20_000,
@@ -309,6 +389,31 @@ class BrokerConfig:
         low=100,
         high=INT32_MAX,
     )
+    group_initial_rebalance_delay_ms: int = number(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "How long the first rebalance of a group waits for more members, anew for each that comes.",
+        high=INT32_MAX,
+    )
+    group_session_timeout_max_ms: int = number(
+        "group.max.session.timeout.ms",
+        30 * MINUTE_MS,
+        "The longest session timeout that a member of a group may ask for.",
+        high=INT32_MAX,
+    )
+    group_session_timeout_min_ms: int = number(
+        "group.min.session.timeout.ms",
+        6000,
+        "The shortest session timeout that a member of a group may ask for.",
+        high=INT32_MAX,
+    )
+    group_size_max: int = number(
+        "group.max.size",
+        INT32_MAX,
+        "How many members a group may have.",
+        low=1,
+        high=INT32_MAX,
+    )
     idle_ms_max: int = number(
         "connections.max.idle.ms",
         10 * MINUTE_MS,
@@ -320,6 +425,33 @@ class BrokerConfig:
         128 * MIB,
         "How many bytes of unanswered requests the broker holds; beyond, it stops reading.",
         low=MIB,
+    )
+    offset_metadata_bytes_max: int = number(
+        "offset.metadata.max.bytes",
+        4096,
+        "How many bytes of metadata may come with a committed offset.",
+        high=INT32_MAX,
+    )
+    offsets_retention_check_ms: int = number(
+        "offsets.retention.check.interval.ms",
+        10 * MINUTE_MS,
+        "How often the broker looks for committed offsets whose time is over.",
+        low=10,
+    )
+    offsets_retention_minutes: int = number(
+        "offsets.retention.minutes",
+        7 * 24 * 60,
+        "How long committed offsets are kept once a group has no members left.",
+        low=1,
+        high=INT32_MAX,
+    )
+    offsets_topic_partitions: int = number(
+        "offsets.topic.num.partitions",
+        16,
+        "Partitions of the topic that groups are kept in, when it is created. Each is a file of its"
+        " own to sync, so few of them commit together; each can be led by another broker.",
+        low=1,
+        high=INT32_MAX,
     )
     partitions_default: int = number(
         "num.partitions",

@@ -311,8 +311,16 @@ class UnsupportedForFormat(ApiError):
     code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
+class CoordinatorLoadInProgress(ApiError):
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
 class CoordinatorNotAvailable(ApiError):
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class NotCoordinator(ApiError):
+    code = ErrorCode.NOT_COORDINATOR
 
 
 class ProtocolViolation(Exception):

@@ -24,6 +24,7 @@ from ottla.config import BrokerConfig
 from ottla.model import Endpoint
 
 _PATIENCE_S: Final = 60  # for a start or a stop; only a defect takes so long
+_HASTE: Final = {"group.initial.rebalance.delay.ms": "0"}  # no test has members to wait for
 _LOOPBACK: Final = Endpoint("127.0.0.1", 0)
 
 
@@ -35,7 +36,7 @@ def broker(settings: Mapping[str, str] | None = None, *, data: Path | None = Non
     `data` the directory is kept, so that a test can stop a broker and start it again. A defect of
     the broker is raised when the block ends.
     """
-    config = BrokerConfig.parse(settings or {})
+    config = BrokerConfig.parse({**_HASTE, **(settings or {})})
     if data is not None:
         with _running(ServeOptions(data=data, listen=_LOOPBACK, config=config)) as address:
             yield address

@@ -14,6 +14,12 @@ from random import Random
 from ottla.errors import UsageRefused
 from ottla.storage.files import Buffer, Entry
 
+_CHANGES = frozenset({"append", "create", "rename", "sync", "sync_dir", "truncate", "unlink"})
+
+
+class MachineStopped(BaseException):
+    """The machine has stopped in the middle of whatever it was doing."""
+
 
 @dataclass(eq=False)
 class _Inode:
@@ -73,6 +79,7 @@ class MemoryFiles:
         self._dirs: set[Path] = set()
         self._locked: set[Path] = set()
         self._faults: list[_Fault] = []
+        self.stop_after: int | None = None  # so many more changes succeed, then the machine stops
 
     # Trouble
 
@@ -83,6 +90,10 @@ class MemoryFiles:
         self._faults.append(_Fault(operation, number, after_bytes, suffix))
 
     def take_fault(self, operation: str, path: Path) -> _Fault | None:
+        if self.stop_after is not None and operation in _CHANGES:
+            if self.stop_after == 0:
+                raise MachineStopped
+            self.stop_after -= 1
         for fault in self._faults:
             if fault.operation == operation and path.name.endswith(fault.suffix):
                 self._faults.remove(fault)

@@ -32,6 +32,11 @@ def test_an_unknown_setting_is_an_error_that_names_it() -> None:
         ("segment.bytes", str(2**31)),
         ("durability", "maybe"),
         ("cleanup.policy", "burn"),
+        ("cleanup.policy", "compact,burn"),
+        ("cleanup.policy", ""),
+        ("min.cleanable.dirty.ratio", "1.1"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "half"),
         ("unclean.leader.election.enable", "yes"),
     ],
 )
@@ -57,3 +62,26 @@ def test_every_setting_prints_as_something_it_can_read_again() -> None:
 def test_toml_tables_and_quoted_names_mean_the_same() -> None:
     assert flatten({"num": {"partitions": 3}}) == flatten({"num.partitions": 3})
     assert flatten({"a": True, "b": [1, 2]}) == {"a": "true", "b": "1,2"}
+
+
+def test_a_policy_may_be_both_in_any_order() -> None:
+    for text in ("compact,delete", "delete, compact"):
+        config = TopicConfig().override({"cleanup.policy": text})
+        assert config.cleanup_policy == ("compact", "delete")
+        assert format_value(config.cleanup_policy) == "compact,delete"
+
+
+def test_compaction_is_set_by_kafkas_names() -> None:
+    config = BrokerConfig.parse(
+        {
+            "log.cleanup.policy": "compact",
+            "log.cleaner.min.cleanable.ratio": "0.25",
+            "log.cleaner.delete.retention.ms": "7",
+            "log.cleaner.backoff.ms": "8",
+            "log.cleaner.dedupe.buffer.size": "1048576",
+        }
+    )
+    assert config.topic.cleanup_policy == ("compact",)
+    assert config.topic.min_cleanable_dirty_ratio == 0.25
+    assert config.topic.delete_retention_ms == 7
+    assert (config.cleaner_backoff_ms, config.cleaner_memory_bytes) == (8, 1048576)

@@ -5,6 +5,7 @@ import gc
 import logging
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from ottla.broker.background import Chore
 from ottla.broker.commits import Commits
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
+from ottla.broker.groups import GROUP_KEYS, GroupApis
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.metadata import Metadata
 from ottla.broker.handlers.offsets import ListOffsets, OffsetForLeaderEpoch
@@ -37,6 +39,7 @@ from ottla.errors import ApiError, UsageRefused
 from ottla.model import BrokerId, Endpoint
 from ottla.protocol.api import APIS, ApiKey
 from ottla.replication.replicas import Replicas
+from ottla.storage.cleaner import Cleaner, ThreadWorker
 from ottla.storage.flusher import ThreadFlusher
 from ottla.storage.log_dir import LogDir
 
@@ -47,6 +50,7 @@ _EXPIRE_S: Final = 0.25
 _REGISTER_S: Final = 1.0
 _RETRY_S: Final = 1.0
 _COLLECT_S: Final = 30.0
+_CLEANER_PAUSE_S: Final = 0.0002
 _FIRST_BROKER: Final = BrokerId(0)
 
 
@@ -91,6 +95,12 @@ class Broker:
             post=loop.call_soon_threadsafe,
             soon=loop.call_soon,
         )
+        self._cleaner = Cleaner(
+            environment.files,
+            ThreadWorker(
+                post=loop.call_soon_threadsafe, pause=partial(time.sleep, _CLEANER_PAUSE_S)
+            ),
+        )
         self._replicas = Replicas(
             log_dir,
             self.settings.topic,
@@ -98,10 +108,22 @@ class Broker:
             environment.rng,
             broker_id=options.node_id,
             flusher=self._flusher,
+            cleaner=self._cleaner,
             soon=loop.call_soon,
         )
         self._produce = Produce(self._replicas, environment.clock, loop.time)
         self._fetch = Fetch(self._replicas, self.settings, loop)
+        self._commits = Commits(state, self._replicas)
+        self._creation = TopicCreation(state, self._commits, self.settings)
+        self._groups = GroupApis(
+            state,
+            self._replicas,
+            self.settings,
+            self._creation,
+            environment.clock,
+            environment.rng,
+            self._note_defect,
+        )
         self._dispatcher = Dispatcher(
             self._produce, self._fetch, self._routes(), loop, self._note_defect
         )
@@ -136,6 +158,8 @@ class Broker:
             undo.push_async_callback(broker._server.close)
             undo.push_async_callback(broker._replicas.close)
             undo.callback(broker._flusher.close)
+            undo.callback(broker._groups.close)
+            undo.callback(broker._cleaner.close)
             await broker._begin()
             undo.pop_all()
         return broker
@@ -146,10 +170,12 @@ class Broker:
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait([self._background])
+        self._groups.close()
         await self._server.close()
         await self._dispatcher.close()
         await self._pages.close()
         await self._replicas.close()
+        self._cleaner.close()
         await self._state.close()
         await self._store.close()
         self._flusher.close()
@@ -166,6 +192,7 @@ class Broker:
         await self._register()
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
+        self._groups.open()
         if self._options.metrics is not None:
             self.metrics_address = await self._pages.listen(self._options.metrics)
         self._background = self._loop.create_task(background.run(self._chores()))
@@ -193,6 +220,7 @@ class Broker:
             self._fetch.sessions.slots = self.settings.broker.fetch_sessions_max
             self._replicas.note_settings()
         self._replicas.note_image(new)
+        self._groups.note_image(old, new)
 
     def _note_defect(self, problem: BaseException) -> None:
         """A request made us fail. Its connection is closed; a broken promise ends the broker."""
@@ -220,9 +248,19 @@ class Broker:
                 replicas.delete_old_segments,
             ),
             Chore(
+                "compaction",
+                lambda: config().cleaner_backoff_ms / 1000,
+                lambda: replicas.compact(config().cleaner_memory_bytes),
+            ),
+            Chore(
                 "producers",
                 lambda: config().retention_check_ms / 1000,
                 lambda: replicas.expire_producers(config().producer_expiry_ms),
+            ),
+            Chore(
+                "offsets",
+                lambda: config().offsets_retention_check_ms / 1000,
+                self._groups.expire,
             ),
             Chore(
                 "checkpoint",
@@ -233,8 +271,7 @@ class Broker:
 
     def _routes(self) -> list[Route]:
         state, replicas, settings = self._state, self._replicas, self.settings
-        commits = Commits(state, replicas)
-        creation = TopicCreation(state, commits, settings)
+        commits, creation = self._commits, self._creation
         admin = Admin(state, replicas, settings, commits, creation, self._options.node_id)
         answers: dict[ApiKey, Callable[[Any, RequestContext], Any]] = {
             ApiKey.METADATA: Metadata(state, replicas, creation),
@@ -243,6 +280,7 @@ class Broker:
             ApiKey.INIT_PRODUCER_ID: InitProducerId(state),
             ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(replicas),
             **{key: partial(admin.answer, key) for key in ADMIN_KEYS},
+            **{key: partial(self._groups.answer, key) for key in GROUP_KEYS},
         }
         return [Route(key, APIS[key].versions, answer) for key, answer in answers.items()]
 

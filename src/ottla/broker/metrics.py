@@ -70,7 +70,33 @@ def collect(
         "1 when the data directory has failed.",
         int(replicas.is_offline),
     )
+    yield from _compaction(replicas)
     yield from _partitions(replicas)
+
+
+def _compaction(replicas: Replicas) -> Iterable[Metric]:
+    cleaner, totals = replicas.cleaner, replicas.cleaner.totals
+    figures = [
+        ("passes", "Logs compacted from start to end.", cleaner.pass_count),
+        ("failures", "Passes that were given up.", cleaner.failure_count),
+        ("read_bytes", "Bytes of segments compacted.", totals.read_bytes),
+        ("cleaned_bytes", "Bytes that compaction has written instead.", totals.written_bytes),
+        ("records_kept", "Records that are the last of their key.", totals.kept_records),
+        ("records_dropped", "Records that were not, or void.", totals.dropped_records),
+        ("tombstones_dropped", "Of these, tombstones past their time.", totals.dropped_tombstones),
+    ]
+    for name, doc, count in figures:
+        yield _one(f"ottla_compaction_{name}", _COUNTER, doc, count)
+    yield Metric(
+        "ottla_compaction_dirty_bytes",
+        _GAUGE,
+        "Bytes of sealed segments not compacted yet.",
+        ("topic", "partition"),
+        [
+            ((log.tp.topic, str(log.tp.partition)), log.dirty_bytes)
+            for log, _ in sorted(replicas.compacted(), key=lambda item: item[0].tp)
+        ],
+    )
 
 
 def _partitions(replicas: Replicas) -> Iterable[Metric]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from ottla.broker.commits import Commits
 from ottla.broker.settings import Settings
@@ -9,7 +10,10 @@ from ottla.cluster import controller
 from ottla.cluster.controller import NewTopic
 from ottla.cluster.image import TopicImage
 from ottla.cluster.state import ClusterState
-from ottla.errors import ApiError, TopicAlreadyExists
+from ottla.errors import ApiError, InvalidConfig, TopicAlreadyExists
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"  # where groups are kept
+_GROUP_BYTES_MAX: Final = 32 << 20  # a generation is one record, however many members it has
 
 
 class TopicCreation:
@@ -32,12 +36,31 @@ class TopicCreation:
 
     async def create_missing(self, names: Sequence[str]) -> dict[str, ApiError]:
         """Create topics that clients just use; the answer has those that could not be."""
-        made = await self.create([NewTopic(name=name) for name in dict.fromkeys(names)])
+        made = await self.create([self._missing(name) for name in dict.fromkeys(names)])
         return {
             name: answer
             for name, answer in zip(dict.fromkeys(names), made, strict=True)
             if isinstance(answer, ApiError) and not isinstance(answer, TopicAlreadyExists)
         }
+
+    def _missing(self, name: str) -> NewTopic:
+        if name != OFFSETS_TOPIC:
+            return NewTopic(name=name)
+        return NewTopic(
+            name=name,
+            partition_count=self._settings.broker.offsets_topic_partitions,
+            config={**self._keeping_forever(), "max.message.bytes": str(_GROUP_BYTES_MAX)},
+            is_internal=True,
+        )
+
+    def _keeping_forever(self) -> dict[str, str]:
+        """Settings of a topic whose records count until newer ones replace them."""
+        compact = {"cleanup.policy": "compact"}
+        try:
+            self._settings.broker.topic.override(compact)
+        except InvalidConfig:
+            return {"retention.ms": "-1", "retention.bytes": "-1"}
+        return compact
 
     def _decides(
         self, wanted: Sequence[NewTopic]

@@ -137,6 +137,7 @@ def _batch_fields(batch: ScannedBatch, problem: str | None) -> dict[str, Any]:
         "base_sequence": header.base_sequence,
         "transactional": header.is_transactional,
         "control": header.is_control,
+        "delete_horizon": header.delete_horizon_ms,
         "crc": header.crc,
         "sound": problem is None,
     }
@@ -169,11 +170,15 @@ def _batch_lines(fields: dict[str, Any], letters: list[dict[str, Any]]) -> Itera
     if fields["producer_id"] >= 0:
         words.append(f"producer {fields['producer_id']}/{fields['producer_epoch']}")
         words.append(f"sequence {fields['base_sequence']}")
+    if fields["delete_horizon"] is not None:
+        words.append(f"tombstones until {format_time(TimestampMs(fields['delete_horizon']))}")
     yield "  ".join([*words, *flags, *([] if fields["sound"] else ["DAMAGED"])])
     for letter in letters:
         time = format_time(TimestampMs(letter["timestamp"]))
         rest = {name: letter[name] for name in letter if name not in {"offset", "timestamp"}}
         shown = "  ".join(f"{name} {value!r}" for name, value in rest.items())
+        if rest.get("value", "") is None:
+            shown += "  tombstone"
         yield f"    offset {letter['offset']}  {time}  {shown}"
 
 

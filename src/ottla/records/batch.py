@@ -51,6 +51,7 @@ _CODEC_MAX: Final = int(Codec.ZSTD)
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40  # the base timestamp says when tombstones may go (KIP-534)
 
 FIRST_OFFSET: Final = Offset(0)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
@@ -115,6 +116,13 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL)
+
+    @property
+    def delete_horizon_ms(self) -> TimestampMs | None:
+        """When tombstones and markers in the batch may go; None before compaction has set it."""
+        if self.attributes & DELETE_HORIZON:
+            return TimestampMs(self.base_timestamp_ms)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +212,8 @@ def _check_closely(buffer: Buffer) -> BatchHeader:
         raise InvalidRecord("control batches are written by brokers only")
     if header.is_log_append_time:
         raise InvalidTimestamp("only brokers give records the time of their arrival")
+    if header.attributes & DELETE_HORIZON:
+        raise InvalidRecord("delete horizons are set by brokers only")
     if header.producer_id >= 0:
         if header.producer_epoch < 0 or header.base_sequence < 0:
             raise InvalidRecord("a producer id without producer epoch and sequence")
@@ -375,10 +385,10 @@ def build_batch(
         base_sequence=base_sequence,
         record_count=len(letters),
     )
-    return _assemble(header, compress(payload, codec))
+    return assemble(header, compress(payload, codec))
 
 
-def _assemble(header: BatchHeader, payload: Buffer) -> bytearray:
+def assemble(header: BatchHeader, payload: Buffer) -> bytearray:
     """Header and payload as one batch, with its true length and CRC."""
     length = HEADER_BYTES - LENGTH_END + len(payload)
     batch = bytearray(HEADER.pack(*header._replace(length=length)))
@@ -415,7 +425,7 @@ def recompress(batch: Buffer, codec: Codec, *, decompressed_bytes_max: int) -> b
     payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     letters = decompress(payload, header.codec, bytes_max=decompressed_bytes_max)
     attributes = header.attributes & ~CODEC_MASK | codec
-    return _assemble(header._replace(attributes=attributes), compress(letters, codec))
+    return assemble(header._replace(attributes=attributes), compress(letters, codec))
 
 
 def build_marker(

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage, PartitionImage, TopicImage
@@ -17,9 +18,11 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.model import NO_UUID, BrokerId, TopicPartition
+from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition
 from ottla.protocol.hot import TopicKey
 from ottla.replication.partition import Flushes, LeaderPartition
+from ottla.storage.cleaner import Cleaner
+from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 
 log = logging.getLogger("ottla.replication")
@@ -40,6 +43,7 @@ class Replicas:
         *,
         broker_id: BrokerId,
         flusher: Flushes,
+        cleaner: Cleaner,
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
@@ -50,6 +54,7 @@ class Replicas:
         self._rng = rng
         self._broker_id = broker_id
         self._flusher = flusher
+        self.cleaner = cleaner
         self._soon = soon
         self._image = ClusterImage()
         self._applied = ClusterImage()
@@ -283,6 +288,22 @@ class Replicas:
                     },
                 )
             await asyncio.sleep(0)
+
+    def compact(self, memory_bytes_max: int) -> None:
+        """Begin to compact the log that needs it most; the others follow until none does."""
+        self.cleaner.on_finished = partial(self._soon, partial(self.compact, memory_bytes_max))
+        try:
+            self.cleaner.begin(self.compacted(), self._clock.now_ms(), memory_bytes_max)
+        except StorageFailed as problem:  # a full disk, say: there may be room later
+            log.error("compaction", extra={"reason": problem})
+        except OSError as error:
+            self._log_dir.take_offline(error)
+
+    def compacted(self) -> Iterator[tuple[Log, Offset]]:
+        """The logs of compacted topics, each with the offset below which nothing will change."""
+        for partition in self.leaders.values():
+            if "compact" in partition.log.config.cleanup_policy:
+                yield partition.log, partition.readable_end(read_committed=True)
 
     def retry_unfinished(self) -> None:
         """Make the logs that could not be made: there may be room on the disk again."""

@@ -5,12 +5,12 @@ files that `begin_flush` hands out and nothing else.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ottla.config import INT32_MAX, TimestampType, TopicConfig
+from ottla.config import INT32_MAX, INT64_MAX, TimestampType, TopicConfig
 from ottla.errors import (
     CorruptBatch,
     InvalidTimestamp,
@@ -45,7 +45,17 @@ from ottla.records.batch import (
     stamp_time,
 )
 from ottla.records.compression import Codec
+from ottla.records.letters import check_keys
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
+from ottla.storage.compaction import (
+    CLEAN_OFFSET_FILE,
+    Cleanable,
+    CleanedSegment,
+    LiveProducer,
+    Pass,
+    cleanable,
+)
+from ottla.storage.compaction import SegmentFacts as CleanableFacts
 from ottla.storage.epochs import EpochEnd, Epochs
 from ottla.storage.files import FULL_DISK_ERRNOS, File, Files, replace_file
 from ottla.storage.index import AbortedTransaction, IndexDamaged
@@ -69,9 +79,13 @@ from ottla.storage.segment import (
     Segment,
     UnsyncedFile,
     begin_indexes,
+    commit_swap,
+    complete_swap,
     file_name,
     find_batch,
     find_boundary,
+    load_aborted,
+    remove_cleaned,
     walk,
     write_indexes,
 )
@@ -171,6 +185,7 @@ class Log:
         self._warm: list[SealedSegment] = []
         self._adopt(self._recover(recovery_point, now_ms))
         self.durable_offset = self.end_offset
+        self.clean_offset = self._read_clean_offset()  # compaction has seen all keys below
         if self.start_offset > self.end_offset:  # records were deleted that have not survived
             self.restart_at(self.start_offset, now_ms)
 
@@ -247,8 +262,8 @@ class Log:
         is_idempotent = header.producer_id >= 0
         if is_idempotent and (known := self.producers.check(header)) is not None:
             return Appended(known.base_offset, known.last_offset, append_time_ms, True)
-        if config.compression_type != "producer":
-            batch = _under_codec(batch, header, config)
+        if config.compression_type != "producer" or "compact" in config.cleanup_policy:
+            batch = _opened(batch, header, config)
         max_timestamp_ms = header.max_timestamp_ms
         if append_time_ms >= 0:
             max_timestamp_ms = append_time_ms
@@ -556,14 +571,18 @@ class Log:
         """Whether a batch of another epoch begins at the end of this one."""
         if not self.start_offset < end.end_offset < self.end_offset:
             return True
-        before = self._epoch_at(Offset(end.end_offset - 1))
-        behind = self._epoch_at(end.end_offset)
-        return before <= end.epoch < behind == self.epochs.at(end.end_offset)
+        before = self._header_at(Offset(end.end_offset - 1))
+        behind = self._header_at(end.end_offset)
+        # Compaction keeps the first batch of an epoch, but not the last of the one before.
+        is_gone = before.base_offset >= end.end_offset
+        return (is_gone or before.leader_epoch <= end.epoch) and (
+            end.epoch < behind.leader_epoch == self.epochs.at(end.end_offset)
+        )
 
-    def _epoch_at(self, offset: Offset) -> LeaderEpoch:
+    def _header_at(self, offset: Offset) -> BatchHeader:
         segment = self._segment_of(offset)
         position = self._find(segment, offset).position
-        return LeaderEpoch(read_header(segment.file.read(position, HEADER_BYTES)).leader_epoch)
+        return read_header(segment.file.read(position, HEADER_BYTES))
 
     def _rebuild_epochs(self) -> None:
         self.epochs = Epochs()
@@ -732,8 +751,10 @@ class Log:
 
     def delete_old_segments(self, now_ms: TimestampMs) -> int:
         """Let go of what retention no longer wants; return how many segments went."""
-        if self._active.size_bytes and is_too_old(
-            self._active.indexes.max_timestamp_ms, self.config, now_ms
+        if (
+            "delete" in self.config.cleanup_policy
+            and self._active.size_bytes
+            and is_too_old(self._active.indexes.max_timestamp_ms, self.config, now_ms)
         ):
             self.roll(now_ms)
         facts = map(self._facts, self._sealed)
@@ -781,6 +802,127 @@ class Log:
         passed = sum(1 for segment in self._sealed if segment.end_offset <= offset)
         self._delete_first(passed)
         self._forget_before_start()
+
+    # Compaction
+
+    def cleanable(self, limit: Offset, now_ms: TimestampMs) -> Cleanable:
+        """What a pass could compact of what lies below `limit`: decided, durable and sealed."""
+        dirty_start = max(self.clean_offset, self._first_base())
+        if self.corrupt:  # its bytes have places that are written down elsewhere
+            return Cleanable(dirty_start, dirty_start, 0, 0, False)
+        limit = min(limit, self.durable_offset)
+        oldest_ms = NO_TIMESTAMP
+        if self.config.max_compaction_lag_ms < INT64_MAX and dirty_start < self.end_offset:
+            oldest_ms = TimestampMs(self._header_at(dirty_start).max_timestamp_ms)
+            is_overdue = 0 <= oldest_ms <= now_ms - self.config.max_compaction_lag_ms
+            if is_overdue and dirty_start >= self._active.base_offset:
+                self.roll(now_ms)
+        facts = map(self._cleanable_facts, self._sealed)
+        return cleanable(facts, dirty_start, limit, self.config, now_ms, oldest_ms)
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Sealed segments whose keys compaction has not seen."""
+        dirty = (one.size_bytes for one in self._sealed if one.end_offset > self.clean_offset)
+        return sum(dirty)
+
+    def _cleanable_facts(self, segment: SealedSegment) -> CleanableFacts:
+        return CleanableFacts(
+            segment.base_offset,
+            segment.end_offset,
+            segment.size_bytes,
+            self._max_timestamp_of(segment),
+        )
+
+    def begin_cleaning(self, part: Cleanable, now_ms: TimestampMs, memory_bytes_max: int) -> Pass:
+        """Everything a worker has to know to compact `part` of this log."""
+        wanted = [segment for segment in self._sealed if segment.base_offset < part.end]
+        config = self.config
+        return Pass(
+            tp=self.tp,
+            directory=self.directory,
+            timeline=self._timeline,
+            segments=tuple(map(self._cleanable_facts, wanted)),
+            dirty_start=part.dirty_start,
+            end=part.end,
+            aborted=tuple(self._all_aborted()),
+            producers={
+                producer_id: LiveProducer(
+                    producer.epoch, frozenset(batch.base_offset for batch in producer.batches)
+                )
+                for producer_id, producer in self.producers.items()
+            },
+            now_ms=now_ms,
+            delete_retention_ms=config.delete_retention_ms,
+            segment_bytes_max=config.segment_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            decompressed_bytes_max=decompressed_bytes_max(config.max_message_bytes),
+            memory_bytes_max=memory_bytes_max,
+        )
+
+    def _all_aborted(self) -> Iterator[AbortedTransaction]:
+        """Every aborted transaction of the log; segments that are not open stay so."""
+        for segment in self._all_segments():
+            if isinstance(segment, SealedSegment) and not segment.is_warm:
+                try:
+                    yield from load_aborted(self._files, self.directory, segment.base_offset)
+                    continue
+                except IndexDamaged:
+                    self._open(segment)
+            yield from segment.indexes.aborted
+
+    def swap_in(self, work: Pass, cleaned: CleanedSegment) -> bool:
+        """Put a compacted segment in its place; False if the log has changed there meanwhile.
+
+        Whoever is reading the old one holds its file and can finish.
+        """
+        count = len(cleaned.replaced)
+        at = bisect_right(self._bases, cleaned.base_offset) - 1
+        old = self._sealed[at : at + count] if at >= 0 else []
+        is_there = [(one.base_offset, one.end_offset, one.size_bytes) for one in old] == [
+            fact[:3] for fact in cleaned.replaced
+        ]
+        if self.offline_reason is not None:
+            return False
+        if work.timeline != self._timeline or not is_there or self.corrupt:
+            remove_cleaned(self._files, self.directory)
+            return False
+        if cleaned.is_changed:
+            self._replace(old, at, cleaned)
+        else:
+            remove_cleaned(self._files, self.directory)
+        return True
+
+    def _replace(self, old: list[SealedSegment], at: int, cleaned: CleanedSegment) -> None:
+        base_offset = cleaned.base_offset
+        commit_swap(self._files, self.directory, base_offset)
+        merged = [segment.base_offset for segment in old[1:]]
+        complete_swap(self._files, self.directory, base_offset, merged)
+        new = SealedSegment(self.directory, base_offset, cleaned.end_offset, cleaned.size_bytes)
+        new.max_timestamp_ms = cleaned.max_timestamp_ms
+        self._sealed[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [base_offset]
+        self._warm = [segment for segment in self._warm if segment not in old]
+        self._hints.clear()
+        self.size_bytes += new.size_bytes - sum(segment.size_bytes for segment in old)
+
+    def end_cleaning(self, work: Pass) -> None:
+        """Every segment of a pass has been swapped in: remember how far it came."""
+        if work.timeline == self._timeline and self.offline_reason is None:
+            self._write_clean_offset(work.end)
+
+    def _read_clean_offset(self) -> Offset:
+        """How far compaction came; 0, and everything is read again, if that is not known."""
+        try:
+            lines = read_checkpoint(self._files, self.directory / CLEAN_OFFSET_FILE)
+        except CheckpointDamaged:
+            lines = None
+        clean_offset = Offset(int(lines[0])) if lines else Offset(0)
+        return clean_offset if clean_offset <= self.end_offset else Offset(0)
+
+    def _write_clean_offset(self, offset: Offset) -> None:
+        write_checkpoint(self._files, self.directory / CLEAN_OFFSET_FILE, [str(offset)])
+        self.clean_offset = offset
 
     def truncate(self, to_offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything from `to_offset` on: a new leader never had it.
@@ -837,6 +979,8 @@ class Log:
             file.sync()
         self._unsynced.clear()
         self.durable_offset = min(self.durable_offset, offset)
+        if self.clean_offset > offset:
+            self._write_clean_offset(offset)
         if self.checkpointed_offset > self.durable_offset:
             self.before_truncate()
 
@@ -874,11 +1018,16 @@ def _check_time(header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -
         )
 
 
-def _under_codec(
+def _opened(
     batch: bytearray | memoryview, header: BatchHeader, config: TopicConfig
 ) -> bytearray | memoryview:
+    """Look into a batch as its topic asks: for keys, and for another codec."""
+    bytes_max = decompressed_bytes_max(config.max_message_bytes)
+    if "compact" in config.cleanup_policy:
+        check_keys(batch, header, decompressed_bytes_max=bytes_max)
+    if config.compression_type == "producer":
+        return batch
     codec = Codec.named(config.compression_type)
     if codec == header.codec:
         return batch
-    bytes_max = decompressed_bytes_max(config.max_message_bytes)
     return recompress(batch, codec, decompressed_bytes_max=bytes_max)

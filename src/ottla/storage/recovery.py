@@ -43,14 +43,18 @@ from ottla.storage.files import Entry, File, Files
 from ottla.storage.index import AbortedTransaction, IndexDamaged
 from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
 from ottla.storage.segment import (
+    CLEANED,
     LOG,
     SNAPSHOT,
+    SWAP,
     ActiveSegment,
     Indexes,
     SealedSegment,
+    complete_swap,
     file_name,
     load_aborted,
     load_indexes,
+    remove_cleaned,
     write_indexes,
 )
 
@@ -104,6 +108,9 @@ def recover(
 ) -> Recovered:
     """Open the log in `directory`, which is trusted below `recovery_point`."""
     found = files.list(directory)
+    if any(entry.name.endswith((CLEANED, SWAP)) for entry in found):
+        finish_swaps(files, directory)
+        found = files.list(directory)
     sizes = {_offset_of(entry): entry.size_bytes for entry in found if _is_a(entry, LOG)}
     if not sizes:
         files.create(directory / file_name(start_offset, LOG))
@@ -132,6 +139,43 @@ def recover(
             return scan.run(sizes, scan_from, snapshots)
         except _AbortedUnknown as unknown:
             snapshot_max = unknown.segment_base
+
+
+def finish_swaps(files: Files, directory: Path) -> None:
+    """Bring the compaction that was interrupted here to its end, or undo it.
+
+    A segment that compaction had committed takes the place of those it was made from; whatever
+    was not committed goes.
+    """
+    found = files.list(directory)
+    bases = [_offset_of(entry) for entry in found if _is_a(entry, LOG)]
+    for entry in found:
+        if not _is_a(entry, LOG + SWAP):
+            continue
+        base = _offset_of(entry)
+        end_offset = _end_of_whole(files.open(directory / entry.name), base)
+        if end_offset is None:
+            _keep_aside(files, directory / entry.name)
+        else:
+            merged = [other for other in bases if base < other < end_offset]
+            complete_swap(files, directory, base, merged)
+    remove_cleaned(files, directory)
+
+
+def _end_of_whole(file: File, base: Offset) -> Offset | None:
+    """Where the batches of a file end; None unless all of it is intact, as it was when synced."""
+    size_bytes = file.size_bytes()
+    behind, end_offset = 0, base
+    for at, fields in _intact_batches(file, Position(0), size_bytes, base):
+        behind = at + fields[1] + LENGTH_END
+        end_offset = Offset(fields[0] + fields[6] + 1)
+    return end_offset if behind == size_bytes else None
+
+
+def _keep_aside(files: Files, path: Path) -> None:
+    """The disk has lost what it promised to keep: go on with what the file was made from."""
+    files.rename(path, path.with_name(path.name + STRAY))
+    files.sync_dir(path.parent)
 
 
 class _AbortedUnknown(Exception):

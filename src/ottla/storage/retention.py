@@ -22,19 +22,28 @@ def expired_count(
     config: TopicConfig,
     now_ms: TimestampMs,
 ) -> int:
-    """How many of the oldest sealed segments may go: a prefix, for a log has no holes."""
-    count = 0
+    """How many of the oldest sealed segments may go: a prefix, for a log has no holes.
+
+    A log that is only compacted loses nothing but what lies below its start.
+    """
+    does_delete = "delete" in config.cleanup_policy
+    count = timeless = 0
     rest_bytes = log_bytes
     for segment in sealed:
         rest_bytes -= segment.size_bytes
-        is_wanted = (
-            segment.end_offset > start_offset
-            and not is_too_old(segment.max_timestamp_ms, config, now_ms)
-            and not _is_too_much(rest_bytes, config)
-        )
-        if is_wanted:
-            break
-        count += 1
+        if segment.end_offset > start_offset and not (
+            does_delete
+            and (
+                is_too_old(segment.max_timestamp_ms, config, now_ms)
+                or _is_too_much(rest_bytes, config)
+            )
+        ):
+            if segment.max_timestamp_ms >= 0 or not does_delete:
+                break
+            timeless += 1  # compaction has left no time in it: the next segment decides
+            continue
+        count += timeless + 1
+        timeless = 0
     return count
 
 

@@ -340,6 +340,14 @@ def test_appending_to_a_list_begins_with_its_default_and_adds_nothing_twice() ->
     }
 
 
+def test_a_policy_is_added_and_taken_away() -> None:
+    both = {"cleanup.policy": "delete,compact"}
+    assert edited({}, ConfigEdit(EditKind.APPEND, "cleanup.policy", "compact")) == both
+    assert edited(both, ConfigEdit(EditKind.SUBTRACT, "cleanup.policy", "delete")) == {
+        "cleanup.policy": "compact"
+    }
+
+
 def test_subtracting_all_of_a_list_is_refused_as_a_value() -> None:
     with pytest.raises(InvalidConfig, match=r"cleanup.policy = ''"):
         edited({}, ConfigEdit(EditKind.SUBTRACT, "cleanup.policy", "delete"))

@@ -46,3 +46,16 @@ def test_a_segment_without_timestamps_is_not_old() -> None:
     timeless = [SegmentFacts(Offset(10), 100, TimestampMs(-1))]
     config = TopicConfig(retention_ms=1)
     assert expired_count(timeless, 100, Offset(0), config, TimestampMs(10**15)) == 0
+
+
+def test_a_segment_that_compaction_has_emptied_goes_with_the_next() -> None:
+    emptied = SegmentFacts(Offset(5), 61, TimestampMs(-1))
+    config = TopicConfig(retention_ms=1000, cleanup_policy=("compact", "delete"))
+    now_ms = TimestampMs(5500)
+    assert expired_count([emptied, *SEALED], 400, Offset(0), config, now_ms) == 2
+    assert expired_count([emptied, *SEALED], 400, Offset(0), config, TimestampMs(2000)) == 0
+
+
+def test_a_compacted_log_loses_only_what_lies_below_its_start() -> None:
+    config = TopicConfig(retention_ms=1, retention_bytes=1, cleanup_policy=("compact",))
+    assert [count(config, start=start) for start in (0, 10, 29)] == [0, 1, 2]

@@ -55,7 +55,14 @@ _SET_FOR_ALL_BROKERS: Final = 3
 _SET_AT_START: Final = 4
 _DEFAULT: Final = 5
 
-_TYPES: Final = {Kind.BOOLEAN: 1, Kind.STRING: 2, Kind.INT: 3, Kind.LONG: 5, Kind.LIST: 7}
+_TYPES: Final = {
+    Kind.BOOLEAN: 1,
+    Kind.STRING: 2,
+    Kind.INT: 3,
+    Kind.LONG: 5,
+    Kind.DOUBLE: 6,
+    Kind.LIST: 7,
+}
 
 _NODE_ID: Final = Setting("node.id", Kind.INT, "Who this broker is.", "0 or more", int)
 _ADVERTISED: Final = Setting(

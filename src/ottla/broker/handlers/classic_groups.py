@@ -1,0 +1,177 @@
+"""JoinGroup (11) 0-9, SyncGroup (14) 0-5, Heartbeat (12) 0-4, LeaveGroup (13) 0-5.
+
+A join is answered when its rebalance ends, a sync when the leader's has come: both hold back
+what their connection sends behind them, as in Kafka.
+"""
+
+from typing import Final
+
+from ottla.broker.group_coordinator import GroupCoordinator
+from ottla.broker.routes import RequestContext
+from ottla.coordinator.classic_group import Join, Joined, Protocol, Sync, Synced
+from ottla.errors import ApiError, ErrorCode
+from ottla.protocol.messages.classic_groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+_KNOWN_ID_FROM: Final = 4  # JoinGroup: a new member first fetches an id
+_NULL_PROTOCOL_FROM: Final = 7
+_SKIPPING_FROM: Final = 9
+_MANY_LEAVE_FROM: Final = 3
+
+
+class JoinGroup:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: JoinGroupRequest, context: RequestContext
+    ) -> JoinGroupResponse:
+        join = _join(request, context)
+        try:
+            joined = await self._join(request.group_id, join)
+        except ApiError as refused:
+            joined = Joined(error=refused.code, member_id=request.member_id)
+        no_protocol = None if context.version >= _NULL_PROTOCOL_FROM else ""
+        return JoinGroupResponse(
+            error_code=joined.error,
+            generation_id=joined.generation,
+            protocol_type=joined.protocol_type,
+            protocol_name=no_protocol if joined.protocol is None else joined.protocol,
+            leader=joined.leader,
+            skip_assignment=joined.skips_assignment,
+            member_id=joined.member_id,
+            members=[
+                JoinGroupResponseMember(
+                    member_id=member_id, group_instance_id=instance_id, metadata=metadata
+                )
+                for member_id, instance_id, metadata in joined.members
+            ],
+        )
+
+    async def _join(self, group_id: str, join: Join) -> Joined:
+        if not group_id:
+            return Joined(error=ErrorCode.INVALID_GROUP_ID, member_id=join.member_id)
+        joined: Joined = await self._coordinator.run(
+            group_id, lambda groups, ticket, now_ms: groups.join(ticket, group_id, join, now_ms)
+        )
+        return joined
+
+
+def _join(request: JoinGroupRequest, context: RequestContext) -> Join:
+    rebalance_timeout_ms = request.rebalance_timeout_ms
+    if rebalance_timeout_ms < 0:  # version 0 does not say
+        rebalance_timeout_ms = request.session_timeout_ms
+    return Join(
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.peer}",  # as Kafka writes it, which tools strip
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple(Protocol(p.name, p.metadata) for p in request.protocols),
+        needs_known_id=context.version >= _KNOWN_ID_FROM,
+        knows_skipping=context.version >= _SKIPPING_FROM,
+    )
+
+
+class SyncGroup:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: SyncGroupRequest, context: RequestContext
+    ) -> SyncGroupResponse:
+        sync = Sync(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignments={a.member_id: a.assignment for a in request.assignments},
+        )
+        try:
+            synced = await self._sync(request.group_id, sync)
+        except ApiError as refused:
+            synced = Synced(error=refused.code)
+        return SyncGroupResponse(
+            error_code=synced.error,
+            protocol_type=synced.protocol_type,
+            protocol_name=synced.protocol,
+            assignment=synced.assignment,
+        )
+
+    async def _sync(self, group_id: str, sync: Sync) -> Synced:
+        if not group_id:
+            return Synced(error=ErrorCode.INVALID_GROUP_ID)
+        synced: Synced = await self._coordinator.run(
+            group_id, lambda groups, ticket, now_ms: groups.sync(ticket, group_id, sync, now_ms)
+        )
+        return synced
+
+
+class Heartbeat:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: HeartbeatRequest, context: RequestContext
+    ) -> HeartbeatResponse:
+        if not request.group_id:
+            return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        try:
+            code = await self._coordinator.run(
+                request.group_id,
+                lambda groups, ticket, now_ms: groups.heartbeat(
+                    ticket,
+                    request.group_id,
+                    request.member_id,
+                    request.group_instance_id,
+                    request.generation_id,
+                    now_ms,
+                ),
+            )
+        except ApiError as refused:
+            code = refused.code
+        return HeartbeatResponse(error_code=code)
+
+
+class LeaveGroup:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: LeaveGroupRequest, context: RequestContext
+    ) -> LeaveGroupResponse:
+        identities: list[tuple[str, str | None]] = [(request.member_id, None)]
+        if context.version >= _MANY_LEAVE_FROM:
+            identities = [(m.member_id, m.group_instance_id) for m in request.members]
+        if not request.group_id:
+            return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        try:
+            errors: list[ErrorCode] = await self._coordinator.run(
+                request.group_id,
+                lambda groups, ticket, now_ms: groups.leave(
+                    ticket, request.group_id, identities, now_ms
+                ),
+            )
+        except ApiError as refused:
+            return LeaveGroupResponse(error_code=refused.code)
+        if context.version < _MANY_LEAVE_FROM:
+            return LeaveGroupResponse(error_code=errors[0])
+        return LeaveGroupResponse(
+            members=[
+                MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=error)
+                for (member_id, instance_id), error in zip(identities, errors, strict=True)
+            ]
+        )

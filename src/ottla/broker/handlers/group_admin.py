@@ -1,0 +1,134 @@
+"""DescribeGroups (15) 0-6, ListGroups (16) 0-5, DeleteGroups (42) 0-2.
+
+Every group that is asked about is answered: librdkafka aborts its process otherwise.
+Not done: authorised operations, which are answered as "not known".
+"""
+
+from typing import Final
+
+from ottla.broker.group_coordinator import GroupCoordinator
+from ottla.broker.routes import RequestContext
+from ottla.coordinator.groups import GroupDescription
+from ottla.coordinator.groups import ListedGroup as Listed
+from ottla.errors import ApiError, ErrorCode
+from ottla.protocol.messages.classic_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+_NOT_FOUND_FROM: Final = 6  # DescribeGroups: before, a group that is not there is a dead one
+_DEAD: Final = "Dead"
+
+
+class DescribeGroups:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: DescribeGroupsRequest, context: RequestContext
+    ) -> DescribeGroupsResponse:
+        groups = [await self._describe(group_id, context.version) for group_id in request.groups]
+        return DescribeGroupsResponse(groups=groups)
+
+    async def _describe(self, group_id: str, version: int) -> DescribedGroup:
+        try:
+            found: GroupDescription | None = await self._coordinator.run(
+                group_id, lambda groups, ticket, now_ms: groups.describe(ticket, group_id)
+            )
+        except ApiError as refused:
+            return DescribedGroup(
+                group_id=group_id, error_code=refused.code, error_message=str(refused) or None
+            )
+        if found is None:
+            return _absent(group_id, version)
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=found.state,
+            protocol_type=found.protocol_type,
+            protocol_data=found.protocol,
+            members=[
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata,
+                    member_assignment=member.assignment,
+                )
+                for member in found.members
+            ],
+        )
+
+
+def _absent(group_id: str, version: int) -> DescribedGroup:
+    if version < _NOT_FOUND_FROM:
+        return DescribedGroup(group_id=group_id, group_state=_DEAD)
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=_DEAD,
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+        error_message=f"there is no group {group_id!r}",
+    )
+
+
+class ListGroups:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: ListGroupsRequest, context: RequestContext
+    ) -> ListGroupsResponse:
+        try:
+            shards: list[list[Listed]] = await self._coordinator.run_everywhere(
+                lambda groups, ticket, now_ms: groups.list(ticket)
+            )
+        except ApiError as refused:
+            return ListGroupsResponse(error_code=refused.code)
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        return ListGroupsResponse(
+            groups=[
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    group_state=group.state,
+                    group_type=group.type,
+                )
+                for listed in shards
+                for group in listed
+                if (not states or group.state.lower() in states)
+                and (not types or group.type.lower() in types)
+            ]
+        )
+
+
+class DeleteGroups:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: DeleteGroupsRequest, context: RequestContext
+    ) -> DeleteGroupsResponse:
+        return DeleteGroupsResponse(
+            results=[
+                DeletableGroupResult(group_id=group_id, error_code=await self._delete(group_id))
+                for group_id in dict.fromkeys(request.groups_names)
+            ]
+        )
+
+    async def _delete(self, group_id: str) -> ErrorCode:
+        try:
+            code: ErrorCode = await self._coordinator.run(
+                group_id, lambda groups, ticket, now_ms: groups.delete(ticket, group_id, now_ms)
+            )
+        except ApiError as refused:
+            return refused.code
+        return code

@@ -1,0 +1,308 @@
+"""OffsetCommit (8) 2-10, OffsetFetch (9) 1-10, OffsetDelete (47) 0.
+
+Every requested partition is answered. A partition that nobody committed has offset -1 and no
+error. `require_stable` asks to wait for transactions, which are not served yet: every offset is
+stable. The retention time that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ottla.broker.group_coordinator import GroupCoordinator
+from ottla.broker.routes import RequestContext
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.state import ClusterState
+from ottla.coordinator.groups import Committer, DeletedOffsets
+from ottla.coordinator.offsets import Commit
+from ottla.coordinator.records import OffsetCommitted
+from ottla.errors import ApiError, ErrorCode
+from ottla.model import NO_EPOCH, NO_OFFSET, NO_UUID, LeaderEpoch, Offset, TopicPartition, Uuid
+from ottla.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+_IDS_FROM: Final = 10  # versions from here on name topics by their ids
+_MANY_GROUPS_FROM: Final = 8
+
+
+class OffsetCommit:
+    def __init__(self, coordinator: GroupCoordinator, state: ClusterState) -> None:
+        self._coordinator = coordinator
+        self._state = state
+
+    async def __call__(
+        self, request: OffsetCommitRequest, context: RequestContext
+    ) -> OffsetCommitResponse:
+        response, commits, places = self._plan(request, context.version)
+        committer = Committer(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id_or_member_epoch,
+            version=context.version,
+        )
+        for place, code in zip(
+            places, await self._commit(request.group_id, committer, commits), strict=True
+        ):
+            place.error_code = code
+        return response
+
+    def _plan(
+        self, request: OffsetCommitRequest, version: int
+    ) -> tuple[OffsetCommitResponse, list[Commit], list[OffsetCommitResponsePartition]]:
+        """The answer with its refusals, what is left to commit, and where that is answered."""
+        image = self._state.image
+        response = OffsetCommitResponse()
+        commits: list[Commit] = []
+        places: list[OffsetCommitResponsePartition] = []
+        for topic in request.topics:
+            name = _topic_name(image, topic, version)
+            answers = [
+                OffsetCommitResponsePartition(partition_index=p.partition_index)
+                for p in topic.partitions
+            ]
+            response.topics.append(
+                OffsetCommitResponseTopic(
+                    name=topic.name, topic_id=topic.topic_id, partitions=answers
+                )
+            )
+            for partition, answer in zip(topic.partitions, answers, strict=True):
+                if name is None:
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                    continue
+                tp = TopicPartition(name, partition.partition_index)
+                if image.partition(tp) is None:
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    continue
+                places.append(answer)
+                commits.append(
+                    Commit(
+                        tp,
+                        Offset(partition.committed_offset),
+                        LeaderEpoch(partition.committed_leader_epoch),
+                        partition.committed_metadata or "",
+                    )
+                )
+        return response, commits, places
+
+    async def _commit(
+        self, group_id: str, committer: Committer, commits: list[Commit]
+    ) -> list[ErrorCode]:
+        try:
+            errors: list[ErrorCode] = await self._coordinator.run(
+                group_id,
+                lambda groups, ticket, now_ms: groups.commit(
+                    ticket, group_id, committer, commits, now_ms
+                ),
+            )
+        except ApiError as refused:
+            return [refused.code] * len(commits)
+        return errors
+
+
+def _topic_name(image: ClusterImage, topic: OffsetCommitRequestTopic, version: int) -> str | None:
+    """None when no topic has this id."""
+    if version < _IDS_FROM:
+        return topic.name
+    return image.topic_names.get(topic.topic_id)
+
+
+class OffsetFetch:
+    def __init__(self, coordinator: GroupCoordinator, state: ClusterState) -> None:
+        self._coordinator = coordinator
+        self._state = state
+
+    async def __call__(
+        self, request: OffsetFetchRequest, context: RequestContext
+    ) -> OffsetFetchResponse:
+        if context.version >= _MANY_GROUPS_FROM:
+            has_ids = context.version >= _IDS_FROM
+            groups = [await self._fetch(group, has_ids=has_ids) for group in request.groups]
+            return OffsetFetchResponse(groups=groups)
+        return _for_one_group(await self._fetch(_only_group(request), has_ids=False))
+
+    async def _fetch(
+        self, group: OffsetFetchRequestGroup, *, has_ids: bool
+    ) -> OffsetFetchResponseGroup:
+        try:
+            if group.topics is None:
+                topics = self._answer_all(await self._ask(group.group_id, None), has_ids)
+            else:
+                topics = await self._answer(group.group_id, group.topics, has_ids)
+        except ApiError as refused:
+            return _refused_group(group, refused.code)
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+    async def _answer(
+        self, group_id: str, topics: Sequence[OffsetFetchRequestTopics], has_ids: bool
+    ) -> list[OffsetFetchResponseTopics]:
+        names = self._state.image.topic_names
+        named = [(t, names.get(t.topic_id) if has_ids else t.name) for t in topics]
+        wanted = [
+            TopicPartition(name, index)
+            for topic, name in named
+            if name is not None
+            for index in topic.partition_indexes
+        ]
+        found = iter(await self._ask(group_id, wanted))
+        return [
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    _nothing(index, ErrorCode.UNKNOWN_TOPIC_ID)
+                    if name is None
+                    else _partition(index, next(found))
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic, name in named
+        ]
+
+    def _answer_all(
+        self, found: Sequence[OffsetCommitted | None], has_ids: bool
+    ) -> list[OffsetFetchResponseTopics]:
+        known = self._state.image.topics
+        topics: dict[str, OffsetFetchResponseTopics] = {}
+        for committed in found:
+            assert committed is not None
+            name, index = committed.tp
+            if has_ids and name not in known:
+                continue  # it has been deleted, and has no id any more
+            topic_id: Uuid = known[name].id if name in known else NO_UUID
+            topic = topics.setdefault(name, OffsetFetchResponseTopics(name=name, topic_id=topic_id))
+            topic.partitions.append(_partition(index, committed))
+        return list(topics.values())
+
+    async def _ask(
+        self, group_id: str, wanted: Sequence[TopicPartition] | None
+    ) -> Sequence[OffsetCommitted | None]:
+        found: Sequence[OffsetCommitted | None] = await self._coordinator.run(
+            group_id, lambda groups, ticket, now_ms: groups.fetch(ticket, group_id, wanted)
+        )
+        return found
+
+
+def _partition(index: int, committed: OffsetCommitted | None) -> OffsetFetchResponsePartitions:
+    if committed is None:
+        return _nothing(index, ErrorCode.NONE)
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+def _nothing(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=NO_OFFSET,
+        committed_leader_epoch=NO_EPOCH,
+        metadata="",
+        error_code=code,
+    )
+
+
+def _refused_group(group: OffsetFetchRequestGroup, code: ErrorCode) -> OffsetFetchResponseGroup:
+    """Versions before 2 have no place for an error but at each partition."""
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id,
+        error_code=code,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[_nothing(index, code) for index in topic.partition_indexes],
+            )
+            for topic in group.topics or ()
+        ],
+    )
+
+
+def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    """Versions 1 to 7 ask about one group, which is otherwise the same question."""
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+
+
+def _for_one_group(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+    return OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.metadata,
+                        error_code=partition.error_code,
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )
+
+
+class OffsetDelete:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: OffsetDeleteRequest, context: RequestContext
+    ) -> OffsetDeleteResponse:
+        wanted = [
+            TopicPartition(topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        try:
+            deleted: DeletedOffsets = await self._coordinator.run(
+                request.group_id,
+                lambda groups, ticket, now_ms: groups.delete_offsets(
+                    ticket, request.group_id, wanted, now_ms
+                ),
+            )
+        except ApiError as refused:
+            deleted = DeletedOffsets(refused.code)
+        errors = iter(deleted.errors or [deleted.error] * len(wanted))
+        return OffsetDeleteResponse(
+            error_code=deleted.error,
+            topics=[
+                OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetDeleteResponsePartition(
+                            partition_index=partition.partition_index, error_code=next(errors)
+                        )
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )

@@ -1,0 +1,198 @@
+"""One partition of a coordinator's topic as a replicated state machine."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import count
+from typing import Any
+
+from ottla.coordinator.groups import Groups
+from ottla.coordinator.outcome import Outcome, Ticket
+from ottla.coordinator.records import Record, UnreadableRecord, from_bytes
+from ottla.errors import ApiError, CoordinatorLoadInProgress, NotCoordinator
+
+log = logging.getLogger("ottla.coordinator")
+
+Append = Callable[[Sequence[Record]], "asyncio.Future[None]"]
+KeyAndValue = tuple[bytes | None, bytes | None]
+
+
+class Shard:
+    """Decide, replay, append, wait for the commit, answer.
+
+    An answer leaves only when everything it could have seen is committed, so that nobody learns
+    what a crash could undo. What is decided in one turn of the loop shares one append and one
+    commit. If an append fails, the partition is lost or the disk is: the shard is dropped,
+    whoever waits is told to look for the coordinator again, and the log is read anew. There is
+    nothing to roll back.
+
+    `append` queues records at once and resolves when they are committed; `dropped` is called once
+    when the shard can no longer be used.
+    """
+
+    def __init__(
+        self,
+        groups: Groups,
+        append: Append,
+        now_ms: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+        dropped: Callable[["Shard"], None],
+    ) -> None:
+        self.groups = groups
+        self._append = append
+        self._now_ms = now_ms
+        self._loop = loop
+        self._dropped = dropped
+        self._is_loading = True
+        self._is_dropped = False
+        self._tickets = count(1)
+        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._turn: _Commit | None = None  # decided in this turn of the loop, not appended yet
+        self._commits: deque[_Commit] = deque()  # appended, not committed yet; in their order
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    # Requests
+
+    async def run(self, decide: Callable[[Groups, Ticket, int], Outcome]) -> Any:
+        """The answer to one event, once it may be known.
+
+        `decide` gets the groups, a ticket and the time. It may leave the ticket to be answered by
+        a later event, as a join is by the last member to come.
+        """
+        if self._is_dropped:
+            raise NotCoordinator("this broker no longer coordinates the group")
+        if self._is_loading:
+            raise CoordinatorLoadInProgress("the group is being read from the log")
+        ticket = next(self._tickets)
+        answer = self._waiting[ticket] = self._loop.create_future()
+        self._take(decide(self.groups, ticket, self._now_ms()))
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(ticket, None)
+
+    # Its life
+
+    async def load(self, chunks: AsyncIterator[Iterable[KeyAndValue]]) -> None:
+        """Become what the log says; nobody is answered before."""
+        unreadable_count = 0
+        async for chunk in chunks:
+            if self._is_dropped:
+                return
+            now_ms = self._now_ms()
+            for key, value in chunk:
+                try:
+                    record = None if key is None else from_bytes(key, value)
+                except UnreadableRecord:
+                    unreadable_count += 1
+                    continue
+                if record is not None:
+                    self.groups.replay(record, now_ms)
+        if unreadable_count:
+            log.warning("unreadable records were left out", extra={"count": unreadable_count})
+        self.groups.end_load()
+        self._is_loading = False
+        self._set_timer()
+
+    def drop(self, error: ApiError | None = None) -> None:
+        """Give up: everyone who waits is told to look for the coordinator again."""
+        if self._is_dropped:
+            return
+        self._is_dropped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._turn = None
+        self._commits.clear()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(error or NotCoordinator("this broker coordinates no more"))
+        self._dropped(self)
+
+    @property
+    def is_dropped(self) -> bool:
+        return self._is_dropped
+
+    @property
+    def is_loading(self) -> bool:
+        return self._is_loading
+
+    # Committing
+
+    def _take(self, outcome: Outcome) -> None:
+        """Queue what is to be written; keep the answers until all of it is committed."""
+        if outcome.records:
+            if self._turn is None:
+                self._turn = _Commit()
+                self._loop.call_soon(self._write)
+            self._turn.records += outcome.records
+        last = self._turn or (self._commits[-1] if self._commits else None)
+        if last is None:
+            self._release(outcome.answers)
+        else:
+            last.answers += outcome.answers
+        self._set_timer()
+
+    def _write(self) -> None:
+        commit, self._turn = self._turn, None
+        if commit is None:
+            return  # dropped meanwhile
+        self._commits.append(commit)
+        try:
+            committed = self._append(commit.records)
+        except ApiError as problem:
+            self._fail(problem)
+            return
+        committed.add_done_callback(self._note_commit)
+
+    def _note_commit(self, committed: "asyncio.Future[None]") -> None:
+        """Appends commit in their order, so this is the oldest one."""
+        if self._is_dropped:
+            committed.exception()  # seen, and of no interest
+            return
+        problem = committed.exception()
+        if problem is None:
+            self._release(self._commits.popleft().answers)
+        elif isinstance(problem, ApiError):
+            self._fail(problem)
+        else:
+            raise problem
+
+    def _fail(self, problem: ApiError) -> None:
+        log.warning("a shard could not write and is dropped", extra={"reason": problem})
+        self.drop()
+
+    def _release(self, answers: Iterable[tuple[Ticket, object]]) -> None:
+        for ticket, answer in answers:
+            waiting = self._waiting.get(ticket)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
+
+    # Time
+
+    def _set_timer(self) -> None:
+        """One timer for all groups, at the first deadline of any."""
+        deadline_ms = self.groups.next_deadline_ms()
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_s = max(deadline_ms - self._now_ms(), 0) / 1000
+        self._timer = self._loop.call_later(delay_s, self._pass_time)
+
+    def _pass_time(self) -> None:
+        self._timer = None
+        if not self._is_dropped:
+            self._take(self.groups.pass_time(self._now_ms()))
+
+
+class _Commit:
+    """Records that are committed together, and who is answered then."""
+
+    __slots__ = ("answers", "records")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.answers: list[tuple[Ticket, object]] = []

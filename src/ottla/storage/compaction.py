@@ -1,0 +1,490 @@
+"""Keep the last record of every key: which log and which segments, and the copying itself.
+
+A pass reads the dirty end of a log and remembers the last offset of every key it meets, then
+copies the log from its start without the records that have a later one. Offsets never change, so
+a log becomes one with gaps:
+
+* a batch that keeps all its records is copied as it is;
+* one that loses some keeps its place, its producer's numbers and its codec;
+* one that loses all goes, unless its place is needed. Then it stays as a shell without records:
+  the batches that tell what a producer sent last, as the log knows them; the first batch of every
+  leader epoch, because replicas compare where epochs begin; and the last batch of a segment, so
+  that segments touch and their ends can be read off the files.
+
+A tombstone (a record without value) outlives what it deletes: the first pass that meets it writes
+the moment when it may go into its batch (KIP-534), and a pass after that moment drops it. The
+marker of a transaction of which nothing is left goes the same way. Aborted records go at once.
+
+Planning is pure. Copying touches only sealed segments, which do not change, and files of its own:
+it runs on any thread, while the log's owner goes on. Only the owner swaps the result in.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from operator import itemgetter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from ottla.config import INT32_MAX, TopicConfig
+from ottla.errors import ApiError
+from ottla.model import NO_TIMESTAMP, Offset, ProducerId, TimestampMs, TopicPartition
+from ottla.records.batch import (
+    ATTRIBUTES_AT,
+    CONTROL,
+    HEADER_BYTES,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
+    read_header,
+)
+from ottla.records.letters import Letter, find_letters, payload_of, rebuild, shell
+from ottla.storage.files import File, Files
+from ottla.storage.index import AbortedTransaction
+from ottla.storage.segment import CLEANED, LOG, Indexes, file_name, write_cleaned_indexes
+
+_IS_TOMBSTONE: Final = itemgetter(5)
+CLEAN_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
+
+KEY_COST_BYTES: Final = 192  # of one remembered key: measured, at the moment its table grows
+_RAW_KEY_BYTES_MAX: Final = 15  # longer keys are remembered by a digest, one byte longer than this
+_DIGEST_BYTES: Final = 16
+_READ_BYTES: Final = 1 << 20
+_WRITE_BYTES: Final = 1 << 20
+_RECORDS_PER_TURN: Final = 200  # between two pauses, in which the owner's thread gets its turn
+_BYTES_PER_RECORD: Final = 4096  # that cost as much as one more record
+
+
+# Planning
+
+
+class SegmentFacts(NamedTuple):
+    """What planning asks of a sealed segment."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    max_timestamp_ms: TimestampMs
+
+
+class Cleanable(NamedTuple):
+    """Which part of a log a pass would read for keys, and what the log would gain."""
+
+    dirty_start: Offset
+    end: Offset
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool  # a record has waited for longer than max.compaction.lag.ms
+
+    @property
+    def dirty_ratio(self) -> float:
+        total_bytes = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total_bytes if total_bytes else 0.0
+
+
+def cleanable(
+    sealed: Iterable[SegmentFacts],
+    dirty_start: Offset,
+    limit: Offset,
+    config: TopicConfig,
+    now_ms: TimestampMs,
+    oldest_ms: TimestampMs = NO_TIMESTAMP,
+) -> Cleanable:
+    """The sealed segments that lie wholly below `limit` and are not too young.
+
+    `oldest_ms` is the time of the first dirty record, if it is known.
+    """
+    clean_bytes = dirty_bytes = 0
+    end = dirty_start
+    is_overdue = 0 <= oldest_ms <= now_ms - config.max_compaction_lag_ms
+    for segment in sealed:
+        if segment.end_offset <= dirty_start:
+            clean_bytes += segment.size_bytes
+            continue
+        age_ms = now_ms - segment.max_timestamp_ms
+        is_young = 0 < config.min_compaction_lag_ms > age_ms
+        if segment.end_offset > limit or is_young:
+            break
+        dirty_bytes += segment.size_bytes
+        end = segment.end_offset
+    return Cleanable(dirty_start, end, clean_bytes, dirty_bytes, is_overdue)
+
+
+def is_worth_it(part: Cleanable, config: TopicConfig) -> bool:
+    """Whether a pass over this part should begin."""
+    if not part.dirty_bytes:
+        return False
+    return part.is_overdue or part.dirty_ratio >= config.min_cleanable_dirty_ratio
+
+
+def dirtiest(parts: Sequence[Cleanable]) -> int:
+    """Which of several logs to compact first; those that are overdue go before all others."""
+    return max(range(len(parts)), key=lambda at: (parts[at].is_overdue, parts[at].dirty_ratio))
+
+
+def grouped(segments: Iterable[SegmentFacts], bytes_max: int) -> list[list[SegmentFacts]]:
+    """Neighbours that fit into one segment of `bytes_max` together, even if nothing is dropped."""
+    groups: list[list[SegmentFacts]] = []
+    group_bytes = 0
+    for segment in segments:
+        fits = (
+            groups
+            and group_bytes + segment.size_bytes <= bytes_max
+            and segment.end_offset - groups[-1][0].base_offset <= INT32_MAX
+        )
+        if fits:
+            groups[-1].append(segment)
+            group_bytes += segment.size_bytes
+        else:
+            groups.append([segment])
+            group_bytes = segment.size_bytes
+    return groups
+
+
+# Copying
+
+
+class SegmentDamaged(Exception):
+    """A segment that is to be compacted is not what was written: leave the log alone."""
+
+
+class LiveProducer(NamedTuple):
+    """What a log remembers of a producer, and its batches have to go on telling."""
+
+    epoch: int
+    base_offsets: frozenset[Offset]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a pass has done so far."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    kept_records: int = 0
+    dropped_records: int = 0
+    dropped_tombstones: int = 0
+
+    def add(self, other: "Counts") -> None:
+        self.read_bytes += other.read_bytes
+        self.written_bytes += other.written_bytes
+        self.kept_records += other.kept_records
+        self.dropped_records += other.dropped_records
+        self.dropped_tombstones += other.dropped_tombstones
+
+
+class CleanedSegment(NamedTuple):
+    """A segment that waits, whole and on disk, to replace those it was made from."""
+
+    replaced: tuple[SegmentFacts, ...]
+    size_bytes: int
+    max_timestamp_ms: TimestampMs
+    is_changed: bool  # False when it is a copy, and the swap not worth it
+
+    @property
+    def base_offset(self) -> Offset:
+        return self.replaced[0].base_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        return self.replaced[-1].end_offset
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """One compaction of one log, group by group.
+
+    Made by the owner, then used by one thread at a time: `run_next` on the worker's, everything
+    else on the owner's between two runs.
+    """
+
+    tp: TopicPartition
+    directory: Path
+    timeline: int
+    segments: tuple[SegmentFacts, ...]  # everything sealed, from the start of the log to `end`
+    dirty_start: Offset
+    end: Offset  # lowered when memory is full before everything dirty has been read
+    aborted: tuple[AbortedTransaction, ...]
+    producers: Mapping[ProducerId, LiveProducer]
+    now_ms: TimestampMs
+    delete_retention_ms: int
+    segment_bytes_max: int
+    index_interval_bytes: int
+    decompressed_bytes_max: int
+    memory_bytes_max: int
+    counts: Counts = field(default_factory=Counts)
+    last_offsets: dict[bytes, int] = field(default_factory=dict)  # of every key that is dirty
+    _aborted_by_producer: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
+    _groups: list[list[SegmentFacts]] | None = None
+    _seen: set[int] = field(default_factory=set)  # producers with data since their last marker
+    _leader_epoch: int | None = None  # of the batch before
+    _work_left: int = 0  # until the next pause
+
+    def run_next(self, files: Files, pause: Callable[[], None]) -> CleanedSegment | None:
+        """Write the next segment; None when there is no other. `pause` is called often."""
+        if self._groups is None:
+            self._index_aborted()
+            self._read_keys(files, pause)
+            wanted = [segment for segment in self.segments if segment.base_offset < self.end]
+            self._groups = grouped(wanted, self.segment_bytes_max)
+        if not self._groups:
+            return None
+        return self._write_segment(files, self._groups.pop(0), pause)
+
+    def _index_aborted(self) -> None:
+        for one in sorted(self.aborted, key=lambda one: one.first_offset):
+            firsts, lasts = self._aborted_by_producer.setdefault(one.producer_id, ([], []))
+            firsts.append(one.first_offset)
+            lasts.append(one.last_offset)
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        known = self._aborted_by_producer.get(header.producer_id)
+        if known is None or not header.attributes & TRANSACTIONAL:
+            return False
+        at = bisect_right(known[0], header.base_offset) - 1
+        return at >= 0 and header.base_offset <= known[1][at]
+
+    def _take_turn(self, work: int, pause: Callable[[], None]) -> None:
+        self._work_left -= work
+        if self._work_left <= 0:
+            pause()
+            self._work_left = _RECORDS_PER_TURN
+
+    # Reading keys
+
+    def _read_keys(self, files: Files, pause: Callable[[], None]) -> None:
+        keys_max = self.memory_bytes_max // KEY_COST_BYTES
+        last_offsets = self.last_offsets
+        for segment in self.segments:
+            if segment.end_offset <= self.dirty_start:
+                continue
+            file = files.open(self.directory / file_name(segment.base_offset, LOG))
+            for batch, header in _batches(file, segment.size_bytes):
+                if header.last_offset < self.dirty_start:
+                    continue
+                if not header.attributes & CONTROL and not self._is_aborted(header):
+                    base_offset = header.base_offset
+                    for _, _, _, delta, key, _ in self._letters(batch, header)[1]:
+                        if key is not None:
+                            short = key if len(key) <= _RAW_KEY_BYTES_MAX else _digest(key)
+                            last_offsets[short] = base_offset + delta
+                self._take_turn(header.record_count + len(batch) // _BYTES_PER_RECORD, pause)
+                if len(last_offsets) >= keys_max:
+                    self.end = header.next_offset
+                    return
+
+    def _letters(self, batch: memoryview, header: BatchHeader) -> tuple[bytes, list[Letter]]:
+        """A batch's records. One that cannot be read has none that anybody could find."""
+        try:
+            payload = payload_of(batch, header, self.decompressed_bytes_max)
+            return payload, find_letters(payload, header.record_count)
+        except ApiError:
+            return b"", []
+
+    # Writing segments
+
+    def _write_segment(
+        self, files: Files, group: list[SegmentFacts], pause: Callable[[], None]
+    ) -> CleanedSegment:
+        base_offset, last = group[0].base_offset, group[-1]
+        path = self.directory / file_name(base_offset, LOG + CLEANED)
+        out = _Output(files.create(path), base_offset, self.index_interval_bytes)
+        gone_markers: set[int] = set()
+        for segment in group:
+            file = files.open(self.directory / file_name(segment.base_offset, LOG))
+            self.counts.read_bytes += segment.size_bytes
+            behind = 0
+            for batch, header in _batches(file, segment.size_bytes):
+                behind += len(batch)
+                is_last = segment is last and behind == segment.size_bytes
+                kept = self._kept(batch, header, is_last=is_last)
+                if header.attributes & CONTROL and _is_empty(kept):
+                    gone_markers.add(header.base_offset)
+                out.append(kept, header, is_same=kept is batch)
+                self._take_turn(header.record_count + len(batch) // _BYTES_PER_RECORD, pause)
+        out.indexes.aborted = [
+            one
+            for one in self.aborted
+            if base_offset <= one.last_offset < last.end_offset
+            and one.last_offset not in gone_markers
+        ]
+        out.finish()
+        write_cleaned_indexes(files, self.directory, base_offset, out.indexes)
+        files.sync_dir(self.directory)
+        self.counts.written_bytes += out.size_bytes
+        is_changed = out.is_changed or len(group) > 1
+        return CleanedSegment(
+            tuple(group), out.size_bytes, out.indexes.max_timestamp_ms, is_changed
+        )
+
+    def _kept(self, batch: memoryview, header: BatchHeader, *, is_last: bool) -> Buffer | None:
+        """What is left of a batch: itself, a smaller one, a shell, or nothing."""
+        begins_epoch = header.leader_epoch != self._leader_epoch
+        self._leader_epoch = header.leader_epoch
+        if header.base_offset >= self.end:
+            return batch
+        if header.attributes & CONTROL:
+            left = self._marker_left(batch, header)
+        else:
+            left = self._data_left(batch, header)
+        if left is not None:
+            return left
+        if self._is_last_word(header):
+            left = shell(header, keeps_producer=True)
+        elif begins_epoch or is_last:
+            left = shell(header, keeps_producer=False)
+        return batch if left is not None and left == bytes(batch) else left
+
+    def _is_last_word(self, header: BatchHeader) -> bool:
+        """Whether the log could not tell without this batch what its producer sent last."""
+        live = self.producers.get(ProducerId(header.producer_id))
+        if live is None or live.epoch != header.producer_epoch:
+            return False
+        if header.attributes & CONTROL:
+            return not live.base_offsets
+        return header.base_offset in live.base_offsets
+
+    def _marker_left(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
+        if header.producer_id < 0:
+            return batch  # it ends no transaction: whatever it is, it is not ours to drop
+        has_data = header.producer_id in self._seen
+        self._seen.discard(header.producer_id)
+        if not header.record_count:
+            return None
+        if has_data or self._is_last_word(header):
+            return batch
+        horizon_ms = header.delete_horizon_ms
+        if horizon_ms is not None:
+            return batch if self.now_ms < horizon_ms else None
+        payload, letters = self._letters(batch, header)
+        return self._with_horizon(header, payload, letters) if letters else batch
+
+    def _data_left(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
+        if header.attributes & TRANSACTIONAL:
+            self._seen.add(header.producer_id)
+        if not header.record_count:
+            return None
+        if self._is_aborted(header):
+            self.counts.dropped_records += header.record_count
+            return None
+        payload, letters = self._letters(batch, header)
+        if not letters:
+            self.counts.kept_records += header.record_count
+            return batch
+        horizon_ms = header.delete_horizon_ms
+        is_past = horizon_ms is not None and self.now_ms >= horizon_ms
+        kept = self._last_of_keys(header.base_offset, letters)
+        has_tombstones = any(map(_IS_TOMBSTONE, kept))
+        if has_tombstones and is_past:
+            count = len(kept)
+            kept = [letter for letter in kept if not _IS_TOMBSTONE(letter)]
+            self.counts.dropped_tombstones += count - len(kept)
+            has_tombstones = False
+        self.counts.kept_records += len(kept)
+        self.counts.dropped_records += len(letters) - len(kept)
+        if not kept:
+            return None
+        if has_tombstones and horizon_ms is None:
+            return self._with_horizon(header, payload, kept)
+        return batch if len(kept) == len(letters) else rebuild(header, payload, kept)
+
+    def _last_of_keys(self, base_offset: int, letters: list[Letter]) -> list[Letter]:
+        """The records that no later one replaces. Those without key cannot be kept apart: gone."""
+        last_offset_of = self.last_offsets.get
+        kept = []
+        for letter in letters:
+            key = letter[4]
+            if key is not None:
+                if len(key) > _RAW_KEY_BYTES_MAX:
+                    key = _digest(key)
+                if last_offset_of(key, -1) <= base_offset + letter[3]:
+                    kept.append(letter)
+        return kept
+
+    def _with_horizon(
+        self, header: BatchHeader, payload: bytes, letters: list[Letter]
+    ) -> bytearray:
+        horizon_ms = TimestampMs(self.now_ms + self.delete_retention_ms)
+        return rebuild(header, payload, letters, delete_horizon_ms=horizon_ms)
+
+
+class _Output:
+    """A segment being written: its file, fed in large pieces, and its indexes."""
+
+    def __init__(self, file: File, base_offset: Offset, interval_bytes: int) -> None:
+        self.indexes = Indexes()
+        self.size_bytes = 0
+        self.is_changed = False
+        self._file = file
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._waiting = bytearray()
+
+    def append(self, batch: Buffer | None, source: BatchHeader, *, is_same: bool) -> None:
+        """Add what is left of the batch `source`, perhaps nothing."""
+        self.is_changed |= not is_same
+        if batch is None:
+            return
+        size_bytes = len(batch)
+        if self.size_bytes + size_bytes > INT32_MAX:
+            raise SegmentDamaged("compressed anew, the segment outgrows what an index can say")
+        max_timestamp_ms = source.max_timestamp_ms
+        if not is_same:
+            max_timestamp_ms = read_header(batch).max_timestamp_ms
+        self.indexes.note(
+            self.size_bytes,
+            size_bytes,
+            source.last_offset - self._base_offset,
+            max_timestamp_ms,
+            self._interval_bytes,
+        )
+        self.size_bytes += size_bytes
+        self._waiting += batch
+        if len(self._waiting) >= _WRITE_BYTES:
+            self._write()
+
+    def finish(self) -> None:
+        self._write()
+        self._file.sync()
+        self.indexes.finish()
+
+    def _write(self) -> None:
+        self._file.append(self._waiting)
+        self._waiting = bytearray()
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+def _is_empty(batch: Buffer | None) -> bool:
+    return batch is None or not read_header(batch).record_count
+
+
+def _batches(file: File, size_bytes: int) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """Every batch of a segment, which must be as it was written: nothing is copied unchecked."""
+    start = 0
+    batch_bytes = 0  # of the next batch, once it is known not to fit into an ordinary read
+    while start < size_bytes:
+        wanted_bytes = min(max(_READ_BYTES, batch_bytes), size_bytes - start)
+        chunk = memoryview(file.read(start, wanted_bytes))
+        at = batch_bytes = 0
+        while len(chunk) - at >= HEADER_BYTES:
+            header = read_header(chunk, at)
+            if header.magic != MAGIC or header.size_bytes < HEADER_BYTES:
+                raise SegmentDamaged(f"no record batch at byte {start + at}")
+            behind = at + header.size_bytes
+            if behind > len(chunk):
+                batch_bytes = header.size_bytes
+                break
+            if crc32c(chunk[at + ATTRIBUTES_AT : behind]) != header.crc:
+                raise SegmentDamaged(f"the CRC of the batch at byte {start + at} does not match")
+            yield chunk[at:behind], header
+            at = behind
+        if not at and (len(chunk) < wanted_bytes or wanted_bytes == size_bytes - start):
+            raise SegmentDamaged(f"the segment ends inside the batch at byte {start}")
+        start += at

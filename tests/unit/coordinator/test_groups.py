@@ -1,0 +1,187 @@
+"""All groups of a shard: found, listed, described, deleted, forgotten."""
+
+from itertools import count
+
+import pytest
+
+from fakes import group_members as said
+from ottla.coordinator.classic_group import GroupLimits, Joined, State, Synced
+from ottla.coordinator.groups import (
+    Committer,
+    DeletedOffsets,
+    GroupDescription,
+    Groups,
+    GroupType,
+    ListedGroup,
+)
+from ottla.coordinator.offsets import Commit
+from ottla.coordinator.outcome import Outcome
+from ottla.coordinator.records import GroupDropped, GroupStored, OffsetDropped
+from ottla.errors import ErrorCode
+from ottla.model import NO_EPOCH, Offset, TopicPartition
+
+T, U = TopicPartition("t", 0), TopicPartition("u", 0)
+ALONE = Committer(member_id="", instance_id=None, generation=-1, version=9)
+
+
+@pytest.fixture
+def groups() -> Groups:
+    ids = count(1)
+    return Groups(lambda: GroupLimits(initial_delay_ms=0), lambda: str(next(ids)))
+
+
+def only(outcome: Outcome) -> object:
+    """The answer of an outcome that has one."""
+    ((_, answer),) = outcome.answers
+    return answer
+
+
+def joined(groups: Groups, group_id: str = "g", **more: object) -> str:
+    """A group with one member that has its assignment; the member's id."""
+    answer = only(groups.join(1, group_id, said.join(version=3, **more), 0))  # type: ignore[arg-type]
+    assert isinstance(answer, Joined)
+    assert answer.error is ErrorCode.NONE
+    sync = said.sync(answer.member_id, answer.generation, {answer.member_id: b"all"})
+    assert isinstance(only(groups.sync(2, group_id, sync, 0)), Synced)
+    return answer.member_id
+
+
+def commit(groups: Groups, group_id: str, *tps: TopicPartition, now_ms: int = 0) -> None:
+    commits = [Commit(tp, Offset(1), NO_EPOCH, "") for tp in tps]
+    assert only(groups.commit(1, group_id, ALONE, commits, now_ms)) == [ErrorCode.NONE] * len(tps)
+
+
+def test_a_group_that_nobody_made_has_no_members(groups: Groups) -> None:
+    answer = only(groups.join(1, "g", said.join("somebody"), 0))
+    assert isinstance(answer, Joined)
+    assert answer.error is ErrorCode.UNKNOWN_MEMBER_ID
+    answer = only(groups.sync(1, "g", said.sync("somebody", 1), 0))
+    assert answer == Synced(error=ErrorCode.UNKNOWN_MEMBER_ID)
+    assert only(groups.heartbeat(1, "g", "m", None, 1, 0)) is ErrorCode.UNKNOWN_MEMBER_ID
+    left = only(groups.leave(1, "g", [("m", None), ("n", None)], 0))
+    assert left == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+    assert only(groups.describe(1, "g")) is None
+    assert only(groups.delete(1, "g", 0)) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert only(groups.delete_offsets(1, "g", [T], 0)) == DeletedOffsets(
+        ErrorCode.GROUP_ID_NOT_FOUND
+    )
+    assert groups.groups == {}
+
+
+@pytest.mark.parametrize("session_ms", [5999, 1_800_001])
+def test_a_refused_join_leaves_no_group_behind(groups: Groups, session_ms: int) -> None:
+    answer = only(groups.join(1, "g", said.join(session_ms=session_ms), 0))
+    assert isinstance(answer, Joined)
+    assert answer.error is ErrorCode.INVALID_SESSION_TIMEOUT
+    assert groups.groups == {}
+
+
+def test_an_id_that_nobody_comes_back_with_leaves_no_group_behind(groups: Groups) -> None:
+    groups.join(1, "g", said.join(session_ms=6000), 0)
+    assert groups.next_deadline_ms() == 6000
+    groups.pass_time(6000)
+    assert groups.groups == {}
+    assert groups.next_deadline_ms() is None
+
+
+def test_groups_are_listed_with_state_and_type(groups: Groups) -> None:
+    joined(groups, "busy")
+    commit(groups, "alone", T)
+    assert only(groups.list(1)) == [
+        ListedGroup("busy", "consumer", State.STABLE, GroupType.CLASSIC),
+        ListedGroup("alone", "", State.EMPTY, GroupType.CLASSIC),
+    ]
+
+
+def test_metadata_and_assignments_are_shown_while_they_belong_together(groups: Groups) -> None:
+    member_id = joined(groups)
+    stable = only(groups.describe(1, "g"))
+    assert isinstance(stable, GroupDescription)
+    assert (stable.state, stable.protocol) == (State.STABLE, "range")
+    (member,) = stable.members
+    assert (member.member_id, member.client_id, member.client_host) == (
+        member_id,
+        "c",
+        "/127.0.0.1",
+    )
+    assert (member.metadata, member.assignment) == (said.subscription("t"), b"all")
+    groups.join(1, "g", said.join(version=3), 0)
+    moving = only(groups.describe(1, "g"))
+    assert isinstance(moving, GroupDescription)
+    assert moving.protocol == ""
+    assert {(m.metadata, m.assignment) for m in moving.members} == {(b"", b"")}
+
+
+def test_a_deleted_group_is_forgotten_with_its_offsets(groups: Groups) -> None:
+    member_id = joined(groups)
+    assert only(groups.delete(1, "g", 0)) is ErrorCode.NON_EMPTY_GROUP
+    groups.leave(1, "g", [(member_id, None)], 0)
+    commit(groups, "g", T)
+    outcome = groups.delete(1, "g", 0)
+    assert outcome.records == (OffsetDropped("g", T), GroupDropped("g"))
+    assert groups.groups == {}
+    assert groups.offsets.by_group == {}
+
+
+def test_offsets_of_a_subscribed_topic_cannot_be_deleted(groups: Groups) -> None:
+    commit(groups, "g", T, U)
+    joined(groups)
+    outcome = groups.delete_offsets(1, "g", [T, U], 0)
+    assert only(outcome) == DeletedOffsets(
+        ErrorCode.NONE, (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE)
+    )
+    assert outcome.records == (OffsetDropped("g", U),)
+
+
+def test_a_group_that_is_not_of_consumers_keeps_its_offsets_while_it_has_members(
+    groups: Groups,
+) -> None:
+    member_id = joined(groups, protocol_type="connect", protocols={"v0": b"opaque"})
+    assert only(groups.delete_offsets(1, "g", [T], 0)) == DeletedOffsets(ErrorCode.NON_EMPTY_GROUP)
+    groups.leave(1, "g", [(member_id, None)], 0)
+    assert only(groups.delete_offsets(1, "g", [T], 0)) == DeletedOffsets(
+        ErrorCode.NONE, (ErrorCode.NONE,)
+    )
+
+
+def test_consumers_whose_metadata_nobody_can_read_may_read_anything(groups: Groups) -> None:
+    commit(groups, "g", T)
+    joined(groups, protocols={"own": b"?"})
+    assert only(groups.delete_offsets(1, "g", [T], 0)) == DeletedOffsets(
+        ErrorCode.NONE, (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,)
+    )
+    assert only(groups.expire(1, 0, 10**9)) == 0
+
+
+def test_deleted_topics_are_forgotten_everywhere(groups: Groups) -> None:
+    commit(groups, "g", T, U)
+    commit(groups, "h", U)
+    outcome = groups.drop_topics(1, lambda name: name == "u", 0)
+    assert set(outcome.records) == {OffsetDropped("g", U), OffsetDropped("h", U)}
+    assert list(groups.offsets.by_group) == ["g"]
+
+
+def test_one_deadline_stands_for_all_groups_and_is_never_late(groups: Groups) -> None:
+    late = joined(groups, "late", session_ms=20_000)
+    early = joined(groups, "early", session_ms=10_000)
+    assert groups.next_deadline_ms() == 10_000
+    groups.heartbeat(1, "early", early, None, 1, 5_000)
+    assert groups.pass_time(10_000) == Outcome(), "a heartbeat came in between"
+    assert groups.next_deadline_ms() == 15_000
+    (record,) = groups.pass_time(15_000).records
+    assert isinstance(record, GroupStored)
+    assert (record.group_id, record.members) == ("early", ())
+    assert groups.next_deadline_ms() == 20_000
+    assert late in groups.groups["late"].members
+
+
+def test_an_oversized_generation_is_refused_to_its_leader(groups: Groups) -> None:
+    groups.limits = lambda: GroupLimits(initial_delay_ms=0, stored_bytes_max=1000)
+    answer = only(groups.join(1, "g", said.join(version=3), 0))
+    assert isinstance(answer, Joined)
+    large = said.sync(answer.member_id, 1, {answer.member_id: bytes(1000)})
+    assert only(groups.sync(2, "g", large, 0)) == Synced(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+    small = said.sync(answer.member_id, 1, {answer.member_id: b"p0"})
+    assert only(groups.sync(2, "g", small, 0)) == Synced(
+        protocol_type="consumer", protocol="range", assignment=b"p0"
+    )
