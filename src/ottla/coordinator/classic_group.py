@@ -494,7 +494,9 @@ class ClassicGroup:
 
     def _prepare(self, now_ms: int) -> None:
         for member in self.members.values():
-            self._cancel_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+            if member.sync_ticket is not None:
+                self._cancel_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+                self._touch(member, now_ms)  # it was silent because we were
         self._unsynced.clear()
         was_empty = self.state is State.EMPTY
         self.state = State.PREPARING
