@@ -54,7 +54,8 @@ class ServedBroker:
     def _check_log(self) -> None:
         """A broker that logged an error has failed its tests."""
         log = self._data.with_name(f"{self._data.name}.log").read_text()
-        assert " ERROR " not in log, log
+        assert " error  " not in log, log
+        assert " critical " not in log, log
         assert "Traceback" not in log, log
 
     def metric(self, name: str, **labels: str) -> float:

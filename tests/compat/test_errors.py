@@ -129,7 +129,6 @@ def test_a_producer_may_not_speak_in_the_brokers_time(
     assert told.error_code == ErrorCode.INVALID_TIMESTAMP
 
 
-@pytest.mark.xfail(reason="the log remembers a producer's batches without their times")
 def test_a_repeated_batch_is_answered_with_its_old_time(
     raw: RawConnection, make_topic: MakeTopic
 ) -> None:

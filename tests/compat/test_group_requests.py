@@ -65,7 +65,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
         create_topic(raw, "t", 2)
         find(raw, "any")
     yield served
-    served.stop_and_check()
+    served.stop()
 
 
 @pytest.fixture
@@ -456,7 +456,7 @@ def test_a_coordinator_that_loses_its_partition_lets_its_members_go(tmp_path: Pa
         find(raw, "g")
         assert describe(raw, "g").group_state == "Dead"
         assert raw.ask(_join("g", ""), 9).error_code == ErrorCode.MEMBER_ID_REQUIRED
-    served.stop_and_check()
+    served.stop()
 
 
 def test_a_waiting_join_does_not_keep_the_broker_from_stopping(tmp_path: Path) -> None:
@@ -468,6 +468,6 @@ def test_a_waiting_join_does_not_keep_the_broker_from_stopping(tmp_path: Path) -
         answer = raw.ask(_join("g", ""), 9)
         raw.tell(_join("g", answer.member_id), 9)
         start_s = time.monotonic()
-        served.stop_and_check()
+        served.stop()
         assert raw.answer(ApiKey.JOIN_GROUP, 9).error_code == ErrorCode.NOT_COORDINATOR
         assert time.monotonic() - start_s < 3, "it did not wait for the initial delay or the drain"

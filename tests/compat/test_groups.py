@@ -35,7 +35,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
     served = ServedBroker(tmp_path_factory.mktemp("groups") / "data", SETTINGS)
     served.start()
     yield served
-    served.stop_and_check()
+    served.stop()
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def mortal(tmp_path: Path) -> Iterator[ServedBroker]:
     served = ServedBroker(tmp_path / "data", SETTINGS)
     served.start()
     yield served
-    served.stop_and_check()
+    served.stop()
 
 
 @pytest.fixture

@@ -42,15 +42,8 @@ def test_what_one_client_writes_all_others_read(
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_compressed_batch_is_stored_compressed(
-    client: Client,
-    codec: str,
-    make_topic: MakeTopic,
-    broker: ServedBroker,
-    request: pytest.FixtureRequest,
+    client: Client, codec: str, make_topic: MakeTopic, broker: ServedBroker
 ) -> None:
-    if codec == "lz4" and client.name in {"confluent", "kcat"}:
-        reason = "librdkafka sends lz4 uncompressed to brokers that do not list FindCoordinator"
-        request.applymarker(pytest.mark.xfail(reason=reason))
     topic = make_topic()
     client.produce(topic, Sent(value=b"x" * 50_000), codec=codec)
     assert broker.metric("ottla_log_size_bytes", partition="0", topic=topic) < 10_000

@@ -261,6 +261,8 @@ class Log:
             append_time_ms = now_ms
         is_idempotent = header.producer_id >= 0
         if is_idempotent and (known := self.producers.check(header)) is not None:
+            if append_time_ms >= 0:
+                append_time_ms = known.appended_ms
             return Appended(known.base_offset, known.last_offset, append_time_ms, True)
         if config.compression_type != "producer" or "compact" in config.cleanup_policy:
             batch = _opened(batch, header, config)

@@ -26,7 +26,7 @@ _SNAPSHOT_HEADER: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
 _OLDER_COUNT: Final = struct.Struct(">b")
-_OLDER: Final = struct.Struct(">iqi")
+_OLDER: Final = struct.Struct(">iqiq")
 
 
 class ProducedBatch(NamedTuple):
@@ -36,6 +36,7 @@ class ProducedBatch(NamedTuple):
     last_sequence: int
     base_offset: Offset
     last_offset: Offset
+    appended_ms: TimestampMs
 
 
 class DecidedTransaction(NamedTuple):
@@ -118,8 +119,12 @@ class Producers:
         first_sequence = header.base_sequence
         last_sequence = (first_sequence + delta) & SEQUENCE_MASK
         last_offset = Offset(base_offset + delta)
+        # When it is read again in recovery, the batch itself may know when it was appended.
+        appended_ms = now_ms
+        if header.is_log_append_time:
+            appended_ms = TimestampMs(header.max_timestamp_ms)
         producer.batches.append(
-            ProducedBatch(first_sequence, last_sequence, base_offset, last_offset)
+            ProducedBatch(first_sequence, last_sequence, base_offset, last_offset, appended_ms)
         )
         producer.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
         producer.last_seen_ms = now_ms
@@ -182,7 +187,7 @@ class Producers:
             older = list(producer.batches)[:-1]
             body += _OLDER_COUNT.pack(len(older))
             for batch in older:
-                body += _OLDER.pack(*_encode_batch(batch))
+                body += _OLDER.pack(*_encode_batch(batch), batch.appended_ms)
         return _SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
 
     @classmethod
@@ -226,7 +231,9 @@ class Producers:
         producer.coordinator_epoch = coordinator_epoch
         producer.transaction_start = Offset(transaction_start)
         if last_offset >= 0:
-            producer.batches.append(_decode_batch(last_sequence, last_offset, offset_delta))
+            producer.batches.append(
+                _decode_batch(last_sequence, last_offset, offset_delta, last_seen_ms)
+            )
             producer.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
         if transaction_start >= 0:
             self._open[ProducerId(producer_id)] = Offset(transaction_start)
@@ -284,10 +291,14 @@ def _encode_batch(batch: ProducedBatch) -> tuple[int, int, int]:
     return batch.last_sequence, batch.last_offset, batch.last_offset - batch.base_offset
 
 
-def _decode_batch(last_sequence: int, last_offset: int, offset_delta: int) -> ProducedBatch:
+def _decode_batch(
+    last_sequence: int, last_offset: int, offset_delta: int, appended_ms: int
+) -> ProducedBatch:
     first_sequence = (last_sequence - offset_delta) & SEQUENCE_MASK
     base_offset = Offset(last_offset - offset_delta)
-    return ProducedBatch(first_sequence, last_sequence, base_offset, Offset(last_offset))
+    return ProducedBatch(
+        first_sequence, last_sequence, base_offset, Offset(last_offset), TimestampMs(appended_ms)
+    )
 
 
 def snapshots_newest_first(offsets: list[Offset], not_above: Offset) -> Iterator[Offset]:
