@@ -70,6 +70,11 @@ class Member:
         for thread in self._threads:
             thread.start()
 
+    def __repr__(self) -> str:
+        """What a failed test shows."""
+        status = self._process.poll()
+        return f"Member({status=}, {self.changes=}, {len(self.records)=}, {self._errors[-20:]=})"
+
     @property
     def values(self) -> list[str]:
         return [value for _, _, _, value in self.records]

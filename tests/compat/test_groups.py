@@ -1,7 +1,7 @@
 """Consumer groups of real clients: who reads what, and from where after a change."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -100,7 +100,7 @@ def wait_shared(topic: str, *members: Member, partitions: int = 4) -> None:
             and busy == min(len(members), partitions)
         )
 
-    wait_until(is_shared, f"{topic} is shared: {[sorted(m.owned) for m in members]}")
+    _wait(is_shared, f"{topic} is shared", members)
 
 
 def wait_values(expected: list[str], *members: Member) -> None:
@@ -109,7 +109,14 @@ def wait_values(expected: list[str], *members: Member) -> None:
     def have_come() -> bool:
         return wanted <= {value for member in members for value in member.values}
 
-    wait_until(have_come, "all records are read")
+    _wait(have_come, "all records are read", members)
+
+
+def _wait(is_true: Callable[[], bool], what: str, members: Sequence[Member]) -> None:
+    try:
+        wait_until(is_true, what)
+    except AssertionError as late:
+        raise AssertionError(f"{late}: {members}") from None
 
 
 @pytest.mark.parametrize("client", CLIENTS)
