@@ -59,6 +59,7 @@ from ottla.storage.compaction import SegmentFacts as CleanableFacts
 from ottla.storage.epochs import EpochEnd, Epochs
 from ottla.storage.files import FULL_DISK_ERRNOS, File, Files, replace_file
 from ottla.storage.index import AbortedTransaction, IndexDamaged
+from ottla.storage.producers import ProducedBatch
 from ottla.storage.recovery import (
     CORRUPT_FILE,
     EPOCHS_FILE,
@@ -261,9 +262,7 @@ class Log:
             append_time_ms = now_ms
         is_idempotent = header.producer_id >= 0
         if is_idempotent and (known := self.producers.check(header)) is not None:
-            if append_time_ms >= 0:
-                append_time_ms = known.appended_ms
-            return Appended(known.base_offset, known.last_offset, append_time_ms, True)
+            return _repeated(known, append_time_ms)
         if config.compression_type != "producer" or "compact" in config.cleanup_policy:
             batch = _opened(batch, header, config)
         max_timestamp_ms = header.max_timestamp_ms
@@ -1004,6 +1003,13 @@ class Log:
 
 def _do_nothing() -> None:
     return
+
+
+def _repeated(known: ProducedBatch, append_time_ms: TimestampMs) -> Appended:
+    """A batch that is here already keeps its place, and its time if the broker gave it one."""
+    if append_time_ms >= 0:
+        append_time_ms = known.appended_ms
+    return Appended(known.base_offset, known.last_offset, append_time_ms, True)
 
 
 def _check_time(header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -> None:

@@ -56,8 +56,10 @@ def test_a_repeated_batch_is_told_by_its_sequences_and_keeps_its_place() -> None
         assert append(producers, header(number * 2, count=2), 100 + number * 2) is None
     for number in range(1, 6):
         known = append(producers, header(number * 2, count=2), 999)
+        base_offset = Offset(100 + number * 2)
+        last_offset = Offset(101 + number * 2)
         assert known == ProducedBatch(
-            number * 2, number * 2 + 1, Offset(100 + number * 2), Offset(101 + number * 2)
+            number * 2, number * 2 + 1, base_offset, last_offset, build.NOW_MS
         )
 
 
@@ -216,7 +218,7 @@ def test_a_snapshot_that_kafka_wrote_has_one_batch_per_producer() -> None:
     body = struct.pack(">iqhiqiqiq", 1, 9, 0, 6, 41, 1, build.NOW_MS, -1, -1)
     producers = Producers.decode(struct.pack(">hI", 1, crc32c(body)) + body)
     assert producers.check(header(7)) is None
-    assert producers.check(header(5, count=2)) == (5, 6, 40, 41)
+    assert producers.check(header(5, count=2)) == (5, 6, 40, 41, build.NOW_MS)
 
 
 def test_a_damaged_snapshot_is_not_believed() -> None:
