@@ -14,11 +14,12 @@ from ottla.cluster.store_sqlite import SqliteStore
 from ottla.storage.files import Files, OsFiles
 
 STORE_FILE = "cluster.sqlite"
+_POLL_S = 0.25  # for what other processes change; each look costs an idle broker CPU
 
 
 async def open_sqlite(data: Path, clock: Clock) -> CoordinationStore:
     """The store of the brokers of one machine: a file beside the first one's data."""
-    return await SqliteStore.open(data / STORE_FILE, clock)
+    return await SqliteStore.open(data / STORE_FILE, clock, poll_interval_s=_POLL_S)
 
 
 @dataclass(frozen=True, slots=True)
