@@ -25,7 +25,7 @@ async def produce(address: str, values: list[str]) -> list[int]:
 
 async def consume(address: str, first_offset: int, count: int) -> list[str]:
     """Read so many records of partition 0, from an offset on."""
-    async with AIOKafkaConsumer(bootstrap_servers=address) as consumer:  # no group: none is served
+    async with AIOKafkaConsumer(bootstrap_servers=address) as consumer:
         partition = TopicPartition(TOPIC, 0)
         consumer.assign([partition])
         consumer.seek(partition, first_offset)

@@ -26,7 +26,7 @@ def produce(address: str, values: list[str]) -> list[int]:
 
 def consume(address: str, first_offset: int, count: int) -> list[str]:
     """Read so many records of partition 0, from an offset on."""
-    consumer = KafkaConsumer(bootstrap_servers=address, group_id=None)  # no group: none is served
+    consumer = KafkaConsumer(bootstrap_servers=address, group_id=None)
     partition = TopicPartition(TOPIC, 0)
     consumer.assign([partition])
     consumer.seek(partition, first_offset)

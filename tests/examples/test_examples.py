@@ -15,6 +15,9 @@ PRINTED = {
     "produce_consume_kafka_python.py": "wrote 3 records\nread hello from kafka-python\n",
     "idempotent_producer.py": ("wrote 1000 records\nread 1000 records\nonce each, and in order\n"),
     "seek_by_time.py": "13:30 begins at offset 2 of 4\nread ['reading 2', 'reading 3']\n",
+    "consumer_group.py": (
+        "the first member read 0 to 9 and left\nthe next one went on with 10 to 19\n"
+    ),
     "admin_topics.py": (
         "orders is made\n"
         "3 partitions, retention.ms=86400000, durability=fsync\n"
