@@ -92,9 +92,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._filled += nbytes
                 if self._filled == min(len(self._buffer), self._size):
                     self._continue_frame()
-            self._flush()
+            if self._order or self._writer.queued_bytes:
+                self._server.flush_soon(self)
             if self._backlog is not None:
-                self._yield_loop()  # the answers it waits for may just have left
+                self._yield_loop()
         except Exception as problem:
             self._end(problem)
 

@@ -297,6 +297,7 @@ def test_without_a_socket_answers_go_through_the_transport_with_the_same_back_pr
             transport, connection = MemoryTransport(), Connection(served.server)
             connection.connection_made(transport)
             feed(connection, framed(REQUEST) * 5)
+            await turns(2)
             answer = framed(REQUEST + large)
             assert bytes(transport.written) == answer * 2, "the third waits for a reader"
             assert not transport.is_reading_now
