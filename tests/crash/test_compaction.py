@@ -23,9 +23,9 @@ PATIENCE_S = 30
 
 
 @pytest.fixture
-def broker(tmp_path: Path, rng: Random) -> Iterator[BrokerProcess]:
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     fast = ("--set", "log.cleaner.backoff.ms=20")
-    with broker_process(tmp_path / "data", *fast, rng=rng) as running:
+    with broker_process(tmp_path / "data", *fast) as running:
         admin = AdminClient({"bootstrap.servers": running.address})
         admin.create_topics([NewTopic(TOPIC, 1, 1, config=SETTINGS)])[TOPIC].result(PATIENCE_S)
         yield running

@@ -12,7 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from fakes import build
 from fakes.memory_files import MachineStopped, MemoryFiles
 from ottla.config import TopicConfig
-from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs
+from ottla.model import (
+    NO_TIMESTAMP,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TimestampMs,
+)
 from ottla.records.batch import (
     NO_PRODUCER_EPOCH,
     BatchHeader,
@@ -215,7 +223,11 @@ class History:
 
     def known_producers(self) -> dict[int, tuple[object, ...]]:
         return {
-            producer_id: (producer.epoch, list(producer.batches), producer.transaction_start)
+            producer_id: (
+                producer.epoch,
+                [batch._replace(appended_ms=NO_TIMESTAMP) for batch in producer.batches],
+                producer.transaction_start,
+            )
             for producer_id, producer in self.log.producers.items()
         }
 

@@ -27,6 +27,7 @@ log = logging.getLogger("ottla.broker")
 
 _CHUNK_BYTES: Final = 1 << 20  # read of a log in one turn of the loop
 _BATCH_BYTES: Final = 1 << 20  # beyond, records of one turn go into further batches
+_MAKE_S: Final = 2.0  # so long the first question for a coordinator may wait
 _COMMIT_S: Final = 30.0  # a commit that takes longer is taken for lost
 _LOAD_S: Final = 30.0  # so long a load may wait for what is in the log to be committed
 _RETRY_S: Final = 1.0  # before a log that could not be read is tried again
@@ -58,6 +59,7 @@ class GroupCoordinator:
         self._rng = rng
         self._shards: dict[int, _Led] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._making: asyncio.Task[dict[str, ApiError]] | None = None
         self._is_closed = False
         # Deadlines of sessions must not jump when somebody sets the machine's clock.
         self._origin_ms = clock.now_ms() - int(clock.monotonic_s() * 1000)
@@ -67,6 +69,8 @@ class GroupCoordinator:
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
+        if self._making is not None:
+            self._making.cancel()
         for led in list(self._shards.values()):
             led.shard.drop()
 
@@ -75,10 +79,7 @@ class GroupCoordinator:
     async def find(self, group_id: str) -> BrokerImage:
         """The broker that coordinates a group; the first question makes the groups' topic."""
         if OFFSETS_TOPIC not in self._state.image.topics:
-            refused = await self._creation.create_missing([OFFSETS_TOPIC])
-            if OFFSETS_TOPIC in refused:
-                raise CoordinatorNotAvailable(str(refused[OFFSETS_TOPIC]))
-            self.follow()
+            await self._make_topic()
         image = self._state.image
         topic = image.topics.get(OFFSETS_TOPIC)
         if topic is None:
@@ -92,6 +93,21 @@ class GroupCoordinator:
         if broker is None:
             raise CoordinatorNotAvailable(f"the leader of {tp} is away")
         return broker
+
+    async def _make_topic(self) -> None:
+        """Made once, whoever asks meanwhile. Nobody waits long: what a client asks behind this
+        question on its connection waits with it, and a full disk can hold up the store."""
+        if self._making is None:
+            self._making = self._loop.create_task(self._creation.create_missing([OFFSETS_TOPIC]))
+        making = self._making
+        await asyncio.wait([making], timeout=_MAKE_S)
+        if not making.done():
+            raise CoordinatorNotAvailable("the groups' topic is being made")
+        self._making = None
+        refused = making.result()
+        if OFFSETS_TOPIC in refused:
+            raise CoordinatorNotAvailable(str(refused[OFFSETS_TOPIC]))
+        self.follow()
 
     # Asking
 
