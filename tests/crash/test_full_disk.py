@@ -84,6 +84,9 @@ def test_a_full_disk_refuses_serves_and_recovers_without_a_restart(
     data = small_disk.path / "data"
     with broker_process(data, *_SETTINGS, log_file=tmp_path / "broker.log") as broker:
         admin = admin_of(broker.address)
+        # A reader's first question for a coordinator makes the groups' topic: while there is room.
+        admin.list_consumer_groups(request_timeout=PATIENCE_S).result()
+        next(iter(admin.describe_consumer_groups(["nobody"]).values())).exception(PATIENCE_S)
         create_topics(admin, {"kept": _SEGMENTS, "old": _SEGMENTS, "calm": {}})
         create_topics(admin, {"stale": {"retention.ms": str(_HOUR_MS)}})
         writer = Writer(broker.address)
