@@ -160,7 +160,7 @@ def test_sessions_that_do_not_exist_are_refused_and_too_large_ones_are_not_opene
     broker: AttackedBroker, tp: TopicPartition
 ) -> None:
     with raw_client(broker) as client:
-        unknown = client.ask(fetch_request(tp, 0, session_id=99, session_epoch=5), 11)
+        unknown = client.ask(fetch_request(tp, 0, session_id=2**31 - 1, session_epoch=5), 11)
         assert unknown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         topic = FetchTopic(
             topic="not-there",
