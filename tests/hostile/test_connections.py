@@ -24,6 +24,7 @@ from hostile.wire import (
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.coordination import FindCoordinatorRequest
 
 PER_IP_MAX = 50
 PIPELINED = 10_000
@@ -244,8 +245,8 @@ def test_clients_that_leave_in_the_middle_of_a_large_answer_cost_nothing(
     with raw_client(broker) as producer:
         for _ in range(FETCHED_BYTES // MIB):
             producer.ask(produce_request(tp, bytes(build.batch(value=os.urandom(MIB - 200)))), 8)
-    with served_throughout(broker):
-        pass  # the control client makes the topics that it needs, whose files stay open
+        # The control client asks for its group's coordinator: the files of that topic stay open.
+        producer.ask(FindCoordinatorRequest(key="control"), 1)
     settle(broker)
     descriptors = broker.descriptor_count()
     wanted = fetch_request(tp, 0, max_bytes=FETCHED_BYTES)
