@@ -166,7 +166,7 @@ def _end_of_whole(file: File, base: Offset) -> Offset | None:
     """Where the batches of a file end; None unless all of it is intact, as it was when synced."""
     size_bytes = file.size_bytes()
     behind, end_offset = 0, base
-    for at, fields in _intact_batches(file, Position(0), size_bytes, base):
+    for at, fields in intact_batches(file, Position(0), size_bytes, base):
         behind = at + fields[1] + LENGTH_END
         end_offset = Offset(fields[0] + fields[6] + 1)
     return end_offset if behind == size_bytes else None
@@ -287,7 +287,7 @@ class _Scan:
         """Read to the last intact batch, noting what is corrupt on the way."""
         self._scan_intact(segment, size_bytes)
         while segment.size_bytes < size_bytes:
-            resumed = _find_intact(
+            resumed = find_intact(
                 segment.file, segment.size_bytes + 1, size_bytes, segment.end_offset
             )
             if resumed is None:
@@ -338,7 +338,7 @@ class _Scan:
         if entry is None:
             return
         relative_offset, position = entry
-        batch = next(_intact_batches(segment.file, position, size_bytes, base), None)
+        batch = next(intact_batches(segment.file, position, size_bytes, base), None)
         if batch is None or batch[1][0] + batch[1][6] != base + relative_offset:
             raise IndexDamaged("the offset index leads to no batch")
         indexes.truncate(position, relative_offset)
@@ -349,7 +349,7 @@ class _Scan:
     def _scan_intact(self, segment: ActiveSegment, size_bytes: int) -> None:
         """Note every batch from where the segment ends so far to the first not intact.
 
-        With `_intact_batches` this loop decides how long an unclean start takes: what can wait
+        With `intact_batches` this loop decides how long an unclean start takes: what can wait
         until an index entry is due, or until the end, does.
         """
         base = segment.base_offset
@@ -360,7 +360,7 @@ class _Scan:
         entry_due_at = behind + self.interval_bytes - indexes.rest
         newest_ms = int(indexes.max_timestamp_ms)
         recent: dict[int, deque[tuple[int, ...]]] = {}
-        for at, fields in _intact_batches(segment.file, position, size_bytes, end_offset):
+        for at, fields in intact_batches(segment.file, position, size_bytes, end_offset):
             offset, length, epoch, _, _, attributes, delta, _, time_ms, producer, _, _, _ = fields
             behind = at + length + LENGTH_END
             next_offset = offset + delta + 1
@@ -419,8 +419,12 @@ class _Scan:
         segment.end_offset = until
 
 
-def _intact_batches(
-    file: File, position: Position, size_bytes: int, next_offset: int
+def intact_batches(
+    file: File,
+    position: Position,
+    size_bytes: int,
+    next_offset: int,
+    read_bytes: int = _SCAN_BYTES,
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Position and header fields of every batch up to the first that is not intact.
 
@@ -428,7 +432,7 @@ def _intact_batches(
     """
     unpack = HEADER.unpack_from
     start = int(position)
-    chunk_bytes = _SCAN_BYTES
+    chunk_bytes = read_bytes
     while size_bytes - start >= HEADER_BYTES:
         chunk = file.read(start, min(chunk_bytes, size_bytes - start))
         view = memoryview(chunk)
@@ -456,12 +460,12 @@ def _intact_batches(
             behind = at + HEADER_BYTES
         if start + behind > size_bytes:
             return
-        chunk_bytes = max(_SCAN_BYTES, behind - at)
+        chunk_bytes = max(read_bytes, behind - at)
         start += at
 
 
 def _is_intact(file: File, position: Position, size_bytes: int) -> bool:
-    return any(True for _ in _intact_batches(file, position, size_bytes, 0))
+    return any(True for _ in intact_batches(file, position, size_bytes, 0))
 
 
 def _fills(segment: ActiveSegment, size_bytes: int) -> bool:
@@ -473,9 +477,7 @@ def _fills(segment: ActiveSegment, size_bytes: int) -> bool:
     return header.size_bytes == rest_bytes
 
 
-def _find_intact(
-    file: File, position: int, size_bytes: int, next_offset: Offset
-) -> Position | None:
+def find_intact(file: File, position: int, size_bytes: int, next_offset: Offset) -> Position | None:
     """Where behind `position` the next intact batch begins that could belong to this log."""
     overlap = HEADER_BYTES - 1
     start = position
