@@ -24,5 +24,5 @@ def suite(directory: Path, address: str) -> Suite:
         modules=MODULES,
         plugin="aiokafka_plugin",
         environment={"OTTLA_ADDRESS": address},
-        run_s=290,
+        run_s=840,
     )

@@ -18,6 +18,7 @@ def test_kafka_pythons_own_tests_do_what_the_list_says(
     assert suite.run(expected.out_of_scope) == expected.outcomes
 
 
+@pytest.mark.timeout(900)
 def test_aiokafkas_own_tests_do_what_the_list_says(
     as_suites_want_it: OttlaBroker, tmp_path: Path
 ) -> None:

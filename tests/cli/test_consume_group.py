@@ -233,7 +233,7 @@ def test_two_readers_share_and_what_one_gives_back_the_other_takes(
 
 
 @pytest.mark.parametrize("client", ["confluent", "kafka-python", "aiokafka"])
-@pytest.mark.parametrize("is_first", [True, False], ids=["we lead", "they lead"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["we-lead", "they-lead"])
 def test_a_group_is_shared_with_other_clients(
     client: str, is_first: bool, ottla: Ottla, broker: RunningBroker, read: StartReader, topic: str
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.processes import run_ottla
+from cli.processes import call_ottla
 from compat.adapter import wait_until
 from compat.group_member import Member
 from compat.served import ServedBroker
@@ -24,7 +24,7 @@ def test_lag_rises_with_the_log_and_falls_with_commits(broker: ServedBroker) -> 
     def write(count: int) -> None:
         lines = "line\n" * count
         arguments = ("produce", "orders", "--partition", "1")
-        assert run_ottla(*arguments, broker=broker.address, stdin=lines).returncode == 0
+        assert call_ottla(*arguments, broker=broker.address, stdin=lines).returncode == 0
 
     def lag(partition: int) -> float:
         return broker.metric(

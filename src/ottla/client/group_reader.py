@@ -205,8 +205,10 @@ class GroupReader:
         }
         if moved == self._positions:
             raise problem
+        for tp, position in moved.items():
+            if self._done[tp] == self._positions[tp]:  # else somebody is still at it
+                self._done[tp] = position
         self._positions = moved
-        self._done = {tp: max(done, moved[tp]) for tp, done in self._done.items()}
 
     def _clip(
         self, tp: TopicPartition, wanted: Offset | None, start: Offset, end: Offset

@@ -186,7 +186,7 @@ class Replicas:
         old = self._applied.topics
         for name, topic in old.items():
             if name not in image.topics or image.topics[name].id != topic.id:
-                self._drop_topic(topic)
+                await self._drop_topic(topic)
         unfinished, self._unfinished = self._unfinished, {}
         for name, topic in image.topics.items():
             if old.get(name) is not topic or name in unfinished:
@@ -259,20 +259,21 @@ class Replicas:
         leader.note_leadership(partition.leader_epoch, frozenset(partition.isr))
         leader.note_config()
 
-    def _drop_topic(self, topic: TopicImage) -> None:
+    async def _drop_topic(self, topic: TopicImage) -> None:
+        """The logs are gone for everybody at once; then the worker removes what they were."""
         self.topic_names.pop(topic.id, None)
+        forgotten = []
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
             if tp in self._log_dir.logs:
-                self._delete_log(tp)
-
-    def _delete_log(self, tp: TopicPartition) -> None:
-        """The log is gone for everybody at once; files that stay behind go at the next start."""
-        try:
-            self._log_dir.delete_log(tp, self._rng)
-        except StorageFailed as problem:
-            log.error("cannot delete a log", extra={"tp": tp, "reason": problem})
+                forgotten.append(self._log_dir.forget_log(tp, self._rng))
+        for one in forgotten:
+            try:
+                await self._work(partial(self._log_dir.remove_log, one))
+            except OSError as error:  # files that stay behind go at the next start
+                problem = self._log_dir.note_failure(error)
+                log.error("cannot delete a log", extra={"path": one.directory, "reason": problem})
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)

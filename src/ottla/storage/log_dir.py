@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists
@@ -33,6 +33,13 @@ DELETED: Final = "-delete"
 _NAME_LENGTH_MAX: Final = 200  # of what is left of a name when its directory is being deleted
 
 _log = logging.getLogger("ottla.storage")
+
+
+class Forgotten(NamedTuple):
+    """The directory of a deleted log, and the name that it has while its files go."""
+
+    directory: Path
+    aside: Path
 
 
 class LogDir:
@@ -121,16 +128,24 @@ class LogDir:
 
     def delete_log(self, tp: TopicPartition, rng: Random) -> None:
         """Forget a log at once and for good; readers of its files may finish."""
+        try:
+            self.remove_log(self.forget_log(tp, rng))
+        except OSError as error:
+            raise self.note_failure(error) from error
+
+    def forget_log(self, tp: TopicPartition, rng: Random) -> "Forgotten":
+        """The part of deleting a log that belongs to the owner: it is none of ours any more."""
         log = self.logs.pop(tp)
         self.topic_ids.pop(tp, None)
         log.offline_reason = f"{tp} has been deleted"
         name = f"{str(tp)[:_NAME_LENGTH_MAX]}.{rng.getrandbits(128):032x}{DELETED}"
-        try:
-            self._files.rename(log.directory, self.path / name)
-            self._files.sync_dir(self.path)
-            self._remove(self.path / name)
-        except OSError as error:
-            raise self.note_failure(error) from error
+        return Forgotten(log.directory, self.path / name)
+
+    def remove_log(self, forgotten: "Forgotten") -> None:
+        """The part that waits for the disk, on any thread. Its name is free once this returns."""
+        self._files.rename(forgotten.directory, forgotten.aside)
+        self._files.sync_dir(self.path)
+        self._remove(forgotten.aside)
 
     def checkpoint(self, flush: Callable[[Log], None] | None = None) -> None:
         """Write down how far every log is durable, and have stored what shortens a start.
