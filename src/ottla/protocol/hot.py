@@ -6,7 +6,7 @@ page cache. `tests/property/test_hot.py` holds these functions to the generic co
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from struct import Struct, error
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -144,7 +144,7 @@ class Address:
         self._size = len(answer) - 4
         self._before = answer[8:at]
         self._after = answer[at + _NUMBERS.size :]
-        self._pack = Struct(f">ii{len(self._before)}sqqq{len(self._after)}s").pack
+        self._pack = _answer_layout(len(self._before), len(self._after)).pack
 
     def answer(
         self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
@@ -161,52 +161,60 @@ class Address:
         )
 
 
+@cache
+def _answer_layout(before_bytes: int, after_bytes: int) -> Struct:
+    """Size, correlation id, and what no batch changes around the three numbers that each does."""
+    return Struct(f">ii{before_bytes}sqqq{after_bytes}s")
+
+
 _NUMBERS: Final = Struct(">qqq")
-_ADDRESSES_MAX: Final = 4096  # as many producers and partitions are read at full speed
+_ADDRESSES_MAX: Final = 4096  # producers times partitions; those beyond are read more slowly
 _ADDRESSED_MIN: Final = 7  # the first version that may carry every codec
 _ONE_CLASSIC: Final = Struct(">hhiih")  # no transaction, acks, timeout, topics, name length
 _ONE_FLEXIBLE: Final = Struct(">BhiB")  # no transaction, acks, timeout, topics
 _ONE_PARTITION: Final = Struct(">Bi")  # partitions, index
+_CLASSIC_BYTES: Final = _ONE_CLASSIC.size + _INDEX_SIZE.size  # and the name
+_FLEXIBLE_BYTES: Final = _ONE_FLEXIBLE.size + _ONE_PARTITION.size  # and the name or id
+_CLASSIC_NAME_AT: Final = _ONE_CLASSIC.size - 1  # where the low byte of the name's length is
+_FLEXIBLE_NAME_AT: Final = _ONE_FLEXIBLE.size
 
 
 def read_addressed(
     view: memoryview, position: int, version: int
 ) -> tuple[Address, memoryview] | None:
-    """Who gets the only batch of a request, and the batch: what most clients send.
+    """The only batch of a request and where it shall go: what most clients send.
 
-    None for everything else, be it more, empty, transactional or wrong: `read_produce` tells.
+    None for everything else, be it more, less, transactional or wrong: `read_produce` tells.
     """
     try:
         if version >= PRODUCE_FLEXIBLE:
+            size_at = position + _FLEXIBLE_BYTES
             if version >= PRODUCE_TOPIC_IDS:
-                size_at = position + 29
+                size_at += _UUID_BYTES
             else:
-                size_at = position + 13 + view[position + 8]
-            address = _address(view[position:size_at].tobytes(), version)
+                size_at += view[position + _FLEXIBLE_NAME_AT]
             size, high = view[size_at], view[size_at + 1]
             start = size_at + 1
             if size >= 0x80:  # two bytes reach up to 16 KB
                 size += (high - 1) << 7
-                start = size_at + 2
+                start += 1
                 if high >= 0x80:
                     size, start = read_unsigned_varint(view, size_at)
             end = start + size - 1
             # Behind the batch, three empty sections for tagged fields: partition, topic, request.
-            if address is None or size == 0 or view[end] or view[end + 1] or view[end + 2]:
+            if not size or view[end] or view[end + 1] or view[end + 2]:
                 return None
-        elif version >= _ADDRESSED_MIN:
-            size_at = position + 22 + view[position + 13]
-            address = _address(view[position:size_at].tobytes(), version)
+        else:
+            size_at = position + _CLASSIC_BYTES + view[position + _CLASSIC_NAME_AT]
             (size,) = _INT32.unpack_from(view, size_at)
             start = size_at + 4
             end = start + size
-            if address is None or size < 0 or end > len(view):
+            if size < 0 or end > len(view):
                 return None
-        else:
-            return None
     except (error, IndexError, ProtocolViolation):
         return None
-    return address, view[start:end]
+    address = _address(view[position:size_at].tobytes(), version)
+    return None if address is None else (address, view[start:end])
 
 
 @lru_cache(_ADDRESSES_MAX)
@@ -215,15 +223,17 @@ def _address(head: bytes, version: int) -> Address | None:
     try:
         if version >= PRODUCE_FLEXIBLE:
             return _flexible_address(head, version)
-        return _classic_address(head, version)
-    except (error, UnicodeDecodeError):
-        return None
+        if version >= _ADDRESSED_MIN:
+            return _classic_address(head, version)
+    except UnicodeDecodeError:
+        pass
+    return None
 
 
 def _classic_address(head: bytes, version: int) -> Address | None:
     transactional, acks, timeout_ms, topic_count, name_size = _ONE_CLASSIC.unpack_from(head)
-    name = head[_ONE_CLASSIC.size : -8]
-    partition_count, index = _INDEX_SIZE.unpack(head[-8:])
+    name = head[_ONE_CLASSIC.size : -_INDEX_SIZE.size]
+    partition_count, index = _INDEX_SIZE.unpack_from(head, len(head) - _INDEX_SIZE.size)
     if (transactional, topic_count, name_size, partition_count) != (-1, 1, len(name), 1):
         return None
     return Address(version, acks, timeout_ms, name.decode(), index)
@@ -232,13 +242,13 @@ def _classic_address(head: bytes, version: int) -> Address | None:
 def _flexible_address(head: bytes, version: int) -> Address | None:
     """The same in compact form: counts are stored one larger, so that one is 2."""
     transactional, acks, timeout_ms, topic_count = _ONE_FLEXIBLE.unpack_from(head)
-    partition_count, index = _ONE_PARTITION.unpack(head[-5:])
+    partition_count, index = _ONE_PARTITION.unpack_from(head, len(head) - _ONE_PARTITION.size)
     if (transactional, topic_count, partition_count) != (0, 2, 2):
         return None
-    key = head[_ONE_FLEXIBLE.size : -5]
+    key = head[_ONE_FLEXIBLE.size : -_ONE_PARTITION.size]
     if version >= PRODUCE_TOPIC_IDS:
         return Address(version, acks, timeout_ms, key, index)
-    if not 0 < key[0] < 0x80:
+    if not 0 < len(key) < 0x80:
         return None  # a null name, or one whose length takes two bytes
     return Address(version, acks, timeout_ms, key[1:].decode(), index)
 

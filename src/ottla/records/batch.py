@@ -43,6 +43,7 @@ LENGTH_END: Final = 12  # a batch's length counts the bytes behind this position
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21  # the CRC covers everything from here on
 MAX_TIMESTAMP_AT: Final = 35
+_PRODUCER_AT: Final = 43
 MAGIC: Final = 2
 SEQUENCE_MASK: Final = 0x7FFF_FFFF  # sequences wrap from 2^31 - 1 to 0
 
@@ -59,7 +60,7 @@ DECOMPRESSED_BYTES_MIN: Final = 8 << 20  # every topic may expand a batch at lea
 SEARCHED_RECORDS_MAX: Final = 20_000  # of one batch, in a search by time
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_PLAIN: Final = struct.Struct(">8xi4xbIhiqqq6xi")  # without offset, epoch, producer's numbers
+_PLAIN: Final = struct.Struct(">8xi4xbIhiqq14xi")  # without offset, epoch and producer
 _STAMP: Final = struct.Struct(">qii")
 _MARKER_KEY: Final = struct.Struct(">hh")
 _MARKER_VALUE: Final = struct.Struct(">hi")
@@ -186,14 +187,13 @@ def check_plain(buffer: Buffer) -> tuple[int, int, int] | None:
     None when it has one, or when anything is wrong or unusual: `check_batch` says what.
     """
     size_bytes = len(buffer)
-    if size_bytes < HEADER_BYTES:
+    if size_bytes < HEADER_BYTES or buffer[_PRODUCER_AT] < 0x80:  # the sign of the producer id
         return None
-    length, magic, crc, attributes, last_delta, base_time, max_time, producer_id, count = (
-        _PLAIN.unpack_from(buffer)
+    length, magic, crc, attributes, last_delta, base_time, max_time, count = _PLAIN.unpack_from(
+        buffer
     )
     if (
-        producer_id < 0
-        and magic == MAGIC
+        magic == MAGIC
         and length + LENGTH_END == size_bytes
         and count == last_delta + 1 > 0
         and 0 <= attributes <= _CODEC_MAX  # of all attributes only the codec

@@ -170,7 +170,7 @@ class LeaderPartition:
 
     def _commit(self, reached: Offset) -> None:
         self.high_watermark = reached
-        if self._committed:
+        if self._committed.queue:
             self._committed.advance(reached)
         if self._readers and not self._is_waking:
             self._is_waking = True
