@@ -128,7 +128,6 @@ def test_a_request_with_one_batch_is_read_the_short_way(
     wire = memoryview(bytearray(b"??" + encode(generic_produce_request(request), version)))
     found = hot.read_addressed(wire, 2, version)
     assert found is not None
-    assert found[0].version == version
     assert as_request(found) == request
 
 

@@ -127,13 +127,11 @@ class Address:
         "key",
         "partition",
         "timeout_ms",
-        "version",
     )
 
     def __init__(
         self, version: int, acks: int, timeout_ms: int, key: TopicKey, partition: int
     ) -> None:
-        self.version = version
         self.acks = acks
         self.timeout_ms = timeout_ms
         self.key = key

@@ -247,16 +247,39 @@ class Log:
 
         Everything is checked before anything changes: a batch that is refused leaves no trace.
         """
-        if self.offline_reason is not None:
-            raise StorageFailed(self.offline_reason)
         config = self.config
-        if config is self._plain_config:
-            appended = self._append_plain(batch, config, leader_epoch, now_ms)
-            if appended is not None:
-                return appended
-        else:
+        if config is not self._plain_config:
             self._plain_config = config if _is_plain(config) else None
-        return self._append_any(batch, config, leader_epoch, now_ms)
+            return self._append_any(batch, config, leader_epoch, now_ms)
+        # The frequent case, in fewer steps: a batch that needs nothing but its place.
+        plain = check_plain(batch)
+        if plain is None:
+            return self._append_any(batch, config, leader_epoch, now_ms)
+        last_delta, base_timestamp_ms, max_timestamp_ms = plain
+        active = self._active
+        size_bytes = len(batch)
+        base_offset = self.end_offset
+        last_offset = base_offset + last_delta
+        if (
+            size_bytes > config.max_message_bytes
+            or not 0 < active.size_bytes <= config.segment_bytes - size_bytes
+            or now_ms - active.opened_ms >= config.segment_ms
+            or last_offset - active.base_offset > INT32_MAX
+            or leader_epoch != self.epochs.latest
+            or max_timestamp_ms < 0
+            or max_timestamp_ms - now_ms > config.timestamp_after_max_ms
+            or now_ms - base_timestamp_ms > config.timestamp_before_max_ms
+            or self.offline_reason is not None
+        ):
+            return self._append_any(batch, config, leader_epoch, now_ms)
+        stamp(batch, base_offset, leader_epoch)
+        try:
+            active.append(batch, last_offset, max_timestamp_ms, config.index_interval_bytes)
+        except OSError as error:
+            raise self._undo_write(error) from error
+        self.size_bytes += size_bytes
+        self.end_offset = active.end_offset
+        return tuple.__new__(Appended, (base_offset, last_offset, NO_TIMESTAMP, False))
 
     def _append_any(
         self,
@@ -265,6 +288,9 @@ class Log:
         leader_epoch: LeaderEpoch,
         now_ms: TimestampMs,
     ) -> Appended:
+        """`append_as_leader` for every batch, step by step."""
+        if self.offline_reason is not None:
+            raise StorageFailed(self.offline_reason)
         if len(batch) > config.max_message_bytes:
             raise MessageTooLarge(
                 f"{len(batch)} bytes exceed the topic's max.message.bytes,"
@@ -295,45 +321,6 @@ class Log:
         if is_idempotent:
             self.producers.note(header, base_offset, now_ms)
         return Appended(base_offset, last_offset, append_time_ms, False)
-
-    def _append_plain(
-        self,
-        batch: bytearray | memoryview,
-        config: TopicConfig,
-        leader_epoch: LeaderEpoch,
-        now_ms: TimestampMs,
-    ) -> Appended | None:
-        """`_append_any` for a batch that needs nothing but its place, in fewer steps.
-
-        None before anything has changed if it needs more, or may have to be refused.
-        """
-        plain = check_plain(batch)
-        if plain is None:
-            return None
-        delta, base_timestamp_ms, max_timestamp_ms = plain
-        active = self._active
-        size_bytes = len(batch)
-        base_offset = self.end_offset
-        last_offset = base_offset + delta
-        if (
-            size_bytes > config.max_message_bytes
-            or not 0 < active.size_bytes <= config.segment_bytes - size_bytes
-            or now_ms - active.opened_ms >= config.segment_ms
-            or last_offset - active.base_offset > INT32_MAX
-            or leader_epoch != self.epochs.latest
-            or max_timestamp_ms < 0
-            or max_timestamp_ms - now_ms > config.timestamp_after_max_ms
-            or now_ms - base_timestamp_ms > config.timestamp_before_max_ms
-        ):
-            return None
-        stamp(batch, base_offset, leader_epoch)
-        try:
-            active.append(batch, last_offset, max_timestamp_ms, config.index_interval_bytes)
-        except OSError as error:
-            raise self._undo_write(error) from error
-        self.size_bytes += size_bytes
-        self.end_offset = active.end_offset
-        return tuple.__new__(Appended, (base_offset, last_offset, NO_TIMESTAMP, False))
 
     def append_as_follower(self, batch: bytearray | memoryview, now_ms: TimestampMs) -> Appended:
         """Write a batch exactly as the leader placed it; a follower may skip, never rewind."""

@@ -675,14 +675,11 @@ def test_a_disk_that_fails_while_saving_is_a_failing_disk(
 # Plain batches: `tests/property/test_plain_batches.py` holds them to the general steps
 
 
-def test_a_plain_batch_takes_the_short_way_once_its_topic_is_known() -> None:
-    log = build.log(MemoryFiles())
-    assert log._plain_config is None
-    build.append(log)
+def test_a_topic_that_asks_for_something_leaves_the_short_way(files: MemoryFiles) -> None:
+    log = build.log(files)
+    assert build.append(log) == 0
     assert log._plain_config is log.config
-    view = memoryview(build.batch())
-    appended = log._append_plain(view, log.config, build.EPOCH, build.NOW_MS)
-    assert appended == (1, 1, NO_TIMESTAMP, False)
+    assert build.append(log) == 1
     log.config = replace(log.config, cleanup_policy=("compact",))
     with pytest.raises(InvalidRecord):  # it has no key
         build.append(log)

@@ -61,19 +61,17 @@ class Produce:
 
     def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Answer:
         addressed = read_addressed(frame, position, version)
-        if addressed is not None:
-            address, batch = addressed
-            if (
-                address.acks in _ANSWERED
-                and len(batch) >= _BATCH_BYTES_MIN
-                and not batch[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL
-            ):
-                return self._take_one(address, batch, correlation_id)
-        return self._take_all(frame, position, version, correlation_id)
-
-    def _take_one(self, address: Address, batch: memoryview, correlation_id: int) -> Answer:
-        """The frequent case, `_take_all` for one batch without a transaction, in fewer steps."""
+        if addressed is None:
+            return self._take_all(frame, position, version, correlation_id)
+        # The frequent case, in fewer steps: one batch that belongs to no transaction.
+        address, batch = addressed
         acks = address.acks
+        if (
+            acks not in _ANSWERED
+            or len(batch) < _BATCH_BYTES_MIN
+            or batch[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL
+        ):
+            return self._take_all(frame, position, version, correlation_id)
         try:
             partition = self._replicas.locate(address.key, address.partition)
             base_offset, last_offset, time_ms, _ = partition.append(
@@ -81,7 +79,7 @@ class Produce:
             )
         except ApiError as refused:
             refusal = _refusal(address.partition, refused)
-            return write_produced(correlation_id, address.version, [(address.key, [refusal])])
+            return write_produced(correlation_id, version, [(address.key, [refusal])])
         self.batches_count += 1
         self.bytes_count += len(batch)
         log_start = partition.log.start_offset
@@ -91,7 +89,6 @@ class Produce:
         result = ProducedPartition(address.partition, 0, base_offset, time_ms, log_start)
         produced: Produced = [(address.key, [result])]
         unsettled = [(partition, end, 0, 0)]
-        version = address.version
         return _WaitingProduce(self, version, correlation_id, produced, unsettled, address).pending
 
     def _take_all(
