@@ -98,6 +98,100 @@ def test_random_bytes_are_a_produce_request_or_a_violation(junk: bytes, version:
         hot.read_produce(memoryview(bytearray(junk)), 0, version)
 
 
+@st.composite
+def one_batch_requests(draw: st.DrawFn) -> tuple[int, hot.ProduceRequest]:
+    """What most clients send, in the versions that are read the short way."""
+    version = draw(st.sampled_from([v for v in PRODUCE_VERSIONS if v >= 7]))
+    key = topic_key(draw, version >= hot.PRODUCE_TOPIC_IDS)
+    batch = draw(st.binary(max_size=300))
+    return version, hot.ProduceRequest(
+        None,
+        draw(int16s),
+        draw(int32s),
+        [(key, [(draw(int32s), batch)])],  # type: ignore[list-item]
+    )
+
+
+def as_request(found: tuple[hot.Address, memoryview]) -> hot.ProduceRequest:
+    address, batch = found
+    topics: list[tuple[hot.TopicKey, list[tuple[int, memoryview | None]]]] = [
+        (address.key, [(address.partition, batch)])
+    ]
+    return hot.ProduceRequest(None, address.acks, address.timeout_ms, topics)
+
+
+@given(one_batch_requests())
+def test_a_request_with_one_batch_is_read_the_short_way(
+    case: tuple[int, hot.ProduceRequest],
+) -> None:
+    version, request = case
+    wire = memoryview(bytearray(b"??" + encode(generic_produce_request(request), version)))
+    found = hot.read_addressed(wire, 2, version)
+    assert found is not None
+    assert as_request(found) == request
+
+
+@given(produce_requests())
+def test_the_short_way_leaves_every_other_request_alone(
+    case: tuple[int, hot.ProduceRequest],
+) -> None:
+    version, request = case
+    wire = memoryview(bytearray(encode(generic_produce_request(request), version)))
+    found = hot.read_addressed(wire, 0, version)
+    if found is not None:
+        assert as_request(found) == request
+
+
+@given(one_batch_requests(), st.data())
+def test_the_short_way_never_sees_what_the_long_one_does_not(
+    case: tuple[int, hot.ProduceRequest], data: st.DataObject
+) -> None:
+    """Any bytes changed, the end cut off: whatever one makes of it the other makes too."""
+    version, request = case
+    wire = bytearray(encode(generic_produce_request(request), version))
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, min(len(wire) - 1, 60)))
+        wire[at] = data.draw(st.sampled_from((0, 1, 2, 0x7F, 0x80, 0xFF)) | st.integers(0, 255))
+    view = memoryview(wire[: data.draw(st.integers(0, len(wire)))])
+    found = hot.read_addressed(view, 0, version)
+    if found is not None:
+        assert as_request(found) == hot.read_produce(view, 0, version)
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_151, 2_097_152]
+)
+@pytest.mark.parametrize("version", [v for v in PRODUCE_VERSIONS if v >= 7])
+def test_a_batch_of_any_size_is_found_the_short_way(version: int, size: int) -> None:
+    key = bytes(16) if version >= hot.PRODUCE_TOPIC_IDS else "orders"
+    batch = memoryview(bytes(size))
+    request = hot.ProduceRequest(None, 1, 30_000, [(key, [(0, batch)])])
+    wire = memoryview(bytearray(encode(generic_produce_request(request), version)))
+    found = hot.read_addressed(wire, 0, version)
+    assert found is not None
+    assert as_request(found) == request
+
+
+@given(one_batch_requests(), int32s, int64s, int64s, int64s)
+def test_an_address_answers_in_the_bytes_of_the_general_answer(
+    case: tuple[int, hot.ProduceRequest],
+    correlation_id: int,
+    base_offset: int,
+    append_time_ms: int,
+    log_start_offset: int,
+) -> None:
+    version, request = case
+    wire = memoryview(bytearray(encode(generic_produce_request(request), version)))
+    found = hot.read_addressed(wire, 0, version)
+    assert found is not None
+    key, [(index, _)] = request.topics[0]
+    numbers = (base_offset, append_time_ms, log_start_offset)
+    result = hot.ProducedPartition(index, 0, *numbers)
+    assert found[0].answer(correlation_id, *numbers) == hot.write_produced(
+        correlation_id, version, [(key, [result])]
+    )
+
+
 @given(st.binary(max_size=200), st.sampled_from(FETCH_VERSIONS))
 def test_random_bytes_are_a_fetch_request_or_a_violation(junk: bytes, version: int) -> None:
     with suppress(ProtocolViolation):

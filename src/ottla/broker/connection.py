@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -82,18 +81,20 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._buffer)[self._filled : self._size]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._writer is None:
+        writer = self._writer
+        if writer is None:
             return  # closed, or never admitted; the transport has yet to notice
-        self.active_s = self._server.loop.time()
+        server = self._server
+        self.active_s = server.loop.time()
         try:
             if self._buffer is None:
-                self._take_frames(self._server.shared_view[:nbytes])
+                self._take_frames(server.shared_view, nbytes)
             else:
                 self._filled += nbytes
                 if self._filled == min(len(self._buffer), self._size):
                     self._continue_frame()
-            if self._order or self._writer.queued_bytes:
-                self._server.flush_soon(self)
+            if writer.queued_bytes or self._order:
+                server.flush_soon(self)
             if self._backlog is not None:
                 self._yield_loop()
         except Exception as problem:
@@ -134,16 +135,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def flush_answers(self) -> None:
         """Send the answers whose turn has come; then go on with requests that had to wait."""
-        if self._writer is not None:
-            self._guarded(self._send_and_go_on)
-
-    def _send_and_go_on(self) -> None:
-        self._flush()
-        self._go_on()
-
-    def _guarded(self, work: Callable[[], None]) -> None:
+        writer = self._writer
+        if writer is None:
+            return
         try:
-            work()
+            if self._order:
+                self._flush()
+            else:
+                writer.flush()
+            if self._paused:
+                self._go_on()
         except Exception as problem:
             self._end(problem)
 
@@ -157,30 +158,33 @@ class Connection(asyncio.BufferedProtocol):
 
     # Frames
 
-    def _take_frames(self, view: memoryview) -> None:
-        """Dispatch every whole frame in `view`; keep the rest."""
-        position, end = 0, len(view)
+    def _take_frames(self, view: memoryview, end: int) -> None:
+        """Dispatch every whole frame in `view` before `end`; keep the rest."""
+        server, writer = self._server, self._writer
+        assert writer is not None
+        position = 0
         left = _TURN_REQUESTS
         while end - position >= 4:
             (size,) = _SIZE.unpack_from(view, position)
-            self._check_size(size)
+            if not _FRAME_BYTES_MIN <= size <= server.settings.broker.request_bytes_max:
+                raise ProtocolViolation(f"a frame of {size} bytes")
             frame_end = position + 4 + size
             if frame_end > end:
                 break
-            if not left or self._must_wait():
+            if not left or ((self._order or writer.queued_bytes) and self._must_wait()):
                 self._hold(view[position:end])
                 return
-            self._dispatch(view[position + 4 : frame_end])
+            answer: Answer = server.dispatch(view[position + 4 : frame_end], self)
+            if isinstance(answer, bytes) and not self._order:
+                writer.queue(answer)
+            elif answer is not None:
+                self._keep_place(answer)
             left -= 1
             position = frame_end
         if position < end:
             self._begin_frame(view[position:end])
         if position >= _TURN_BYTES:
             self._yield_loop()
-
-    def _check_size(self, size: int) -> None:
-        if not _FRAME_BYTES_MIN <= size <= self._server.settings.broker.request_bytes_max:
-            raise ProtocolViolation(f"a frame of {size} bytes")
 
     def _begin_frame(self, head: memoryview) -> None:
         self.begun_s = self._server.loop.time()  # not when its bytes came: it may have waited
@@ -194,14 +198,15 @@ class Connection(asyncio.BufferedProtocol):
         assert self._buffer is not None
         if self._size == 4:
             (size,) = _SIZE.unpack_from(self._buffer)
-            self._check_size(size)
+            if not _FRAME_BYTES_MIN <= size <= self._server.settings.broker.request_bytes_max:
+                raise ProtocolViolation(f"a frame of {size} bytes")
             self._size = 4 + size
         if self._filled < self._size:
             self._grow(memoryview(self._buffer)[: self._filled])
             return
         buffer, size = self._buffer, self._size
         self._drop_buffer()
-        self._take_frames(memoryview(buffer)[:size])
+        self._take_frames(memoryview(buffer), size)
         self._server.buffers.give_back(buffer)
 
     def _grow(self, head: memoryview) -> None:
@@ -225,10 +230,8 @@ class Connection(asyncio.BufferedProtocol):
 
     # Requests and answers
 
-    def _dispatch(self, frame: memoryview) -> None:
-        answer: Answer = self._server.dispatch(frame, self)
-        if answer is None:
-            return
+    def _keep_place(self, answer: Parts | Pending) -> None:
+        """Behind answers that are not there yet; at once if there are none."""
         if isinstance(answer, Pending):
             answer.on_complete(self._note_answered)
             if self._order is None:
@@ -263,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._backlog is not None and not self._resuming and not self._must_wait():
             backlog, self._backlog = self._backlog, None
             self._server.note_buffered(-len(backlog))
-            self._take_frames(memoryview(backlog))
+            self._take_frames(memoryview(backlog), len(backlog))
             self._flush()
             if self._backlog is not None:
                 self._yield_loop()
@@ -274,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.flush_soon(self)
 
     def _flush(self) -> None:
-        order = self._order
+        writer, order = self._writer, self._order
         while order:
             head = order[0]
             if isinstance(head, Pending):
@@ -284,8 +287,8 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._queue(head)
             order.popleft()
-        if self._writer is not None and self._writer.queued_bytes:
-            self._writer.flush()
+        if writer is not None and writer.queued_bytes:
+            writer.flush()
 
     def _queue(self, answer: Parts) -> None:
         assert self._writer is not None
@@ -312,8 +315,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume_after_yield(self) -> None:
         self._resuming = False
-        if self._writer is not None:
-            self._guarded(self._go_on)
+        if self._writer is None:
+            return
+        try:
+            self._go_on()
+        except Exception as problem:
+            self._end(problem)
 
     def _resume_if_free(self) -> None:
         if not self._resuming and not self._server.is_waiting_for_budget(self):

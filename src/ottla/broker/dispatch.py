@@ -20,6 +20,7 @@ from ottla.protocol.hot import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE
 log = logging.getLogger("ottla.broker")
 
 _HEAD: Final = Struct(">hhih")  # key, version, correlation id, length of the client id
+_HEAD_BYTES: Final = _HEAD.size
 _CODEC_BYTES_MAX: Final = 8 << 20  # three bytes can be an element, and that is an object each
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
@@ -125,7 +126,9 @@ class Dispatcher:
 
 def _body(frame: memoryview, client_id_size: int, is_flexible: bool) -> int:
     """Where the body starts, for the two requests whose headers are not decoded."""
-    position = _HEAD.size + max(client_id_size, 0)
+    position = _HEAD_BYTES
+    if client_id_size > 0:
+        position += client_id_size
     if not is_flexible:
         return position
     try:

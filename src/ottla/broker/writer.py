@@ -78,13 +78,18 @@ class SocketWriter:
         """
         if self._armed:
             return
+        parts = self._parts
         try:
-            while self._parts:
-                if isinstance(self._parts[0], bytes):
-                    self._send_bytes()
-                elif not self._send_range(self._parts[0]):
-                    self._arm()
-                    return
+            while parts:
+                head = parts[0]
+                if not isinstance(head, bytes):
+                    if not self._send_range(head):
+                        self._arm()
+                        return
+                elif len(parts) > 1:
+                    self._send_joined(head)
+                else:
+                    self._note_sent(head, self._socket.send(head))
         except (BlockingIOError, InterruptedError):
             self._arm()
 
@@ -99,22 +104,20 @@ class SocketWriter:
         self._parts.clear()
         self._socket.close()
 
-    def _send_bytes(self) -> None:
-        parts = self._parts
-        data = parts[0]
-        assert isinstance(data, bytes)
-        if len(parts) == 1:
-            sent = self._socket.send(data)
-        else:
-            if len(data) < _JOIN_BYTES_MAX:
-                data = self._join_head()
-            # MSG_MORE keeps a fetch answer's header and the file range behind it in one segment.
-            sent = self._socket.send(data, socket.MSG_MORE if len(parts) > 1 else 0)
+    def _send_joined(self, data: bytes) -> None:
+        """Send the head of several parts, together with other small ones behind it."""
+        if len(data) < _JOIN_BYTES_MAX:
+            data = self._join_head()
+        # MSG_MORE keeps a fetch answer's header and the file range behind it in one segment.
+        more = socket.MSG_MORE if len(self._parts) > 1 else 0
+        self._note_sent(data, self._socket.send(data, more))
+
+    def _note_sent(self, data: bytes, sent: int) -> None:
         self.queued_bytes -= sent
         if sent == len(data):
-            parts.popleft()
+            self._parts.popleft()
         else:
-            parts[0] = data[sent:]
+            self._parts[0] = data[sent:]
             raise BlockingIOError
 
     def _join_head(self) -> bytes:

@@ -6,7 +6,7 @@ page cache. `tests/property/test_hot.py` holds these functions to the generic co
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from struct import Struct, error
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -103,73 +103,152 @@ class FetchedPartition(NamedTuple, Generic[R]):
 
 def read_produce(view: memoryview, position: int, version: int) -> ProduceRequest:
     """The request whose body starts at `position`; every failure is a ProtocolViolation."""
-    by_id = version >= PRODUCE_TOPIC_IDS
     try:
         if version >= PRODUCE_FLEXIBLE:
-            one = _read_one_flexible(view, position, by_id)
-        else:
-            one = _read_one_classic(view, position)
-    except (error, IndexError, UnicodeDecodeError, ProtocolViolation):
-        one = None  # too short for one partition: fewer, or wrong, and then said below
-    if one is not None:
-        return one
-    try:
-        if version >= PRODUCE_FLEXIBLE:
-            return _read_produce_flexible(view, position, by_id)
+            return _read_produce_flexible(view, position, version >= PRODUCE_TOPIC_IDS)
         return _read_produce_classic(view, position)
     except (error, IndexError, UnicodeDecodeError) as problem:
         raise ProtocolViolation(f"not a Produce v{version} request: {problem}") from None
 
 
-_ONE_CLASSIC_HEAD: Final = Struct(">hhiih")  # no transaction, acks, timeout, topics, name length
-_ONE_CLASSIC_PARTITION: Final = Struct(">iii")  # partitions, index, batch length
-_ONE_FLEXIBLE_HEAD: Final = Struct(">BhiB")  # no transaction, acks, timeout, topics
-_ONE_FLEXIBLE_PARTITION: Final = Struct(">Bi")  # partitions, index
+class Address:
+    """All of a request for one partition that stands before its batch: where that shall go.
 
+    A producer repeats it word for word with every batch. So it is understood once, and so is
+    most of the answer.
+    """
 
-def _read_one_classic(view: memoryview, position: int) -> ProduceRequest | None:
-    """One batch for one partition, which is what most clients send; None for anything else."""
-    transactional, acks, timeout_ms, topic_count, name_size = _ONE_CLASSIC_HEAD.unpack_from(
-        view, position
+    __slots__ = (
+        "_after",
+        "_before",
+        "_pack",
+        "_size",
+        "acks",
+        "key",
+        "partition",
+        "timeout_ms",
     )
-    if transactional != -1 or topic_count != 1 or name_size < 0:
-        return None
-    position += _ONE_CLASSIC_HEAD.size
-    name_end = position + name_size
-    partition_count, index, size = _ONE_CLASSIC_PARTITION.unpack_from(view, name_end)
-    batch_at = name_end + _ONE_CLASSIC_PARTITION.size
-    batch_end = batch_at + size
-    if partition_count != 1 or size < 0 or batch_end > len(view):
-        return None
-    name = str(view[position:name_end], "utf-8")
-    return ProduceRequest(None, acks, timeout_ms, [(name, [(index, view[batch_at:batch_end])])])
+
+    def __init__(
+        self, version: int, acks: int, timeout_ms: int, key: TopicKey, partition: int
+    ) -> None:
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.key = key
+        self.partition = partition
+        answer = write_produced(0, version, [(key, [ProducedPartition(partition)])])
+        # It says -1 three times in a row: base offset, append time and start of the log.
+        at = answer.rindex(_NUMBERS.pack(-1, -1, -1))
+        self._size = len(answer) - 4
+        self._before = answer[8:at]
+        self._after = answer[at + _NUMBERS.size :]
+        self._pack = _answer_layout(len(self._before), len(self._after)).pack
+
+    def answer(
+        self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
+    ) -> bytes:
+        """The frame that `write_produced` would make for a batch that has been appended."""
+        return self._pack(
+            self._size,
+            correlation_id,
+            self._before,
+            base_offset,
+            append_time_ms,
+            log_start_offset,
+            self._after,
+        )
 
 
-def _read_one_flexible(view: memoryview, position: int, by_id: bool) -> ProduceRequest | None:
+@cache
+def _answer_layout(before_bytes: int, after_bytes: int) -> Struct:
+    """Size, correlation id, and what no batch changes around the three numbers that each does."""
+    return Struct(f">ii{before_bytes}sqqq{after_bytes}s")
+
+
+_NUMBERS: Final = Struct(">qqq")
+_ADDRESSES_MAX: Final = 4096  # producers times partitions; those beyond are read more slowly
+_ADDRESSED_MIN: Final = 7  # the first version that may carry every codec
+_ONE_CLASSIC: Final = Struct(">hhiih")  # no transaction, acks, timeout, topics, name length
+_ONE_FLEXIBLE: Final = Struct(">BhiB")  # no transaction, acks, timeout, topics
+_ONE_PARTITION: Final = Struct(">Bi")  # partitions, index
+_CLASSIC_BYTES: Final = _ONE_CLASSIC.size + _INDEX_SIZE.size  # and the name
+_FLEXIBLE_BYTES: Final = _ONE_FLEXIBLE.size + _ONE_PARTITION.size  # and the name or id
+_CLASSIC_NAME_AT: Final = _ONE_CLASSIC.size - 1  # where the low byte of the name's length is
+_FLEXIBLE_NAME_AT: Final = _ONE_FLEXIBLE.size
+
+
+def read_addressed(
+    view: memoryview, position: int, version: int
+) -> tuple[Address, memoryview] | None:
+    """The only batch of a request and where it shall go: what most clients send.
+
+    None for everything else, be it more, less, transactional or wrong: `read_produce` tells.
+    """
+    try:
+        if version >= PRODUCE_FLEXIBLE:
+            size_at = position + _FLEXIBLE_BYTES
+            if version >= PRODUCE_TOPIC_IDS:
+                size_at += _UUID_BYTES
+            else:
+                size_at += view[position + _FLEXIBLE_NAME_AT]
+            size, high = view[size_at], view[size_at + 1]
+            start = size_at + 1
+            if size >= 0x80:  # two bytes reach up to 16 KB
+                size += (high - 1) << 7
+                start += 1
+                if high >= 0x80:
+                    size, start = read_unsigned_varint(view, size_at)
+            end = start + size - 1
+            # Behind the batch, three empty sections for tagged fields: partition, topic, request.
+            if not size or view[end] or view[end + 1] or view[end + 2]:
+                return None
+        else:
+            size_at = position + _CLASSIC_BYTES + view[position + _CLASSIC_NAME_AT]
+            (size,) = _INT32.unpack_from(view, size_at)
+            start = size_at + 4
+            end = start + size
+            if size < 0 or end > len(view):
+                return None
+    except (error, IndexError, ProtocolViolation):
+        return None
+    address = _address(view[position:size_at].tobytes(), version)
+    return None if address is None else (address, view[start:end])
+
+
+@lru_cache(_ADDRESSES_MAX)
+def _address(head: bytes, version: int) -> Address | None:
+    """What stands before the batch's size, if that is an address of one partition."""
+    try:
+        if version >= PRODUCE_FLEXIBLE:
+            return _flexible_address(head, version)
+        if version >= _ADDRESSED_MIN:
+            return _classic_address(head, version)
+    except UnicodeDecodeError:
+        pass
+    return None
+
+
+def _classic_address(head: bytes, version: int) -> Address | None:
+    transactional, acks, timeout_ms, topic_count, name_size = _ONE_CLASSIC.unpack_from(head)
+    name = head[_ONE_CLASSIC.size : -_INDEX_SIZE.size]
+    partition_count, index = _INDEX_SIZE.unpack_from(head, len(head) - _INDEX_SIZE.size)
+    if (transactional, topic_count, name_size, partition_count) != (-1, 1, len(name), 1):
+        return None
+    return Address(version, acks, timeout_ms, name.decode(), index)
+
+
+def _flexible_address(head: bytes, version: int) -> Address | None:
     """The same in compact form: counts are stored one larger, so that one is 2."""
-    transactional, acks, timeout_ms, topic_count = _ONE_FLEXIBLE_HEAD.unpack_from(view, position)
-    if transactional != 0 or topic_count != 2:
+    transactional, acks, timeout_ms, topic_count = _ONE_FLEXIBLE.unpack_from(head)
+    partition_count, index = _ONE_PARTITION.unpack_from(head, len(head) - _ONE_PARTITION.size)
+    if (transactional, topic_count, partition_count) != (0, 2, 2):
         return None
-    position += _ONE_FLEXIBLE_HEAD.size
-    key: TopicKey
-    if by_id:
-        name_end = position + _UUID_BYTES
-        key = bytes(view[position:name_end])
-    else:
-        name_size = view[position]
-        if not 0 < name_size < 0x80:
-            return None
-        name_end = position + name_size
-        key = str(view[position + 1 : name_end], "utf-8")
-    partition_count, index = _ONE_FLEXIBLE_PARTITION.unpack_from(view, name_end)
-    if partition_count != 2:
-        return None
-    size, batch_at = read_unsigned_varint(view, name_end + _ONE_FLEXIBLE_PARTITION.size)
-    batch_end = batch_at + size - 1
-    # Behind the batch, three empty sections for tagged fields: partition, topic, request.
-    if size == 0 or bytes(view[batch_end : batch_end + 3]) != b"\0\0\0":
-        return None
-    return ProduceRequest(None, acks, timeout_ms, [(key, [(index, view[batch_at:batch_end])])])
+    key = head[_ONE_FLEXIBLE.size : -_ONE_PARTITION.size]
+    if version >= PRODUCE_TOPIC_IDS:
+        return Address(version, acks, timeout_ms, key, index)
+    if not 0 < len(key) < 0x80:
+        return None  # a null name, or one whose length takes two bytes
+    return Address(version, acks, timeout_ms, key[1:].decode(), index)
 
 
 def _read_produce_classic(view: memoryview, position: int) -> ProduceRequest:
@@ -231,10 +310,6 @@ def write_produced(
     topics: Sequence[tuple[TopicKey, Sequence[ProducedPartition]]],
 ) -> bytes:
     """A whole Produce answer as a frame."""
-    if len(topics) == 1 and len(topics[0][1]) == 1:
-        key, (only,) = topics[0]
-        if only.message is None and len(key) < _ONE_KEY_LENGTH_MAX:
-            return _write_one_produced(correlation_id, version, key, only)
     out = bytearray(8)
     _INT32.pack_into(out, 4, correlation_id)
     if version >= PRODUCE_FLEXIBLE:
@@ -244,47 +319,6 @@ def write_produced(
         _write_produced_classic(out, version, topics)
     _INT32.pack_into(out, 0, len(out) - 4)
     return bytes(out)
-
-
-_ONE_KEY_LENGTH_MAX: Final = 31  # in characters; as UTF-8 its length still fits one varint byte
-
-
-def _write_one_produced(
-    correlation_id: int, version: int, key: TopicKey, result: ProducedPartition
-) -> bytes:
-    """The answer to a request for one partition: one `pack`, laid out once per key length."""
-    raw = key.encode() if isinstance(key, str) else key
-    index, code, base_offset, time_ms, log_start, _ = result
-    layout = _one_produced_layout(version, len(raw))
-    size = layout.size - 4
-    if version >= PRODUCE_TOPIC_IDS:
-        return layout.pack(
-            size, correlation_id, 0, 2, raw, 2,
-            index, code, base_offset, time_ms, log_start, 1, 0, 0, 0, 0, 0,
-        )  # fmt: skip
-    if version >= PRODUCE_FLEXIBLE:
-        return layout.pack(
-            size, correlation_id, 0, 2, len(raw) + 1, raw, 2,
-            index, code, base_offset, time_ms, log_start, 1, 0, 0, 0, 0, 0,
-        )  # fmt: skip
-    head = (size, correlation_id, 1, len(raw), raw, 1, index, code, base_offset, time_ms)
-    if version >= 8:
-        return layout.pack(*head, log_start, 0, -1, 0)
-    if version >= 5:
-        return layout.pack(*head, log_start, 0)
-    return layout.pack(*head, 0)
-
-
-@cache
-def _one_produced_layout(version: int, key_size: int) -> Struct:
-    """Size, correlation id, the key, the partition's result, throttle time; empty sections of
-    tagged fields in between where the version has them."""
-    if version >= PRODUCE_TOPIC_IDS:
-        return Struct(">iiBB16sBihqqqBBBBiB")
-    if version >= PRODUCE_FLEXIBLE:
-        return Struct(f">iiBBB{key_size}sBihqqqBBBBiB")
-    result = "ihqqqih" if version >= 8 else "ihqqq" if version >= 5 else "ihqq"
-    return Struct(f">iiih{key_size}si{result}i")
 
 
 def _write_produced_classic(

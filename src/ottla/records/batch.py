@@ -43,6 +43,7 @@ LENGTH_END: Final = 12  # a batch's length counts the bytes behind this position
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21  # the CRC covers everything from here on
 MAX_TIMESTAMP_AT: Final = 35
+_PRODUCER_AT: Final = 43
 MAGIC: Final = 2
 SEQUENCE_MASK: Final = 0x7FFF_FFFF  # sequences wrap from 2^31 - 1 to 0
 
@@ -59,6 +60,7 @@ DECOMPRESSED_BYTES_MIN: Final = 8 << 20  # every topic may expand a batch at lea
 SEARCHED_RECORDS_MAX: Final = 20_000  # of one batch, in a search by time
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_PLAIN: Final = struct.Struct(">8xi4xbIhiqq14xi")  # without offset, epoch and producer
 _STAMP: Final = struct.Struct(">qii")
 _MARKER_KEY: Final = struct.Struct(">hh")
 _MARKER_VALUE: Final = struct.Struct(">hi")
@@ -177,6 +179,28 @@ def check_stored(buffer: Buffer) -> BatchHeader:
     if header.attributes & CODEC_MASK > _CODEC_MAX:
         raise UnsupportedCompression(f"codec {header.attributes & CODEC_MASK} is unknown")
     return header
+
+
+def check_plain(buffer: Buffer) -> tuple[int, int, int] | None:
+    """Last offset delta, first and largest timestamp of an intact batch without a producer id.
+
+    None when it has one, or when anything is wrong or unusual: `check_batch` says what.
+    """
+    size_bytes = len(buffer)
+    if size_bytes < HEADER_BYTES or buffer[_PRODUCER_AT] < 0x80:  # the sign of the producer id
+        return None
+    length, magic, crc, attributes, last_delta, base_time, max_time, count = _PLAIN.unpack_from(
+        buffer
+    )
+    if (
+        magic == MAGIC
+        and length + LENGTH_END == size_bytes
+        and count == last_delta + 1 > 0
+        and 0 <= attributes <= _CODEC_MAX  # of all attributes only the codec
+        and crc == crc32c(memoryview(buffer)[ATTRIBUTES_AT:])
+    ):
+        return last_delta, base_time, max_time
+    return None
 
 
 def check_batch(buffer: Buffer) -> BatchHeader:

@@ -1,7 +1,7 @@
 """A partition this broker leads: its log, and what has been promised about it."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from ottla.config import Durability
 from ottla.errors import (
@@ -18,6 +18,8 @@ from ottla.storage.log import Appended, Log
 
 ACKS_ALL = -1
 ACKS_NONE = 0
+ACKS_LEADER = 1
+_FSYNC: Final = Durability.FSYNC
 
 
 class Flushes(Protocol):
@@ -89,7 +91,7 @@ class LeaderPartition:
                 f" min.insync.replicas is {log.config.min_insync_replicas}"
             )
         appended = log.append_as_leader(batch, self.leader_epoch, now_ms)
-        if log.config.durability is Durability.FSYNC:
+        if log.config.durability is _FSYNC:
             self._flusher.request(log)
         elif len(self.replicas) == 1:
             self._commit(log.end_offset)
@@ -101,7 +103,7 @@ class LeaderPartition:
         """Whether what a producer with these acks was promised is true up to `end`."""
         if acks == ACKS_ALL:
             return self.high_watermark >= end
-        return self.log.config.durability is not Durability.FSYNC or self.log.durable_offset >= end
+        return self.log.config.durability is not _FSYNC or self.log.durable_offset >= end
 
     def wait_settled(self, end: Offset, acks: int, settled: Settled) -> None:
         """Call `settled` when the promise is true up to `end`, or can no longer become so."""
@@ -163,14 +165,12 @@ class LeaderPartition:
         if reached > self.high_watermark:
             self._commit(reached)
         self._durable.advance(
-            self.log.durable_offset
-            if self.log.config.durability is Durability.FSYNC
-            else self.log.end_offset
+            self.log.durable_offset if self.log.config.durability is _FSYNC else self.log.end_offset
         )
 
     def _commit(self, reached: Offset) -> None:
         self.high_watermark = reached
-        if self._committed:
+        if self._committed.queue:
             self._committed.advance(reached)
         if self._readers and not self._is_waking:
             self._is_waking = True
@@ -178,7 +178,7 @@ class LeaderPartition:
 
     def _ends(self) -> Mapping[BrokerId, Offset]:
         """How far each in-sync replica has got; the leader counts what its topic promises."""
-        if self.log.config.durability is Durability.FSYNC:
+        if self.log.config.durability is _FSYNC:
             return {self._broker_id: self.log.durable_offset}
         return {self._broker_id: self.log.end_offset}
 

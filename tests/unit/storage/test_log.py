@@ -670,3 +670,33 @@ def test_a_disk_that_fails_while_saving_is_a_failing_disk(
     files.fail_next(operation, errno.EIO, suffix=suffix)
     log.flush()
     assert log.offline_reason is not None
+
+
+# Plain batches: `tests/property/test_plain_batches.py` holds them to the general steps
+
+
+def test_a_topic_that_asks_for_something_leaves_the_short_way(files: MemoryFiles) -> None:
+    log = build.log(files)
+    assert build.append(log) == 0
+    assert log._plain_config is log.config
+    assert build.append(log) == 1
+    log.config = replace(log.config, cleanup_policy=("compact",))
+    with pytest.raises(InvalidRecord):  # it has no key
+        build.append(log)
+    assert log._plain_config is None
+
+
+@pytest.mark.parametrize(("number", "offline"), [(errno.ENOSPC, False), (errno.EIO, True)])
+def test_a_plain_batch_that_cannot_be_written_leaves_no_trace(
+    files: MemoryFiles, number: int, offline: bool
+) -> None:
+    log = build.log(files)
+    build.append(log)
+    before = state_of(log)
+    files.fail_next("append", number, after_bytes=10)
+    with pytest.raises(StorageFailed):
+        build.append(log)
+    assert state_of(log) == before
+    assert (log.offline_reason is not None) == offline
+    file = files.read_whole(build.DIRECTORY / "00000000000000000000.log")
+    assert len(file) == log.size_bytes
