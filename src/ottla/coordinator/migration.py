@@ -1,8 +1,9 @@
 """Groups that change their protocol while their members live: what to write down for it.
 
 Members of a classic group go into a consumer group as they are, with the assignment they have,
-and are asked to join again. The other way round the assignment that the broker had in mind is
-kept until the members have made one of their own.
+and are asked to join again. The other way round they keep what they have until they have made an
+assignment of their own: not what they were to have, for should the group change back before they
+let go, somebody else would be given what they still read.
 """
 
 from ottla.coordinator.classic_group import CONSUMER, ClassicGroup, Member
@@ -93,11 +94,7 @@ def to_classic_record(group: ConsumerGroup, topics: Topics, now_ms: int) -> Grou
         leader=members[0].member_id if members else None,
         changed_ms=TimestampMs(now_ms),
         members=tuple(
-            _classic(
-                member,
-                protocol,
-                to_names(group.written.target(member.member_id), topics),
-            )
+            _classic(member, protocol, to_names(group.written.held(member.member_id), topics))
             for member in members
         ),
     )
@@ -113,7 +110,7 @@ def _common_protocol(members: list[MemberStored]) -> str | None:
 
 
 def _classic(
-    member: MemberStored, protocol: str | None, target: dict[str, list[int]]
+    member: MemberStored, protocol: str | None, held: dict[str, list[int]]
 ) -> StoredMember:
     assert member.classic is not None
     metadata = dict(_protocols(member)).get(protocol or "", b"")
@@ -127,7 +124,7 @@ def _classic(
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         session_timeout_ms=member.classic.session_timeout_ms,
         subscription=metadata,
-        assignment=assignment_bytes(target, version),
+        assignment=assignment_bytes(held, version),
     )
 
 

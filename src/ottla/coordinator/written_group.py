@@ -71,6 +71,11 @@ class WrittenGroup:
         """What a member is to have."""
         return self.targets.get(member_id, NOTHING)
 
+    def held(self, member_id: str) -> Partitions:
+        """What a member has, and what it was told to let go of and may have still."""
+        current = self.current(member_id)
+        return current.assigned | current.revoking
+
     def is_settled(self, member_id: str) -> bool:
         """It has what it is to have."""
         current = self.current(member_id)
