@@ -158,6 +158,19 @@ def several(
     return field(default=default, metadata={"setting": row})
 
 
+def ordered(name: str, default: tuple[str, ...], choices: tuple[str, ...], doc: str) -> Any:
+    """The same, where it matters which comes first."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+        if not set(words) <= set(choices):
+            raise ValueError(f"must be one or more of {', '.join(choices)}")
+        return words
+
+    row = Setting(name, Kind.LIST, doc, f"{', '.join(choices)}, or several", parse)
+    return field(default=default, metadata={"setting": row})
+
+
 def settings_of(config: "type[TopicConfig | BrokerConfig]") -> Iterator[tuple[str, Setting]]:
     """Field name and row of every setting that a configuration class has."""
     for item in fields(config):
@@ -401,6 +414,69 @@ class BrokerConfig:
         low=100,
         high=INT32_MAX,
     )
+    consumer_group_assignors: tuple[str, ...] = ordered(
+        "group.consumer.assignors",
+        ("uniform", "range"),
+        ("uniform", "range"),
+        "How the broker may share partitions among the members of a group; the first one is taken"
+        " unless members wish for another.",
+    )
+    consumer_group_heartbeat_interval_max_ms: int = number(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        "The longest heartbeat interval that can be set for groups of the consumer protocol.",
+        low=1,
+        high=INT32_MAX,
+    )
+    consumer_group_heartbeat_interval_min_ms: int = number(
+        "group.consumer.min.heartbeat.interval.ms",
+        5000,
+        "The shortest heartbeat interval that can be set for groups of the consumer protocol.",
+        low=1,
+        high=INT32_MAX,
+    )
+    consumer_group_heartbeat_interval_ms: int = number(
+        "group.consumer.heartbeat.interval.ms",
+        5000,
+        "How often members of a group of the consumer protocol are told to send a heartbeat.",
+        low=1,
+        high=INT32_MAX,
+    )
+    consumer_group_migration_policy: str = choice(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        ("bidirectional", "upgrade", "downgrade", "disabled"),
+        "Whether a group with members changes its protocol: from classic to consumer when the first"
+        " member of the newer protocol joins, and back when the last one leaves.",
+    )
+    consumer_group_session_timeout_max_ms: int = number(
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        "The longest session timeout that can be set for groups of the consumer protocol.",
+        low=1,
+        high=INT32_MAX,
+    )
+    consumer_group_session_timeout_min_ms: int = number(
+        "group.consumer.min.session.timeout.ms",
+        45_000,
+        "The shortest session timeout that can be set for groups of the consumer protocol.",
+        low=1,
+        high=INT32_MAX,
+    )
+    consumer_group_session_timeout_ms: int = number(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "How long a member of a group of the consumer protocol may be silent.",
+        low=1,
+        high=INT32_MAX,
+    )
+    consumer_group_size_max: int = number(
+        "group.consumer.max.size",
+        INT32_MAX,
+        "How many members a group of the consumer protocol may have.",
+        low=1,
+        high=INT32_MAX,
+    )
     group_initial_rebalance_delay_ms: int = number(
         "group.initial.rebalance.delay.ms",
         3000,
@@ -559,11 +635,42 @@ class BrokerConfig:
         }
         known_topic = {name: value for name, value in raw.items() if name in topic}
         known_own = {name: value for name, value in raw.items() if name not in topic}
-        return replace(
+        made = replace(
             self,
             topic=replace(self.topic, **_parse_all(known_topic, topic, "broker")),
             **_parse_all(known_own, own, "broker"),
         )
+        made._check_consumer_groups()
+        return made
+
+    def _check_consumer_groups(self) -> None:
+        """Numbers that are right one by one and wrong together, as Kafka refuses them."""
+        session_ms = self.consumer_group_session_timeout_ms
+        interval_ms = self.consumer_group_heartbeat_interval_ms
+        for name, value, low, high in (
+            (
+                "group.consumer.session.timeout.ms",
+                session_ms,
+                self.consumer_group_session_timeout_min_ms,
+                self.consumer_group_session_timeout_max_ms,
+            ),
+            (
+                "group.consumer.heartbeat.interval.ms",
+                interval_ms,
+                self.consumer_group_heartbeat_interval_min_ms,
+                self.consumer_group_heartbeat_interval_max_ms,
+            ),
+        ):
+            if not low <= value <= high:
+                raise InvalidConfig(
+                    f"{name} = {value} does not lie between {low} and {high}, which are settings"
+                    " themselves"
+                )
+        if interval_ms >= session_ms:
+            raise InvalidConfig(
+                "group.consumer.heartbeat.interval.ms must be less than"
+                " group.consumer.session.timeout.ms"
+            )
 
 
 def shared_broker_settings() -> frozenset[str]:

@@ -327,6 +327,58 @@ class NotCoordinator(ApiError):
     code = ErrorCode.NOT_COORDINATOR
 
 
+class InconsistentGroupProtocol(ApiError):
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class UnknownMemberId(ApiError):
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class IllegalGeneration(ApiError):
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class InvalidSessionTimeout(ApiError):
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+class RebalanceInProgress(ApiError):
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class GroupIdNotFound(ApiError):
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+class GroupMaxSizeReached(ApiError):
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+class FencedInstanceId(ApiError):
+    code = ErrorCode.FENCED_INSTANCE_ID
+
+
+class FencedMemberEpoch(ApiError):
+    code = ErrorCode.FENCED_MEMBER_EPOCH
+
+
+class UnreleasedInstanceId(ApiError):
+    code = ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+class UnsupportedAssignor(ApiError):
+    code = ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+class StaleMemberEpoch(ApiError):
+    code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class InvalidRegularExpression(ApiError):
+    code = ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
 class ProtocolViolation(Exception):
     """Bytes that are not what the protocol allows: the connection cannot go on."""
 

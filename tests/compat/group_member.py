@@ -31,6 +31,7 @@ class Member:
         pattern: str = "",
         instance: str = "",
         strategy: str = "range",
+        protocol: str = "classic",
         session_ms: int = 6000,
     ) -> None:
         self.owned: frozenset[Partition] = frozenset()
@@ -56,6 +57,7 @@ class Member:
                 "pattern": pattern,
                 "instance": instance,
                 "strategy": strategy,
+                "protocol": protocol,
                 "session_ms": session_ms,
             }
             command = [sys.executable, str(_PROGRAM), client, json.dumps(settings)]

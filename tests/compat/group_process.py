@@ -58,6 +58,14 @@ def run_confluent(settings: dict[str, Any], report: Report) -> None:
         "reconnect.backoff.max.ms": 200,
         "log_level": 0,
     }
+    if settings["protocol"] == "consumer":
+        for name in (
+            "session.timeout.ms",
+            "heartbeat.interval.ms",
+            "partition.assignment.strategy",
+        ):
+            del config[name]  # the broker decides about these
+        config["group.protocol"] = "consumer"
     if settings["instance"]:
         config["group.instance.id"] = settings["instance"]
     consumer = confluent_kafka.Consumer(config)

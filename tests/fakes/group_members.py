@@ -3,6 +3,7 @@
 from struct import pack
 
 from ottla.coordinator.classic_group import Join, Protocol, Sync
+from ottla.coordinator.subscription import assignment_bytes
 from ottla.protocol.codec import encode
 from ottla.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
@@ -66,3 +67,8 @@ def sync(
         protocol_name=protocol_name,
         assignments=assignments or {},
     )
+
+
+def assignment(partitions: dict[str, list[int]]) -> bytes:
+    """What a leader tells a consumer to read."""
+    return assignment_bytes(partitions, 1)

@@ -252,3 +252,5 @@ class GroupScript:
                 return f"{tp} forgotten"
             case GroupDropped():
                 return "group forgotten"
+            case _:
+                raise AssertionError(record)

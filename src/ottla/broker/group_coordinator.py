@@ -13,6 +13,7 @@ from ottla.clock import Clock
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.coordinator.classic_group import GroupLimits
+from ottla.coordinator.consumer_group import ConsumerLimits
 from ottla.coordinator.groups import Groups
 from ottla.coordinator.outcome import Outcome, Ticket
 from ottla.coordinator.records import Record, to_bytes
@@ -178,7 +179,13 @@ class GroupCoordinator:
 
     def _begin(self, index: int, partition: LeaderPartition) -> None:
         led = _Led(partition, self)
-        groups = Groups(self._limits, self._new_id, self._metadata_bytes_max)
+        groups = Groups(
+            self._limits,
+            self._new_id,
+            self._metadata_bytes_max,
+            self._consumer_limits,
+            lambda: self._state.image,
+        )
         led.shard = Shard(groups, led.append, self.now_ms, self._loop, self._note_dropped)
         self._shards[index] = led
         self._spawn(self._load(led))
@@ -258,6 +265,19 @@ class GroupCoordinator:
             members_max=config.group_size_max,
             session_timeout_min_ms=config.group_session_timeout_min_ms,
             session_timeout_max_ms=config.group_session_timeout_max_ms,
+        )
+
+    def _consumer_limits(self) -> ConsumerLimits:
+        config = self._settings.broker
+        policy = config.consumer_group_migration_policy
+        return ConsumerLimits(
+            session_timeout_ms=config.consumer_group_session_timeout_ms,
+            heartbeat_interval_ms=config.consumer_group_heartbeat_interval_ms,
+            members_max=config.consumer_group_size_max,
+            assignors=config.consumer_group_assignors,
+            allows_upgrade=policy in {"bidirectional", "upgrade"},
+            allows_downgrade=policy in {"bidirectional", "downgrade"},
+            classic=self._limits(),
         )
 
     def _metadata_bytes_max(self) -> int:

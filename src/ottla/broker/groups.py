@@ -26,6 +26,8 @@ GROUP_KEYS: Final = (
     ApiKey.SYNC_GROUP,
     ApiKey.HEARTBEAT,
     ApiKey.LEAVE_GROUP,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
     ApiKey.OFFSET_COMMIT,
     ApiKey.OFFSET_FETCH,
     ApiKey.OFFSET_DELETE,
@@ -100,6 +102,7 @@ class GroupApis:
         from ottla.broker.group_coordinator import GroupCoordinator  # noqa: PLC0415
         from ottla.broker.handlers import (  # noqa: PLC0415
             classic_groups,
+            consumer_groups,
             coordination,
             group_admin,
             group_offsets,
@@ -121,6 +124,10 @@ class GroupApis:
             ApiKey.SYNC_GROUP: classic_groups.SyncGroup(coordinator),
             ApiKey.HEARTBEAT: classic_groups.Heartbeat(coordinator),
             ApiKey.LEAVE_GROUP: classic_groups.LeaveGroup(coordinator),
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.ConsumerGroupHeartbeat(coordinator),
+            ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.ConsumerGroupDescribe(
+                coordinator, state
+            ),
             ApiKey.OFFSET_COMMIT: group_offsets.OffsetCommit(coordinator, state),
             ApiKey.OFFSET_FETCH: group_offsets.OffsetFetch(coordinator, state),
             ApiKey.OFFSET_DELETE: group_offsets.OffsetDelete(coordinator),

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
 from ottla.coordinator.outcome import Outcome, Ticket
-from ottla.coordinator.records import GroupStored, Record, StoredMember
+from ottla.coordinator.records import GroupDropped, GroupStored, Record, StoredMember
 from ottla.coordinator.subscription import subscribed_topics
 from ottla.errors import ErrorCode
 from ottla.model import TimestampMs
@@ -258,6 +258,18 @@ class ClassicGroup:
             self._try_complete(now_ms)
         return self._outcome()
 
+    def rebalance(self, now_ms: int) -> Outcome:
+        """Everybody has to join again, though nobody came or went."""
+        self._rebalance(now_ms)
+        return self._outcome()
+
+    def dissolve(self) -> Outcome:
+        """The group goes on in another protocol: whoever waits is to join again there."""
+        for member in self.members.values():
+            self._cancel_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
+            self._cancel_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        return self._outcome()
+
     def next_deadline_ms(self) -> int | None:
         """When `pass_time` next has something to do, at the latest."""
         return min(self._deadlines(), default=None)
@@ -312,6 +324,10 @@ class ClassicGroup:
     @property
     def is_stored(self) -> bool:
         return self.changed_ms != NEVER_CHANGED
+
+    def tombstones(self) -> tuple[Record, ...]:
+        """What to write down to forget it."""
+        return (GroupDropped(self.group_id),)
 
     def stored(self) -> GroupStored:
         """All of it that is to outlive this broker."""

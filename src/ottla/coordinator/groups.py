@@ -16,6 +16,22 @@ from ottla.coordinator.classic_group import (
     Sync,
     Synced,
 )
+from ottla.coordinator.consumer_group import (
+    JOINING,
+    Beat,
+    BeatAnswer,
+    ConsumerGroup,
+    ConsumerLimits,
+)
+from ottla.coordinator.consumer_records import (
+    CurrentDropped,
+    EpochDropped,
+    MemberDropped,
+    PatternDropped,
+    TargetDropped,
+    TargetEpochDropped,
+)
+from ottla.coordinator.migration import to_classic_record, to_consumer_records
 from ottla.coordinator.offsets import Commit, CommittedOffsets
 from ottla.coordinator.outcome import Outcome, Ticket
 from ottla.coordinator.records import (
@@ -25,9 +41,20 @@ from ottla.coordinator.records import (
     OffsetDropped,
     Record,
 )
+from ottla.coordinator.topics import NO_TOPICS, Partitions, Topics
+from ottla.coordinator.written_group import ConsumerGroupState
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
 
+Group = ClassicGroup | ConsumerGroup
+_TOMBSTONES: Final = (
+    EpochDropped,
+    MemberDropped,
+    TargetEpochDropped,
+    TargetDropped,
+    CurrentDropped,
+    PatternDropped,
+)
 _GROUP_NOT_FOUND_FROM: Final = 9  # before, OffsetCommit has no better word than a wrong generation
 
 
@@ -35,6 +62,7 @@ class GroupType(StrEnum):
     """The words that clients and tools see."""
 
     CLASSIC = "Classic"
+    CONSUMER = "Consumer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +80,7 @@ class ListedGroup(NamedTuple):
 
     group_id: str
     protocol_type: str
-    state: State
+    state: State | ConsumerGroupState
     type: GroupType
 
 
@@ -86,6 +114,34 @@ class GroupDescription:
     members: tuple[DescribedMember, ...]
 
 
+class DescribedConsumer(NamedTuple):
+    """A member of a consumer group as its group's description shows it."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: Partitions
+    target: Partitions
+    is_classic: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupDescription:
+    """A consumer group as tools show it."""
+
+    group_id: str
+    state: ConsumerGroupState
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[DescribedConsumer, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class DeletedOffsets:
     """The answer to OffsetDelete: one error for all, or one for each partition."""
@@ -105,7 +161,9 @@ class Groups:
     limits: Callable[[], GroupLimits]
     new_id: Callable[[], str]
     metadata_bytes_max: Callable[[], int] = lambda: 4096
-    groups: dict[str, ClassicGroup] = field(default_factory=dict)
+    consumer_limits: Callable[[], ConsumerLimits] = ConsumerLimits
+    topics: Callable[[], Topics] = lambda: NO_TOPICS
+    groups: dict[str, Group] = field(default_factory=dict)
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
     _due: list[tuple[int, str]] = field(default_factory=list)
     _due_ms: dict[str, int] = field(default_factory=dict)
@@ -119,7 +177,21 @@ class Groups:
                 error = ErrorCode.UNKNOWN_MEMBER_ID
                 return _answer(ticket, Joined(error=error, member_id=join.member_id))
             group = self._create(group_id)
-        return self._note(group, group.join(ticket, join, now_ms))
+        elif isinstance(group, ConsumerGroup) and not group.members:
+            return self._join_anew(ticket, group, join, now_ms)
+        return self._after(group, group.join(ticket, join, now_ms), now_ms)
+
+    def _join_anew(self, ticket: Ticket, group: ConsumerGroup, join: Join, now_ms: int) -> Outcome:
+        """Nobody is left of the newer protocol: the group is whatever its first member is."""
+        made = ClassicGroup(
+            group.group_id, self.limits, self.new_id, generation=group.written.epoch
+        )
+        outcome = made.join(ticket, join, now_ms)
+        if made.is_forgettable:
+            return outcome  # refused
+        tombstones = group.tombstones()
+        self.groups[group.group_id] = made
+        return self._note(made, outcome._replace(records=(*tombstones, *outcome.records)))
 
     def sync(self, ticket: Ticket, group_id: str, sync: Sync, now_ms: int) -> Outcome:
         group = self.groups.get(group_id)
@@ -139,7 +211,10 @@ class Groups:
         group = self.groups.get(group_id)
         if group is None:
             return _answer(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
-        return _answer(ticket, group.heartbeat(member_id, instance_id, generation, now_ms))
+        error = group.heartbeat(member_id, instance_id, generation, now_ms)
+        if error is ErrorCode.REBALANCE_IN_PROGRESS and isinstance(group, ConsumerGroup):
+            self._note(group, Outcome())  # it has only so long to join again
+        return _answer(ticket, error)
 
     def leave(
         self, ticket: Ticket, group_id: str, identities: list[tuple[str, str | None]], now_ms: int
@@ -149,8 +224,77 @@ class Groups:
         if group is None:
             return _answer(ticket, [ErrorCode.UNKNOWN_MEMBER_ID] * len(identities))
         errors, outcome = group.leave(identities, now_ms)
-        outcome = self._note(group, outcome)
+        outcome = self._after(group, outcome, now_ms)
         return outcome._replace(answers=(*outcome.answers, (ticket, errors)))
+
+    def beat(self, ticket: Ticket, group_id: str, beat: Beat, now_ms: int) -> Outcome:
+        """The heartbeat of the newer protocol; the first one makes a group, or changes its kind."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            outcome = group.beat(ticket, beat, now_ms)
+            return self._after(group, outcome, now_ms) if outcome.records else outcome
+        if beat.epoch != JOINING:
+            return _refuse_beat(
+                ticket, beat, ErrorCode.UNKNOWN_MEMBER_ID, f"{group_id!r} has no such member"
+            )
+        made = ConsumerGroup(group_id, self.consumer_limits, self.topics, self.new_id)
+        if group is None:
+            return self._adopt(made, made.beat(ticket, beat, now_ms))
+        return self._upgrade(ticket, group, made, beat, now_ms)
+
+    # Changing the protocol
+
+    def _upgrade(
+        self, ticket: Ticket, old: ClassicGroup, new: ConsumerGroup, beat: Beat, now_ms: int
+    ) -> Outcome:
+        """A classic group becomes one of the newer protocol, with the members that it has."""
+        limits = self.consumer_limits()
+        is_allowed = limits.allows_upgrade and len(old.members) <= limits.members_max
+        records = to_consumer_records(old, self.topics())
+        if records is None or (old.members and not is_allowed):
+            return _refuse_beat(
+                ticket, beat, ErrorCode.GROUP_ID_NOT_FOUND, f"{old.group_id!r} is a classic group"
+            )
+        for record in records:
+            new.replay(record, now_ms)
+        outcome = new.beat(ticket, beat, now_ms)
+        if not outcome.records:
+            return outcome  # refused: the old one has not noticed anything
+        waiting = old.dissolve().answers
+        return self._adopt(
+            new,
+            Outcome((*old.tombstones(), *records, *outcome.records), (*waiting, *outcome.answers)),
+        )
+
+    def _adopt(self, group: ConsumerGroup, outcome: Outcome) -> Outcome:
+        if not outcome.records:
+            return outcome
+        self.groups[group.group_id] = group
+        return self._note(group, outcome)
+
+    def _after(self, group: Group, outcome: Outcome, now_ms: int) -> Outcome:
+        """What an event at a group is followed by: maybe the last of the newer protocol is gone."""
+        limits = self.consumer_limits()
+        if not (
+            isinstance(group, ConsumerGroup)
+            and outcome.records
+            and limits.allows_downgrade
+            and group.written.is_classic_only
+            and len(group.members) <= limits.classic.members_max
+        ):
+            return self._note(group, outcome)
+        record = to_classic_record(group, self.topics(), now_ms)
+        made = ClassicGroup.restore(record, self.limits, self.new_id, now_ms)
+        following = made.rebalance(now_ms)
+        tombstones = group.tombstones()
+        self.groups[group.group_id] = made
+        return self._note(
+            made,
+            Outcome(
+                (*outcome.records, *tombstones, record, *following.records),
+                (*outcome.answers, *following.answers),
+            ),
+        )
 
     # Offsets
 
@@ -178,6 +322,8 @@ class Groups:
 
     def _commit_refusal(self, group_id: str, committer: Committer) -> ErrorCode:
         group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.check_commit(committer.member_id, committer.generation, committer.version)
         if group is not None:
             return group.check_commit(
                 committer.member_id, committer.instance_id, committer.generation
@@ -189,9 +335,23 @@ class Groups:
         return ErrorCode.ILLEGAL_GENERATION
 
     def fetch(
-        self, ticket: Ticket, group_id: str, wanted: Sequence[TopicPartition] | None
+        self,
+        ticket: Ticket,
+        group_id: str,
+        wanted: Sequence[TopicPartition] | None,
+        *,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> Outcome:
-        """Answered with one offset, or None, for each partition; with all for None."""
+        """Answered with one offset, or None, for each partition; with all for None.
+
+        Or with an error, for somebody who claims to be a member of a consumer group and is not.
+        """
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            error = group.check_fetch(member_id, member_epoch)
+            if error is not ErrorCode.NONE:
+                return _answer(ticket, error)
         if wanted is None:
             return _answer(ticket, self.offsets.fetch_all(group_id))
         return _answer(ticket, [self.offsets.fetch(group_id, tp) for tp in wanted])
@@ -202,7 +362,7 @@ class Groups:
         group = self.groups.get(group_id)
         if group is None:
             return _answer(ticket, DeletedOffsets(ErrorCode.GROUP_ID_NOT_FOUND))
-        if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
+        if group.members and group.protocol_type != CONSUMER:
             return _answer(ticket, DeletedOffsets(ErrorCode.NON_EMPTY_GROUP))
         subscribed = group.subscribed_topics() if group.members else frozenset[str]()
         in_use = [subscribed is None or tp.topic in subscribed for tp in wanted]
@@ -217,7 +377,7 @@ class Groups:
 
     def list(self, ticket: Ticket) -> Outcome:
         listed = [
-            ListedGroup(g.group_id, g.protocol_type or "", g.state, GroupType.CLASSIC)
+            ListedGroup(g.group_id, g.protocol_type or "", g.state, _type(g))
             for g in self.groups.values()
         ]
         return _answer(ticket, listed)
@@ -228,17 +388,23 @@ class Groups:
             yield GroupFigures(group.group_id, group.state, len(group.members))
 
     def describe(self, ticket: Ticket, group_id: str) -> Outcome:
-        """Answered with None when there is no such group."""
+        """Answered with None when there is no such classic group."""
         group = self.groups.get(group_id)
-        return _answer(ticket, None if group is None else _describe(group))
+        return _answer(ticket, _describe(group) if isinstance(group, ClassicGroup) else None)
+
+    def describe_consumer(self, ticket: Ticket, group_id: str) -> Outcome:
+        """Answered with None when there is no such consumer group."""
+        group = self.groups.get(group_id)
+        found = _describe_consumer(group) if isinstance(group, ConsumerGroup) else None
+        return _answer(ticket, found)
 
     def delete(self, ticket: Ticket, group_id: str, now_ms: int) -> Outcome:
         group = self.groups.get(group_id)
         if group is None:
             return _answer(ticket, ErrorCode.GROUP_ID_NOT_FOUND)
-        if group.state is not State.EMPTY:
+        if group.members:
             return _answer(ticket, ErrorCode.NON_EMPTY_GROUP)
-        records: tuple[Record, ...] = (*self.offsets.drop_all(group_id), GroupDropped(group_id))
+        records: tuple[Record, ...] = (*self.offsets.drop_all(group_id), *group.tombstones())
         return self._replayed(records, ((ticket, ErrorCode.NONE),), now_ms)
 
     # Forgetting
@@ -254,10 +420,14 @@ class Groups:
             records += expired
             left = len(self.offsets.by_group.get(group_id, ())) - len(expired)
             if left == 0 and group.is_forgettable:
-                records.append(GroupDropped(group_id))
+                records += group.tombstones()
         return self._replayed(tuple(records), ((ticket, len(records)),), now_ms)
 
-    def _expired(self, group: ClassicGroup, before_ms: int) -> tuple[OffsetDropped, ...]:
+    def _expired(self, group: Group, before_ms: int) -> tuple[OffsetDropped, ...]:
+        if isinstance(group, ConsumerGroup):
+            since_ms = 0 if group.members else group.empty_since_ms
+            subscribed = group.subscribed_topics()
+            return self.offsets.expired(group.group_id, since_ms, subscribed, before_ms)
         if group.state is State.EMPTY:
             return self.offsets.expired(group.group_id, group.changed_ms, frozenset(), before_ms)
         if group.state is State.STABLE and (topics := group.subscribed_topics()) is not None:
@@ -276,14 +446,15 @@ class Groups:
 
     def pass_time(self, now_ms: int) -> Outcome:
         outcomes = [
-            self._note(group, group.pass_time(now_ms)) for group in list(self._take_due(now_ms))
+            self._after(group, group.pass_time(now_ms), now_ms)
+            for group in list(self._take_due(now_ms))
         ]
         return Outcome(
             tuple(record for outcome in outcomes for record in outcome.records),
             tuple(answer for outcome in outcomes for answer in outcome.answers),
         )
 
-    def _take_due(self, now_ms: int) -> Iterator[ClassicGroup]:
+    def _take_due(self, now_ms: int) -> Iterator[Group]:
         while self._due and self._due[0][0] <= now_ms:
             due_ms, group_id = heappop(self._due)
             if self._due_ms.get(group_id) == due_ms:
@@ -291,7 +462,7 @@ class Groups:
                 if group_id in self.groups:
                     yield self.groups[group_id]
 
-    def _note(self, group: ClassicGroup, outcome: Outcome) -> Outcome:
+    def _note(self, group: Group, outcome: Outcome) -> Outcome:
         """An event may have brought a deadline forward, or come to nothing."""
         if self._is_nothing(group):
             del self.groups[group.group_id]
@@ -303,7 +474,7 @@ class Groups:
             heappush(self._due, (deadline_ms, group.group_id))
         return outcome
 
-    def _is_nothing(self, group: ClassicGroup) -> bool:
+    def _is_nothing(self, group: Group) -> bool:
         """A refused join made it, say, or an id was given out that nobody came back with."""
         return (
             group.is_forgettable
@@ -325,7 +496,18 @@ class Groups:
                 self.groups[record.group_id] = group
                 self._note(group, Outcome())
             case GroupDropped(group_id):
-                self.groups.pop(group_id, None)
+                if isinstance(self.groups.get(group_id), ClassicGroup):
+                    del self.groups[group_id]
+            case EpochDropped(group_id):
+                if isinstance(self.groups.get(group_id), ConsumerGroup):
+                    del self.groups[group_id]
+            case _:
+                group_of_record = self.groups.get(record.group_id)
+                if not isinstance(group_of_record, ConsumerGroup):
+                    if isinstance(record, _TOMBSTONES):
+                        return  # of a group that is gone, or that changed its protocol
+                    group_of_record = self._create_consumer(record.group_id, now_ms)
+                group_of_record.replay(record, now_ms)
 
     def end_load(self) -> None:
         """The log has been read: offsets without a group are one that manages itself."""
@@ -333,8 +515,7 @@ class Groups:
             if group_id not in self.groups:
                 self._create(group_id)
         for group in list(self.groups.values()):
-            if self._is_nothing(group):
-                del self.groups[group.group_id]
+            self._note(group, Outcome())
 
     def _replayed(
         self, records: tuple[Record, ...], answers: tuple[tuple[Ticket, object], ...], now_ms: int
@@ -347,9 +528,50 @@ class Groups:
         group = self.groups[group_id] = ClassicGroup(group_id, self.limits, self.new_id)
         return group
 
+    def _create_consumer(self, group_id: str, now_ms: int) -> ConsumerGroup:
+        group = ConsumerGroup(
+            group_id, self.consumer_limits, self.topics, self.new_id, empty_since_ms=now_ms
+        )
+        self.groups[group_id] = group
+        return group
+
 
 def _answer(ticket: Ticket, answer: object) -> Outcome:
     return Outcome(answers=((ticket, answer),))
+
+
+def _refuse_beat(ticket: Ticket, beat: Beat, error: ErrorCode, text: str) -> Outcome:
+    return _answer(ticket, BeatAnswer(error=error, message=text, member_id=beat.member_id))
+
+
+def _type(group: Group) -> GroupType:
+    return GroupType.CONSUMER if isinstance(group, ConsumerGroup) else GroupType.CLASSIC
+
+
+def _describe_consumer(group: ConsumerGroup) -> ConsumerGroupDescription:
+    return ConsumerGroupDescription(
+        group_id=group.group_id,
+        state=group.state,
+        epoch=group.written.epoch,
+        target_epoch=group.written.target_epoch,
+        assignor=group.assignor,
+        members=tuple(
+            DescribedConsumer(
+                member.member_id,
+                member.instance_id,
+                member.rack_id,
+                group.written.current(member.member_id).epoch,
+                member.client_id,
+                member.client_host,
+                member.topics,
+                member.pattern,
+                group.written.current(member.member_id).assigned,
+                group.written.target(member.member_id),
+                member.classic is not None,
+            )
+            for member in group.members.values()
+        ),
+    )
 
 
 def _describe(group: ClassicGroup) -> GroupDescription:

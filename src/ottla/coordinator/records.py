@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from struct import Struct, error
 from typing import Final
 
+from ottla.coordinator import consumer_records
+from ottla.coordinator.consumer_records import ConsumerRecord
 from ottla.errors import ProtocolViolation
 from ottla.model import NO_EPOCH, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from ottla.protocol.codec import decode, encode
@@ -75,7 +77,7 @@ class UnreadableRecord(Exception):
     """Bytes in the log that no coordinator wrote."""
 
 
-Record = OffsetCommitted | OffsetDropped | GroupStored | GroupDropped
+Record = OffsetCommitted | OffsetDropped | GroupStored | GroupDropped | ConsumerRecord
 
 
 @message(versions="0-1", flexible="none")
@@ -138,6 +140,8 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
             return _group_key(record.group_id), _versioned(_GROUP_VALUE, _group_value(record))
         case GroupDropped(group_id):
             return _group_key(group_id), None
+        case _:
+            return consumer_records.to_bytes(record)
 
 
 def from_bytes(key: bytes, value: bytes | None) -> Record | None:
@@ -157,7 +161,7 @@ def _from_bytes(key: bytes, value: bytes | None) -> Record | None:
     if kind == _GROUP_KEY:
         group_id = decode(_GroupKey, kind, key, _VERSION.size).group
         return GroupDropped(group_id) if value is None else _group(group_id, value)
-    return None
+    return consumer_records.from_bytes(kind, key, value)
 
 
 def _value_version(value: bytes) -> int:

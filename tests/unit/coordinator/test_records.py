@@ -87,7 +87,7 @@ def test_older_values_are_read() -> None:
 
 
 def test_kinds_of_records_that_come_later_are_not_for_us() -> None:
-    assert from_bytes(b"\x00\x05whatever", b"") is None
+    assert from_bytes(b"\x00\x63whatever", b"") is None
 
 
 @pytest.mark.parametrize(

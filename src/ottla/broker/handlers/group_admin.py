@@ -75,7 +75,7 @@ def _absent(group_id: str, version: int) -> DescribedGroup:
         group_id=group_id,
         group_state=_DEAD,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-        error_message=f"there is no group {group_id!r}",
+        error_message=f"there is no classic group {group_id!r}",
     )
 
 

@@ -15,7 +15,13 @@ from ottla.cluster.state import ClusterState
 from ottla.coordinator.groups import Committer, DeletedOffsets
 from ottla.coordinator.offsets import Commit
 from ottla.coordinator.records import OffsetCommitted
-from ottla.errors import ApiError, ErrorCode
+from ottla.errors import (
+    ApiError,
+    ErrorCode,
+    IllegalGeneration,
+    StaleMemberEpoch,
+    UnknownMemberId,
+)
 from ottla.model import NO_EPOCH, NO_OFFSET, NO_UUID, LeaderEpoch, Offset, TopicPartition, Uuid
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -40,6 +46,9 @@ from ottla.protocol.messages.group_offsets import (
 
 _IDS_FROM: Final = 10  # versions from here on name topics by their ids
 _MANY_GROUPS_FROM: Final = 8
+_NOT_MEMBERS: Final[dict[ErrorCode, type[ApiError]]] = {
+    error.code: error for error in (UnknownMemberId, StaleMemberEpoch, IllegalGeneration)
+}
 
 
 class OffsetCommit:
@@ -142,15 +151,18 @@ class OffsetFetch:
     ) -> OffsetFetchResponseGroup:
         try:
             if group.topics is None:
-                topics = self._answer_all(await self._ask(group.group_id, None), has_ids)
+                topics = self._answer_all(await self._ask(group, None), has_ids)
             else:
-                topics = await self._answer(group.group_id, group.topics, has_ids)
+                topics = await self._answer(group, group.topics, has_ids)
         except ApiError as refused:
             return _refused_group(group, refused.code)
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     async def _answer(
-        self, group_id: str, topics: Sequence[OffsetFetchRequestTopics], has_ids: bool
+        self,
+        group: OffsetFetchRequestGroup,
+        topics: Sequence[OffsetFetchRequestTopics],
+        has_ids: bool,
     ) -> list[OffsetFetchResponseTopics]:
         names = self._state.image.topic_names
         named = [(t, names.get(t.topic_id) if has_ids else t.name) for t in topics]
@@ -160,7 +172,7 @@ class OffsetFetch:
             if name is not None
             for index in topic.partition_indexes
         ]
-        found = iter(await self._ask(group_id, wanted))
+        found = iter(await self._ask(group, wanted))
         return [
             OffsetFetchResponseTopics(
                 name=topic.name,
@@ -191,11 +203,20 @@ class OffsetFetch:
         return list(topics.values())
 
     async def _ask(
-        self, group_id: str, wanted: Sequence[TopicPartition] | None
+        self, group: OffsetFetchRequestGroup, wanted: Sequence[TopicPartition] | None
     ) -> Sequence[OffsetCommitted | None]:
-        found: Sequence[OffsetCommitted | None] = await self._coordinator.run(
-            group_id, lambda groups, ticket, now_ms: groups.fetch(ticket, group_id, wanted)
+        found: Sequence[OffsetCommitted | None] | ErrorCode = await self._coordinator.run(
+            group.group_id,
+            lambda groups, ticket, now_ms: groups.fetch(
+                ticket,
+                group.group_id,
+                wanted,
+                member_id=group.member_id,
+                member_epoch=group.member_epoch,
+            ),
         )
+        if isinstance(found, ErrorCode):
+            raise _NOT_MEMBERS[found]
         return found
 
 
