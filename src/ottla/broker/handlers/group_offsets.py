@@ -1,8 +1,8 @@
 """OffsetCommit (8) 2-10, OffsetFetch (9) 1-10, OffsetDelete (47) 0.
 
 Every requested partition is answered. A partition that nobody committed has offset -1 and no
-error. `require_stable` asks to wait for transactions, which are not served yet: every offset is
-stable. The retention time that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
+error. An offset that an open transaction is about to move is UNSTABLE_OFFSET_COMMIT for whoever
+asks with `require_stable`, as consumers of committed records do (KIP-447). The retention time that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,7 @@ from ottla.broker.routes import RequestContext
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.coordinator.groups import Committer, DeletedOffsets
-from ottla.coordinator.offsets import Commit
-from ottla.coordinator.records import OffsetCommitted
+from ottla.coordinator.offsets import Commit, FoundOffset, UnstableOffset
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import NO_EPOCH, NO_OFFSET, NO_UUID, LeaderEpoch, Offset, TopicPartition, Uuid
 from ottla.protocol.messages.group_offsets import (
@@ -133,24 +132,33 @@ class OffsetFetch:
     ) -> OffsetFetchResponse:
         if context.version >= _MANY_GROUPS_FROM:
             has_ids = context.version >= _IDS_FROM
-            groups = [await self._fetch(group, has_ids=has_ids) for group in request.groups]
+            groups = [
+                await self._fetch(group, request.require_stable, has_ids=has_ids)
+                for group in request.groups
+            ]
             return OffsetFetchResponse(groups=groups)
-        return _for_one_group(await self._fetch(_only_group(request), has_ids=False))
+        one = await self._fetch(_only_group(request), request.require_stable, has_ids=False)
+        return _for_one_group(one)
 
     async def _fetch(
-        self, group: OffsetFetchRequestGroup, *, has_ids: bool
+        self, group: OffsetFetchRequestGroup, is_stable: bool, *, has_ids: bool
     ) -> OffsetFetchResponseGroup:
         try:
             if group.topics is None:
-                topics = self._answer_all(await self._ask(group.group_id, None), has_ids)
+                found = await self._ask(group.group_id, None, is_stable)
+                topics = self._answer_all(found, has_ids)
             else:
-                topics = await self._answer(group.group_id, group.topics, has_ids)
+                topics = await self._answer(group.group_id, group.topics, is_stable, has_ids)
         except ApiError as refused:
             return _refused_group(group, refused.code)
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     async def _answer(
-        self, group_id: str, topics: Sequence[OffsetFetchRequestTopics], has_ids: bool
+        self,
+        group_id: str,
+        topics: Sequence[OffsetFetchRequestTopics],
+        is_stable: bool,
+        has_ids: bool,
     ) -> list[OffsetFetchResponseTopics]:
         names = self._state.image.topic_names
         named = [(t, names.get(t.topic_id) if has_ids else t.name) for t in topics]
@@ -160,7 +168,7 @@ class OffsetFetch:
             if name is not None
             for index in topic.partition_indexes
         ]
-        found = iter(await self._ask(group_id, wanted))
+        found = iter(await self._ask(group_id, wanted, is_stable))
         return [
             OffsetFetchResponseTopics(
                 name=topic.name,
@@ -176,7 +184,7 @@ class OffsetFetch:
         ]
 
     def _answer_all(
-        self, found: Sequence[OffsetCommitted | None], has_ids: bool
+        self, found: Sequence[FoundOffset], has_ids: bool
     ) -> list[OffsetFetchResponseTopics]:
         known = self._state.image.topics
         topics: dict[str, OffsetFetchResponseTopics] = {}
@@ -191,17 +199,22 @@ class OffsetFetch:
         return list(topics.values())
 
     async def _ask(
-        self, group_id: str, wanted: Sequence[TopicPartition] | None
-    ) -> Sequence[OffsetCommitted | None]:
-        found: Sequence[OffsetCommitted | None] = await self._coordinator.run(
-            group_id, lambda groups, ticket, now_ms: groups.fetch(ticket, group_id, wanted)
+        self, group_id: str, wanted: Sequence[TopicPartition] | None, is_stable: bool
+    ) -> Sequence[FoundOffset]:
+        found: Sequence[FoundOffset] = await self._coordinator.run(
+            group_id,
+            lambda groups, ticket, now_ms: groups.fetch(
+                ticket, group_id, wanted, is_stable=is_stable
+            ),
         )
         return found
 
 
-def _partition(index: int, committed: OffsetCommitted | None) -> OffsetFetchResponsePartitions:
+def _partition(index: int, committed: FoundOffset) -> OffsetFetchResponsePartitions:
     if committed is None:
         return _nothing(index, ErrorCode.NONE)
+    if isinstance(committed, UnstableOffset):
+        return _nothing(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     return OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=committed.offset,
