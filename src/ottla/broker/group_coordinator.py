@@ -15,7 +15,7 @@ from ottla.coordinator.classic_group import GroupLimits
 from ottla.coordinator.entries import Entry, TransactionEnded
 from ottla.coordinator.groups import Groups
 from ottla.coordinator.outcome import Outcome, Ticket
-from ottla.coordinator.records import Record, from_bytes, to_bytes
+from ottla.coordinator.records import OffsetPending, Record, read_entry, to_bytes
 from ottla.errors import ApiError
 from ottla.replication.replicas import Replicas
 
@@ -49,13 +49,11 @@ class GroupCoordinator(Shards[Groups]):
         return Groups(self._limits, self._new_id, self._metadata_bytes_max)
 
     def encode(self, record: Record) -> Entry:
-        return Entry(*to_bytes(record))
+        producer = record.producer if isinstance(record, OffsetPending) else None
+        return Entry(*to_bytes(record), producer)
 
-    def decode(self, entry: Entry | TransactionEnded) -> Record | None:
-        """Offsets inside of transactions are not written here, and are not read."""
-        if isinstance(entry, TransactionEnded) or entry.producer is not None or entry.key is None:
-            return None
-        return from_bytes(entry.key, entry.value)
+    def decode(self, entry: Entry | TransactionEnded) -> Record | TransactionEnded | None:
+        return read_entry(entry)
 
     # Topics that go
 
