@@ -2,7 +2,8 @@
 
 Every requested partition is answered. A partition that nobody committed has offset -1 and no
 error. An offset that an open transaction is about to move is UNSTABLE_OFFSET_COMMIT for whoever
-asks with `require_stable`, as consumers of committed records do (KIP-447). The retention time that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
+asks with `require_stable`, as consumers of committed records do (KIP-447). The retention time
+that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
 """
 
 from collections.abc import Sequence
