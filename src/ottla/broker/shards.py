@@ -170,7 +170,7 @@ class Shards(ABC, Generic[MachineT]):
 
     def note_marker(
         self, index: int, ended: TransactionEnded, write: Callable[[], "asyncio.Future[None]"]
-    ) -> None:
+    ) -> "asyncio.Future[None]":
         """A marker goes into a partition of this topic; the shard must learn of it in its order.
 
         `write` appends it and resolves on commit. Raises what `write` raises, or that the shard
@@ -178,9 +178,8 @@ class Shards(ABC, Generic[MachineT]):
         """
         record = self.decode(ended)
         if record is None:
-            write()
-        else:
-            self.led(index).shard.note_written(record, write)
+            return write()
+        return self.led(index).shard.note_written(record, write)
 
     # Following
 

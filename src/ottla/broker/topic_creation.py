@@ -13,7 +13,8 @@ from ottla.cluster.state import ClusterState
 from ottla.errors import ApiError, InvalidConfig, TopicAlreadyExists
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # where groups are kept
-_GROUP_BYTES_MAX: Final = 32 << 20  # a generation is one record, however many members it has
+TRANSACTIONS_TOPIC: Final = "__transaction_state"  # where transactional ids are kept
+_RECORD_BYTES_MAX: Final = 32 << 20  # a generation, or a transaction, is one record at any size
 
 
 class TopicCreation:
@@ -44,12 +45,17 @@ class TopicCreation:
         }
 
     def _missing(self, name: str) -> NewTopic:
-        if name != OFFSETS_TOPIC:
+        broker = self._settings.broker
+        counts = {
+            OFFSETS_TOPIC: broker.offsets_topic_partitions,
+            TRANSACTIONS_TOPIC: broker.transactions_topic_partitions,
+        }
+        if name not in counts:
             return NewTopic(name=name)
         return NewTopic(
             name=name,
-            partition_count=self._settings.broker.offsets_topic_partitions,
-            config={**self._keeping_forever(), "max.message.bytes": str(_GROUP_BYTES_MAX)},
+            partition_count=counts[name],
+            config={**self._keeping_forever(), "max.message.bytes": str(_RECORD_BYTES_MAX)},
             is_internal=True,
         )
 

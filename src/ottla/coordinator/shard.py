@@ -94,12 +94,14 @@ class Shard(Generic[MachineT]):
         finally:
             self._waiting.pop(ticket, None)
 
-    def note_written(self, record: object, write: Callable[[], "asyncio.Future[None]"]) -> None:
+    def note_written(
+        self, record: object, write: Callable[[], "asyncio.Future[None]"]
+    ) -> "asyncio.Future[None]":
         """Replay a record that somebody else puts into the partition: the end of a transaction.
 
-        What was decided before goes into the log first. `write` appends now and returns when it
-        is committed; if it refuses, nothing has happened. Whoever asks from now on is answered
-        when the record is committed, for the answer may tell of it.
+        What was decided before goes into the log first. `write` appends now, and its future is
+        done when that is committed; if it refuses, nothing has happened. Whoever asks from now on
+        is answered when the record is committed, for the answer may tell of it.
         """
         self._check_usable()
         self._write()
@@ -110,6 +112,7 @@ class Shard(Generic[MachineT]):
         self.machine.replay(record, self._now_ms())
         committed.add_done_callback(self._note_commit)
         self._set_timer()
+        return committed
 
     def _check_usable(self) -> None:
         if self._is_dropped:

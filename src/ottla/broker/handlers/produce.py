@@ -6,11 +6,12 @@ and neither a task nor a future is made; otherwise one Pending waits for the par
 
 Versions 0 to 2 are listed because older librdkafka compresses only if they are (KAFKA-18659);
 like any other version that is not served they close the connection, as in Kafka.
-Not done: transactional batches, which are refused with INVALID_TXN_STATE.
+A transaction's first batch in a partition waits until its coordinator knows (KIP-890).
 """
 
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.answers import Answer, Pending
 from ottla.clock import Clock
@@ -19,9 +20,9 @@ from ottla.errors import (
     ErrorCode,
     InvalidRecord,
     InvalidRequiredAcks,
-    InvalidTxnState,
     ProtocolViolation,
     RequestTimedOut,
+    TransactionalIdRefused,
     UnsupportedCompression,
 )
 from ottla.model import Offset
@@ -32,8 +33,11 @@ from ottla.protocol.hot import (
     read_produce,
     write_produced,
 )
-from ottla.replication.partition import ACKS_NONE, LeaderPartition
+from ottla.replication.partition import ACKS_ALL, ACKS_NONE, LeaderPartition
 from ottla.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from ottla.broker.held_produces import Admission
 
 _ZSTD_VERSION_MIN: Final = 7
 _ZSTD: Final = 4
@@ -43,22 +47,43 @@ _ATTRIBUTES_LOW_AT: Final = 22  # the low byte of the batch's attributes
 _BATCH_BYTES_MIN: Final = 61
 
 Produced = list[tuple[TopicKey, list[ProducedPartition]]]
+Hold = Callable[[ProduceRequest, int, "Callable[[Admission], Answer]"], Pending | None]
 
 
 class Produce:
-    """Owner of every produce request that waits for its promise to come true."""
+    """Owner of every produce request that waits for its promise to come true.
 
-    def __init__(self, replicas: Replicas, clock: Clock, monotonic_s: Callable[[], float]) -> None:
+    `hold` keeps a request whose transaction has to be asked for, and has it taken again.
+    """
+
+    def __init__(
+        self, replicas: Replicas, hold: Hold, clock: Clock, monotonic_s: Callable[[], float]
+    ) -> None:
         self._replicas = replicas
+        self._hold = hold
         self._clock = clock
         self._monotonic_s = monotonic_s
         self._waiting: set[_WaitingProduce] = set()
         self.batches_count = 0
         self.bytes_count = 0
 
-    def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Answer:
+    def take(
+        self,
+        frame: memoryview,
+        position: int,
+        version: int,
+        correlation_id: int,
+        admission: "Admission | None" = None,
+    ) -> Answer:
+        """`admission` is the word of a transaction's coordinator, for a request that waited."""
         request = read_produce(frame, position, version)
         acks = request.acks
+        if request.transactional_id is not None and admission is None and acks == ACKS_ALL:
+            kept = memoryview(bytearray(frame))  # what is in the connection's buffer goes
+            retake = partial(self.take, kept, position, version, correlation_id)
+            held = self._hold(request, version, retake)
+            if held is not None:
+                return held
         now_ms = self._clock.now_ms()
         produced: Produced = []
         unsettled: list[tuple[LeaderPartition, Offset, int, int]] = []
@@ -69,6 +94,8 @@ class Produce:
                 try:
                     batch = _checked(sent, request, version)
                     partition = self._replicas.locate(key, index)
+                    if admission is not None:
+                        admission.check(partition)
                     base_offset, last_offset, time_ms, _ = partition.append(batch, acks, now_ms)
                     end = Offset(last_offset + 1)
                     if not partition.is_settled(end, acks):
@@ -174,8 +201,11 @@ def _checked(batch: memoryview | None, request: ProduceRequest, version: int) ->
     if batch is None or len(batch) < _BATCH_BYTES_MIN:
         raise InvalidRecord("a produce request carries exactly one batch per partition")
     attributes = batch[_ATTRIBUTES_LOW_AT]
-    if attributes & _TRANSACTIONAL or request.transactional_id is not None:
-        raise InvalidTxnState("this broker does not do transactions")
+    if attributes & _TRANSACTIONAL:
+        if request.transactional_id is None:
+            raise TransactionalIdRefused("a transactional batch without a transactional id")
+        if request.acks != ACKS_ALL:
+            raise InvalidRequiredAcks("transactions need acks=all")
     if version < _ZSTD_VERSION_MIN and attributes & _CODEC_MASK == _ZSTD:
         raise UnsupportedCompression("zstd needs Produce version 7 or newer")
     return batch
