@@ -29,7 +29,6 @@ SETTINGS: Final = {
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     "log.cleaner.backoff.ms": "20",
 }
 

@@ -30,6 +30,7 @@ TRANSACTION_KEYS: Final = (
     ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.ADD_OFFSETS_TO_TXN,
     ApiKey.END_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
     ApiKey.WRITE_TXN_MARKERS,
     ApiKey.DESCRIBE_TRANSACTIONS,
     ApiKey.LIST_TRANSACTIONS,
@@ -110,7 +111,11 @@ class TransactionApis:
         return self._coordinator
 
     def _make(self) -> "TransactionCoordinator":
-        from ottla.broker.handlers import transaction_admin, transactions  # noqa: PLC0415
+        from ottla.broker.handlers import (  # noqa: PLC0415
+            transaction_admin,
+            transactional_offsets,
+            transactions,
+        )
         from ottla.broker.held_produces import HeldProduces  # noqa: PLC0415
         from ottla.broker.markers import Markers  # noqa: PLC0415
         from ottla.broker.transaction_coordinator import TransactionCoordinator  # noqa: PLC0415
@@ -132,6 +137,9 @@ class TransactionApis:
             ApiKey.ADD_PARTITIONS_TO_TXN: transactions.AddPartitionsToTxn(coordinator, self._state),
             ApiKey.ADD_OFFSETS_TO_TXN: transactions.AddOffsetsToTxn(coordinator, self._groups),
             ApiKey.END_TXN: transactions.EndTxn(coordinator),
+            ApiKey.TXN_OFFSET_COMMIT: transactional_offsets.TxnOffsetCommit(
+                self._groups.coordinator, coordinator, self._state
+            ),
             ApiKey.WRITE_TXN_MARKERS: transaction_admin.WriteTxnMarkers(markers),
             ApiKey.DESCRIBE_TRANSACTIONS: transaction_admin.DescribeTransactions(coordinator),
             ApiKey.LIST_TRANSACTIONS: transaction_admin.ListTransactions(coordinator),
