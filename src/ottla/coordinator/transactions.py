@@ -96,8 +96,7 @@ class Transactions:
         if known.is_prepared:
             return _refuse(ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
         if known.state is State.ONGOING:
-            last = known.producer if init.expected == known.producer else None
-            fenced = _prepare(known, State.PREPARE_ABORT, _raised(known.producer), last, now_ms)
+            fenced = _fence(known, init.expected, now_ms)
             return self._prepared(fenced, ticket, Identified(ErrorCode.CONCURRENT_TRANSACTIONS))
         if init.expected is not None and init.expected == known.last:
             return self._identify(ticket, known, init, known.producer, known.last, now_ms)
@@ -252,7 +251,10 @@ class Transactions:
 
     def pass_time(self, now_ms: int) -> Outcome:
         """Transactions that have been open for too long are aborted."""
-        outcomes = [self._time_out(late, now_ms) for late in list(self._take_due(now_ms))]
+        outcomes = [
+            self._prepared(_fence(late, late.producer, now_ms))
+            for late in list(self._take_due(now_ms))
+        ]
         return Outcome(
             tuple(record for outcome in outcomes for record in outcome.records),
             tuple(answer for outcome in outcomes for answer in outcome.answers),
@@ -264,11 +266,6 @@ class Transactions:
             known = self.by_id.get(transactional_id)
             if known is not None and known.deadline_ms == due_ms:
                 yield known
-
-    def _time_out(self, late: Transaction, now_ms: int) -> Outcome:
-        raised = _raised(late.producer)
-        last = late.producer if raised.epoch < EPOCH_MAX else None  # it could not go on with it
-        return self._prepared(_prepare(late, State.PREPARE_ABORT, raised, last, now_ms))
 
     def expire(self, ticket: Ticket, idle_ms: int, now_ms: int) -> Outcome:
         """Forget ids that nobody used for so long. Answered with their number."""
@@ -369,6 +366,14 @@ def _prepare(
     now_ms: int,
 ) -> Transaction:
     return replace(known, state=state, producer=producer, last=last, changed_ms=TimestampMs(now_ms))
+
+
+def _fence(known: Transaction, heir: ProducerIdentity | None, now_ms: int) -> Transaction:
+    """Abort what is open, under a new epoch; its producer may take it over if it is the heir."""
+    raised = _raised(known.producer)
+    inherits = heir == known.producer and raised.epoch < EPOCH_MAX
+    last = known.producer if inherits else None
+    return _prepare(known, State.PREPARE_ABORT, raised, last, now_ms)
 
 
 def _completed(prepared: Transaction, now_ms: int) -> Transaction:
