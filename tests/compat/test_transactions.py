@@ -32,6 +32,9 @@ SETTINGS: Final = {
     "log.cleaner.backoff.ms": "20",
 }
 
+# kafka-python opens sockets to a broker that is away, and leaves them.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
 _numbers = count(1)
 
 

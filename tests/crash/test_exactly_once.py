@@ -24,18 +24,22 @@ from typing import Final, NamedTuple
 import pytest
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaException,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from crash.load import SILENT
+from compat.raw import RawConnection, connected
+from compat.wire import list_offset
+from crash.load import SILENT, Partition
 from crash.processes import BrokerProcess, broker_process, run_ottla
 from crash.topics import admin_of, create_topics
 from crash.transformer import OUTPUT_PARTITIONS, Settings
+from ottla.errors import ErrorCode
+from ottla.protocol.messages.group_offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 
 _TRANSACTIONS: Final = int(os.environ.get("OTTLA_CRASH_TRANSACTIONS", "1200"))
 _RECORDS_MAX: Final = 9  # of a transaction, so that five are in one on average
@@ -70,11 +74,13 @@ class Lane(NamedTuple):
 
 
 LANES: Final = (Lane("confluent", ((), ())), Lane("aiokafka", ((0, 1), (2, 3))))
-TARGETS: Final = [
-    TopicPartition(lane.target, index) for lane in LANES for index in range(OUTPUT_PARTITIONS)
+TARGETS: Final[list[Partition]] = [
+    (lane.target, index) for lane in LANES for index in range(OUTPUT_PARTITIONS)
 ]
-OFFSETS: Final = [TopicPartition("__consumer_offsets", index) for index in range(4)]
-LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+OFFSETS: Final = [("__consumer_offsets", index) for index in range(4)]
+WATCHED: Final[list[Partition]] = [*TARGETS, *OFFSETS]
+LATEST: Final = -1
+UNCOMMITTED, COMMITTED = 0, 1
 
 
 class Written(NamedTuple):
@@ -178,20 +184,20 @@ class Slot:
 class Watch(threading.Thread):
     """Watches the marks of every partition: how long does one hold back its readers?"""
 
-    def __init__(self, admin: AdminClient) -> None:
+    def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
-        self._admin = admin
+        self._address = address
         self._is_over = threading.Event()
-        self._since_s: dict[tuple[str, int], tuple[int, float]] = {}
+        self._since_s: dict[Partition, tuple[int, float]] = {}
         self.broker_back_s = time.monotonic()
         self.stuck_max_s = 0.0
 
     def run(self) -> None:
         while not self._is_over.wait(0.1):
             try:
-                stable = latest(self._admin, IsolationLevel.READ_COMMITTED)
-                ends = latest(self._admin, IsolationLevel.READ_UNCOMMITTED)
-            except KafkaException:
+                stable = latest(self._address, COMMITTED)
+                ends = latest(self._address, UNCOMMITTED)
+            except (OSError, AssertionError):
                 continue  # no broker at the moment
             now_s = time.monotonic()
             for partition, offset in stable.items():
@@ -201,7 +207,7 @@ class Watch(threading.Thread):
         self._is_over.set()
         self.join(_PATIENCE_S)
 
-    def _note(self, partition: tuple[str, int], stable: int, end: int, now_s: float) -> None:
+    def _note(self, partition: Partition, stable: int, end: int, now_s: float) -> None:
         known, since_s = self._since_s.get(partition, (-1, now_s))
         if stable == end or stable != known:
             self._since_s[partition] = (stable, now_s)
@@ -223,7 +229,7 @@ class Reader(threading.Thread):
         self.seen_count = 0
 
     def run(self) -> None:
-        self._consumer.assign([TopicPartition(tp.topic, tp.partition, 0) for tp in TARGETS])
+        self._consumer.assign([TopicPartition(*tp, 0) for tp in TARGETS])
         while not self._is_over.is_set():
             for message in self._consumer.consume(1000, timeout=0.1):
                 if message.error() is not None:
@@ -293,14 +299,14 @@ def test_kills_of_clients_and_broker_lose_double_tear_and_leak_nothing(
         read_from = {lane.source: fill(broker.address, lane, records // 2) for lane in LANES}
         began_s = time.monotonic()
         with working(broker.address, folder, rng.getrandbits(32)) as slots:
-            watch = Watch(admin_of(broker.address))
+            watch = Watch(broker.address)
             reader = Reader(broker.address, folder)
-            wait_progress(admin, lambda done: done > 0)
+            wait_progress(broker.address)
             watch.start()
             reader.start()
-            torment(broker, slots, watch, admin, rng, kills, records)
+            torment(broker, slots, watch, rng, kills, records)
         took_s = time.monotonic() - began_s
-        wait_decided(admin)
+        wait_decided(broker.address)
         watch.stop()
         reader.stop()
         journals = Journals(folder)
@@ -336,7 +342,6 @@ def torment(
     broker: BrokerProcess,
     slots: list[Slot],
     watch: Watch,
-    admin: AdminClient,
     rng: Random,
     kills: Counter[str],
     records: int,
@@ -360,55 +365,62 @@ def torment(
             rng.choice(slots).replace()
         for slot in slots:
             slot.tend()
-        last, done = done, progress(admin)
+        last, done = done, max(done, progress(broker.address))
         if done > last:
             moved_s = time.monotonic()
         assert time.monotonic() - moved_s < _SILENCE_S, f"{done} of {records}, and no further"
 
 
-def progress(admin: AdminClient) -> int:
+def progress(address: str) -> int:
     """How many records the groups have read, by their committed offsets."""
-    total = 0
-    for lane in LANES:
-        places = [TopicPartition(lane.source, index) for index in range(_INPUT_PARTITIONS)]
-        request = ConsumerGroupTopicPartitions(f"group-{lane.client}", places)
-        try:
-            (future,) = admin.list_consumer_group_offsets([request], request_timeout=10).values()
-            found = future.result(10).topic_partitions
-        except KafkaException:
-            return 0  # ask again later
-        total += sum(max(one.offset, 0) for one in found)
-    return total
+    with connected(address) as raw:
+        return sum(committed(raw, lane) for lane in LANES)
 
 
-def wait_progress(admin: AdminClient, is_enough: Callable[[int], bool]) -> None:
+def committed(raw: RawConnection, lane: Lane) -> int:
+    wanted = OffsetFetchRequestTopics(
+        name=lane.source, partition_indexes=list(range(_INPUT_PARTITIONS))
+    )
+    group = OffsetFetchRequestGroup(group_id=f"group-{lane.client}", topics=[wanted])
+    (found,) = raw.ask(OffsetFetchRequest(groups=[group]), 9).groups
+    if found.error_code != ErrorCode.NONE:
+        return 0  # it is being loaded
+    return sum(max(one.committed_offset, 0) for one in found.topics[0].partitions)
+
+
+def wait_progress(address: str) -> None:
     until_s = time.monotonic() + _PATIENCE_S
-    while not is_enough(progress(admin)):
+    while progress(address) == 0:
         assert time.monotonic() < until_s, "nothing is read"
         time.sleep(0.1)
 
 
-def wait_decided(admin: AdminClient) -> None:
+def wait_decided(address: str) -> None:
     """All workers are dead: what they left open is aborted when its time is over."""
     until_s = time.monotonic() + _TIMEOUT_S + _PATIENCE_S
     while True:
-        stable = latest(admin, IsolationLevel.READ_COMMITTED)
-        if stable == latest(admin, IsolationLevel.READ_UNCOMMITTED):
+        stable = latest(address, COMMITTED)
+        if stable == latest(address, UNCOMMITTED):
             return
         assert time.monotonic() < until_s, f"still open: {stable}"
         time.sleep(0.1)
 
 
-def latest(admin: AdminClient, level: IsolationLevel) -> dict[tuple[str, int], int]:
-    wanted = dict.fromkeys([*TARGETS, *OFFSETS], LATEST)
-    found = admin.list_offsets(wanted, isolation_level=level, request_timeout=10)
-    return {(tp.topic, tp.partition): future.result(10).offset for tp, future in found.items()}
+def latest(address: str, isolation_level: int) -> dict[Partition, int]:
+    """Where readers of this level must stop in each partition."""
+    with connected(address) as raw:
+        return {
+            (topic, index): list_offset(
+                raw, topic, LATEST, partition=index, isolation_level=isolation_level
+            ).offset
+            for topic, index in WATCHED
+        }
 
 
 def read_committed(address: str) -> list[Written]:
     """Everything that a reader of committed records finds."""
     consumer = _consumer(address, **{"enable.partition.eof": True})
-    consumer.assign([TopicPartition(tp.topic, tp.partition, 0) for tp in TARGETS])
+    consumer.assign([TopicPartition(*tp, 0) for tp in TARGETS])
     found: list[Written] = []
     ends: set[tuple[str | None, int | None]] = set()
     until_s = time.monotonic() + _PATIENCE_S
