@@ -5,7 +5,7 @@ what they rest on is committed. A crash keeps what is committed and any number o
 behind it, and loses every answer that had not left.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from hypothesis import settings
@@ -35,6 +35,9 @@ from ottla.model import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 ID = "t"
 TICKET: Ticket = 1
 TIMEOUT_MS = 100
+VERSIONS = [2, 0, 2]  # of the protocol, one client each
+CLIENTS = st.sampled_from([0, 0, 0, 1, 1, 2])  # mostly left alone, so that something happens
+PROMPT = st.sampled_from([True, True, True, False])  # is it committed at once?
 PARTITIONS = [TopicPartition("t", index) for index in range(3)]
 FOLLOWS = {
     State.EMPTY: {State.EMPTY, State.ONGOING, State.PREPARE_ABORT},
@@ -76,66 +79,69 @@ class TransactionMachine(RuleBasedStateMachine):
         self.committed = 0
         self.waiting: list[Waiting] = []
         self.now_ms = 0
-        self.clients: list[Client] = []
+        self.clients = [Client(number, version) for number, version in enumerate(VERSIONS)]
         self.owners: dict[ProducerIdentity, int] = {}
         self.prepared: list[Transaction] = []  # told to the owner, who writes markers
         self.ids = count(0)
 
     # What clients do
 
-    @rule(version=st.sampled_from([0, 2]))
-    def begin_a_client(self, version: int) -> None:
-        self.clients.append(Client(len(self.clients), version))
+    @rule(number=CLIENTS, tp=st.sampled_from(PARTITIONS), is_prompt=PROMPT)
+    def add(self, number: int, tp: TopicPartition, is_prompt: bool) -> None:
+        client = self.clients[number]
+        if (producer := self.known(client)) is not None:
+            outcome = self.transactions.add(TICKET, ID, producer, [tp], client.version, self.now_ms)
+            self.take(outcome, client, is_prompt=is_prompt)
 
-    @precondition(lambda self: self.idle)
-    @rule(data=st.data(), again=st.booleans())
-    def init(self, data: st.DataObject, again: bool) -> None:
-        client = data.draw(st.sampled_from(self.idle))
-        expected = client.identity if again else None
-        init = Init(transactional_id=ID, timeout_ms=TIMEOUT_MS, expected=expected)
-        outcome = self.transactions.init(TICKET, init, self.now_ms)
-        if _needs_id(outcome):
-            init = Init(
-                transactional_id=ID,
-                timeout_ms=TIMEOUT_MS,
-                expected=expected,
-                unused_id=ProducerId(next(self.ids)),
-            )
-            outcome = self.transactions.init(TICKET, init, self.now_ms)
-        self.take(outcome, client, is_fresh=expected is None)
+    @rule(number=CLIENTS, is_prompt=PROMPT)
+    def commit(self, number: int, is_prompt: bool) -> None:
+        self.end(self.clients[number], is_commit=True, is_prompt=is_prompt)
 
-    @precondition(lambda self: any(client.identity for client in self.idle))
-    @rule(data=st.data(), tp=st.sampled_from(PARTITIONS))
-    def add(self, data: st.DataObject, tp: TopicPartition) -> None:
-        client = data.draw(st.sampled_from([c for c in self.idle if c.identity]))
-        assert client.identity is not None
-        outcome = self.transactions.add(
-            TICKET, ID, client.identity, [tp], client.version, self.now_ms
-        )
-        self.take(outcome, client)
+    @rule(number=CLIENTS, is_prompt=PROMPT)
+    def abort(self, number: int, is_prompt: bool) -> None:
+        self.end(self.clients[number], is_commit=False, is_prompt=is_prompt)
 
-    @precondition(lambda self: any(client.identity for client in self.idle))
-    @rule(data=st.data(), is_commit=st.booleans())
-    def end(self, data: st.DataObject, is_commit: bool) -> None:
-        client = data.draw(st.sampled_from([c for c in self.idle if c.identity]))
-        assert client.identity is not None
+    def end(self, client: Client, *, is_commit: bool, is_prompt: bool) -> None:
+        if (producer := self.known(client)) is None:
+            return
         end = End(
-            transactional_id=ID,
-            producer=client.identity,
-            is_commit=is_commit,
-            version=client.version,
+            transactional_id=ID, producer=producer, is_commit=is_commit, version=client.version
         )
         outcome = self.transactions.end(TICKET, end, self.now_ms)
         if _needs_id(outcome):
-            end = End(
-                transactional_id=ID,
-                producer=client.identity,
-                is_commit=is_commit,
-                version=client.version,
-                unused_id=ProducerId(next(self.ids)),
-            )
+            end = replace(end, unused_id=ProducerId(next(self.ids)))
             outcome = self.transactions.end(TICKET, end, self.now_ms)
-        self.take(outcome, client)
+        self.take(outcome, client, is_prompt=is_prompt)
+
+    @rule(number=CLIENTS, tp=st.sampled_from(PARTITIONS), is_commit=st.booleans(), is_prompt=PROMPT)
+    def transact(self, number: int, tp: TopicPartition, is_commit: bool, is_prompt: bool) -> None:
+        """What nearly always happens: something is added, and then the transaction ends."""
+        self.add(number, tp, True)
+        self.end(self.clients[number], is_commit=is_commit, is_prompt=is_prompt)
+
+    @rule(number=CLIENTS, is_recovering=PROMPT, is_prompt=PROMPT)
+    def init(self, number: int, is_recovering: bool, is_prompt: bool) -> None:
+        """It begins again, or, having an identity, goes on with it after an error."""
+        client = self.clients[number]
+        if not client.is_waiting:
+            expected = client.identity if is_recovering else None
+            self.init_client(client, expected, is_prompt=is_prompt)
+
+    def init_client(
+        self, client: Client, expected: ProducerIdentity | None, *, is_prompt: bool
+    ) -> None:
+        init = Init(transactional_id=ID, timeout_ms=TIMEOUT_MS, expected=expected)
+        outcome = self.transactions.init(TICKET, init, self.now_ms)
+        if _needs_id(outcome):
+            init = replace(init, unused_id=ProducerId(next(self.ids)))
+            outcome = self.transactions.init(TICKET, init, self.now_ms)
+        self.take(outcome, client, is_fresh=expected is None, is_prompt=is_prompt)
+
+    def known(self, client: Client) -> ProducerIdentity | None:
+        """Who the client is, unless it waits for an answer; a new one asks."""
+        if client.identity is None and not client.is_waiting:
+            self.init_client(client, None, is_prompt=True)
+        return None if client.is_waiting else client.identity
 
     # What the world does
 
@@ -152,9 +158,8 @@ class TransactionMachine(RuleBasedStateMachine):
         )
         self.transactions.replay(record, 0)
         self.take(Outcome((record,)))
-        self.committed = 1
 
-    @rule(duration_ms=st.integers(1, 2 * TIMEOUT_MS))
+    @rule(duration_ms=st.integers(1, TIMEOUT_MS))
     def pass_time(self, duration_ms: int) -> None:
         self.now_ms += duration_ms
         self.take(self.transactions.pass_time(self.now_ms))
@@ -167,15 +172,15 @@ class TransactionMachine(RuleBasedStateMachine):
             self.take(self.transactions.complete(TICKET, prepared, self.now_ms))
         self.prepared = []
 
-    @precondition(lambda self: self.waiting or self.committed < len(self.log))
-    @rule(data=st.data())
-    def commit_some(self, data: st.DataObject) -> None:
-        self.committed = data.draw(st.integers(self.committed, len(self.log)))
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def commit_the_log(self) -> None:
+        self.committed = len(self.log)
         self.release()
 
-    @rule(data=st.data())
-    def crash(self, data: st.DataObject) -> None:
-        kept = data.draw(st.integers(self.committed, len(self.log)))
+    @rule(lost=st.integers(0, 3))
+    def crash(self, lost: int) -> None:
+        kept = max(self.committed, len(self.log) - lost)
         del self.log[kept:]
         self.committed = kept
         for waiting in self.waiting:
@@ -191,12 +196,13 @@ class TransactionMachine(RuleBasedStateMachine):
 
     # Bookkeeping
 
-    @property
-    def idle(self) -> list[Client]:
-        return [client for client in self.clients if not client.is_waiting]
-
     def take(
-        self, outcome: Outcome, client: Client | None = None, *, is_fresh: bool = False
+        self,
+        outcome: Outcome,
+        client: Client | None = None,
+        *,
+        is_fresh: bool = False,
+        is_prompt: bool = True,
     ) -> None:
         for record in outcome.records:
             assert from_bytes(*to_bytes(record)) == record
@@ -206,6 +212,8 @@ class TransactionMachine(RuleBasedStateMachine):
         if client is not None:
             client.is_waiting = True
         self.waiting.append(Waiting(len(self.log), client, is_fresh, outcome.answers))
+        if is_prompt:
+            self.committed = len(self.log)
         self.release()
 
     def release(self) -> None:
@@ -277,6 +285,6 @@ def _needs_id(outcome: Outcome) -> bool:
 
 
 TransactionMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None
+    max_examples=100, stateful_step_count=50, deadline=None
 )
 TestTransactions = TransactionMachine.TestCase
