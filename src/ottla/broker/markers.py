@@ -104,7 +104,8 @@ class Markers:
         """Returns once the marker is committed; refused with an ApiError."""
         partition = self._replicas.leaders.get(tp)
         if partition is not None:
-            await self._write_here(partition, end)
+            # Written is written: who gives up waiting must not cancel what a shard counts on.
+            await asyncio.shield(self._write_here(partition, end))
             return
         absence = self._replicas.absence(tp.topic, tp.partition)
         if not isinstance(absence, NotLeader):
