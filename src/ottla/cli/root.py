@@ -16,11 +16,12 @@ from ottla.cli.terminal import complain
 from ottla.client.errors import ClientError, NoSuchTopic, Unreachable
 from ottla.errors import UsageRefused
 
-_COMMANDS: Final = ("serve", "topic", "produce", "consume", "log", "config", "version")
+_COMMANDS: Final = ("serve", "topic", "produce", "consume", "txn", "log", "config", "version")
 _MODULES: Final = {
     "topic": "ottla.cli.topic",
     "produce": "ottla.cli.produce",
     "consume": "ottla.cli.consume",
+    "txn": "ottla.cli.txn",
     "log": "ottla.cli.log",
     "config": "ottla.cli.config",
 }
