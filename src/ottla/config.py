@@ -606,6 +606,33 @@ class BrokerConfig:
         "How often the broker looks for segments whose time is over.",
         low=10,
     )
+    transaction_timeout_max_ms: int = number(
+        "transaction.max.timeout.ms",
+        15 * MINUTE_MS,
+        "The longest time that a producer may ask to have for a transaction.",
+        low=1,
+        high=INT32_MAX,
+    )
+    transactional_id_check_ms: int = number(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        60 * MINUTE_MS,
+        "How often the broker looks for transactional ids that nobody uses any more.",
+        low=10,
+    )
+    transactional_id_expiry_ms: int = number(
+        "transactional.id.expiration.ms",
+        7 * DAY_MS,
+        "How long a transactional id is remembered that nobody uses.",
+        low=1,
+        high=INT32_MAX,
+    )
+    transactions_topic_partitions: int = number(
+        "transaction.state.log.num.partitions",
+        50,
+        "Partitions of the topic that transactions are kept in, when it is created.",
+        low=1,
+        high=INT32_MAX,
+    )
 
     scrub_bytes_per_s: int = number(
         "log.scrub.max.bytes.per.second",

@@ -255,6 +255,34 @@ class InvalidTxnState(ApiError):
     code = ErrorCode.INVALID_TXN_STATE
 
 
+class InvalidProducerIdMapping(ApiError):
+    code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+class InvalidTransactionTimeout(ApiError):
+    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+class ConcurrentTransactions(ApiError):
+    code = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+class CoordinatorFenced(ApiError):
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+class TransactionalIdRefused(ApiError):
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+class ProducerFenced(ApiError):
+    code = ErrorCode.PRODUCER_FENCED
+
+
+class TransactionAbortable(ApiError):
+    code = ErrorCode.TRANSACTION_ABORTABLE
+
+
 class StorageFailed(ApiError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -1,7 +1,8 @@
 """Groups, as text: see `groups/*.txt`. Names of clients stand for the ids that they were given.
 
-Commands: settings, join, sync, heartbeat, leave, commit, fetch, wait, describe, delete, expire,
-crash. What they print: every answer that leaves, in order, and `wrote` for every record.
+Commands: settings, join, sync, heartbeat, leave, commit, pend, end, fetch, wait, describe, delete,
+forget, expire, crash. `pend` commits in the transaction of a producer, `end` ends it.
+What they print: every answer that leaves, in order, and `wrote` for every record.
 """
 
 from itertools import count
@@ -12,20 +13,22 @@ import pytest
 
 from fakes import group_members as said
 from ottla.coordinator.classic_group import GroupLimits, Joined, Synced
-from ottla.coordinator.groups import Committer, GroupDescription, Groups
-from ottla.coordinator.offsets import Commit
+from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
+from ottla.coordinator.groups import Committer, DeletedOffsets, GroupDescription, Groups
+from ottla.coordinator.offsets import Commit, FoundOffset, UnstableOffset
 from ottla.coordinator.outcome import Outcome
 from ottla.coordinator.records import (
     GroupDropped,
     GroupStored,
     OffsetCommitted,
     OffsetDropped,
+    OffsetPending,
     Record,
-    from_bytes,
+    read_entry,
     to_bytes,
 )
 from ottla.errors import ErrorCode
-from ottla.model import NO_EPOCH, Offset, TopicPartition
+from ottla.model import NO_EPOCH, Offset, ProducerEpoch, ProducerId, TopicPartition
 from scenario import script
 from scenario.script import Command
 
@@ -46,7 +49,7 @@ class GroupScript:
         self._numbers = count(1)
         self._groups = self._new_groups()
         self._now_ms = 0
-        self._log: list[tuple[bytes, bytes | None]] = []
+        self._log: list[Entry | TransactionEnded] = []
         self._ids: dict[str, str] = {}  # client to member id
         self._instances: dict[str, str] = {}
         self._generations: dict[str, int] = {}
@@ -128,7 +131,30 @@ class GroupScript:
 
     def _commit(self, command: Command) -> list[str]:
         (client,) = command.words
+        committer, commits = self._commits(client, dict(command.named))
+        ticket = self._ticket(client)
+        return self._show(self._groups.commit(ticket, GROUP, committer, commits, self._now_ms))
+
+    def _pend(self, command: Command) -> list[str]:
         named = dict(command.named)
+        producer = _producer(named.pop("producer"))
+        (client,) = command.words
+        committer, commits = self._commits(client, named)
+        ticket = self._ticket(client)
+        return self._show(
+            self._groups.commit_in_transaction(
+                ticket, GROUP, producer, committer, commits, self._now_ms
+            )
+        )
+
+    def _end(self, command: Command) -> list[str]:
+        (word,) = command.words
+        ended = TransactionEnded(_producer(command.named["producer"]), word == "commit")
+        self._log.append(ended)
+        self._groups.replay(ended, self._now_ms)
+        return []
+
+    def _commits(self, client: str, named: dict[str, str]) -> tuple[Committer, list[Commit]]:
         generation = int(named.pop("generation", self._generations.get(client, -1)))
         committer = Committer(
             member_id=self._ids.get(client, ""),
@@ -136,16 +162,24 @@ class GroupScript:
             generation=generation,
             version=int(named.pop("version", 9)),
         )
-        commits = [
+        return committer, [
             Commit(TopicPartition("t", int(name)), Offset(int(value)), NO_EPOCH, "")
             for name, value in named.items()
         ]
-        ticket = self._ticket(client)
-        return self._show(self._groups.commit(ticket, GROUP, committer, commits, self._now_ms))
 
     def _fetch(self, command: Command) -> list[str]:
-        found = self._groups.offsets.fetch_all(GROUP)
-        return [f"{o.tp} at {o.offset}" for o in found] or ["nothing is committed"]
+        """All that is committed; or partitions by number, as who asks for stable offsets sees."""
+        offsets = self._groups.offsets
+        if command.words:
+            tps = [TopicPartition("t", int(word)) for word in command.words]
+            return [_found(tp, offsets.fetch(GROUP, tp, is_stable=True)) for tp in tps]
+        found = [_found(None, one) for one in offsets.fetch_all(GROUP)]
+        return found or ["nothing is committed"]
+
+    def _forget(self, command: Command) -> list[str]:
+        tps = [TopicPartition("t", int(word)) for word in command.words]
+        ticket = self._ticket("admin")
+        return self._show(self._groups.delete_offsets(ticket, GROUP, tps, self._now_ms))
 
     def _wait(self, command: Command) -> list[str]:
         """Let time pass, stopping at each deadline on the way."""
@@ -173,8 +207,8 @@ class GroupScript:
     def _crash(self, command: Command) -> list[str]:
         """The coordinator dies; another reads what was written down."""
         self._groups = self._new_groups()
-        for key, value in self._log:
-            record = from_bytes(key, value)
+        for entry in self._log:
+            record = read_entry(entry)
             assert record is not None
             self._groups.replay(record, self._now_ms)
         self._groups.end_load()
@@ -201,7 +235,7 @@ class GroupScript:
             client = self._asked.pop(ticket)
             lines.append(f"{client}: {self._word(client, answer)}")
         written = [f"wrote {self._record(record)}" for record in outcome.records]
-        self._log += map(to_bytes, outcome.records)
+        self._log += map(_entry, outcome.records)
         return [*written, *lines]
 
     def _word(self, client: str, answer: object) -> str:
@@ -214,6 +248,8 @@ class GroupScript:
                 return answer.error.name
             case ErrorCode():
                 return "ok" if answer is ErrorCode.NONE else answer.name
+            case DeletedOffsets():
+                return self._word(client, list(answer.errors) or answer.error)
             case list():
                 return " ".join(self._word(client, one) for one in answer)
             case GroupDescription():
@@ -248,9 +284,29 @@ class GroupScript:
                 return f"generation {record.generation} {members or 'nobody'}"
             case OffsetCommitted():
                 return f"{record.tp} at {record.offset}"
+            case OffsetPending(producer, offset):
+                return f"{offset.tp} at {offset.offset} if {producer.id} commits"
             case OffsetDropped(_, tp):
                 return f"{tp} forgotten"
             case GroupDropped():
                 return "group forgotten"
             case _:
                 raise AssertionError(record)
+
+
+def _producer(number: str) -> ProducerIdentity:
+    return ProducerIdentity(ProducerId(int(number)), ProducerEpoch(0))
+
+
+def _entry(record: Record) -> Entry:
+    return Entry(*to_bytes(record), record.producer if isinstance(record, OffsetPending) else None)
+
+
+def _found(tp: TopicPartition | None, offset: FoundOffset) -> str:
+    match offset:
+        case UnstableOffset():
+            return f"{offset.tp} is unstable"
+        case OffsetCommitted():
+            return f"{offset.tp} at {offset.offset}"
+        case None:
+            return f"{tp} is not committed"

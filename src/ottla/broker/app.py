@@ -20,6 +20,7 @@ from ottla.broker.commits import Commits
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
 from ottla.broker.groups import GROUP_KEYS, GroupApis
+from ottla.broker.handlers.coordination import GROUP, TRANSACTION, FindCoordinator
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.metadata import Metadata
 from ottla.broker.handlers.offsets import ListOffsets, OffsetForLeaderEpoch
@@ -27,10 +28,12 @@ from ottla.broker.handlers.produce import Produce
 from ottla.broker.handlers.producers import DescribeProducers, InitProducerId
 from ottla.broker.identity import check_identity
 from ottla.broker.metrics import MetricsPages, collect
+from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.routes import RequestContext, Route
 from ottla.broker.server import Server, raise_descriptor_limit
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
+from ottla.broker.transactions import TRANSACTION_KEYS, TransactionApis
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
@@ -124,7 +127,6 @@ class Broker:
             scrubber=Scrubber(environment.files, self._worker, log_dir.path),
             soon=loop.call_soon,
         )
-        self._produce = Produce(self._replicas, environment.clock, loop.time)
         self._fetch = Fetch(self._replicas, self.settings, loop)
         self._commits = Commits(state, self._replicas)
         self._creation = TopicCreation(state, self._commits, self.settings, self._replicas)
@@ -136,6 +138,20 @@ class Broker:
             environment.clock,
             environment.rng,
             self._note_defect,
+        )
+        self._producer_ids = ProducerIds(state)
+        self._transactions = TransactionApis(
+            state,
+            self._replicas,
+            self.settings,
+            self._creation,
+            environment.clock,
+            self._groups,
+            self._producer_ids,
+            self._note_defect,
+        )
+        self._produce = Produce(
+            self._replicas, self._transactions.hold_produce, environment.clock, loop.time
         )
         self._dispatcher = Dispatcher(
             self._produce, self._fetch, self._routes(), loop, self._note_defect
@@ -177,6 +193,7 @@ class Broker:
             undo.push_async_callback(broker._replicas.close)
             undo.callback(broker._flusher.close)
             undo.callback(broker._groups.close)
+            undo.callback(broker._transactions.close)
             undo.callback(broker._cleaner.close)
             undo.callback(broker._worker.close)
             await broker._begin()
@@ -189,6 +206,7 @@ class Broker:
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait([self._background])
+        self._transactions.close()
         self._groups.close()
         await self._server.close()
         await self._dispatcher.close()
@@ -213,6 +231,7 @@ class Broker:
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
         self._groups.open()
+        self._transactions.open()
         if self._options.metrics is not None:
             self.metrics_address = await self._pages.listen(self._options.metrics)
         self._background = self._loop.create_task(background.run(self._chores()))
@@ -244,6 +263,7 @@ class Broker:
             self._replicas.note_settings()
         self._replicas.note_image(new)
         self._groups.note_image(old, new)
+        self._transactions.note_image(old, new)
 
     def _change_settings(self, image: ClusterImage) -> None:
         self.settings.change(image.broker_config, image.config_of(self._options.node_id))
@@ -296,6 +316,11 @@ class Broker:
                 self._groups.expire,
             ),
             Chore(
+                "transactional ids",
+                lambda: config().transactional_id_check_ms / 1000,
+                self._transactions.expire,
+            ),
+            Chore(
                 "checkpoint",
                 lambda: config().flush_checkpoint_interval_ms / 1000,
                 replicas.checkpoint,
@@ -310,10 +335,16 @@ class Broker:
             ApiKey.METADATA: Metadata(state, replicas, creation),
             ApiKey.LIST_OFFSETS: ListOffsets(replicas),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(replicas),
-            ApiKey.INIT_PRODUCER_ID: InitProducerId(state),
+            ApiKey.FIND_COORDINATOR: FindCoordinator(
+                {GROUP: self._groups.find, TRANSACTION: self._transactions.find}
+            ),
             ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(replicas),
             **{key: partial(admin.answer, key) for key in ADMIN_KEYS},
             **{key: partial(self._groups.answer, key) for key in GROUP_KEYS},
+            **{key: partial(self._transactions.answer, key) for key in TRANSACTION_KEYS},
+            ApiKey.INIT_PRODUCER_ID: InitProducerId(
+                self._producer_ids, partial(self._transactions.answer, ApiKey.INIT_PRODUCER_ID)
+            ),
         }
         return [Route(key, APIS[key].versions, answer) for key, answer in answers.items()]
 

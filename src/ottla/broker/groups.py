@@ -11,8 +11,9 @@ from ottla.broker.routes import RequestContext
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import OFFSETS_TOPIC, TopicCreation
 from ottla.clock import Clock
-from ottla.cluster.image import ClusterImage
+from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
+from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.replication.replicas import Replicas
 from ottla.telemetry import Metric
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ottla.broker.group_coordinator import GroupCoordinator
 
 GROUP_KEYS: Final = (
-    ApiKey.FIND_COORDINATOR,
     ApiKey.JOIN_GROUP,
     ApiKey.SYNC_GROUP,
     ApiKey.HEARTBEAT,
@@ -63,14 +63,25 @@ class GroupApis:
         self._handlers: dict[ApiKey, Answering] = {}
 
     def answer(self, key: ApiKey, request: Any, context: RequestContext) -> Any:
-        if not self._handlers:
-            self._make()
+        self._made()
         return self._handlers[key](request, context)
+
+    async def find(self, group_id: str) -> BrokerImage:
+        """The broker that coordinates this group."""
+        return await self._made().find(group_id)
+
+    def partition_of(self, group_id: str) -> TopicPartition:
+        """Where a group's offsets are."""
+        return self._made().partition_of(group_id)
+
+    @property
+    def coordinator(self) -> "GroupCoordinator":
+        return self._made()
 
     def open(self) -> None:
         """The broker begins to serve: members of its groups count from now on."""
-        if OFFSETS_TOPIC in self._state.image.topics and self._coordinator is None:
-            self._make()
+        if OFFSETS_TOPIC in self._state.image.topics:
+            self._made()
 
     def close(self) -> None:
         if self._coordinator is not None:
@@ -98,18 +109,23 @@ class GroupApis:
         if self._coordinator is not None:
             await self._coordinator.expire()
 
-    def _make(self) -> None:
+    def _made(self) -> "GroupCoordinator":
+        if self._coordinator is None:
+            self._coordinator = self._make()
+            self._coordinator.follow()
+        return self._coordinator
+
+    def _make(self) -> "GroupCoordinator":
         from ottla.broker.group_coordinator import GroupCoordinator  # noqa: PLC0415
         from ottla.broker.handlers import (  # noqa: PLC0415
             classic_groups,
             consumer_groups,
-            coordination,
             group_admin,
             group_offsets,
         )
 
         state = self._state
-        coordinator = self._coordinator = GroupCoordinator(
+        coordinator = GroupCoordinator(
             state,
             self._replicas,
             self._settings,
@@ -119,7 +135,6 @@ class GroupApis:
             self._note_defect,
         )
         self._handlers = {
-            ApiKey.FIND_COORDINATOR: coordination.FindCoordinator(coordinator),
             ApiKey.JOIN_GROUP: classic_groups.JoinGroup(coordinator),
             ApiKey.SYNC_GROUP: classic_groups.SyncGroup(coordinator),
             ApiKey.HEARTBEAT: classic_groups.Heartbeat(coordinator),
@@ -135,4 +150,4 @@ class GroupApis:
             ApiKey.LIST_GROUPS: group_admin.ListGroups(coordinator),
             ApiKey.DELETE_GROUPS: group_admin.DeleteGroups(coordinator),
         }
-        coordinator.follow()
+        return coordinator

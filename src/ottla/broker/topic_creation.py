@@ -15,8 +15,9 @@ from ottla.errors import ApiError, InvalidConfig, TopicAlreadyExists
 from ottla.replication.replicas import Replicas
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # where groups are kept
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC})  # whose records only brokers write
-_GROUP_BYTES_MAX: Final = 32 << 20  # a generation is one record, however many members it has
+TRANSACTIONS_TOPIC: Final = "__transaction_state"  # where transactional ids are kept
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})  # only brokers write them
+_RECORD_BYTES_MAX: Final = 32 << 20  # a generation, or a transaction, is one record at any size
 
 
 class TopicCreation:
@@ -73,15 +74,20 @@ class TopicCreation:
         }
 
     def _missing(self, name: str) -> NewTopic:
-        if name != OFFSETS_TOPIC:
+        broker = self._settings.broker
+        counts = {
+            OFFSETS_TOPIC: broker.offsets_topic_partitions,
+            TRANSACTIONS_TOPIC: broker.transactions_topic_partitions,
+        }
+        if name not in counts:
             return NewTopic(name=name)
         return NewTopic(
             name=name,
-            partition_count=self._settings.broker.offsets_topic_partitions,
+            partition_count=counts[name],
             config={
                 **self._keeping_forever(),
                 "compression.type": "producer",
-                "max.message.bytes": str(_GROUP_BYTES_MAX),
+                "max.message.bytes": str(_RECORD_BYTES_MAX),
                 "segment.bytes": str(self._settings.broker.offsets_topic_segment_bytes),
             },
             is_internal=True,

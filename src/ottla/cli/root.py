@@ -16,12 +16,23 @@ from ottla.cli.terminal import complain
 from ottla.client.errors import ClientError, NoSuchGroup, NoSuchTopic, Unreachable
 from ottla.errors import UsageRefused
 
-_COMMANDS: Final = ("serve", "topic", "produce", "consume", "group", "log", "config", "version")
+_COMMANDS: Final = (
+    "serve",
+    "topic",
+    "produce",
+    "consume",
+    "group",
+    "txn",
+    "log",
+    "config",
+    "version",
+)
 _MODULES: Final = {
     "topic": "ottla.cli.topic",
     "produce": "ottla.cli.produce",
     "consume": "ottla.cli.consume",
     "group": "ottla.cli.group",
+    "txn": "ottla.cli.txn",
     "log": "ottla.cli.log",
     "config": "ottla.cli.config",
 }

@@ -299,6 +299,18 @@ class ClassicGroup:
             return ErrorCode.REBALANCE_IN_PROGRESS  # it has to fetch its assignment first
         return error
 
+    def check_transactional_commit(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """The same within a transaction, whose coordinator fences too.
+
+        Before version 3 a producer cannot say for which member it commits (KIP-447).
+        """
+        is_anonymous = not member_id and instance_id is None
+        if generation < 0 and (is_anonymous or self.state is State.EMPTY):
+            return ErrorCode.NONE
+        return self.check_member(member_id, instance_id, generation)
+
     def touch(self, member_id: str, now_ms: int) -> None:
         """A commit is a sign of life too."""
         if member_id in self.members:

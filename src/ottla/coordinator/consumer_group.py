@@ -42,6 +42,7 @@ from ottla.coordinator.consumer_records import (
 )
 from ottla.coordinator.outcome import Outcome, Ticket
 from ottla.coordinator.reconciliation import advance
+from ottla.coordinator.records import Record
 from ottla.coordinator.subscription import assignment_bytes, parse_subscription
 from ottla.coordinator.topic_pattern import InvalidPattern, TopicPattern
 from ottla.coordinator.topics import (
@@ -145,7 +146,7 @@ class ConsumerGroup:
     _revoke_ends: dict[str, int] = field(default_factory=dict)
     _rejoin_ends: dict[str, int] = field(default_factory=dict)  # of members of the older protocol
     _sync_ends: dict[str, int] = field(default_factory=dict)
-    _records: list[ConsumerRecord] = field(default_factory=list)
+    _records: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.written = WrittenGroup(self.group_id)
@@ -261,6 +262,18 @@ class ConsumerGroup:
         if member is not None and member.classic is None and version < _COMMIT_FROM:
             return ErrorCode.UNSUPPORTED_VERSION
         return self._check_epoch(member, epoch)
+
+    def check_transactional_commit(
+        self, member_id: str, instance_id: str | None, epoch: int
+    ) -> ErrorCode:
+        """The same within a transaction, whose coordinator fences too.
+
+        Before version 3 a producer cannot say for which member it commits (KIP-447).
+        """
+        is_anonymous = not member_id and instance_id is None
+        if epoch < 0 and (is_anonymous or not self.members):
+            return ErrorCode.NONE
+        return self._check_epoch(self.members.get(member_id), epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether offsets may be seen: by anybody who does not claim to be a member."""

@@ -24,6 +24,7 @@ from ottla.coordinator.consumer_group import (
     ConsumerLimits,
 )
 from ottla.coordinator.consumer_records import (
+    ConsumerRecord,
     CurrentDropped,
     EpochDropped,
     MemberDropped,
@@ -31,6 +32,7 @@ from ottla.coordinator.consumer_records import (
     TargetDropped,
     TargetEpochDropped,
 )
+from ottla.coordinator.entries import ProducerIdentity, TransactionEnded
 from ottla.coordinator.migration import to_classic_record, to_consumer_records
 from ottla.coordinator.offsets import Commit, CommittedOffsets
 from ottla.coordinator.outcome import Outcome, Ticket
@@ -39,6 +41,7 @@ from ottla.coordinator.records import (
     GroupStored,
     OffsetCommitted,
     OffsetDropped,
+    OffsetPending,
     Record,
 )
 from ottla.coordinator.topics import NO_TOPICS, Partitions, Topics
@@ -88,7 +91,7 @@ class GroupFigures(NamedTuple):
     """A group in figures, for those who watch."""
 
     group_id: str
-    state: State
+    state: State | ConsumerGroupState
     members_count: int
 
 
@@ -334,27 +337,63 @@ class Groups:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.ILLEGAL_GENERATION
 
+    def commit_in_transaction(
+        self,
+        ticket: Ticket,
+        group_id: str,
+        producer: ProducerIdentity,
+        committer: Committer,
+        commits: Sequence[Commit],
+        now_ms: int,
+    ) -> Outcome:
+        """The same, but it counts only once the producer's transaction has committed."""
+        error = self._transactional_commit_refusal(group_id, committer)
+        if error is not ErrorCode.NONE:
+            return _answer(ticket, [error] * len(commits))
+        records, errors = self.offsets.commit(
+            group_id, commits, now_ms, metadata_bytes_max=self.metadata_bytes_max()
+        )
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.touch(committer.member_id, now_ms)
+        elif records:
+            self._create(group_id)
+        pending = tuple(OffsetPending(producer, record) for record in records)
+        return self._replayed(pending, ((ticket, errors),), now_ms)
+
+    def _transactional_commit_refusal(self, group_id: str, committer: Committer) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group.check_transactional_commit(
+                committer.member_id, committer.instance_id, committer.generation
+            )
+        return ErrorCode.NONE if committer.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+
     def fetch(
         self,
         ticket: Ticket,
         group_id: str,
         wanted: Sequence[TopicPartition] | None,
         *,
+        is_stable: bool = False,
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> Outcome:
         """Answered with one offset, or None, for each partition; with all for None.
 
-        Or with an error, for somebody who claims to be a member of a consumer group and is not.
+        `is_stable` asks for offsets that no open transaction is about to move. Somebody who
+        claims to be a member of a consumer group and is not is answered with an error.
         """
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             error = group.check_fetch(member_id, member_epoch)
             if error is not ErrorCode.NONE:
                 return _answer(ticket, error)
+        offsets = self.offsets
         if wanted is None:
-            return _answer(ticket, self.offsets.fetch_all(group_id))
-        return _answer(ticket, [self.offsets.fetch(group_id, tp) for tp in wanted])
+            return _answer(ticket, offsets.fetch_all(group_id, is_stable=is_stable))
+        found = [offsets.fetch(group_id, tp, is_stable=is_stable) for tp in wanted]
+        return _answer(ticket, found)
 
     def delete_offsets(
         self, ticket: Ticket, group_id: str, wanted: Sequence[TopicPartition], now_ms: int
@@ -419,7 +458,8 @@ class Groups:
             expired = self._expired(group, now_ms - retention_ms)
             records += expired
             left = len(self.offsets.by_group.get(group_id, ())) - len(expired)
-            if left == 0 and group.is_forgettable:
+            is_awaited = group_id in self.offsets.groups_pending
+            if left == 0 and group.is_forgettable and not is_awaited:
                 records += group.tombstones()
         return self._replayed(tuple(records), ((ticket, len(records)),), now_ms)
 
@@ -480,15 +520,20 @@ class Groups:
             group.is_forgettable
             and not group.is_stored
             and group.group_id not in self.offsets.by_group
+            and group.group_id not in self.offsets.groups_pending
         )
 
     # Replaying
 
-    def replay(self, record: Record, now_ms: int) -> None:
+    def replay(self, record: Record | TransactionEnded, now_ms: int) -> None:
         """What a load reads, and what a decision about offsets becomes."""
         match record:
             case OffsetCommitted():
                 self.offsets.replay(record)
+            case OffsetPending():
+                self.offsets.replay_pending(record)
+            case TransactionEnded():
+                self.offsets.replay_end(record)
             case OffsetDropped():
                 self.offsets.replay_drop(record)
             case GroupStored():
@@ -498,20 +543,23 @@ class Groups:
             case GroupDropped(group_id):
                 if isinstance(self.groups.get(group_id), ClassicGroup):
                     del self.groups[group_id]
-            case EpochDropped(group_id):
-                if isinstance(self.groups.get(group_id), ConsumerGroup):
-                    del self.groups[group_id]
             case _:
-                group_of_record = self.groups.get(record.group_id)
-                if not isinstance(group_of_record, ConsumerGroup):
-                    if isinstance(record, _TOMBSTONES):
-                        return  # of a group that is gone, or that changed its protocol
-                    group_of_record = self._create_consumer(record.group_id, now_ms)
-                group_of_record.replay(record, now_ms)
+                self._replay_consumer(record, now_ms)
+
+    def _replay_consumer(self, record: ConsumerRecord, now_ms: int) -> None:
+        group = self.groups.get(record.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if isinstance(record, _TOMBSTONES):
+                return  # of a group that is gone, or that changed its protocol
+            group = self._create_consumer(record.group_id, now_ms)
+        if isinstance(record, EpochDropped):
+            del self.groups[record.group_id]
+        else:
+            group.replay(record, now_ms)
 
     def end_load(self) -> None:
         """The log has been read: offsets without a group are one that manages itself."""
-        for group_id in self.offsets.by_group:
+        for group_id in (*self.offsets.by_group, *self.offsets.groups_pending):
             if group_id not in self.groups:
                 self._create(group_id)
         for group in list(self.groups.values()):

@@ -6,6 +6,7 @@ from typing import Final
 
 from ottla.coordinator import consumer_records
 from ottla.coordinator.consumer_records import ConsumerRecord
+from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.errors import ProtocolViolation
 from ottla.model import NO_EPOCH, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from ottla.protocol.codec import decode, encode
@@ -29,6 +30,17 @@ class OffsetCommitted:
     leader_epoch: LeaderEpoch = NO_EPOCH
     metadata: str = ""
     committed_ms: TimestampMs
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetPending:
+    """An offset that counts once its producer's transaction commits.
+
+    In the log it is an `OffsetCommitted` in a transactional batch of that producer.
+    """
+
+    producer: ProducerIdentity
+    offset: OffsetCommitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +89,9 @@ class UnreadableRecord(Exception):
     """Bytes in the log that no coordinator wrote."""
 
 
-Record = OffsetCommitted | OffsetDropped | GroupStored | GroupDropped | ConsumerRecord
+Record = (
+    OffsetCommitted | OffsetPending | OffsetDropped | GroupStored | GroupDropped | ConsumerRecord
+)
 
 
 @message(versions="0-1", flexible="none")
@@ -134,6 +148,8 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
                 commit_timestamp=record.committed_ms,
             )
             return _offset_key(record.group_id, record.tp), _versioned(_OFFSET_VALUE, value)
+        case OffsetPending(offset=offset):
+            return to_bytes(offset)
         case OffsetDropped(group_id, tp):
             return _offset_key(group_id, tp), None
         case GroupStored():
@@ -144,8 +160,18 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
             return consumer_records.to_bytes(record)
 
 
+def read_entry(entry: Entry | TransactionEnded) -> Record | TransactionEnded | None:
+    """What stands in the log, as `Groups.replay` takes it; None for what is of no interest."""
+    if isinstance(entry, TransactionEnded):
+        return entry
+    record = None if entry.key is None else from_bytes(entry.key, entry.value)
+    if entry.producer is not None and isinstance(record, OffsetCommitted):
+        return OffsetPending(entry.producer, record)
+    return record
+
+
 def from_bytes(key: bytes, value: bytes | None) -> Record | None:
-    """The inverse; None for a kind of record that a newer version wrote."""
+    """The inverse of `to_bytes`; None for a kind of record that a newer version wrote."""
     try:
         return _from_bytes(key, value)
     except (error, ProtocolViolation) as problem:

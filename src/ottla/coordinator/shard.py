@@ -5,20 +5,39 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from ottla.coordinator.groups import Groups
-from ottla.coordinator.outcome import Outcome, Ticket
-from ottla.coordinator.records import Record, UnreadableRecord, from_bytes
+from ottla.coordinator.entries import Entry, TransactionEnded
+from ottla.coordinator.outcome import OWNER, Decision, RecordT, Ticket
+from ottla.coordinator.records import UnreadableRecord
 from ottla.errors import ApiError, CoordinatorLoadInProgress, NotCoordinator
 
 log = logging.getLogger("ottla.coordinator")
 
-Append = Callable[[Sequence[Record]], "asyncio.Future[None]"]
-KeyAndValue = tuple[bytes | None, bytes | None]
+Append = Callable[[Sequence[RecordT]], "asyncio.Future[None]"]
+Decode = Callable[[Entry | TransactionEnded], RecordT | None]
 
 
-class Shard:
+class Machine(Protocol[RecordT]):
+    """What a shard drives: events go in with a ticket, decisions come out.
+
+    A decision is already replayed when it is returned: `replay` is the only way in which
+    anything that is written down changes.
+    """
+
+    def replay(self, record: RecordT, now_ms: int, /) -> None: ...
+
+    def end_load(self) -> None: ...
+
+    def next_deadline_ms(self) -> int | None: ...
+
+    def pass_time(self, now_ms: int) -> Decision[RecordT]: ...
+
+
+MachineT = TypeVar("MachineT", bound=Machine[Any])
+
+
+class Shard(Generic[MachineT]):
     """Decide, replay, append, wait for the commit, answer.
 
     An answer leaves only when everything it could have seen is committed, so that nobody learns
@@ -27,23 +46,28 @@ class Shard:
     whoever waits is told to look for the coordinator again, and the log is read anew. There is
     nothing to roll back.
 
-    `append` queues records at once and resolves when they are committed; `dropped` is called once
-    when the shard can no longer be used.
+    `append` queues records at once and resolves when they are committed; `decode` reads what the
+    log holds, None for what this version does not know; `told` gets the answers that a machine
+    addresses to its owner; `dropped` is called once when the shard can no longer be used.
     """
 
     def __init__(
         self,
-        groups: Groups,
-        append: Append,
+        machine: MachineT,
+        append: Append[Any],
+        decode: Decode[Any],
         now_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
-        dropped: Callable[["Shard"], None],
+        dropped: Callable[["Shard[MachineT]"], None],
+        told: Callable[[Any], None] = lambda answer: None,
     ) -> None:
-        self.groups = groups
+        self.machine = machine
         self._append = append
+        self._decode = decode
         self._now_ms = now_ms
         self._loop = loop
         self._dropped = dropped
+        self._told = told
         self._is_loading = True
         self._is_dropped = False
         self._tickets = count(1)
@@ -55,44 +79,67 @@ class Shard:
 
     # Requests
 
-    async def run(self, decide: Callable[[Groups, Ticket, int], Outcome]) -> Any:
+    async def run(self, decide: Callable[[MachineT, Ticket, int], Decision[Any]]) -> Any:
         """The answer to one event, once it may be known.
 
-        `decide` gets the groups, a ticket and the time. It may leave the ticket to be answered by
-        a later event, as a join is by the last member to come.
+        `decide` gets the machine, a ticket and the time. It may leave the ticket to be answered
+        by a later event, as a join is by the last member to come.
         """
-        if self._is_dropped:
-            raise NotCoordinator("this broker no longer coordinates the group")
-        if self._is_loading:
-            raise CoordinatorLoadInProgress("the group is being read from the log")
+        self._check_usable()
         ticket = next(self._tickets)
         answer = self._waiting[ticket] = self._loop.create_future()
-        self._take(decide(self.groups, ticket, self._now_ms()))
+        self._take(decide(self.machine, ticket, self._now_ms()))
         try:
             return await answer
         finally:
             self._waiting.pop(ticket, None)
 
+    def note_written(
+        self, record: object, write: Callable[[], "asyncio.Future[None]"]
+    ) -> "asyncio.Future[None]":
+        """Replay a record that somebody else puts into the partition: the end of a transaction.
+
+        What was decided before goes into the log first. `write` appends now, and its future is
+        done when that is committed; if it refuses, nothing has happened. Whoever asks from now on
+        is answered when the record is committed, for the answer may tell of it.
+        """
+        self._check_usable()
+        self._write()
+        if self._is_dropped:
+            raise NotCoordinator("this broker coordinates no more")
+        committed = write()
+        self._commits.append(_Commit())
+        self.machine.replay(record, self._now_ms())
+        committed.add_done_callback(self._note_commit)
+        self._set_timer()
+        return committed
+
+    def _check_usable(self) -> None:
+        if self._is_dropped:
+            raise NotCoordinator("this broker coordinates no more")
+        if self._is_loading:
+            raise CoordinatorLoadInProgress("the log is being read")
+
     # Its life
 
-    async def load(self, chunks: AsyncIterator[Iterable[KeyAndValue]]) -> None:
+    async def load(self, chunks: AsyncIterator[Iterable[Entry | TransactionEnded]]) -> None:
         """Become what the log says; nobody is answered before."""
         unreadable_count = 0
         async for chunk in chunks:
             if self._is_dropped:
                 return
             now_ms = self._now_ms()
-            for key, value in chunk:
+            for entry in chunk:
                 try:
-                    record = None if key is None else from_bytes(key, value)
+                    record = self._decode(entry)
                 except UnreadableRecord:
                     unreadable_count += 1
                     continue
                 if record is not None:
-                    self.groups.replay(record, now_ms)
+                    self.machine.replay(record, now_ms)
         if unreadable_count:
             log.warning("unreadable records were left out", extra={"count": unreadable_count})
-        self.groups.end_load()
+        self.machine.end_load()
         self._is_loading = False
         self._set_timer()
 
@@ -120,7 +167,7 @@ class Shard:
 
     # Committing
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: Decision[Any]) -> None:
         """Queue what is to be written; keep the answers until all of it is committed."""
         if outcome.records:
             if self._turn is None:
@@ -165,6 +212,9 @@ class Shard:
 
     def _release(self, answers: Iterable[tuple[Ticket, object]]) -> None:
         for ticket, answer in answers:
+            if ticket == OWNER:
+                self._told(answer)
+                continue
             waiting = self._waiting.get(ticket)
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
@@ -172,8 +222,8 @@ class Shard:
     # Time
 
     def _set_timer(self) -> None:
-        """One timer for all groups, at the first deadline of any."""
-        deadline_ms = self.groups.next_deadline_ms()
+        """One timer, at the first deadline of anything in the machine."""
+        deadline_ms = self.machine.next_deadline_ms()
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
         if self._timer is not None:
@@ -185,7 +235,7 @@ class Shard:
     def _pass_time(self) -> None:
         self._timer = None
         if not self._is_dropped:
-            self._take(self.groups.pass_time(self._now_ms()))
+            self._take(self.machine.pass_time(self._now_ms()))
 
 
 class _Commit:
@@ -194,5 +244,5 @@ class _Commit:
     __slots__ = ("answers", "records")
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[Any] = []
         self.answers: list[tuple[Ticket, object]] = []

@@ -11,7 +11,16 @@ from ottla.errors import (
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
-from ottla.model import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition
+from ottla.model import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
+from ottla.records.batch import Marker
 from ottla.replication.progress import high_watermark
 from ottla.replication.waiters import OffsetWaiters, Settled
 from ottla.storage.log import Appended, Log
@@ -98,6 +107,23 @@ class LeaderPartition:
         else:
             self._note_progress()
         return appended
+
+    def append_marker(
+        self,
+        marker: Marker,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        now_ms: TimestampMs,
+    ) -> Offset:
+        """End a producer's transaction here; the answer is where the log ends now."""
+        if len(self.isr) < self._isr_min():
+            raise NotEnoughReplicas(f"{self.tp} has {len(self.isr)} in-sync replicas")
+        self.log.append_marker(marker, producer_id, producer_epoch, self.leader_epoch, now_ms)
+        if self.log.config.durability is Durability.FSYNC:
+            self._flusher.request(self.log)
+        else:
+            self._note_progress()
+        return self.log.end_offset
 
     def is_settled(self, end: Offset, acks: int) -> bool:
         """Whether what a producer with these acks was promised is true up to `end`."""

@@ -362,7 +362,7 @@ class Log:
         """End a producer's transaction: its records are visible or void from here on."""
         if self.offline_reason is not None:
             raise StorageFailed(self.offline_reason)
-        self.producers.check_marker(producer_id, producer_epoch)
+        self.producers.check_marker(producer_id, producer_epoch, marker.coordinator_epoch)
         batch = build_marker(
             marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
         )

@@ -14,7 +14,12 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from ottla.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from ottla.errors import (
+    CoordinatorFenced,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+)
 from ottla.model import NO_OFFSET, Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.records.batch import SEQUENCE_MASK, TRANSACTIONAL, BatchHeader, Marker, MarkerKind
 from ottla.storage.index import AbortedTransaction
@@ -58,6 +63,7 @@ class Producer:
         "coordinator_epoch",
         "epoch",
         "last_seen_ms",
+        "marker_count",
         "next_sequence",
         "transaction_start",
     )
@@ -69,6 +75,11 @@ class Producer:
         self.transaction_start = NO_OFFSET  # first offset of the transaction that is open
         self.coordinator_epoch = -1
         self.last_seen_ms = TimestampMs(-1)
+        self.marker_count = 0  # since the log was opened: has a transaction ended meanwhile?
+
+    def has_open(self, epoch: int) -> bool:
+        """Whether a transaction of this epoch has records here."""
+        return self.epoch == epoch and self.transaction_start >= 0
 
 
 class Producers:
@@ -132,10 +143,19 @@ class Producers:
             producer.transaction_start = base_offset
             self._open[ProducerId(header.producer_id)] = base_offset
 
-    def check_marker(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> None:
-        """Refuse the marker of a producer that has been replaced."""
+    def check_marker(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
+    ) -> None:
+        """Refuse the marker of a producer, or of a coordinator, that has been replaced."""
         producer = self._producers.get(producer_id)
-        if producer is not None and producer_epoch < producer.epoch:
+        if producer is None:
+            return
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise CoordinatorFenced(
+                f"the coordinator of producer {producer_id} has been replaced: epoch"
+                f" {coordinator_epoch} is older than {producer.coordinator_epoch}"
+            )
+        if producer_epoch < producer.epoch:
             raise InvalidProducerEpoch(
                 f"producer {producer_id} has been replaced: epoch {producer_epoch} is older than"
                 f" {producer.epoch}"
@@ -148,6 +168,7 @@ class Producers:
         producer_id = ProducerId(header.producer_id)
         producer = self._at_epoch(header)
         producer.coordinator_epoch = marker.coordinator_epoch
+        producer.marker_count += 1
         producer.last_seen_ms = now_ms
         first_offset, producer.transaction_start = producer.transaction_start, NO_OFFSET
         if first_offset < 0:

@@ -6,6 +6,7 @@ import pytest
 
 from fakes import group_members as said
 from ottla.coordinator.classic_group import GroupLimits, Joined, State, Synced
+from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.coordinator.groups import (
     Committer,
     DeletedOffsets,
@@ -14,13 +15,21 @@ from ottla.coordinator.groups import (
     GroupType,
     ListedGroup,
 )
-from ottla.coordinator.offsets import Commit
+from ottla.coordinator.offsets import Commit, UnstableOffset
 from ottla.coordinator.outcome import Outcome
-from ottla.coordinator.records import GroupDropped, GroupStored, OffsetDropped
+from ottla.coordinator.records import (
+    GroupDropped,
+    GroupStored,
+    OffsetDropped,
+    OffsetPending,
+    read_entry,
+    to_bytes,
+)
 from ottla.errors import ErrorCode
-from ottla.model import NO_EPOCH, Offset, TopicPartition
+from ottla.model import NO_EPOCH, Offset, ProducerEpoch, ProducerId, TopicPartition
 
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
+PRODUCER = ProducerIdentity(ProducerId(7), ProducerEpoch(0))
 ALONE = Committer(member_id="", instance_id=None, generation=-1, version=9)
 
 
@@ -185,3 +194,83 @@ def test_an_oversized_generation_is_refused_to_its_leader(groups: Groups) -> Non
     assert only(groups.sync(2, "g", small, 0)) == Synced(
         protocol_type="consumer", protocol="range", assignment=b"p0"
     )
+
+
+# Offsets in transactions
+
+
+def commit_pending(groups: Groups, committer: Committer = ALONE, *tps: TopicPartition) -> ErrorCode:
+    """Commit in a transaction; the one error that all partitions got."""
+    commits = [Commit(tp, Offset(9), NO_EPOCH, "") for tp in tps or (T,)]
+    outcome = groups.commit_in_transaction(1, "g", PRODUCER, committer, commits, 0)
+    errors = only(outcome)
+    assert isinstance(errors, list)
+    (error,) = set(errors)
+    assert isinstance(error, ErrorCode)
+    return error
+
+
+def member(member_id: str, generation: int = 1, instance_id: str | None = None) -> Committer:
+    return Committer(member_id=member_id, instance_id=instance_id, generation=generation, version=3)
+
+
+def end_transaction(groups: Groups, *, is_committed: bool) -> None:
+    groups.replay(TransactionEnded(PRODUCER, is_committed), 0)
+
+
+def test_offsets_in_a_transaction_are_written_for_its_producer(groups: Groups) -> None:
+    commits = [Commit(T, Offset(9), NO_EPOCH, "m")]
+    outcome = groups.commit_in_transaction(1, "g", PRODUCER, ALONE, commits, 5)
+    (record,) = outcome.records
+    assert isinstance(record, OffsetPending)
+    assert record.producer == PRODUCER
+    assert (record.offset.offset, record.offset.metadata) == (9, "m")
+    assert only(groups.fetch(1, "g", [T])) == [None]
+    assert only(groups.fetch(1, "g", [T], is_stable=True)) == [UnstableOffset(T)]
+    end_transaction(groups, is_committed=True)
+    assert only(groups.fetch(1, "g", [T], is_stable=True)) == [record.offset]
+
+
+def test_a_zombie_of_an_older_generation_commits_nothing(groups: Groups) -> None:
+    assert commit_pending(groups, member("m")) is ErrorCode.ILLEGAL_GENERATION
+    member_id = joined(groups, instance_id="i")
+    assert commit_pending(groups, member(member_id)) is ErrorCode.NONE
+    assert commit_pending(groups, member(member_id, 0)) is ErrorCode.ILLEGAL_GENERATION
+    assert commit_pending(groups, member("m")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit_pending(groups, member("m", 1, "i")) is ErrorCode.FENCED_INSTANCE_ID
+    assert commit_pending(groups, member("m", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit_pending(groups, ALONE) is ErrorCode.NONE, "as before KIP-447"
+
+
+def test_a_group_with_pending_offsets_is_not_forgotten(groups: Groups) -> None:
+    assert commit_pending(groups) is ErrorCode.NONE
+    assert only(groups.expire(1, 0, 10**9)) == 0
+    groups.end_load()
+    assert list(groups.groups) == ["g"]
+    end_transaction(groups, is_committed=False)
+    assert groups.expire(1, 0, 10**9).records == (GroupDropped("g"),)
+    assert groups.groups == {}
+
+
+def test_pending_offsets_go_with_their_group(groups: Groups) -> None:
+    assert commit_pending(groups, ALONE, T, U) is ErrorCode.NONE
+    deleted = groups.delete_offsets(1, "g", [U], 0)
+    assert deleted.records == (OffsetDropped("g", U),)
+    assert groups.delete(1, "g", 0).records == (OffsetDropped("g", T), GroupDropped("g"))
+    end_transaction(groups, is_committed=True)
+    assert groups.offsets.by_group == {}
+
+
+def test_a_load_finds_a_group_that_has_only_pending_offsets(groups: Groups) -> None:
+    outcome = groups.commit_in_transaction(
+        1, "g", PRODUCER, ALONE, [Commit(T, Offset(9), NO_EPOCH, "")], 0
+    )
+    loaded = Groups(groups.limits, groups.new_id)
+    for record in outcome.records:
+        entry = Entry(*to_bytes(record), PRODUCER)
+        found = read_entry(entry)
+        assert found == record
+        loaded.replay(found, 0)
+    loaded.end_load()
+    assert list(loaded.groups) == ["g"]
+    assert only(loaded.fetch(1, "g", [T], is_stable=True)) == [UnstableOffset(T)]

@@ -8,17 +8,19 @@ import pytest
 
 from fakes import group_members as said
 from ottla.coordinator.classic_group import GroupLimits, Joined
+from ottla.coordinator.entries import Entry, TransactionEnded
 from ottla.coordinator.groups import Committer, Groups
 from ottla.coordinator.offsets import Commit
-from ottla.coordinator.outcome import Outcome
+from ottla.coordinator.outcome import OWNER, Outcome
 from ottla.coordinator.records import (
     GroupDropped,
     OffsetCommitted,
     OffsetDropped,
     Record,
+    from_bytes,
     to_bytes,
 )
-from ottla.coordinator.shard import KeyAndValue, Shard
+from ottla.coordinator.shard import Shard
 from ottla.errors import CoordinatorLoadInProgress, ErrorCode, NotCoordinator, StorageFailed
 from ottla.model import NO_EPOCH, Offset, TimestampMs, TopicPartition
 
@@ -61,19 +63,22 @@ class Bench:
     def __init__(self) -> None:
         self.log = FakeLog()
         self.now_ms = 1000
-        self.dropped: list[Shard] = []
+        self.dropped: list[Shard[Groups]] = []
+        self.told: list[object] = []
         ids = count(1)
         limits = GroupLimits(initial_delay_ms=0, session_timeout_min_ms=0)
         self.shard = Shard(
             Groups(lambda: limits, lambda: str(next(ids))),
             self.log.append,
+            decode,
             lambda: self.now_ms,
             asyncio.get_running_loop(),
             self.dropped.append,
+            self.told.append,
         )
 
     async def loaded(self, *records: Record) -> "Bench":
-        await self.shard.load(chunks([to_bytes(record) for record in records]))
+        await self.shard.load(chunks([Entry(*to_bytes(record)) for record in records]))
         return self
 
     def commit(self, offset: int, group_id: str = "g") -> "asyncio.Task[list[ErrorCode]]":
@@ -97,9 +102,14 @@ class Bench:
         )
 
 
-async def chunks(*parts: Sequence[KeyAndValue]) -> AsyncIterator[Sequence[KeyAndValue]]:
+async def chunks(*parts: Sequence[Entry]) -> AsyncIterator[Sequence[Entry]]:
     for part in parts:
         yield part
+
+
+def decode(entry: Entry | TransactionEnded) -> Record | None:
+    assert isinstance(entry, Entry)
+    return None if entry.key is None else from_bytes(entry.key, entry.value)
 
 
 async def settle() -> None:
@@ -221,16 +231,21 @@ def test_a_load_forgets_what_was_dropped_and_leaves_out_what_it_cannot_read() ->
         )
         await bench.shard.load(
             chunks(
-                [to_bytes(committed), (b"x", b"y"), (None, b"z"), (b"\x00\x63", b"newer")],
                 [
-                    to_bytes(OffsetDropped("g", TP)),
-                    to_bytes(GroupDropped("g")),
-                    (b"\x00\x01", None),
+                    Entry(*to_bytes(committed)),
+                    Entry(b"x", b"y"),
+                    Entry(None, b"z"),
+                    Entry(b"\x00\x63", b"newer"),
+                ],
+                [
+                    Entry(*to_bytes(OffsetDropped("g", TP))),
+                    Entry(*to_bytes(GroupDropped("g"))),
+                    Entry(b"\x00\x01", None),
                 ],
             )
         )
         assert await bench.fetch() == [None]
-        assert bench.shard.groups.groups == {}
+        assert bench.shard.machine.groups == {}
 
     run(scenario)
 
@@ -281,5 +296,63 @@ def test_an_empty_outcome_is_answered_at_once() -> None:
         bench = await Bench().loaded()
         answer = await bench.shard.run(lambda g, ticket, now_ms: Outcome((), ((ticket, now_ms),)))
         assert answer == bench.now_ms
+
+    run(scenario)
+
+
+def test_the_owner_is_told_when_what_it_is_told_of_is_committed() -> None:
+    async def scenario() -> None:
+        bench = await Bench().loaded()
+        bench.commit(1)
+        await settle()
+        asked = bench.shard.run(
+            lambda g, ticket, now_ms: Outcome((), ((ticket, None), (OWNER, "go on")))
+        )
+        answered = asyncio.ensure_future(asked)
+        await settle()
+        assert bench.told == []
+        bench.log.commit()
+        await answered
+        assert bench.told == ["go on"]
+
+    run(scenario)
+
+
+def test_what_others_write_stands_behind_what_was_decided_and_holds_answers_back() -> None:
+    async def scenario() -> None:
+        bench = await Bench().loaded()
+        committed = bench.commit(1)
+        await asyncio.sleep(0)  # decided, and not written yet
+        dropped = OffsetDropped("g", TP)
+        bench.shard.note_written(dropped, lambda: bench.log.append([dropped]))
+        assert [type(records[0]) for records in bench.log.appends] == [
+            OffsetCommitted,
+            OffsetDropped,
+        ]
+        fetched = bench.fetch()
+        bench.log.commit()
+        assert await committed == [ErrorCode.NONE]
+        await settle()
+        assert not fetched.done(), "it tells of a record that a crash could undo"
+        bench.log.commit()
+        assert await fetched == [None]
+
+    run(scenario)
+
+
+def test_what_others_could_not_write_has_not_happened() -> None:
+    async def scenario() -> None:
+        bench = await Bench().loaded()
+        committed = bench.commit(1)
+        await settle()
+        bench.log.commit()
+        await committed
+        bench.log.is_broken = True
+        dropped = OffsetDropped("g", TP)
+        with pytest.raises(StorageFailed):
+            bench.shard.note_written(dropped, lambda: bench.log.append([dropped]))
+        (found,) = await bench.fetch()
+        assert found is not None
+        assert not bench.shard.is_dropped
 
     run(scenario)

@@ -6,7 +6,12 @@ import pytest
 from crc32c import crc32c
 
 from fakes import build
-from ottla.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from ottla.errors import (
+    CoordinatorFenced,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+)
 from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.records.batch import BatchHeader, Marker, MarkerKind, build_marker, read_header
 from ottla.storage.index import AbortedTransaction
@@ -106,8 +111,32 @@ def test_an_older_epoch_is_fenced() -> None:
     with pytest.raises(InvalidProducerEpoch):
         producers.check(header(1, epoch=2))
     with pytest.raises(InvalidProducerEpoch):
-        producers.check_marker(ProducerId(9), ProducerEpoch(2))
-    producers.check_marker(ProducerId(9), ProducerEpoch(3))
+        producers.check_marker(ProducerId(9), ProducerEpoch(2), 0)
+    producers.check_marker(ProducerId(9), ProducerEpoch(3), 0)
+
+
+def test_a_coordinator_that_was_replaced_ends_nothing() -> None:
+    producers = Producers()
+    append(producers, header(0, transactional=True), 0)
+    end(producers, Marker(MarkerKind.COMMIT, 5), 1)
+    with pytest.raises(CoordinatorFenced):
+        producers.check_marker(ProducerId(9), ProducerEpoch(0), 4)
+    producers.check_marker(ProducerId(9), ProducerEpoch(0), 5)
+    producers.check_marker(ProducerId(8), ProducerEpoch(0), 0)  # nothing is known of this one
+
+
+def test_a_transaction_is_open_in_its_epoch_until_its_marker() -> None:
+    producers = Producers()
+    append(producers, header(0, epoch=3, transactional=True), 0)
+    known = producers.get(ProducerId(9))
+    assert known is not None
+    assert known.has_open(3)
+    assert not known.has_open(4)
+    assert known.marker_count == 0
+    end(producers, COMMIT, 1, epoch=4)
+    assert not known.has_open(3)
+    assert not known.has_open(4)
+    assert known.marker_count == 1
 
 
 def test_a_new_epoch_begins_at_zero() -> None:

@@ -2,6 +2,9 @@
 
 A version we do not know is answered in version 0 with error 35 and the whole list, so that every
 client can find its way (librdkafka tries 0 next, Java the newest listed, franz-go takes the list).
+
+The one feature is transaction.version 2 (KIP-890): clients that see it leave it to Produce and
+TxnOffsetCommit to add partitions, and take the next epoch from EndTxn.
 """
 
 import re
@@ -15,11 +18,17 @@ from ottla.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
 )
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[-.a-zA-Z0-9]*[a-zA-Z0-9])?")
 # Older librdkafka sends compressed batches only to brokers that list Produce from 0 (KAFKA-18659).
 _PRODUCE_ADVERTISED_MIN: Final = 0
+_FEATURE: Final = "transaction.version"
+_FEATURE_LEVEL: Final = 2
+_FEATURES_EPOCH: Final = 0  # they change with the program only
+_ZERO_MIN_FROM: Final = 4  # older clients cannot read that a feature begins at level 0
 
 
 class ApiVersions:
@@ -41,7 +50,17 @@ class ApiVersions:
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        return ApiVersionsResponse(api_keys=self._keys)
+        supported = SupportedFeatureKey(name=_FEATURE, min_version=0, max_version=_FEATURE_LEVEL)
+        return ApiVersionsResponse(
+            api_keys=self._keys,
+            supported_features=[supported] if context.version >= _ZERO_MIN_FROM else [],
+            finalized_features_epoch=_FEATURES_EPOCH,
+            finalized_features=[
+                FinalizedFeatureKey(
+                    name=_FEATURE, max_version_level=_FEATURE_LEVEL, min_version_level=0
+                )
+            ],
+        )
 
     def unsupported(self) -> ApiVersionsResponse:
         """The answer to a version that we do not know; to be sent as version 0."""

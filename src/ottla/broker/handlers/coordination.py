@@ -1,13 +1,14 @@
 """FindCoordinator (10), versions 0 to 6.
 
-Groups only. Transactional ids and share groups are refused with codes that clients give up on:
-"not available" would have them ask for ever.
+Groups and transactional ids. Share groups are refused with a code that clients give up on: "not
+available" would have them ask for ever.
 """
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from ottla.broker.group_coordinator import GroupCoordinator
 from ottla.broker.routes import RequestContext
+from ottla.cluster.image import BrokerImage
 from ottla.errors import ApiError, ErrorCode
 from ottla.protocol.messages.coordination import (
     Coordinator,
@@ -15,15 +16,17 @@ from ottla.protocol.messages.coordination import (
     FindCoordinatorResponse,
 )
 
-_GROUP: Final = 0
-_TRANSACTION: Final = 1
+GROUP: Final = 0
+TRANSACTION: Final = 1
 _MANY_FROM: Final = 4
 _NOBODY: Final = -1
 
 
 class FindCoordinator:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    """`finders` know, for each type of key, the broker of a key."""
+
+    def __init__(self, finders: Mapping[int, Callable[[str], Awaitable[BrokerImage]]]) -> None:
+        self._finders = finders
 
     async def __call__(
         self, request: FindCoordinatorRequest, context: RequestContext
@@ -42,10 +45,12 @@ class FindCoordinator:
         )
 
     async def _find(self, key: str, key_type: int) -> Coordinator:
-        if key_type != _GROUP:
-            return _refusal(key, *_not_served(key_type))
+        find = self._finders.get(key_type)
+        if find is None:
+            text = f"this broker does not coordinate keys of type {key_type}"
+            return _refusal(key, ErrorCode.INVALID_REQUEST, text)
         try:
-            broker = await self._coordinator.find(key)
+            broker = await find(key)
         except ApiError as refused:
             return _refusal(key, refused.code, str(refused))
         return Coordinator(
@@ -55,15 +60,6 @@ class FindCoordinator:
             port=broker.endpoint.port,
             error_message=None,
         )
-
-
-def _not_served(key_type: int) -> tuple[ErrorCode, str]:
-    if key_type == _TRANSACTION:
-        return (
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "this broker does not do transactions",
-        )
-    return ErrorCode.INVALID_REQUEST, f"this broker does not coordinate keys of type {key_type}"
 
 
 def _refusal(key: str, code: ErrorCode, text: str) -> Coordinator:

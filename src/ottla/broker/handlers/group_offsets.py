@@ -1,8 +1,9 @@
 """OffsetCommit (8) 2-10, OffsetFetch (9) 1-10, OffsetDelete (47) 0.
 
 Every requested partition is answered. A partition that nobody committed has offset -1 and no
-error. `require_stable` asks to wait for transactions, which are not served yet: every offset is
-stable. The retention time that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
+error. An offset that an open transaction is about to move is UNSTABLE_OFFSET_COMMIT for whoever
+asks with `require_stable`, as consumers of committed records do (KIP-447). The retention time
+that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,7 @@ from ottla.broker.routes import RequestContext
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.coordinator.groups import Committer, DeletedOffsets
-from ottla.coordinator.offsets import Commit
-from ottla.coordinator.records import OffsetCommitted
+from ottla.coordinator.offsets import Commit, FoundOffset, UnstableOffset
 from ottla.errors import (
     ApiError,
     ErrorCode,
@@ -142,18 +142,22 @@ class OffsetFetch:
     ) -> OffsetFetchResponse:
         if context.version >= _MANY_GROUPS_FROM:
             has_ids = context.version >= _IDS_FROM
-            groups = [await self._fetch(group, has_ids=has_ids) for group in request.groups]
+            groups = [
+                await self._fetch(group, request.require_stable, has_ids=has_ids)
+                for group in request.groups
+            ]
             return OffsetFetchResponse(groups=groups)
-        return _for_one_group(await self._fetch(_only_group(request), has_ids=False))
+        one = await self._fetch(_only_group(request), request.require_stable, has_ids=False)
+        return _for_one_group(one)
 
     async def _fetch(
-        self, group: OffsetFetchRequestGroup, *, has_ids: bool
+        self, group: OffsetFetchRequestGroup, is_stable: bool, *, has_ids: bool
     ) -> OffsetFetchResponseGroup:
         try:
             if group.topics is None:
-                topics = self._answer_all(await self._ask(group, None), has_ids)
+                topics = self._answer_all(await self._ask(group, None, is_stable), has_ids)
             else:
-                topics = await self._answer(group, group.topics, has_ids)
+                topics = await self._answer(group, group.topics, is_stable, has_ids)
         except ApiError as refused:
             return _refused_group(group, refused.code)
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
@@ -162,6 +166,7 @@ class OffsetFetch:
         self,
         group: OffsetFetchRequestGroup,
         topics: Sequence[OffsetFetchRequestTopics],
+        is_stable: bool,
         has_ids: bool,
     ) -> list[OffsetFetchResponseTopics]:
         names = self._state.image.topic_names
@@ -172,7 +177,7 @@ class OffsetFetch:
             if name is not None
             for index in topic.partition_indexes
         ]
-        found = iter(await self._ask(group, wanted))
+        found = iter(await self._ask(group, wanted, is_stable))
         return [
             OffsetFetchResponseTopics(
                 name=topic.name,
@@ -188,7 +193,7 @@ class OffsetFetch:
         ]
 
     def _answer_all(
-        self, found: Sequence[OffsetCommitted | None], has_ids: bool
+        self, found: Sequence[FoundOffset], has_ids: bool
     ) -> list[OffsetFetchResponseTopics]:
         known = self._state.image.topics
         topics: dict[str, OffsetFetchResponseTopics] = {}
@@ -203,14 +208,18 @@ class OffsetFetch:
         return list(topics.values())
 
     async def _ask(
-        self, group: OffsetFetchRequestGroup, wanted: Sequence[TopicPartition] | None
-    ) -> Sequence[OffsetCommitted | None]:
-        found: Sequence[OffsetCommitted | None] | ErrorCode = await self._coordinator.run(
+        self,
+        group: OffsetFetchRequestGroup,
+        wanted: Sequence[TopicPartition] | None,
+        is_stable: bool,
+    ) -> Sequence[FoundOffset]:
+        found: Sequence[FoundOffset] | ErrorCode = await self._coordinator.run(
             group.group_id,
             lambda groups, ticket, now_ms: groups.fetch(
                 ticket,
                 group.group_id,
                 wanted,
+                is_stable=is_stable,
                 member_id=group.member_id,
                 member_epoch=group.member_epoch,
             ),
@@ -220,9 +229,11 @@ class OffsetFetch:
         return found
 
 
-def _partition(index: int, committed: OffsetCommitted | None) -> OffsetFetchResponsePartitions:
+def _partition(index: int, committed: FoundOffset) -> OffsetFetchResponsePartitions:
     if committed is None:
         return _nothing(index, ErrorCode.NONE)
+    if isinstance(committed, UnstableOffset):
+        return _nothing(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     return OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=committed.offset,

@@ -6,11 +6,12 @@ and neither a task nor a future is made; otherwise one Pending waits for the par
 
 Versions 0 to 2 are listed because older librdkafka compresses only if they are (KAFKA-18659);
 like any other version that is not served they close the connection, as in Kafka.
-Not done: transactional batches, which are refused with INVALID_TXN_STATE.
+A transaction's first batch in a partition waits until its coordinator knows (KIP-890).
 """
 
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.answers import Answer, Pending
 from ottla.broker.topic_creation import INTERNAL_TOPICS
@@ -21,9 +22,9 @@ from ottla.errors import (
     InvalidRecord,
     InvalidRequiredAcks,
     InvalidTopic,
-    InvalidTxnState,
     ProtocolViolation,
     RequestTimedOut,
+    TransactionalIdRefused,
     UnsupportedCompression,
 )
 from ottla.model import Offset
@@ -39,6 +40,9 @@ from ottla.protocol.hot import (
 from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, LeaderPartition
 from ottla.replication.replicas import Replicas
 
+if TYPE_CHECKING:
+    from ottla.broker.held_produces import Admission
+
 _ZSTD_VERSION_MIN: Final = 7
 _ZSTD: Final = 4
 _CODEC_MASK: Final = 0x07
@@ -48,13 +52,20 @@ _BATCH_BYTES_MIN: Final = 61
 _ANSWERED: Final = (ACKS_LEADER, ACKS_ALL)
 
 Produced = list[tuple[TopicKey, list[ProducedPartition]]]
+Hold = Callable[[ProduceRequest, int, "Callable[[Admission], Answer]"], Pending | None]
 
 
 class Produce:
-    """Owner of every produce request that waits for its promise to come true."""
+    """Owner of every produce request that waits for its promise to come true.
 
-    def __init__(self, replicas: Replicas, clock: Clock, monotonic_s: Callable[[], float]) -> None:
+    `hold` keeps a request whose transaction has to be asked for, and has it taken again.
+    """
+
+    def __init__(
+        self, replicas: Replicas, hold: Hold, clock: Clock, monotonic_s: Callable[[], float]
+    ) -> None:
         self._replicas = replicas
+        self._hold = hold
         self._clock = clock
         self._monotonic_s = monotonic_s
         self._waiting: set[_WaitingProduce] = set()
@@ -75,7 +86,7 @@ class Produce:
         ):
             return self._take_all(frame, position, version, correlation_id)
         try:
-            partition = self._replicas.locate(address.key, address.partition)
+            partition = self._locate(address.key, address.partition)
             base_offset, last_offset, time_ms, _ = partition.append(
                 batch, acks, self._clock.now_ms()
             )
@@ -94,10 +105,22 @@ class Produce:
         return _WaitingProduce(self, version, correlation_id, produced, unsettled, address).pending
 
     def _take_all(
-        self, frame: memoryview, position: int, version: int, correlation_id: int
+        self,
+        frame: memoryview,
+        position: int,
+        version: int,
+        correlation_id: int,
+        admission: "Admission | None" = None,
     ) -> Answer:
+        """`admission` is the word of a transaction's coordinator, for a request that waited."""
         request = read_produce(frame, position, version)
         acks = request.acks
+        if request.transactional_id is not None and admission is None and acks == ACKS_ALL:
+            kept = memoryview(bytearray(frame))  # what is in the connection's buffer goes
+            retake = partial(self._take_all, kept, position, version, correlation_id)
+            held = self._hold(request, version, retake)
+            if held is not None:
+                return held
         now_ms = self._clock.now_ms()
         produced: Produced = []
         unsettled: list[tuple[LeaderPartition, Offset, int, int]] = []
@@ -107,9 +130,9 @@ class Produce:
             for index, sent in batches:
                 try:
                     batch = _checked(sent, request, version)
-                    partition = self._replicas.locate(key, index)
-                    if partition.tp.topic in INTERNAL_TOPICS:
-                        raise InvalidTopic(f"only brokers write to {partition.tp.topic}")
+                    partition = self._locate(key, index)
+                    if admission is not None:
+                        admission.check(partition)
                     base_offset, last_offset, time_ms, _ = partition.append(batch, acks, now_ms)
                     end = Offset(last_offset + 1)
                     if not partition.is_settled(end, acks):
@@ -127,6 +150,12 @@ class Produce:
             return write_produced(correlation_id, version, produced)
         waiting = _WaitingProduce(self, version, correlation_id, produced, unsettled, request)
         return waiting.pending
+
+    def _locate(self, key: TopicKey, index: int) -> LeaderPartition:
+        partition = self._replicas.locate(key, index)
+        if partition.tp[0] in INTERNAL_TOPICS:
+            raise InvalidTopic(f"only brokers write to {partition.tp.topic}")
+        return partition
 
     def expire(self) -> None:
         """Answer those whose patience is over; called a few times a second."""
@@ -215,8 +244,11 @@ def _checked(batch: memoryview | None, request: ProduceRequest, version: int) ->
     if batch is None or len(batch) < _BATCH_BYTES_MIN:
         raise InvalidRecord("a produce request carries exactly one batch per partition")
     attributes = batch[_ATTRIBUTES_LOW_AT]
-    if attributes & _TRANSACTIONAL or request.transactional_id is not None:
-        raise InvalidTxnState("this broker does not do transactions")
+    if attributes & _TRANSACTIONAL:
+        if request.transactional_id is None:
+            raise TransactionalIdRefused("a transactional batch without a transactional id")
+        if request.acks != ACKS_ALL:
+            raise InvalidRequiredAcks("transactions need acks=all")
     if version < _ZSTD_VERSION_MIN and attributes & _CODEC_MASK == _ZSTD:
         raise UnsupportedCompression("zstd needs Produce version 7 or newer")
     return batch

@@ -1,15 +1,12 @@
-"""InitProducerId (22), versions 0 to 5, and DescribeProducers (61), version 0.
+"""InitProducerId (22), versions 0 to 5, and DescribeProducers (61), version 0."""
 
-Not done: transactional ids, which are refused with UNSUPPORTED_VERSION.
-"""
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
-from collections.abc import Iterator
-from typing import Final
-
+from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.routes import RequestContext
-from ottla.cluster.state import ClusterState
-from ottla.errors import ApiError, ErrorCode
-from ottla.model import ProducerId, TopicPartition
+from ottla.errors import ApiError
+from ottla.model import TopicPartition
 from ottla.protocol.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -21,36 +18,36 @@ from ottla.protocol.messages.producers import (
 )
 from ottla.replication.replicas import Replicas
 
-_BLOCK_SIZE: Final = 1000
 _EPOCH_MAX: Final = 2**15 - 2  # the last epoch is kept free, as in Kafka
 
 
 class InitProducerId:
-    """Hands out producer ids from blocks that the coordination store gives away only once."""
+    """For producers without a transactional id; `transactional` answers the others."""
 
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-        self._block: Iterator[int] = iter(())
+    def __init__(
+        self,
+        ids: ProducerIds,
+        transactional: Callable[
+            [InitProducerIdRequest, RequestContext], Coroutine[Any, Any, InitProducerIdResponse]
+        ],
+    ) -> None:
+        self._ids = ids
+        self._transactional = transactional
 
     async def __call__(
         self, request: InitProducerIdRequest, context: RequestContext
     ) -> InitProducerIdResponse:
         if request.transactional_id is not None:
-            return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+            return await self._transactional(request, context)
         if request.producer_id >= 0 and 0 <= request.producer_epoch < _EPOCH_MAX:
             # A producer that recovers keeps its id and goes on in the next epoch (KIP-360).
             return InitProducerIdResponse(
                 producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
             )
         try:
-            return InitProducerIdResponse(producer_id=await self._next_id(), producer_epoch=0)
+            return InitProducerIdResponse(producer_id=await self._ids.next(), producer_epoch=0)
         except ApiError as refused:
             return InitProducerIdResponse(error_code=refused.code)
-
-    async def _next_id(self) -> ProducerId:
-        while (next_id := next(self._block, None)) is None:
-            self._block = iter(await self._state.allocate_producer_ids(_BLOCK_SIZE))
-        return ProducerId(next_id)
 
 
 class DescribeProducers:

@@ -1,0 +1,198 @@
+"""WriteTxnMarkers (27), 1 to 2; DescribeTransactions (65), 0; ListTransactions (66), 0 to 2.
+
+Markers come from coordinators, and from administrators who end a transaction that hangs: one that
+no coordinator knows of, so that nobody else will. A marker that was committed is answered; one
+that a newer producer or coordinator overtook is refused with 47 or 52.
+
+ListTransactions takes regular expressions, but none that could take long: no group may repeat or
+look around, and at most two things in an expression may repeat.
+"""
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from typing import Final
+
+from ottla.broker.markers import Markers, TransactionEnd
+from ottla.broker.routes import RequestContext
+from ottla.broker.transaction_coordinator import TransactionCoordinator
+from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.transaction_records import State, Transaction
+from ottla.errors import ApiError, ErrorCode
+from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+from ottla.protocol.messages.transactions import (
+    DescribedTransaction,
+    DescribedTransactionTopic,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+_WORDS: Final = {state.word: state for state in State}
+_SLOW: Final = re.compile(r"\(\?|\\\d|\)[*+?{]|(?:[*+{].*){3}", re.DOTALL)
+_MATCHED_LENGTH_MAX: Final = 1000
+
+
+class WriteTxnMarkers:
+    def __init__(self, markers: Markers) -> None:
+        self._markers = markers
+
+    async def __call__(
+        self, request: WriteTxnMarkersRequest, context: RequestContext
+    ) -> WriteTxnMarkersResponse:
+        return WriteTxnMarkersResponse(
+            markers=[await self._write(marker) for marker in request.markers]
+        )
+
+    async def _write(self, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+        end = TransactionEnd(
+            ProducerIdentity(ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch)),
+            marker.transaction_result,
+            marker.coordinator_epoch,
+            marker.transaction_version,
+        )
+        tps = [
+            TopicPartition(topic.name, index)
+            for topic in marker.topics
+            for index in topic.partition_indexes
+        ]
+        errors = await asyncio.gather(*(self._write_one(tp, end) for tp in tps))
+        by_topic: defaultdict[str, list[WritableTxnMarkerPartitionResult]] = defaultdict(list)
+        for tp, error in zip(tps, errors, strict=True):
+            by_topic[tp.topic].append(
+                WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
+            )
+        return WritableTxnMarkerResult(
+            producer_id=marker.producer_id,
+            topics=[
+                WritableTxnMarkerTopicResult(name=name, partitions=partitions)
+                for name, partitions in by_topic.items()
+            ],
+        )
+
+    async def _write_one(self, tp: TopicPartition, end: TransactionEnd) -> ErrorCode:
+        try:
+            await self._markers.write(tp, end)
+        except ApiError as refused:
+            return refused.code
+        return ErrorCode.NONE
+
+
+class DescribeTransactions:
+    def __init__(self, coordinator: TransactionCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: DescribeTransactionsRequest, context: RequestContext
+    ) -> DescribeTransactionsResponse:
+        return DescribeTransactionsResponse(
+            transaction_states=[
+                await self._describe(transactional_id)
+                for transactional_id in request.transactional_ids
+            ]
+        )
+
+    async def _describe(self, transactional_id: str) -> DescribedTransaction:
+        if not transactional_id:
+            return _no_transaction(transactional_id, ErrorCode.INVALID_REQUEST)
+        try:
+            found: Transaction | None = await self._coordinator.run(
+                transactional_id,
+                lambda t, ticket, now_ms: t.describe(ticket, transactional_id),
+            )
+        except ApiError as refused:
+            return _no_transaction(transactional_id, refused.code)
+        if found is None:
+            return _no_transaction(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        by_topic: defaultdict[str, list[int]] = defaultdict(list)
+        for topic, index in sorted(found.partitions):
+            by_topic[topic].append(index)
+        return DescribedTransaction(
+            transactional_id=transactional_id,
+            transaction_state=found.state.word,
+            transaction_timeout_ms=found.timeout_ms,
+            transaction_start_time_ms=found.started_ms,
+            producer_id=found.producer.id,
+            producer_epoch=found.producer.epoch,
+            topics=[
+                DescribedTransactionTopic(topic=topic, partitions=indexes)
+                for topic, indexes in by_topic.items()
+            ],
+        )
+
+
+def _no_transaction(transactional_id: str, error: ErrorCode) -> DescribedTransaction:
+    return DescribedTransaction(
+        error_code=error,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
+        topics=[],
+    )
+
+
+class ListTransactions:
+    def __init__(self, coordinator: TransactionCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: ListTransactionsRequest, context: RequestContext
+    ) -> ListTransactionsResponse:
+        unknown = [word for word in request.state_filters if word not in _WORDS]
+        states = {_WORDS[word] for word in request.state_filters if word in _WORDS}
+        pattern = request.transactional_id_pattern
+        try:
+            is_wanted = _matcher(pattern) if pattern else None
+        except re.error:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        try:
+            shards: list[list[Transaction]] = await self._coordinator.run_everywhere(
+                lambda t, ticket, now_ms: t.list(ticket)
+            )
+        except ApiError as refused:
+            return ListTransactionsResponse(error_code=refused.code)
+        before_ms = self._coordinator.now_ms() - request.duration_filter
+        return ListTransactionsResponse(
+            unknown_state_filters=unknown,
+            transaction_states=[
+                ListedTransaction(
+                    transactional_id=found.transactional_id,
+                    producer_id=found.producer.id,
+                    transaction_state=found.state.word,
+                )
+                for shard in shards
+                for found in shard
+                if (not request.state_filters or found.state in states)
+                and _is_among(found.producer.id, request.producer_id_filters)
+                and (request.duration_filter < 0 or _is_open_since(found, before_ms))
+                and (is_wanted is None or is_wanted(found.transactional_id))
+            ],
+        )
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    if len(pattern) > _MATCHED_LENGTH_MAX or _SLOW.search(pattern):
+        raise re.error("this expression could take too long")
+    expression = re.compile(pattern)
+    return lambda text: len(text) <= _MATCHED_LENGTH_MAX and expression.fullmatch(text) is not None
+
+
+def _is_among(producer_id: int, wanted: Collection[int]) -> bool:
+    return not wanted or producer_id in wanted
+
+
+def _is_open_since(found: Transaction, before_ms: int) -> bool:
+    """Begun so long ago, and not ended."""
+    return 0 <= found.started_ms < before_ms and (found.state is State.ONGOING or found.is_prepared)

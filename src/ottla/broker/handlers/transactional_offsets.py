@@ -1,0 +1,174 @@
+"""TxnOffsetCommit (28), versions 0 to 5.
+
+The offsets are written into the group's partition as a batch of the producer's transaction, and
+count once its marker is there. From version 3 on the request says for which member of which
+generation it is sent, and a zombie is refused (KIP-447). With version 5, transaction version 2,
+nobody has sent AddOffsetsToTxn: the group's partition joins the transaction here. Before, it must
+have joined, which the transaction's coordinator is asked unless the log knows (KIP-890).
+"""
+
+from typing import Final
+
+from ottla.broker.admission import Admitted, Writer, admit
+from ottla.broker.group_coordinator import GroupCoordinator
+from ottla.broker.routes import RequestContext
+from ottla.broker.transaction_coordinator import TransactionCoordinator
+from ottla.cluster.state import ClusterState
+from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.groups import Committer, Groups
+from ottla.coordinator.offsets import Commit
+from ottla.coordinator.outcome import Outcome, Ticket
+from ottla.coordinator.transactions import BUMPING_VERSION
+from ottla.errors import (
+    ApiError,
+    ConcurrentTransactions,
+    ErrorCode,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    ProducerFenced,
+    TransactionAbortable,
+)
+from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition
+from ottla.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from ottla.replication.partition import LeaderPartition
+
+_ADDS_FROM: Final = 5
+_ABORTABLE_FROM: Final = 4
+# Of all that clients try again, this does not send them to look for another coordinator.
+_SOON: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class TxnOffsetCommit:
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        transactions: TransactionCoordinator,
+        state: ClusterState,
+    ) -> None:
+        self._coordinator = coordinator
+        self._transactions = transactions
+        self._state = state
+
+    async def __call__(
+        self, request: TxnOffsetCommitRequest, context: RequestContext
+    ) -> TxnOffsetCommitResponse:
+        response, commits, places = self._plan(request)
+        for place, code in zip(
+            places, await self._commit(request, context.version, commits), strict=True
+        ):
+            place.error_code = code
+        return response
+
+    def _plan(
+        self, request: TxnOffsetCommitRequest
+    ) -> tuple[TxnOffsetCommitResponse, list[Commit], list[TxnOffsetCommitResponsePartition]]:
+        """The answer with its refusals, what is left to commit, and where that is answered."""
+        image = self._state.image
+        response = TxnOffsetCommitResponse()
+        commits: list[Commit] = []
+        places: list[TxnOffsetCommitResponsePartition] = []
+        for topic in request.topics:
+            answers = []
+            for partition in topic.partitions:
+                answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
+                answers.append(answer)
+                tp = TopicPartition(topic.name, partition.partition_index)
+                if image.partition(tp) is None:
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    continue
+                places.append(answer)
+                commits.append(
+                    Commit(
+                        tp,
+                        Offset(partition.committed_offset),
+                        LeaderEpoch(partition.committed_leader_epoch),
+                        partition.committed_metadata or "",
+                    )
+                )
+            response.topics.append(
+                TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers)
+            )
+        return response, commits, places
+
+    async def _commit(
+        self, request: TxnOffsetCommitRequest, version: int, commits: list[Commit]
+    ) -> list[ErrorCode]:
+        try:
+            return await self._commit_checked(request, version, commits)
+        except ApiError as refused:
+            return [refused.code] * len(commits)
+
+    async def _commit_checked(
+        self, request: TxnOffsetCommitRequest, version: int, commits: list[Commit]
+    ) -> list[ErrorCode]:
+        if not request.group_id:
+            return [ErrorCode.INVALID_GROUP_ID] * len(commits)
+        tp = self._coordinator.partition_of(request.group_id)
+        partition = self._coordinator.led(tp.partition).partition
+        producer = ProducerIdentity(
+            ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)
+        )
+        committer = Committer(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            version=version,
+        )
+        admitted = await self._admit(request.transactional_id, producer, version, partition)
+
+        def decide(groups: Groups, ticket: Ticket, now_ms: int) -> Outcome:
+            # The transaction may have ended while its coordinator was asked. Nothing comes
+            # between this check and the append: markers wait for what the shard has decided.
+            code = _refusal(admitted, partition, producer, version)
+            if code is not ErrorCode.NONE:
+                return Outcome(answers=((ticket, [code] * len(commits)),))
+            return groups.commit_in_transaction(
+                ticket, request.group_id, producer, committer, commits, now_ms
+            )
+
+        errors: list[ErrorCode] = await self._coordinator.run(request.group_id, decide)
+        return errors
+
+    async def _admit(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        version: int,
+        partition: LeaderPartition,
+    ) -> Admitted | None:
+        """What the transaction's coordinator says; None when its log knows the transaction."""
+        known = partition.log.producers.get(producer.id)
+        if known is not None and known.has_open(producer.epoch):
+            return None
+        transaction_version = BUMPING_VERSION if version >= _ADDS_FROM else 0
+        writer = Writer(transactional_id, producer, transaction_version)
+        (admitted,) = await admit(self._transactions, writer, [partition])
+        return admitted
+
+
+def _refusal(
+    admitted: Admitted | None, partition: LeaderPartition, producer: ProducerIdentity, version: int
+) -> ErrorCode:
+    """Why the transaction may not write here, in words that this version's clients know."""
+    known = partition.log.producers.get(producer.id)
+    if known is not None and known.epoch > producer.epoch:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    try:
+        if admitted is not None:
+            admitted.check()
+    except ProducerFenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    except TransactionAbortable as refused:
+        return refused.code if version >= _ABORTABLE_FROM else ErrorCode.INVALID_TXN_STATE
+    except (InvalidProducerIdMapping, InvalidRequest) as refused:
+        return refused.code
+    except ConcurrentTransactions as refused:
+        return refused.code if version >= _ADDS_FROM else _SOON
+    except ApiError:
+        return _SOON
+    return ErrorCode.NONE

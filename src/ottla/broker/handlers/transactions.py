@@ -1,0 +1,236 @@
+"""InitProducerId (22), 0 to 5, with a transactional id; AddPartitionsToTxn (24), 0 to 5;
+AddOffsetsToTxn (25), 0 to 4; EndTxn (26), 0 to 5.
+
+Who was replaced is told PRODUCER_FENCED (90), in versions before it had a meaning to clients
+INVALID_PRODUCER_EPOCH (47). EndTxn is answered when the end is decided, and not when every
+partition knows of it; with version 5 (transaction version 2) the answer names the identity to go
+on with. AddPartitionsToTxn and AddOffsetsToTxn wait for a moment if the transaction before is
+still ending, and then say CONCURRENT_TRANSACTIONS.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from ottla.broker.routes import RequestContext
+from ottla.broker.transaction_coordinator import TransactionCoordinator
+from ottla.cluster.image import BrokerImage
+from ottla.cluster.state import ClusterState
+from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.transactions import BUMPING_VERSION, End, Identified, Init
+from ottla.errors import ApiError, ErrorCode
+from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+from ottla.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    EndTxnRequest,
+    EndTxnResponse,
+)
+
+_INIT_FENCED_FROM: Final = 4
+_FENCED_FROM: Final = 2
+_MANY_FROM: Final = 4
+_ABORTABLE_FROM: Final = 5
+_END_BUMPS_FROM: Final = 5
+
+Errors = dict[TopicPartition, ErrorCode]
+
+
+class InitProducerId:
+    def __init__(self, coordinator: TransactionCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, request: InitProducerIdRequest, context: RequestContext
+    ) -> InitProducerIdResponse:
+        assert request.transactional_id is not None
+        expected = None
+        if request.producer_id >= 0:
+            expected = _producer(request.producer_id, request.producer_epoch)
+        init = Init(
+            transactional_id=request.transactional_id,
+            timeout_ms=request.transaction_timeout_ms,
+            expected=expected,
+        )
+        try:
+            error, producer = await self._coordinator.init(init)
+        except ApiError as refused:
+            error, producer = refused.code, None
+        if producer is None:
+            return InitProducerIdResponse(
+                error_code=_fenced(error, context.version, _INIT_FENCED_FROM), producer_epoch=-1
+            )
+        return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)
+
+
+class AddPartitionsToTxn:
+    def __init__(self, coordinator: TransactionCoordinator, state: ClusterState) -> None:
+        self._coordinator = coordinator
+        self._state = state
+
+    async def __call__(
+        self, request: AddPartitionsToTxnRequest, context: RequestContext
+    ) -> AddPartitionsToTxnResponse:
+        if context.version >= _MANY_FROM:
+            return AddPartitionsToTxnResponse(
+                results_by_transaction=[
+                    await self._answer_broker(transaction, context.version)
+                    for transaction in request.transactions
+                ]
+            )
+        topics = request.v3_and_below_topics
+        producer = _producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        errors = await self._add(request.v3_and_below_transactional_id, producer, topics, 0)
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=_by_topic(
+                topics,
+                {tp: _fenced(e, context.version, _FENCED_FROM) for tp, e in errors.items()},
+            )
+        )
+
+    async def _answer_broker(
+        self, transaction: AddPartitionsToTxnTransaction, version: int
+    ) -> AddPartitionsToTxnResult:
+        """One broker asks another for the producers that write to it."""
+        producer = _producer(transaction.producer_id, transaction.producer_epoch)
+        asked = transaction.transactional_id, producer, transaction.topics
+        if transaction.verify_only:
+            errors = await self._verify(*asked, version)
+        else:
+            errors = await self._add(*asked, BUMPING_VERSION)
+        return AddPartitionsToTxnResult(
+            transactional_id=transaction.transactional_id,
+            topic_results=_by_topic(transaction.topics, errors),
+        )
+
+    async def _add(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        topics: Sequence[AddPartitionsToTxnTopic],
+        version: int,
+    ) -> Errors:
+        """All of them or none."""
+        tps = _partitions(topics)
+        image = self._state.image
+        if any(image.partition(tp) is None for tp in tps):
+            unknown, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+            return {tp: unknown if image.partition(tp) is None else other for tp in tps}
+        try:
+            error = await self._coordinator.add(transactional_id, producer, tps, version)
+        except ApiError as refused:
+            error = refused.code
+        return dict.fromkeys(tps, error)
+
+    async def _verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        topics: Sequence[AddPartitionsToTxnTopic],
+        version: int,
+    ) -> Errors:
+        tps = _partitions(topics)
+        try:
+            errors = await self._coordinator.verify(transactional_id, producer, tps)
+        except ApiError as refused:
+            errors = [refused.code] * len(tps)
+        if version < _ABORTABLE_FROM:
+            abortable, older = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
+            errors = [older if error is abortable else error for error in errors]
+        return dict(zip(tps, errors, strict=True))
+
+
+class Groups(Protocol):
+    """What is asked of the groups: where one keeps its offsets."""
+
+    async def find(self, group_id: str) -> BrokerImage: ...
+
+    def partition_of(self, group_id: str) -> TopicPartition: ...
+
+
+class AddOffsetsToTxn:
+    """The partition that a group's offsets are in joins the transaction."""
+
+    def __init__(self, coordinator: TransactionCoordinator, groups: Groups) -> None:
+        self._coordinator = coordinator
+        self._groups = groups
+
+    async def __call__(
+        self, request: AddOffsetsToTxnRequest, context: RequestContext
+    ) -> AddOffsetsToTxnResponse:
+        producer = _producer(request.producer_id, request.producer_epoch)
+        try:
+            await self._groups.find(request.group_id)
+            tp = self._groups.partition_of(request.group_id)
+            error = await self._coordinator.add(request.transactional_id, producer, [tp], 0)
+        except ApiError as refused:
+            error = refused.code
+        return AddOffsetsToTxnResponse(error_code=_fenced(error, context.version, _FENCED_FROM))
+
+
+class EndTxn:
+    def __init__(self, coordinator: TransactionCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+        bumps = context.version >= _END_BUMPS_FROM
+        end = End(
+            transactional_id=request.transactional_id,
+            producer=_producer(request.producer_id, request.producer_epoch),
+            is_commit=request.committed,
+            version=BUMPING_VERSION if bumps else 0,
+        )
+        try:
+            answer = await self._coordinator.end(end)
+        except ApiError as refused:
+            answer = Identified(refused.code)
+        error = _fenced(answer.error, context.version, _FENCED_FROM)
+        if not bumps or answer.producer is None:
+            return EndTxnResponse(error_code=error)
+        return EndTxnResponse(
+            error_code=error,
+            producer_id=answer.producer.id,
+            producer_epoch=answer.producer.epoch,
+        )
+
+
+def _producer(producer_id: int, producer_epoch: int) -> ProducerIdentity:
+    return ProducerIdentity(ProducerId(producer_id), ProducerEpoch(producer_epoch))
+
+
+def _fenced(error: ErrorCode, version: int, fenced_from: int) -> ErrorCode:
+    """Older clients know only one word for having been replaced."""
+    if error is ErrorCode.PRODUCER_FENCED and version < fenced_from:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    tps = (TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
+    return list(dict.fromkeys(tps))
+
+
+def _by_topic(
+    topics: Sequence[AddPartitionsToTxnTopic], errors: Errors
+) -> list[AddPartitionsToTxnTopicResult]:
+    """Every partition that was asked for is answered, also one that was named twice."""
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index,
+                    partition_error_code=errors[TopicPartition(topic.name, index)],
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

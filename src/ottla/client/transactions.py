@@ -1,0 +1,195 @@
+"""What can be asked about transactions: list and describe them, end them for their producers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from ottla.client.client import Client
+from ottla.client.errors import Refused, check
+from ottla.errors import ErrorCode
+from ottla.model import BrokerId, Offset, ProducerId, TimestampMs, TopicPartition
+from ottla.protocol.messages.coordination import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages.producers import (
+    DescribeProducersRequest,
+    DescribeProducersRequestTopic,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from ottla.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+_TRANSACTION: Final = 1
+_FENCING_TIMEOUT_MS: Final = 1  # nobody will open a transaction with it
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSummary:
+    """A transactional id in a list of them."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """A transactional id with what is open under it; `started_ms` is None when nothing is."""
+
+    transactional_id: str
+    state: str
+    producer_id: ProducerId
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: TimestampMs | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A transaction as a partition knows it: begun here, and not ended."""
+
+    tp: TopicPartition
+    producer_id: ProducerId
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: Offset
+
+
+async def list_transactions(
+    client: Client,
+    *,
+    states: Sequence[str] = (),
+    pattern: str | None = None,
+    open_for_ms: int = -1,
+) -> list[TransactionSummary]:
+    """Every transactional id that matches, of all coordinators."""
+    request = ListTransactionsRequest(
+        state_filters=list(states),
+        duration_filter=open_for_ms,
+        transactional_id_pattern=pattern,
+    )
+    found = []
+    for broker in (await client.describe([])).brokers:
+        answer = await client.ask_broker(broker, request, ListTransactionsResponse)
+        check(answer.error_code, "transactions")
+        if answer.unknown_state_filters:
+            unknown = ", ".join(answer.unknown_state_filters)
+            raise Refused(ErrorCode.INVALID_REQUEST, "transactions", f"no such state: {unknown}")
+        found += [
+            TransactionSummary(
+                transactional_id=one.transactional_id,
+                producer_id=ProducerId(one.producer_id),
+                state=one.transaction_state,
+            )
+            for one in answer.transaction_states
+        ]
+    return sorted(found, key=lambda one: one.transactional_id)
+
+
+async def describe_transaction(client: Client, transactional_id: str) -> TransactionDescription:
+    """What its coordinator knows; an unknown id is `Refused`."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+
+    async def attempt() -> TransactionDescription:
+        answer = await _ask_coordinator(
+            client, transactional_id, request, DescribeTransactionsResponse
+        )
+        (one,) = answer.transaction_states
+        check(one.error_code, f"transactional id {transactional_id}")
+        return TransactionDescription(
+            transactional_id=transactional_id,
+            state=one.transaction_state,
+            producer_id=ProducerId(one.producer_id),
+            producer_epoch=one.producer_epoch,
+            timeout_ms=one.transaction_timeout_ms,
+            started_ms=TimestampMs(one.transaction_start_time_ms) if one.topics else None,
+            partitions=tuple(
+                TopicPartition(topic.topic, index)
+                for topic in one.topics
+                for index in topic.partitions
+            ),
+        )
+
+    return await client.retry(attempt)
+
+
+async def fence_producer(client: Client, transactional_id: str) -> None:
+    """Abort what is open under an id and fence its producer, by taking the producer's place."""
+    await describe_transaction(client, transactional_id)  # do not make one that nobody has
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=_FENCING_TIMEOUT_MS
+    )
+
+    async def attempt() -> None:
+        answer = await _ask_coordinator(client, transactional_id, request, InitProducerIdResponse)
+        check(answer.error_code, f"transactional id {transactional_id}")
+
+    await client.retry(attempt)
+
+
+async def open_transactions(client: Client, tp: TopicPartition) -> list[OpenTransaction]:
+    """What is open in a partition, first things first."""
+    topic = DescribeProducersRequestTopic(name=tp.topic, partition_indexes=[tp.partition])
+    answer = await client.ask_broker(
+        await client.leader_of(tp),
+        DescribeProducersRequest(topics=[topic]),
+        DescribeProducersResponse,
+    )
+    (partition,) = answer.topics[0].partitions
+    check(partition.error_code, str(tp), partition.error_message)
+    found = [
+        OpenTransaction(
+            tp=tp,
+            producer_id=ProducerId(one.producer_id),
+            producer_epoch=one.producer_epoch,
+            coordinator_epoch=one.coordinator_epoch,
+            start_offset=Offset(one.current_txn_start_offset),
+        )
+        for one in partition.active_producers
+        if one.current_txn_start_offset >= 0
+    ]
+    return sorted(found, key=lambda one: one.start_offset)
+
+
+async def abort_in_partition(client: Client, hanging: OpenTransaction) -> None:
+    """End a transaction in one partition only: for one that no coordinator will end."""
+    tp = hanging.tp
+    marker = WritableTxnMarker(
+        producer_id=hanging.producer_id,
+        producer_epoch=hanging.producer_epoch,
+        transaction_result=False,
+        topics=[WritableTxnMarkerTopic(name=tp.topic, partition_indexes=[tp.partition])],
+        coordinator_epoch=max(hanging.coordinator_epoch, 0),
+        transaction_version=0,
+    )
+    answer = await client.ask_broker(
+        await client.leader_of(tp),
+        WriteTxnMarkersRequest(markers=[marker]),
+        WriteTxnMarkersResponse,
+    )
+    check(answer.markers[0].topics[0].partitions[0].error_code, str(tp))
+
+
+async def _ask_coordinator(
+    client: Client, transactional_id: str, request: Any, answer_class: type[Answer]
+) -> Answer:
+    found = await client.ask_any(
+        FindCoordinatorRequest(
+            key=transactional_id, key_type=_TRANSACTION, coordinator_keys=[transactional_id]
+        ),
+        FindCoordinatorResponse,
+    )
+    one = found.coordinators[0] if found.coordinators else found
+    check(one.error_code, f"transactional id {transactional_id}", one.error_message)
+    return await client.ask_broker(BrokerId(one.node_id), request, answer_class)
