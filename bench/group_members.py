@@ -1,4 +1,4 @@
-"""Members of groups that only join and send heartbeats: so light that a thousand fit in a process."""
+"""Members that only join and send heartbeats: so light that a thousand fit in a process."""
 
 import asyncio
 import itertools

@@ -1,6 +1,7 @@
 """`python -m bench.group_reader HOST:PORT GROUP TOPIC`: one member of a group in its own process.
 
-Prints a line for each record, PARTITION and the monotonic time in nanoseconds. SIGTERM makes it leave.
+Prints a line for each record: its partition and the monotonic time in nanoseconds. SIGTERM makes
+it leave.
 """
 
 import signal

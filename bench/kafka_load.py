@@ -156,8 +156,12 @@ class KafkaLoad:
             for name, value in settings.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        (changed,) = self._admin().incremental_alter_configs([resource]).values()
-        changed.result(ADMIN_TIMEOUT_S)
+        admin = self._admin()  # it must live as long as its answer is waited for
+        (changed,) = admin.incremental_alter_configs([resource]).values()
+        try:
+            changed.result(ADMIN_TIMEOUT_S)
+        except KafkaException as problem:
+            raise LoadFailed(f"cannot change settings of {topic}: {problem}") from None
 
     def request(self, topic: str, connections: int, job: Job) -> Throughput:
         unit = one_record_request(topic, bytes(job.size_bytes), acks=1)

@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,14 +17,6 @@ def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
     with OttlaBroker(tmp_path_factory.mktemp("ottla") / "data") as broker:
         yield broker
         broker.end(signal.SIGTERM)
-
-
-@pytest.fixture
-def as_suites_want_it(tmp_path: Path) -> Iterator[OttlaBroker]:
-    """Set up as the test suites of client libraries set up Apache Kafka for themselves."""
-    with OttlaBroker(tmp_path / "data", num_partitions=2, group_min_session_timeout_ms=1000) as it:
-        yield it
-        it.end(signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")

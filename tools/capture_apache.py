@@ -15,7 +15,7 @@ import sys
 import tempfile
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -131,7 +131,7 @@ def is_fallback(name: str, frame: bytes) -> bool:
     return name.startswith(ApiKey.API_VERSIONS.name.lower()) and frame[4:6] != bytes(2)
 
 
-async def frames_of(reader: asyncio.StreamReader):  # type: ignore[no-untyped-def]
+async def frames_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     with suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:
             size = int.from_bytes(await reader.readexactly(4), "big")
@@ -150,8 +150,17 @@ def proxying(port: int, broker_address: str, kept: Kept) -> Iterator[Proxy]:
     try:
         yield proxy
     finally:
+        asyncio.run_coroutine_threadsafe(cancel_others(), loop).result(TIMEOUT_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(TIMEOUT_S)
+        loop.close()
+
+
+async def cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def run_java(address: str, directory: Path) -> None:
@@ -169,7 +178,7 @@ def run_java(address: str, directory: Path) -> None:
         group = ("--group", f"{protocol}-readers")
         property_of = ("--command-property", f"group.protocol={protocol}")
         consumer = "consumer.ConsoleConsumer"
-        tool(consumer, *server, *group, *property_of, *_READ, "8000")
+        tool(consumer, *server, *group, *property_of, *_READ, "40000")
         for action in ("--list", "--describe", "--reset-offsets", "--delete"):
             more = group if action != "--list" else ()
             reset = ("--to-earliest", "--topic", "read", "--execute")

@@ -27,7 +27,7 @@ _group_numbers = itertools.count(1)
 
 
 def measure(running: Running, effort: Effort) -> Samples:
-    """The groups' topic gets durability=replicated or fsync; Kafka's gets flush.messages=1 for fsync.
+    """The groups' topic is set: Ottla's durability to replicated or fsync, Kafka's flush.messages.
 
     By default Ottla waits for the disk, and Kafka does not.
     """

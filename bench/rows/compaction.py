@@ -35,7 +35,7 @@ COMPACTING = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 
 
 def measure(server: Server, effort: Effort, workspace: Path) -> Samples:
-    """Both write `.cleaned` files beside the segments that they replace: that is what is watched."""
+    """Both write `.cleaned` files beside the segments that they replace: they are watched."""
     data = workspace / server.name
     with running(server, data) as instance:
         load = instance.load
@@ -80,7 +80,7 @@ def _wait_begun(log: Path) -> None:
 
 
 def _compacted_s(log: Path, size_bytes: int) -> float:
-    """From its first file until only the newest record of each key and the active segment are left."""
+    """From its first file until the newest record of each key and the active segment are left."""
     _wait_begun(log)
     begun_s = time.monotonic()
     enough_bytes = KEYS * SIZE_BYTES * 2 + SEGMENT_BYTES + size_bytes // 50

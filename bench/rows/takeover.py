@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from confluent_kafka import Producer
 
@@ -102,7 +103,7 @@ class _Reader:
             self._reads.append((partition, read_ns))
             self.last_ns[partition] = read_ns
 
-    def __enter__(self) -> "_Reader":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

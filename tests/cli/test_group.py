@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from cli import processes
 from cli.processes import COMMAND, PATIENCE_S, Ottla, RunningBroker
-from compat import adapter
 from compat.group_member import Member
 
 PARTITIONS = 3
@@ -23,7 +23,7 @@ Describe = Callable[..., dict[str, Any]]
 @pytest.fixture
 def topic(ottla: Ottla, request: pytest.FixtureRequest) -> str:
     """A topic of this test's own, with ten records in each of its three partitions."""
-    name = request.node.name.removeprefix("test_")[:60]
+    name: str = request.node.name.removeprefix("test_")[:60]
     ottla("topic", "create", name, "--partitions", str(PARTITIONS))
     for index in range(PARTITIONS):
         lines = [json.dumps({"value": str(n), "timestamp": n * 1000}) for n in range(10)]
@@ -80,7 +80,7 @@ def members(address: str, group: str, *topics: str, count: int = 1) -> Iterator[
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    adapter.wait_until(is_true, "the group is as the test wants it")
+    processes.wait_until(is_true, "the group is as the test wants it")
 
 
 def is_caught_up(about: dict[str, Any]) -> bool:

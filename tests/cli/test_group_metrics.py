@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.processes import call_ottla
-from compat.adapter import wait_until
+from cli.processes import call_ottla, wait_until
 from compat.group_member import Member
 from compat.served import ServedBroker
 

@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 
 from fakes import build
 from hostile.attacked_broker import MIB, PATIENCE_S, AttackedBroker, wait_until
+from hostile.control import served_throughout
 from hostile.wire import create_topic, produce_request, raw_client
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
@@ -124,6 +125,23 @@ def test_numbers_of_partitions_that_no_machine_has_cost_nothing(
         assert created.error_code == code
         (grown,) = client.ask(CreatePartitionsRequest(topics=[growing]), 3).results
         assert grown.error_code == ErrorCode.POLICY_VIOLATION
+
+
+@pytest.mark.slow
+def test_hundreds_of_logs_come_and_go_without_stopping_the_loop(
+    broker: AttackedBroker, report: Callable[[str], None]
+) -> None:
+    """Each waits for the disk several times; between them, and meanwhile, others are served."""
+    topic = CreatableTopic(name="wide", num_partitions=300, replication_factor=1)
+    with served_throughout(broker) as control, raw_client(broker) as client:
+        (created,) = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), 7).topics
+        assert created.error_code == ErrorCode.NONE
+        request = DeleteTopicsRequest(topic_names=["wide"], timeout_ms=60_000)
+        (deleted,) = client.ask(request, 4).responses
+        assert deleted.error_code == ErrorCode.NONE
+        control.wait_round_trips(3)
+    report(control.figures())
+    assert not list(broker.data.glob("wide-*"))
 
 
 def test_ten_thousand_topics_in_one_request_are_refused_one_by_one(

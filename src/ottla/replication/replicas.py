@@ -211,7 +211,7 @@ class Replicas:
             opened = self._log_dir.logs.get(tp)
             if opened is None:
                 opened = await self._make_log(tp, topic.id, config)
-            opened.config = config
+            opened.config = self._topic_config(topic.config)  # it may have changed meanwhile
         except StorageFailed as problem:
             log.error("cannot make a log", extra={"tp": tp, "reason": problem})
             self._unfinished[topic.name] = problem

@@ -120,6 +120,8 @@ class LogDir:
     def adopt_log(self, tp: TopicPartition, config: TopicConfig, now_ms: TimestampMs) -> Log:
         """The part that belongs to the owner: from here on the log is one of ours."""
         assert tp not in self.logs, "a log is made once"
+        if self.offline_reason is not None:
+            raise StorageFailed(self.offline_reason)
         if tp in self._checkpointed:  # a deleted one of the same name: not about this log
             self._write_offsets()
         log = self._open(tp, config, Offset(0), EVERYTHING, now_ms)

@@ -64,7 +64,14 @@ EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 STRAY: Final = ".stray"  # a segment that nothing connects with the log before it
 
 _SCAN_BYTES: Final = 4 << 20
+_COPIED_BYTES: Final = 1024  # to copy so few bytes costs less than to make a view of them
 _MAGIC_AT: Final = 16
+
+# Where in a header's tuple: names cost as much as the rest of what is done for each batch.
+_LEADER_EPOCH: Final = BatchHeader._fields.index("leader_epoch")
+_ATTRIBUTES: Final = BatchHeader._fields.index("attributes")
+_MAX_TIMESTAMP: Final = BatchHeader._fields.index("max_timestamp_ms")
+_PRODUCER: Final = BatchHeader._fields.index("producer_id")
 
 
 class CorruptRange(NamedTuple):
@@ -356,32 +363,40 @@ class _Scan:
         indexes = segment.indexes
         epochs = self.epochs
         position, end_offset = Position(segment.size_bytes), segment.end_offset
-        behind, next_offset = int(position), int(end_offset)
-        entry_due_at = behind + self.interval_bytes - indexes.rest
-        newest_ms = int(indexes.max_timestamp_ms)
+        entry_due_at = position + self.interval_bytes - indexes.rest
+        newest_ms, latest_epoch = int(indexes.max_timestamp_ms), int(epochs.latest)
         recent: dict[int, deque[tuple[int, ...]]] = {}
+        at, fields = 0, None
         for at, fields in intact_batches(segment.file, position, size_bytes, end_offset):
-            offset, length, epoch, _, _, attributes, delta, _, time_ms, producer, _, _, _ = fields
-            behind = at + length + LENGTH_END
-            next_offset = offset + delta + 1
-            if time_ms > newest_ms or at > entry_due_at:
+            if fields[_MAX_TIMESTAMP] > newest_ms or at > entry_due_at:
+                header = tuple.__new__(BatchHeader, fields)
                 indexes.rest = at - entry_due_at + self.interval_bytes
-                last_offset = next_offset - 1 - base
-                indexes.note(at, behind - at, last_offset, time_ms, self.interval_bytes)
+                indexes.note(
+                    at,
+                    header.size_bytes,
+                    header.last_offset - base,
+                    header.max_timestamp_ms,
+                    self.interval_bytes,
+                )
                 newest_ms = indexes.max_timestamp_ms
-                entry_due_at = behind + self.interval_bytes - indexes.rest
-            if epoch != epochs.latest:
-                epochs.note(LeaderEpoch(epoch), Offset(offset))
-            if producer >= 0 and offset >= self.producers_from:
+                entry_due_at = at + header.size_bytes + self.interval_bytes - indexes.rest
+            if fields[_LEADER_EPOCH] != latest_epoch:
+                epochs.note(LeaderEpoch(fields[_LEADER_EPOCH]), Offset(fields[0]))
+                latest_epoch = int(epochs.latest)
+            if fields[_PRODUCER] >= 0 and fields[0] >= self.producers_from:
+                producer = fields[_PRODUCER]
                 if producer not in recent:
                     recent[producer] = deque(maxlen=BATCHES_KEPT)
                 recent[producer].append(fields)
-                if attributes & (TRANSACTIONAL | CONTROL):
+                if fields[_ATTRIBUTES] & (TRANSACTIONAL | CONTROL):
                     self._note_batches(segment, at, recent.pop(producer))
         for batches in recent.values():
             self._note_batches(segment, position, batches)
-        indexes.rest = behind - entry_due_at + self.interval_bytes
-        segment.size_bytes, segment.end_offset = behind, Offset(next_offset)
+        if fields is not None:
+            last = tuple.__new__(BatchHeader, fields)
+            segment.size_bytes = at + last.size_bytes
+            segment.end_offset = Offset(last.last_offset + 1)
+        indexes.rest = segment.size_bytes - entry_due_at + self.interval_bytes
 
     def _note_batches(
         self, segment: ActiveSegment, position: int, batches: Iterable[tuple[int, ...]]
@@ -451,7 +466,8 @@ def intact_batches(
                 return
             if behind > end:
                 break
-            if crc32c(view[at + ATTRIBUTES_AT : behind]) != fields[4]:
+            body = (chunk if length < _COPIED_BYTES else view)[at + ATTRIBUTES_AT : behind]
+            if crc32c(body) != fields[4]:
                 return
             next_offset = fields[0] + fields[6] + 1
             yield start + at, fields

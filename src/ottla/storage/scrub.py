@@ -25,6 +25,7 @@ from ottla.storage.worker import Pause, Worker
 
 SCRUB_FILE: Final = "scrub-checkpoint"
 STEP_BYTES: Final = 256 << 10
+_IDLE_S_MIN: Final = 0.1
 _IDLE_S_MAX: Final = 1.0
 
 _log = logging.getLogger("ottla.storage")
@@ -123,7 +124,7 @@ class Scrubber:
         """How long to wait before the next step, so that others have the disk as well."""
         if self._is_round_open:
             return STEP_BYTES / bytes_per_s
-        return min(_IDLE_S_MAX, max(interval_ms, 1) / 1000) if interval_ms >= 0 else _IDLE_S_MAX
+        return min(_IDLE_S_MAX, max(_IDLE_S_MIN, interval_ms / 1000))
 
     def advance(self, logs: Iterable[Log], now_ms: TimestampMs, interval_ms: int) -> None:
         """Take one step, or begin a round if the last one is `interval_ms` ago."""
@@ -161,8 +162,8 @@ class Scrubber:
         log, segment, check = self._check
         if isinstance(outcome, Exception):
             self._check = None
-            if not isinstance(outcome, FileNotFoundError):
-                raise outcome
+            if not isinstance(outcome, FileNotFoundError):  # retention was faster
+                _log.warning("cannot scrub", extra={"tp": str(log.tp), "reason": outcome})
             return
         self.read_bytes += outcome.read_bytes
         if not outcome.is_done:

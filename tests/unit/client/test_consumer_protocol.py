@@ -33,4 +33,4 @@ def test_a_later_version_only_adds_behind() -> None:
 
 
 def test_the_broker_reads_what_a_member_subscribes_to() -> None:
-    assert subscribed_topics(subscription_bytes(["b", "a", "b"])) == {"a", "b"}
+    assert subscribed_topics(subscription_bytes(["b", "a", "b"])) == frozenset({"a", "b"})
