@@ -41,12 +41,13 @@ from ottla.protocol.messages.group_offsets import (
     OffsetFetchRequestTopics,
 )
 
-_TRANSACTIONS: Final = int(os.environ.get("OTTLA_CRASH_TRANSACTIONS", "1200"))
+_TRANSACTIONS: Final = int(os.environ.get("OTTLA_CRASH_TRANSACTIONS", "400"))
+_PAUSE_MAX_S: Final = float(os.environ.get("OTTLA_CRASH_PAUSE_S", "2"))  # between two kills
 _RECORDS_MAX: Final = 9  # of a transaction, so that five are in one on average
-_TIMEOUT_S: Final = 5.0  # of a transaction
+_TIMEOUT_S: Final = float(os.environ.get("OTTLA_CRASH_TIMEOUT_S", "6"))  # of a transaction
 _SLACK_S: Final = 5.0  # for a busy machine, on top of it
 _PATIENCE_S: Final = 60.0
-_SILENCE_S: Final = 60.0  # so long nothing may come out before the test gives up
+_SILENCE_S: Final = 120.0  # so long nothing may come out before the test gives up
 _INPUT_PARTITIONS: Final = 4
 _PROGRAM: Final = Path(__file__).with_name("transformer.py")
 _SETTINGS: Final = (
@@ -349,7 +350,7 @@ def torment(
     """Kill somebody again and again, until everything has been read."""
     done, moved_s = 0, time.monotonic()
     while done < records:
-        time.sleep(rng.uniform(0.2, 2.0))  # chance decides about the moment
+        time.sleep(rng.uniform(0.2, _PAUSE_MAX_S))  # chance decides about the moment
         victim = rng.choices(["broker", "client", "zombie", "nobody"], [3, 3, 1, 2])[0]
         kills[victim] += 1
         if victim == "broker":
