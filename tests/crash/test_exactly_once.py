@@ -1,6 +1,6 @@
 """Exactly once, while clients and the broker are killed at any moment.
 
-Two librdkafka and two aiokafka processes read, transform and write in transactions, of which 15
+Processes with librdkafka and with aiokafka read, transform and write in transactions, of which 15
 percent abort. They are killed with SIGKILL, replaced while they still run, and the broker is
 killed under them. In the end every record that was read must have been written exactly once for
 readers of committed records, every transaction must be whole or not there at all, none that was
@@ -48,7 +48,8 @@ _TIMEOUT_S: Final = float(os.environ.get("OTTLA_CRASH_TIMEOUT_S", "6"))  # of a 
 _SLACK_S: Final = 5.0  # for a busy machine, on top of it
 _PATIENCE_S: Final = 60.0
 _SILENCE_S: Final = 120.0  # so long nothing may come out before the test gives up
-_INPUT_PARTITIONS: Final = 4
+_WORKERS: Final = int(os.environ.get("OTTLA_CRASH_WORKERS", "2"))  # of each client library
+_INPUT_PARTITIONS: Final = 2 * _WORKERS
 _PROGRAM: Final = Path(__file__).with_name("transformer.py")
 _SETTINGS: Final = (
     "--set=group.initial.rebalance.delay.ms=0",
@@ -74,7 +75,10 @@ class Lane(NamedTuple):
         return f"out-{self.client}"
 
 
-LANES: Final = (Lane("confluent", ((), ())), Lane("aiokafka", ((0, 1), (2, 3))))
+LANES: Final = (
+    Lane("confluent", tuple(() for _ in range(_WORKERS))),
+    Lane("aiokafka", tuple((2 * number, 2 * number + 1) for number in range(_WORKERS))),
+)
 TARGETS: Final[list[Partition]] = [
     (lane.target, index) for lane in LANES for index in range(OUTPUT_PARTITIONS)
 ]
