@@ -1,7 +1,7 @@
 """The rows, in the order in which they run and are printed."""
 
 from bench.measures import Metric, Row
-from bench.rows import durability, footprint, latency, requests, throughput
+from bench.rows import durability, footprint, latency, requests, throughput, transactions
 
 ROWS: tuple[Row, ...] = (
     throughput.ROW,
@@ -9,5 +9,6 @@ ROWS: tuple[Row, ...] = (
     latency.ROW,
     footprint.ROW,
     durability.ROW,
+    transactions.ROW,
 )
 METRICS: tuple[Metric, ...] = tuple(metric for row in ROWS for metric in row.metrics)
