@@ -29,6 +29,7 @@ def main() -> None:
         "consume": consume,
         "latency": latency,
         "commit": commit,
+        "transact": transact,
         "flood": flood,
     }
     if mode not in commands:
@@ -110,6 +111,37 @@ def commit(address: str, topic: str, count: str, limit_s: str, *settings: str) -
     if committed < 1:
         sys.exit("nothing was committed in time")
     return {"messages": committed, "seconds": last_s - first_s}
+
+
+def transact(
+    address: str, topic: str, size: str, records: str, count: str, limit_s: str, *settings: str
+) -> Any:
+    failures: list[KafkaError] = []
+    producer = _producer(address, settings, failures)
+    producer.init_transactions(FLUSH_S)
+    took_s: list[float] = []
+    begun_s = 0.0
+    for number in range(-1, int(count)):
+        if number == 0:  # the first one found leaders and coordinators
+            begun_s = time.monotonic()
+        producer.begin_transaction()
+        for _ in range(int(records)):
+            _send(producer, topic, bytes(int(size)))
+        _flush(producer, failures)
+        flushed_s = time.monotonic()
+        producer.commit_transaction(FLUSH_S)
+        if number >= 0:
+            took_s.append(time.monotonic() - flushed_s)
+            if time.monotonic() - begun_s >= float(limit_s):
+                break
+    seconds = time.monotonic() - begun_s
+    took_s.sort()
+    return {
+        "messages": len(took_s),
+        "seconds": seconds,
+        "p50_ms": took_s[len(took_s) // 2] * 1e3,
+        "p99_ms": took_s[len(took_s) * 99 // 100] * 1e3,
+    }
 
 
 def flood(protocol: str, limit_s: str, count: str, window: str, unit: str, check_at: str) -> Any:

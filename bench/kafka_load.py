@@ -23,11 +23,13 @@ from bench.load import (
     Latency,
     LoadFailed,
     Throughput,
+    Transacted,
     Wire,
     latency,
     run_generator,
     running_generator,
     throughput,
+    transacted,
 )
 from bench.produce_request import api_versions_request, error_code_at, one_record_request
 from bench.sockets import HOST, dial, receive_frame
@@ -49,6 +51,8 @@ TUNED_CONSUMER: Final = (
     "queued.min.messages=1000000",
 )
 NO_DELAY_PRODUCER: Final = ("acks=1", "linger.ms=0")
+TRANSACTIONAL_PRODUCER: Final = ("linger.ms=0", "transactional.id=bench")
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
 
 class KafkaLoad:
@@ -68,6 +72,7 @@ class KafkaLoad:
         self.page_cache_settings = page_cache_settings
         self.fsync_settings = fsync_settings
         self.address = f"{HOST}:{port}"
+        self._has_transactions = False
 
     def create(
         self,
@@ -176,6 +181,28 @@ class KafkaLoad:
             for wire in wires:
                 wire.connection.close()
 
+    def transact(self, topic: str, records: int, job: Job) -> Transacted:
+        if not self._has_transactions:
+            self._make_transactions(topic)
+            self._has_transactions = True
+        return transacted(run_generator(self._transact_command(topic, records, job), seconds=60))
+
+    def _make_transactions(self, topic: str) -> None:
+        """The first transaction makes the topic they are kept in, which is then set like others:
+        who answers from the page cache here does so in every other row."""
+        once = Job(size_bytes=1, seconds=1.0, count=1)
+        run_generator(self._transact_command(topic, 1, once), seconds=once.seconds)
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in self.page_cache_settings.items()
+        ]
+        if entries:
+            resource = ConfigResource(
+                ResourceType.TOPIC, TRANSACTIONS_TOPIC, incremental_configs=entries
+            )
+            admin = self._admin()
+            admin.incremental_alter_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
+
     def connect(self) -> socket.socket:
         connection = dial(self.port)
         try:
@@ -204,6 +231,13 @@ class KafkaLoad:
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.address, "log_level": 3})
+
+    def _transact_command(self, topic: str, records: int, job: Job) -> Command:
+        return (
+            *self.generators.rdkafka,
+            *("transact", self.address, topic, job.size_bytes, records, job.count, job.seconds),
+            *TRANSACTIONAL_PRODUCER,
+        )
 
     def _produce_command(self, topic: str, job: Job) -> Command:
         settings = TUNED_PRODUCER if job.tuned else ()

@@ -58,6 +58,14 @@ class Latency:
     p99_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Transacted:
+    """Transactions one after the other, and how long the commit at the end of each took."""
+
+    transactions: Throughput
+    commit: Latency
+
+
 class Load(Protocol):
     """One protocol's client side, connected to one running server."""
 
@@ -85,6 +93,9 @@ class Load(Protocol):
 
     def request(self, topic: str, connections: int, job: Job) -> Throughput:
         """One message per request, one request in flight on each connection."""
+
+    def transact(self, topic: str, records: int, job: Job) -> Transacted:
+        """So many records in each transaction, one transaction after the other."""
 
     def connect(self) -> socket.socket:
         """A connection past its handshake, which then says nothing."""
@@ -189,6 +200,11 @@ def throughput(result: dict[str, float]) -> Throughput:
 def latency(result: dict[str, float]) -> Latency:
     """A load program's result as a value."""
     return Latency(result["p50_ms"], result["p99_ms"])
+
+
+def transacted(result: dict[str, float]) -> Transacted:
+    """A load program's result as a value."""
+    return Transacted(throughput(result), latency(result))
 
 
 @contextmanager

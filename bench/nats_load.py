@@ -15,6 +15,7 @@ from bench.load import (
     LoadFailed,
     NotSupported,
     Throughput,
+    Transacted,
     Wire,
     latency,
     run_generator,
@@ -80,6 +81,9 @@ class NatsLoad:
         with self._publishers(topic, connections, job.size_bytes) as wires:
             command = self._flood_command(job, 1)
             return throughput(run_generator(command, seconds=job.seconds, wires=wires))
+
+    def transact(self, topic: str, records: int, job: Job) -> Transacted:
+        raise NotSupported("NATS has no transactions over several messages")
 
     def connect(self) -> socket.socket:
         connection = dial(self.port)

@@ -15,6 +15,7 @@ from bench.load import (
     LoadFailed,
     NotSupported,
     Throughput,
+    Transacted,
     Wire,
     latency,
     run_generator,
@@ -107,6 +108,9 @@ class RabbitLoad:
         with self._publishers(topic, connections, job.size_bytes, 1) as wires:
             command = self._flood_command(job, 1, 1)
             return throughput(run_generator(command, seconds=job.seconds, wires=wires))
+
+    def transact(self, topic: str, records: int, job: Job) -> Transacted:
+        raise NotSupported("RabbitMQ's streams have no transactions")
 
     def connect(self) -> socket.socket:
         connection = dial(self.port)

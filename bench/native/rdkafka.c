@@ -4,6 +4,7 @@
  *   rdkafka consume HOST:PORT TOPIC COUNT SECONDS [name=value ...]
  *   rdkafka latency HOST:PORT TOPIC SIZE_BYTES RATE SECONDS [name=value ...]
  *   rdkafka commit HOST:PORT TOPIC COUNT SECONDS [name=value ...]
+ *   rdkafka transact HOST:PORT TOPIC SIZE_BYTES RECORDS COUNT SECONDS [name=value ...]
  *
  * name=value are librdkafka's own settings. Every loop ends after SECONDS (plus a grace to flush).
  * The result is one JSON object on stdout; anything wrong is one line on stderr and status 1.
@@ -63,6 +64,11 @@ int rd_kafka_poll_set_consumer(rd_kafka_t *);
 rd_kafka_message_t *rd_kafka_consumer_poll(rd_kafka_t *, int);
 int rd_kafka_commit_message(rd_kafka_t *, const rd_kafka_message_t *, int);
 int rd_kafka_consumer_close(rd_kafka_t *);
+typedef struct rd_kafka_error_s rd_kafka_error_t;
+rd_kafka_error_t *rd_kafka_init_transactions(rd_kafka_t *, int);
+rd_kafka_error_t *rd_kafka_begin_transaction(rd_kafka_t *);
+rd_kafka_error_t *rd_kafka_commit_transaction(rd_kafka_t *, int);
+const char *rd_kafka_error_string(const rd_kafka_error_t *);
 const char *rd_kafka_err2str(int);
 int rd_kafka_last_error(void);
 
@@ -293,10 +299,56 @@ static int commit(const char *broker, const char *topic_name, char **argv, int a
   return 0;
 }
 
+static void check(rd_kafka_error_t *error) {
+  if (error) fail("transact", rd_kafka_error_string(error));
+}
+
+/* A commit is timed when all records of its transaction are acknowledged: it is only the end. */
+static int transact(const char *broker, const char *topic_name, char **argv, int argc) {
+  size_t size_bytes = atol(argv[0]);
+  long records = atol(argv[1]), count = atol(argv[2]), done = 0, room = 1024;
+  double seconds = atof(argv[3]);
+  rd_kafka_t *client = open_client(RD_KAFKA_PRODUCER, broker, argv + 4, argc - 4);
+  rd_kafka_topic_t *topic = rd_kafka_topic_new(client, topic_name, NULL);
+  char *payload = calloc(1, size_bytes);
+  int64_t *commit_ns = malloc(room * sizeof *commit_ns);
+  check(rd_kafka_init_transactions(client, FLUSH_MS));
+  pthread_t poller;
+  pthread_create(&poller, NULL, poll_until_told, client);
+
+  int64_t start_ns = 0, end_ns = 0, deadline_ns = 0;
+  for (long number = -1; number < count; number++) {
+    if (number == 0) { /* the first one found leaders and coordinators */
+      start_ns = now_ns();
+      deadline_ns = start_ns + (int64_t)(seconds * 1e9);
+    }
+    check(rd_kafka_begin_transaction(client));
+    for (long i = 0; i < records; i++)
+      if (rd_kafka_produce(topic, 0, PRODUCE_BLOCK, payload, size_bytes, NULL, 0, NULL))
+        fail("transact", rd_kafka_err2str(rd_kafka_last_error()));
+    flush_or_fail(client);
+    int64_t flushed_ns = now_ns();
+    check(rd_kafka_commit_transaction(client, FLUSH_MS));
+    if (number < 0) continue;
+    end_ns = now_ns();
+    if (done == room) commit_ns = realloc(commit_ns, (room *= 2) * sizeof *commit_ns);
+    commit_ns[done++] = end_ns - flushed_ns;
+    if (end_ns >= deadline_ns) break;
+  }
+  polling = 0;
+  pthread_join(poller, NULL);
+  if (!done) fail("transact", "nothing was committed");
+  qsort(commit_ns, done, sizeof *commit_ns, by_value);
+  printf("{\"messages\": %ld, \"seconds\": %.6f, \"p50_ms\": %.4f, \"p99_ms\": %.4f}\n", done,
+         (end_ns - start_ns) / 1e9, commit_ns[done / 2] / 1e6, commit_ns[done * 99 / 100] / 1e6);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   if (argc >= 7 && !strcmp(argv[1], "produce")) return produce(argv[2], argv[3], argv + 4, argc - 4);
   if (argc >= 6 && !strcmp(argv[1], "consume")) return consume(argv[2], argv[3], argv + 4, argc - 4);
   if (argc >= 7 && !strcmp(argv[1], "latency")) return latency(argv[2], argv[3], argv + 4, argc - 4);
   if (argc >= 6 && !strcmp(argv[1], "commit")) return commit(argv[2], argv[3], argv + 4, argc - 4);
-  fail("usage", "rdkafka produce|consume|latency|commit HOST:PORT TOPIC ...");
+  if (argc >= 8 && !strcmp(argv[1], "transact")) return transact(argv[2], argv[3], argv + 4, argc - 4);
+  fail("usage", "rdkafka produce|consume|latency|commit|transact HOST:PORT TOPIC ...");
 }

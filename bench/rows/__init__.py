@@ -11,6 +11,7 @@ from bench.rows import (
     requests,
     takeover,
     throughput,
+    transactions,
 )
 
 ROWS: tuple[Row, ...] = (
@@ -23,5 +24,6 @@ ROWS: tuple[Row, ...] = (
     heartbeats.ROW,
     takeover.ROW,
     compaction.ROW,
+    transactions.ROW,
 )
 METRICS: tuple[Metric, ...] = tuple(metric for row in ROWS for metric in row.metrics)

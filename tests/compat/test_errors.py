@@ -206,7 +206,9 @@ def test_a_producer_that_was_replaced_is_refused(raw: RawConnection, make_topic:
     assert produce(raw, topic, idempotent(0, epoch=4)).base_offset == 1
 
 
-def test_transactional_batches_are_refused(raw: RawConnection, make_topic: MakeTopic) -> None:
+def test_a_transactional_batch_belongs_to_a_transactional_id(
+    raw: RawConnection, make_topic: MakeTopic
+) -> None:
     topic = make_topic()
     transactional = batch(
         producer_id=ProducerId(1),
@@ -214,9 +216,10 @@ def test_transactional_batches_are_refused(raw: RawConnection, make_topic: MakeT
         base_sequence=Sequence(0),
         is_transactional=True,
     )
-    assert produce(raw, topic, transactional).error_code == ErrorCode.INVALID_TXN_STATE
-    told = produce(raw, topic, batch(), transactional_id="t")
-    assert told.error_code == ErrorCode.INVALID_TXN_STATE
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert produce(raw, topic, transactional).error_code == refused
+    plain = produce(raw, topic, batch(), transactional_id="t")
+    assert plain.error_code == ErrorCode.NONE, "the batch itself is not part of a transaction"
 
 
 def test_too_few_replicas_are_enough_for_what_a_topic_can_have(
@@ -511,11 +514,6 @@ def test_nameless_software_is_an_invalid_request(raw: RawConnection) -> None:
     nameless = ApiVersionsRequest(client_software_name="", client_software_version="1")
     answer: ApiVersionsResponse = raw.ask(nameless, 3)
     assert answer.error_code == ErrorCode.INVALID_REQUEST
-
-
-def test_a_transactional_producer_is_refused_before_it_begins(raw: RawConnection) -> None:
-    transactional = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
-    assert raw.ask(transactional, 4).error_code != ErrorCode.NONE
 
 
 def test_what_is_not_listed_closes_the_connection(raw: RawConnection) -> None:

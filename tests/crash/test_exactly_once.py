@@ -1,6 +1,6 @@
 """Exactly once, while clients and the broker are killed at any moment.
 
-Two librdkafka and two aiokafka processes read, transform and write in transactions, of which 15
+Processes with librdkafka and with aiokafka read, transform and write in transactions, of which 15
 percent abort. They are killed with SIGKILL, replaced while they still run, and the broker is
 killed under them. In the end every record that was read must have been written exactly once for
 readers of committed records, every transaction must be whole or not there at all, none that was
@@ -41,13 +41,15 @@ from ottla.protocol.messages.group_offsets import (
     OffsetFetchRequestTopics,
 )
 
-_TRANSACTIONS: Final = int(os.environ.get("OTTLA_CRASH_TRANSACTIONS", "1200"))
+_TRANSACTIONS: Final = int(os.environ.get("OTTLA_CRASH_TRANSACTIONS", "400"))
+_PAUSE_MAX_S: Final = float(os.environ.get("OTTLA_CRASH_PAUSE_S", "2"))  # between two kills
 _RECORDS_MAX: Final = 9  # of a transaction, so that five are in one on average
-_TIMEOUT_S: Final = 5.0  # of a transaction
+_TIMEOUT_S: Final = float(os.environ.get("OTTLA_CRASH_TIMEOUT_S", "6"))  # of a transaction
 _SLACK_S: Final = 5.0  # for a busy machine, on top of it
 _PATIENCE_S: Final = 60.0
-_SILENCE_S: Final = 60.0  # so long nothing may come out before the test gives up
-_INPUT_PARTITIONS: Final = 4
+_SILENCE_S: Final = 120.0  # so long nothing may come out before the test gives up
+_WORKERS: Final = int(os.environ.get("OTTLA_CRASH_WORKERS", "2"))  # of each client library
+_INPUT_PARTITIONS: Final = 2 * _WORKERS
 _PROGRAM: Final = Path(__file__).with_name("transformer.py")
 _SETTINGS: Final = (
     "--set=group.initial.rebalance.delay.ms=0",
@@ -73,7 +75,10 @@ class Lane(NamedTuple):
         return f"out-{self.client}"
 
 
-LANES: Final = (Lane("confluent", ((), ())), Lane("aiokafka", ((0, 1), (2, 3))))
+LANES: Final = (
+    Lane("confluent", tuple(() for _ in range(_WORKERS))),
+    Lane("aiokafka", tuple((2 * number, 2 * number + 1) for number in range(_WORKERS))),
+)
 TARGETS: Final[list[Partition]] = [
     (lane.target, index) for lane in LANES for index in range(OUTPUT_PARTITIONS)
 ]
@@ -349,7 +354,7 @@ def torment(
     """Kill somebody again and again, until everything has been read."""
     done, moved_s = 0, time.monotonic()
     while done < records:
-        time.sleep(rng.uniform(0.2, 2.0))  # chance decides about the moment
+        time.sleep(rng.uniform(0.2, _PAUSE_MAX_S))  # chance decides about the moment
         victim = rng.choices(["broker", "client", "zombie", "nobody"], [3, 3, 1, 2])[0]
         kills[victim] += 1
         if victim == "broker":

@@ -114,11 +114,13 @@ def run_confluent(worker: Worker) -> None:
         {
             "bootstrap.servers": settings.address,
             "group.id": settings.group,
+            # Its next incarnation has its partitions at once, and a zombie is fenced here too.
+            "group.instance.id": settings.name,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 3000,
-            "heartbeat.interval.ms": 300,
+            "session.timeout.ms": settings.timeout_ms,
+            "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 20,
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 100,
@@ -126,13 +128,20 @@ def run_confluent(worker: Worker) -> None:
     )
     consumer.subscribe([settings.source])
     while True:
-        messages = [
-            message
-            for message in consumer.consume(worker.records_max(), timeout=0.2)
-            if message.error() is None
-        ]
+        messages = _read(consumer, worker.records_max())
         if messages and not _transform(worker, producer, consumer, messages):
             _rewind(consumer, messages)
+
+
+def _read(consumer: confluent_kafka.Consumer, count: int) -> list[Message]:
+    messages: list[Message] = []
+    for message in consumer.consume(count, timeout=0.2):
+        error = message.error()
+        if error is None:
+            messages.append(message)
+        elif error.fatal():
+            raise KafkaException(error)  # another one has its name
+    return messages
 
 
 def _transform(

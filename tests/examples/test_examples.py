@@ -9,6 +9,11 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE_S = 120
+INVOICES = (
+    "crashed, with 0 invoices written\n"
+    "crashed, with 5 invoices written\n"
+    "20 orders, 20 invoices, 20 of them different\n"
+)
 PRINTED = {
     "produce_consume_confluent.py": "wrote 3 records\nread hello from confluent-kafka\n",
     "produce_consume_aiokafka.py": "wrote 3 records\nread hello from aiokafka\n",
@@ -18,6 +23,8 @@ PRINTED = {
     "consumer_group.py": (
         "the first member read 0 to 9 and left\nthe next one went on with 10 to 19\n"
     ),
+    "exactly_once_confluent.py": INVOICES,
+    "exactly_once_aiokafka.py": INVOICES,
     "admin_topics.py": (
         "orders is made\n"
         "3 partitions, retention.ms=86400000, durability=fsync\n"

@@ -89,7 +89,7 @@ LIES: dict[str, tuple[Callable[[], bytes | None], set[ErrorCode]]] = {
     ),
     "a transaction nobody began": (
         lambda: patched(build.batch(), ">h", 21, 0x10),
-        {ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_RECORD},
+        {ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.INVALID_RECORD},
     ),
     "a timestamp in the year 9999": (
         lambda: bytes(build.batch(timestamp_ms=253_370_764_800_000)),

@@ -66,7 +66,8 @@ class Waiting:
 
     end: int
     client: Client | None
-    is_fresh: bool  # an init that does not say who it is: whoever was there before is fenced
+    is_fresh: bool  # an init that does not say who it is
+    fences: bool  # and with it whoever was there before
     answers: tuple[tuple[Ticket, object], ...]
 
 
@@ -111,7 +112,7 @@ class TransactionMachine(RuleBasedStateMachine):
         if _needs_id(outcome):
             end = replace(end, unused_id=ProducerId(next(self.ids)))
             outcome = self.transactions.end(TICKET, end, self.now_ms)
-        self.take(outcome, client, is_prompt=is_prompt)
+        self.take(outcome, client, is_prompt=is_prompt, keeps_epoch=client.version < 2)
 
     @rule(number=CLIENTS, tp=st.sampled_from(PARTITIONS), is_commit=st.booleans(), is_prompt=PROMPT)
     def transact(self, number: int, tp: TopicPartition, is_commit: bool, is_prompt: bool) -> None:
@@ -203,15 +204,18 @@ class TransactionMachine(RuleBasedStateMachine):
         *,
         is_fresh: bool = False,
         is_prompt: bool = True,
+        keeps_epoch: bool = False,
     ) -> None:
+        """`keeps_epoch`: the producer itself ends its transaction, in the first protocol."""
         for record in outcome.records:
             assert from_bytes(*to_bytes(record)) == record
-            self.check_next(record)
+            self.check_next(record, keeps_epoch=keeps_epoch)
             self.log.append(record)
             self.reader.replay(record, self.now_ms)
         if client is not None:
             client.is_waiting = True
-        self.waiting.append(Waiting(len(self.log), client, is_fresh, outcome.answers))
+        fences = is_fresh and bool(outcome.records)
+        self.waiting.append(Waiting(len(self.log), client, is_fresh, fences, outcome.answers))
         if is_prompt:
             self.committed = len(self.log)
         self.release()
@@ -221,6 +225,8 @@ class TransactionMachine(RuleBasedStateMachine):
             waiting = self.waiting.pop(0)
             if waiting.client is not None:
                 waiting.client.is_waiting = False
+            for other in self.clients if waiting.fences else ():
+                other.is_fenced |= other is not waiting.client and other.identity is not None
             for ticket, answer in waiting.answers:
                 if ticket == OWNER:
                     assert isinstance(answer, Transaction)
@@ -243,12 +249,10 @@ class TransactionMachine(RuleBasedStateMachine):
         assert producer.epoch < 2**15 - 1, "the last epoch is kept for fencing"
         owner = self.owners.setdefault(producer, client.number)
         assert owner == client.number, "an identity has one owner"
-        if is_fresh:
-            for other in self.clients:
-                other.is_fenced = other is not client and other.identity is not None
+        client.is_fenced = False
         client.identity = producer
 
-    def check_next(self, record: TransactionRecord) -> None:
+    def check_next(self, record: TransactionRecord, *, keeps_epoch: bool) -> None:
         """A prepared transaction ends the way it was prepared, and epochs only rise."""
         assert isinstance(record, Transaction)
         if not self.log:
@@ -260,6 +264,8 @@ class TransactionMachine(RuleBasedStateMachine):
             assert record.producer.epoch >= old.producer.epoch
         else:
             assert record.producer.epoch == 0
+        if record.is_prepared and not keeps_epoch:
+            assert record.producer.epoch > old.producer.epoch, "what comes too late is refused"
         if old.is_prepared:
             assert record.partitions == frozenset()
         elif record.is_prepared and old.state is State.ONGOING:
