@@ -51,6 +51,7 @@ class MemoryFile:
 
     def read(self, position: int, size_bytes: int) -> bytes:
         self._files.fail_if_asked("read", self._path)
+        self._files.counts["read"] += 1
         return bytes(self._inode.content[position : position + size_bytes])
 
     def truncate(self, size_bytes: int) -> None:

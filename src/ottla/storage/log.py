@@ -455,11 +455,11 @@ class Log:
             position = first.position
         limit, end_offset = self._limit(segment, start, end)
         if limit - position > bytes_max:
-            if first is None:
-                first = self._find(segment, start)
-            size_max = max(bytes_max, first.size_bytes) if at_least_one else bytes_max
-            if limit - position > size_max:
-                limit, end_offset = self._boundary(segment, first, position + size_max)
+            cut, cut_offset = self._boundary(segment, position, position + bytes_max)
+            if cut == position and at_least_one:
+                size_bytes = (first or self._find(segment, start)).size_bytes
+                cut, cut_offset = self._boundary(segment, position, position + size_bytes)
+            limit, end_offset = cut, cut_offset
         if limit <= position:
             return None
         self._hint(end_offset, segment, limit)
@@ -495,14 +495,14 @@ class Log:
             raise CorruptBatch(f"offset {offset} is missing on this broker's disk")
         return found
 
-    def _boundary(self, segment: Segment, first: FoundBatch, end: int) -> tuple[Position, Offset]:
+    def _boundary(self, segment: Segment, position: Position, end: int) -> tuple[Position, Offset]:
         try:
-            return find_boundary(segment, first, end)
+            return find_boundary(segment, position, end)
         except CorruptBatch:
             if not isinstance(segment, SealedSegment):
                 raise
             self._rebuild_indexes(segment)
-            return find_boundary(segment, first, end)
+            return find_boundary(segment, position, end)
 
     def _segment_of(self, offset: Offset) -> Segment:
         if offset >= self._active.base_offset:

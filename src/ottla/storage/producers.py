@@ -182,8 +182,9 @@ class Producers:
 
     def first_unstable(self, high_watermark: Offset) -> Offset | None:
         """The first offset whose transaction is open, or decided where readers cannot see it."""
-        if self._decided:
-            self._decided = [one for one in self._decided if one.marker_offset >= high_watermark]
+        if not self._decided and not self._open:
+            return None
+        self._decided = [one for one in self._decided if one.marker_offset >= high_watermark]
         starts = [one.first_offset for one in self._decided]
         starts += list(self._open.values())[:1]
         return min(starts, default=None)

@@ -235,12 +235,12 @@ def find_batch(segment: Segment, offset: Offset) -> FoundBatch | None:
     return _walk_until(segment, Position(first.position + first.size_bytes), offset, INT64_MAX)
 
 
-def find_boundary(segment: Segment, start: FoundBatch, end: int) -> tuple[Position, Offset]:
+def find_boundary(segment: Segment, position: Position, end: int) -> tuple[Position, Offset]:
     """Where the last batch that lies wholly before byte `end` ends, and the offset behind it.
 
-    The walk begins at the batch `start`, or nearer to `end` if the index knows a nearer one.
+    The walk begins with the batch at `position`, or nearer to `end` if the index knows one there.
     """
-    position = max(start.position, segment.indexes.by_offset.before_position(end))
+    position = max(position, segment.indexes.by_offset.before_position(end))
     found = _walk_until(segment, position, INT64_MAX, end)
     if found is None:
         return Position(segment.size_bytes), segment.end_offset

@@ -672,6 +672,18 @@ def test_a_disk_that_fails_while_saving_is_a_failing_disk(
     assert log.offline_reason is not None
 
 
+def test_who_reads_on_costs_one_look_at_the_file(files: MemoryFiles) -> None:
+    log = build.log(files, replace(SMALL, segment_bytes=1 << 20))
+    for _ in range(100):
+        build.append(log, 3, value=bytes(100))
+    found = log.read(Offset(0), log.end_offset, 2000, at_least_one=True)
+    for _ in range(3):
+        assert found is not None
+        before = files.counts["read"]
+        found = log.read(found.end_offset, log.end_offset, 2000, at_least_one=True)
+        assert files.counts["read"] == before + 1
+
+
 # Plain batches: `tests/property/test_plain_batches.py` holds them to the general steps
 
 

@@ -92,7 +92,7 @@ def test_every_byte_leads_to_the_boundary_before_it(files: MemoryFiles) -> None:
     start = find_batch(segment, Offset(6))
     assert start is not None
     for end in range(2 * size_bytes, log.size_bytes + 1):
-        assert find_boundary(segment, start, end) == (
+        assert find_boundary(segment, start.position, end) == (
             end // size_bytes * size_bytes,
             end // size_bytes * 3,
         )
