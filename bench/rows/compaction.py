@@ -11,8 +11,8 @@ from bench.measures import Effort, FreshRow, Metric, Samples, new_kafka_topic
 from bench.servers import Server, running
 
 SIZE_BYTES = 1000
-KEYS = 10_000
-SEGMENT_BYTES = 16 << 20
+KEYS = 1_000
+SEGMENT_BYTES = 4 << 20
 RATE = 1_000
 PATIENCE_S = 180.0
 LOOK_S = 0.005

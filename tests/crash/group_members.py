@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from compat.raw import connected
 from crash.group_judgement import Diary, Entry, Partition, Signal, acknowledged
-from crash.topics import PATIENCE_S
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 
 SESSION_MS: Final = 6000
+PATIENCE_S: Final = 90
 _HEARTBEAT_MS: Final = 300
 _CONSUMER_GROUP_HEARTBEAT: Final = 68
 _PROGRAM: Final = Path(__file__).with_name("group_process.py")
@@ -42,12 +42,12 @@ class Way:
 
 CLASSIC: Final = (
     Way("confluent", "range"),
-    Way("confluent", "cooperative-sticky"),
     Way("kafka-python", "range"),
+    Way("aiokafka", "roundrobin"),
+    Way("confluent", "cooperative-sticky"),
     # Expelled, it joins again as the owner of all that it had, without saying of which generation
     # (KIP-792), and its assignor hands it partitions that others are reading.
     Way("kafka-python", "cooperative-sticky", wakes_honest=False),
-    Way("aiokafka", "roundrobin"),
 )
 CONSUMER: Final = Way("confluent", "consumer")  # KIP-848: the broker decides
 
@@ -213,6 +213,12 @@ class Group:
         """A static member ends and comes back before anybody misses it."""
         self.leave(member)
         return self.join(member.instance)
+
+    def leave_all(self) -> None:
+        for member in self.living:
+            member.begin_leave()
+        for member in list(self.living):
+            self.leave(member)
 
     def end(self) -> None:
         """Leave nothing behind, whatever happened."""

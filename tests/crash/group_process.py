@@ -23,9 +23,9 @@ from typing import Any, Final
 
 BATCH: Final = 40
 POLL_S: Final = 0.1
-# A sync that is answered between two polls of kafka-python 3.0.12 is forgotten: it lives on in the
-# group and owns nothing. So there is seldom a time between two polls.
-LONG_POLL_S: Final = 2.0
+# A sync that is answered between two polls of kafka-python 3.0.12 is forgotten: the member lives on
+# in its group and owns nothing. So a poll is longer than a rebalance; records end it at once.
+LONG_POLL_S: Final = 10.0
 START_ATTEMPTS: Final = 200
 
 warnings.simplefilter("ignore", DeprecationWarning)

@@ -58,8 +58,7 @@ def test_groups_go_on_after_kills_and_no_acknowledged_commit_is_lost(
             ends = {partition: acked[-1].offset + 1 for partition, acked in load.acked.items()}
             for group in groups:
                 group.wait_committed(ends)
-                for member in list(group.living):
-                    group.leave(member)
+                group.leave_all()
         took_s = time.monotonic() - began_s
         written = read_written(broker.address, [group.name for group in groups])
         assert broker.stop() == 0

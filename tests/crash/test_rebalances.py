@@ -78,8 +78,7 @@ def test_rebalances_lose_no_record_and_share_no_partition(
             ends = {partition: acked[-1].offset + 1 for partition, acked in load.acked.items()}
             for group in groups:
                 group.wait_committed(ends)
-                for member in list(group.living):
-                    group.leave(member)
+                group.leave_all()
         took_s = time.monotonic() - began_s
         written = read_written(broker.address, [group.name for group in groups])
         assert broker.stop() == 0

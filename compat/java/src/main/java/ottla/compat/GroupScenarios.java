@@ -159,7 +159,7 @@ final class GroupScenarios {
                 .start();
         try (GroupMember survivor = GroupMember.of(cluster, settings, topic)) {
             Expect.equal("assigned", doomed.inputReader().readLine(), "what the doomed member says");
-            Topics.await(() -> survivor.owned().size() == PARTITIONS / 2, "partitions are not shared");
+            await(() -> survivor.owned().size() == PARTITIONS / 2, Expect.PATIENCE_S, "partitions are not shared");
             doomed.destroyForcibly().waitFor();
             send(cluster, topic, sent, 100);
             await(() -> survivor.owned().size() == PARTITIONS, 60, "a killed member keeps its partitions");
@@ -199,7 +199,7 @@ final class GroupScenarios {
                 consumer.subscribe(Pattern.compile(Pattern.quote(prefix) + "-.*"), it);
             }
         })) {
-            Topics.await(() -> member.owned().size() == 2, "a topic that is there is not found");
+            await(() -> member.owned().size() == 2, Expect.PATIENCE_S, "a topic that is there is not found");
             Topics.create(cluster.admin, prefix + "-b", 3);
             await(() -> member.owned().size() == 5, Expect.PATIENCE_S, "a new topic is not found");
         }
@@ -212,6 +212,7 @@ final class GroupScenarios {
         try (GroupMember first = GroupMember.of(cluster, settings, topic);
                 GroupMember second = GroupMember.of(cluster, settings, topic);
                 GroupMember third = GroupMember.of(cluster, settings, topic)) {
+            awaitShared(topic, 2, first, second, third);
             await(() -> members(cluster, topic) == 3, Expect.PATIENCE_S, "three members are not there");
             awaitShared(topic, 2, first, second, third);
             send(cluster, topic, sent, 100);
@@ -276,7 +277,7 @@ final class GroupScenarios {
         String topic = cluster.newTopic(2);
         try (GroupMember member = GroupMember.of(cluster, settings(topic, way), topic)) {
             awaitShared(topic, 2, member);
-            await(() -> describe(cluster, topic).groupState() == GroupState.STABLE, 10, "it is not stable");
+            await(() -> describe(cluster, topic).groupState() == GroupState.STABLE, Expect.PATIENCE_S, "not stable");
             ConsumerGroupDescription found = describe(cluster, topic);
             Expect.equal(1, found.members().size(), "members");
             Expect.equal(Set.copyOf(Cluster.partitions(topic, 2)),
@@ -292,7 +293,7 @@ final class GroupScenarios {
             Expect.equal(way.equals(CONSUMER) ? "Consumer" : "Classic", listed.type().orElseThrow().toString(), "type");
             Expect.equal(GroupState.STABLE, listed.groupState().orElseThrow(), "state in the list");
         }
-        await(() -> describe(cluster, topic).groupState() == GroupState.EMPTY, 10, "it is not empty");
+        await(() -> describe(cluster, topic).groupState() == GroupState.EMPTY, Expect.PATIENCE_S, "it is not empty");
         Expect.failure(GroupIdNotFoundException.class,
                 cluster.admin.describeConsumerGroups(List.of(cluster.newName())).all());
     }
@@ -322,10 +323,10 @@ final class GroupScenarios {
         send(cluster, topic, new HashSet<>(), 1);
         try (GroupMember member = GroupMember.of(cluster, settings(topic, way), topic)) {
             awaitShared(topic, 1, member);
-            Topics.await(() -> !offsets(cluster, topic).isEmpty(), "nothing is committed");
+            await(() -> !offsets(cluster, topic).isEmpty(), Expect.PATIENCE_S, "nothing is committed");
             Expect.failure(GroupNotEmptyException.class, cluster.admin.deleteConsumerGroups(List.of(topic)).all());
         }
-        await(() -> describe(cluster, topic).groupState() == GroupState.EMPTY, 10, "it is not empty");
+        await(() -> describe(cluster, topic).groupState() == GroupState.EMPTY, Expect.PATIENCE_S, "it is not empty");
         Expect.success(cluster.admin.deleteConsumerGroups(List.of(topic)).all());
         Expect.equal(Map.of(), offsets(cluster, topic), "offsets of a deleted group");
         Expect.failure(GroupIdNotFoundException.class, cluster.admin.deleteConsumerGroups(List.of(topic)).all());
@@ -341,7 +342,7 @@ final class GroupScenarios {
         Expect.equal(1, describe(cluster, topic).members().size(), "static members that are away");
         var wanted = new RemoveMembersFromConsumerGroupOptions(Set.of(new MemberToRemove("static-one")));
         Expect.success(cluster.admin.removeMembersFromConsumerGroup(topic, wanted).all());
-        await(() -> describe(cluster, topic).groupState() == GroupState.EMPTY, 10, "it is not empty");
+        await(() -> describe(cluster, topic).groupState() == GroupState.EMPTY, Expect.PATIENCE_S, "it is not empty");
     }
 
     // Waiting
