@@ -47,7 +47,8 @@ _ATTRIBUTES_LOW_AT: Final = 22  # the low byte of the batch's attributes
 _BATCH_BYTES_MIN: Final = 61
 
 Produced = list[tuple[TopicKey, list[ProducedPartition]]]
-Hold = Callable[[ProduceRequest, int, "Callable[[Admission], Answer]"], Pending | None]
+Retake = Callable[["Admission"], Answer]
+Hold = Callable[[ProduceRequest, int, Callable[[], Retake]], Pending | None]
 
 
 class Produce:
@@ -79,9 +80,8 @@ class Produce:
         request = read_produce(frame, position, version)
         acks = request.acks
         if request.transactional_id is not None and admission is None and acks == ACKS_ALL:
-            kept = memoryview(bytearray(frame))  # what is in the connection's buffer goes
-            retake = partial(self.take, kept, position, version, correlation_id)
-            held = self._hold(request, version, retake)
+            keep = partial(self._keep, frame, position, version, correlation_id)
+            held = self._hold(request, version, keep)
             if held is not None:
                 return held
         now_ms = self._clock.now_ms()
@@ -113,6 +113,11 @@ class Produce:
             return write_produced(correlation_id, version, produced)
         waiting = _WaitingProduce(self, version, correlation_id, produced, unsettled, request)
         return waiting.pending
+
+    def _keep(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Retake:
+        """Take the request again, later: what is in the connection's buffer goes."""
+        kept = memoryview(bytearray(frame))
+        return partial(self.take, kept, position, version, correlation_id)
 
     def expire(self) -> None:
         """Answer those whose patience is over; called a few times a second."""
