@@ -38,6 +38,7 @@ _PRODUCER: Final = Struct(">qh")
 _BATCH_BYTES_MIN: Final = 61
 
 Wanted = dict[ProducerIdentity, list[LeaderPartition]]
+Retake = Callable[["Admission"], Answer]
 
 
 class Admission:
@@ -72,17 +73,17 @@ class HeldProduces:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hold(
-        self, request: ProduceRequest, version: int, retake: Callable[[Admission], Answer]
+        self, request: ProduceRequest, version: int, keep: Callable[[], Retake]
     ) -> Pending | None:
         """Ask for the partitions that do not know the transaction, then have the request taken
-        again; None when all of them do."""
+        again; None when all of them do. `keep` copies the request."""
         assert request.transactional_id is not None
         wanted = self._unadmitted(request)
         if not wanted:
             return None
         pending = Pending(is_barrier=True)
         task = asyncio.get_running_loop().create_task(
-            self._ask(request.transactional_id, version, wanted, retake, pending)
+            self._ask(request.transactional_id, version, wanted, keep(), pending)
         )
         self._tasks.add(task)
         task.add_done_callback(self._note_over)
@@ -117,7 +118,7 @@ class HeldProduces:
         transactional_id: str,
         version: int,
         wanted: Wanted,
-        retake: Callable[[Admission], Answer],
+        retake: Retake,
         pending: Pending,
     ) -> None:
         transaction_version = BUMPING_VERSION if version >= _ADDING_FROM else 0

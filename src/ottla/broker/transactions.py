@@ -74,12 +74,15 @@ class TransactionApis:
         return await self._made().find(transactional_id)
 
     def hold_produce(
-        self, request: ProduceRequest, version: int, retake: "Callable[[Admission], Answer]"
+        self,
+        request: ProduceRequest,
+        version: int,
+        keep: "Callable[[], Callable[[Admission], Answer]]",
     ) -> Pending | None:
         """A promise, when the request's transaction has to be asked for first."""
         self._made()
         assert self._held is not None
-        return self._held.hold(request, version, retake)
+        return self._held.hold(request, version, keep)
 
     @property
     def coordinator(self) -> "TransactionCoordinator":

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from ottla.client.client import Client
@@ -81,20 +82,26 @@ async def list_transactions(
     )
     found = []
     for broker in (await client.describe([])).brokers:
-        answer = await client.ask_broker(broker, request, ListTransactionsResponse)
-        check(answer.error_code, "transactions")
-        if answer.unknown_state_filters:
-            unknown = ", ".join(answer.unknown_state_filters)
-            raise Refused(ErrorCode.INVALID_REQUEST, "transactions", f"no such state: {unknown}")
-        found += [
-            TransactionSummary(
-                transactional_id=one.transactional_id,
-                producer_id=ProducerId(one.producer_id),
-                state=one.transaction_state,
-            )
-            for one in answer.transaction_states
-        ]
+        found += await client.retry(partial(_list_at, client, broker, request))
     return sorted(found, key=lambda one: one.transactional_id)
+
+
+async def _list_at(
+    client: Client, broker: BrokerId, request: ListTransactionsRequest
+) -> list[TransactionSummary]:
+    answer = await client.ask_broker(broker, request, ListTransactionsResponse)
+    check(answer.error_code, "transactions")
+    if answer.unknown_state_filters:
+        unknown = ", ".join(answer.unknown_state_filters)
+        raise Refused(ErrorCode.INVALID_REQUEST, "transactions", f"no such state: {unknown}")
+    return [
+        TransactionSummary(
+            transactional_id=one.transactional_id,
+            producer_id=ProducerId(one.producer_id),
+            state=one.transaction_state,
+        )
+        for one in answer.transaction_states
+    ]
 
 
 async def describe_transaction(client: Client, transactional_id: str) -> TransactionDescription:

@@ -52,7 +52,8 @@ _BATCH_BYTES_MIN: Final = 61
 _ANSWERED: Final = (ACKS_LEADER, ACKS_ALL)
 
 Produced = list[tuple[TopicKey, list[ProducedPartition]]]
-Hold = Callable[[ProduceRequest, int, "Callable[[Admission], Answer]"], Pending | None]
+Retake = Callable[["Admission"], Answer]
+Hold = Callable[[ProduceRequest, int, Callable[[], Retake]], Pending | None]
 
 
 class Produce:
@@ -116,9 +117,8 @@ class Produce:
         request = read_produce(frame, position, version)
         acks = request.acks
         if request.transactional_id is not None and admission is None and acks == ACKS_ALL:
-            kept = memoryview(bytearray(frame))  # what is in the connection's buffer goes
-            retake = partial(self._take_all, kept, position, version, correlation_id)
-            held = self._hold(request, version, retake)
+            keep = partial(self._keep, frame, position, version, correlation_id)
+            held = self._hold(request, version, keep)
             if held is not None:
                 return held
         now_ms = self._clock.now_ms()
@@ -156,6 +156,11 @@ class Produce:
         if partition.tp[0] in INTERNAL_TOPICS:
             raise InvalidTopic(f"only brokers write to {partition.tp.topic}")
         return partition
+
+    def _keep(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Retake:
+        """Take the request again, later: what is in the connection's buffer goes."""
+        kept = memoryview(bytearray(frame))
+        return partial(self._take_all, kept, position, version, correlation_id)
 
     def expire(self) -> None:
         """Answer those whose patience is over; called a few times a second."""

@@ -40,6 +40,7 @@ from ottla.protocol.messages.transactions import (
 _WORDS: Final = {state.word: state for state in State}
 _SLOW: Final = re.compile(r"\(\?|\\\d|\)[*+?{]|(?:[*+{].*){3}", re.DOTALL)
 _MATCHED_LENGTH_MAX: Final = 1000
+_TOGETHER: Final = 500  # markers that are written at the same time
 
 
 class WriteTxnMarkers:
@@ -65,7 +66,10 @@ class WriteTxnMarkers:
             for topic in marker.topics
             for index in topic.partition_indexes
         ]
-        errors = await asyncio.gather(*(self._write_one(tp, end) for tp in tps))
+        errors: list[ErrorCode] = []
+        for start in range(0, len(tps), _TOGETHER):
+            part = tps[start : start + _TOGETHER]
+            errors += await asyncio.gather(*(self._write_one(tp, end) for tp in part))
         by_topic: defaultdict[str, list[WritableTxnMarkerPartitionResult]] = defaultdict(list)
         for tp, error in zip(tps, errors, strict=True):
             by_topic[tp.topic].append(

@@ -1,0 +1,104 @@
+"""What the text scenarios do not show: who is told what, and when time has to pass."""
+
+from dataclasses import replace
+
+from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.outcome import OWNER, Ticket
+from ottla.coordinator.transaction_records import State, Transaction
+from ottla.coordinator.transactions import (
+    End,
+    Identified,
+    Init,
+    NeedsProducerId,
+    Transactions,
+)
+from ottla.errors import ErrorCode
+from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+
+TICKET: Ticket = 4
+TP = TopicPartition("t", 0)
+PRODUCER = ProducerIdentity(ProducerId(7), ProducerEpoch(0))
+
+
+def begun(*names: str, timeout_ms: int = 1000) -> Transactions:
+    """Producer 7 of the first name, 8 of the second, and so on."""
+    transactions = Transactions()
+    for number, name in enumerate(names or ("a",), start=7):
+        init = Init(transactional_id=name, timeout_ms=timeout_ms, unused_id=ProducerId(number))
+        transactions.init(TICKET, init, 0)
+    return transactions
+
+
+def open_since(transactions: Transactions, name: str, producer_id: int, now_ms: int) -> None:
+    producer = ProducerIdentity(ProducerId(producer_id), ProducerEpoch(0))
+    transactions.add(TICKET, name, producer, [TP], 2, now_ms)
+
+
+def end(name: str = "a", *, commit: bool = True) -> End:
+    return End(transactional_id=name, producer=PRODUCER, is_commit=commit, version=2)
+
+
+def test_a_first_producer_needs_an_id_and_nothing_happens_without_one() -> None:
+    transactions = Transactions()
+    init = Init(transactional_id="a", timeout_ms=1000)
+    outcome = transactions.init(TICKET, init, 0)
+    assert outcome.records == ()
+    assert outcome.answers == ((TICKET, NeedsProducerId()),)
+    assert transactions.by_id == {}
+    outcome = transactions.init(TICKET, replace(init, unused_id=ProducerId(7)), 0)
+    assert outcome.answers == ((TICKET, Identified(ErrorCode.NONE, PRODUCER)),)
+
+
+def test_the_client_and_the_owner_hear_of_an_end_together() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    outcome = transactions.end(TICKET, end(), 5)
+    (prepared,) = outcome.records
+    assert [ticket for ticket, _ in outcome.answers] == [TICKET, OWNER]
+    assert outcome.answers[1] == (OWNER, prepared)
+    assert transactions.prepared() == [prepared]
+
+
+def test_only_what_is_prepared_is_completed_and_only_once() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    ongoing = transactions.by_id["a"]
+    assert transactions.complete(TICKET, ongoing, 1).answers == ((TICKET, False),)
+    (prepared,) = transactions.end(TICKET, end(), 1).records
+    assert isinstance(prepared, Transaction)
+    other = replace(prepared, state=State.PREPARE_ABORT)
+    assert transactions.complete(TICKET, other, 2).answers == ((TICKET, False),)
+    assert transactions.complete(TICKET, prepared, 2).answers == ((TICKET, True),)
+    assert transactions.complete(TICKET, prepared, 3).answers == ((TICKET, False),)
+    assert transactions.by_id["a"].state is State.COMPLETE_COMMIT
+
+
+def test_each_open_transaction_has_its_own_deadline() -> None:
+    transactions = begun("a", "b", "c")
+    assert transactions.next_deadline_ms() is None
+    open_since(transactions, "b", 8, 100)
+    open_since(transactions, "a", 7, 50)
+    open_since(transactions, "c", 9, 200)
+    assert transactions.next_deadline_ms() == 1050
+    assert transactions.pass_time(1049) == ((), ())
+    outcome = transactions.pass_time(1100)
+    assert [record.transactional_id for record in outcome.records] == ["a", "b"]
+    assert {ticket for ticket, _ in outcome.answers} == {OWNER}
+    assert transactions.next_deadline_ms() == 1200
+
+
+def test_a_deadline_that_was_met_is_of_no_interest() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    transactions.end(TICKET, end(), 10)
+    assert transactions.pass_time(2000) == ((), ())
+    assert transactions.next_deadline_ms() is None
+
+
+def test_adding_more_does_not_move_the_deadline_and_adding_again_writes_nothing() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    outcome = transactions.add(TICKET, "a", PRODUCER, [TP, TopicPartition("t", 1)], 2, 900)
+    assert len(outcome.records) == 1
+    assert transactions.add(TICKET, "a", PRODUCER, [TP], 2, 950).records == ()
+    assert transactions.next_deadline_ms() == 1000
