@@ -79,6 +79,9 @@ class GroupCoordinator:
 
     async def find(self, group_id: str) -> BrokerImage:
         """The broker that coordinates a group; the first question makes the groups' topic."""
+        if self._is_closed:
+            # Sent here again at once, librdkafka would come back as fast as it can be answered.
+            raise CoordinatorNotAvailable("this broker is stopping")
         if OFFSETS_TOPIC not in self._state.image.topics:
             await self._make_topic()
         image = self._state.image
