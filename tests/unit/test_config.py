@@ -104,7 +104,7 @@ def test_compaction_is_set_by_kafkas_names() -> None:
 def test_settings_of_consumer_groups_that_do_not_fit_together_are_refused(
     settings: dict[str, str],
 ) -> None:
-    with pytest.raises(InvalidConfig, match="group.consumer"):
+    with pytest.raises(InvalidConfig, match=r"group\.consumer"):
         BrokerConfig.parse(settings)
 
 

@@ -81,7 +81,9 @@ def test_a_member_in_a_state_that_comes_later_has_to_join_with_nothing(
     assert (joined.error, joined.assigned) == (ErrorCode.NONE, catalog.all_of("t"))
 
 
-def test_a_pattern_that_another_version_accepted_keeps_its_topics(group: ConsumerGroup) -> None:
+def test_a_pattern_that_another_version_accepted_keeps_its_topics(
+    group: ConsumerGroup, catalog: TopicCatalog
+) -> None:
     group.replay(MemberStored(group_id="g", member_id="m", pattern="(?=t)"), 0)
     group.replay(
         PatternResolved(
@@ -89,11 +91,10 @@ def test_a_pattern_that_another_version_accepted_keeps_its_topics(group: Consume
         ),
         0,
     )
-    answer = beat(
-        group,
-        Beat(member_id="m", epoch=0, rebalance_timeout_ms=5, topics=JOIN.topics, owned=frozenset()),
-    )
-    assert answer.error is ErrorCode.NONE
+    catalog.create("tt", 1)
+    joined = beat(group, replace(JOIN, topics=frozenset(), pattern="(?=t)"))
+    assert (joined.error, joined.epoch) == (ErrorCode.NONE, 1)
+    assert joined.assigned == catalog.all_of("t")
 
 
 def test_a_commit_is_a_sign_of_life(group: ConsumerGroup) -> None:
