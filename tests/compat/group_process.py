@@ -66,6 +66,8 @@ def run_confluent(settings: dict[str, Any], report: Report) -> None:
         ):
             del config[name]  # the broker decides about these
         config["group.protocol"] = "consumer"
+        # librdkafka 2.16 does not come back when it missed this: every poll puts off its heartbeat.
+        config["max.poll.interval.ms"] = 60_000
     if settings["instance"]:
         config["group.instance.id"] = settings["instance"]
     consumer = confluent_kafka.Consumer(config)

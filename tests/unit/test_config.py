@@ -85,3 +85,29 @@ def test_compaction_is_set_by_kafkas_names() -> None:
     assert config.topic.min_cleanable_dirty_ratio == 0.25
     assert config.topic.delete_retention_ms == 7
     assert (config.cleaner_backoff_ms, config.cleaner_memory_bytes) == (8, 1048576)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group.consumer.session.timeout.ms": "1000"},
+        {"group.consumer.session.timeout.ms": "60001"},
+        {"group.consumer.heartbeat.interval.ms": "100"},
+        {
+            "group.consumer.heartbeat.interval.ms": "45000",
+            "group.consumer.max.heartbeat.interval.ms": "45000",
+        },
+        {"group.consumer.assignors": "uniform,sticky"},
+        {"group.consumer.migration.policy": "sometimes"},
+    ],
+)
+def test_settings_of_consumer_groups_that_do_not_fit_together_are_refused(
+    settings: dict[str, str],
+) -> None:
+    with pytest.raises(InvalidConfig, match=r"group\.consumer"):
+        BrokerConfig.parse(settings)
+
+
+def test_the_first_assignor_that_is_named_comes_first() -> None:
+    config = BrokerConfig.parse({"group.consumer.assignors": "range, uniform"})
+    assert config.consumer_group_assignors == ("range", "uniform")

@@ -104,6 +104,9 @@ class Shards(ABC, Generic[MachineT]):
 
     async def find(self, key: str) -> BrokerImage:
         """The broker that coordinates this key; the first question makes the topic."""
+        if self._is_closed:
+            # Sent here again at once, librdkafka would come back as fast as it can be answered.
+            raise CoordinatorNotAvailable("this broker is stopping")
         if self.topic not in self._state.image.topics:
             await self._make_topic()
         image = self._state.image

@@ -236,12 +236,10 @@ class Groups:
         if isinstance(group, ConsumerGroup):
             outcome = group.beat(ticket, beat, now_ms)
             return self._after(group, outcome, now_ms) if outcome.records else outcome
-        if beat.epoch != JOINING:
-            return _refuse_beat(
-                ticket, beat, ErrorCode.UNKNOWN_MEMBER_ID, f"{group_id!r} has no such member"
-            )
         made = ConsumerGroup(group_id, self.consumer_limits, self.topics, self.new_id)
-        if group is None:
+        if group is None or beat.epoch != JOINING:
+            # Whoever does not join is no member. Kafka says that there is no such group, and its
+            # clients give up: one that slept for long could as well join again.
             return self._adopt(made, made.beat(ticket, beat, now_ms))
         return self._upgrade(ticket, group, made, beat, now_ms)
 

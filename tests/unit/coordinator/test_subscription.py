@@ -3,7 +3,12 @@
 import pytest
 
 from fakes.group_members import subscription
-from ottla.coordinator.subscription import subscribed_topics
+from ottla.coordinator.subscription import (
+    assignment_bytes,
+    parse_assignment,
+    parse_subscription,
+    subscribed_topics,
+)
 
 
 def test_topics_are_found_in_every_version() -> None:
@@ -22,3 +27,26 @@ def test_a_version_of_the_future_is_read_as_far_as_it_is_known() -> None:
 )
 def test_other_bytes_say_nothing(said: bytes) -> None:
     assert subscribed_topics(said) is None
+
+
+def test_what_a_consumer_owns_is_found_from_version_1_on() -> None:
+    said = subscription("a", owned={"a": [0, 2]})
+    found = parse_subscription(said)
+    assert found is not None
+    assert (found.owned, found.version) == ({"a": [0, 2]}, 1)
+    before = parse_subscription(b"\x00\x00" + said[2:])
+    assert before is not None
+    assert (before.owned, before.version) == ({}, 0)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_assignments_are_written_and_read(version: int) -> None:
+    written = assignment_bytes({"t": [0, 3], "u": []}, version)
+    assert written[:2] == version.to_bytes(2, "big")
+    assert parse_assignment(written) == {"t": [0, 3], "u": []}
+
+
+def test_no_bytes_are_no_assignment() -> None:
+    assert parse_assignment(b"") == {}
+    assert parse_assignment(b"\xff\xff") is None
+    assert parse_assignment(b"\x00\x01\x00") is None
