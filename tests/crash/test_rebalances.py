@@ -34,7 +34,7 @@ _REPEATED_MAX: Final = 0.02
 
 _ORDERS: Final[frozenset[Partition]] = frozenset(("orders", index) for index in range(4))
 _RETURNS: Final[frozenset[Partition]] = frozenset(("returns", index) for index in range(2))
-_SUBSCRIPTIONS: Final = (
+_SUBSCRIPTIONS: Final = (  # each way has the one of its place in the list of ways
     Subscription(("orders", "returns"), "", _ORDERS | _RETURNS),
     Subscription((), "(orders|returns)$", _ORDERS | _RETURNS),
     Subscription(("returns",), "", _RETURNS),  # soon there are more members than partitions
