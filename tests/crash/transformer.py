@@ -129,8 +129,9 @@ def run_confluent(worker: Worker) -> None:
     consumer.subscribe([settings.source])
     while True:
         messages = _read(consumer, worker.records_max())
-        if messages and not _transform(worker, producer, consumer, messages):
-            _rewind(consumer, messages)
+        # Nobody else gets these partitions before the next poll: what was aborted is done again.
+        while messages and not _transform(worker, producer, consumer, messages):
+            pass
 
 
 def _read(consumer: confluent_kafka.Consumer, count: int) -> list[Message]:
@@ -150,7 +151,7 @@ def _transform(
     consumer: confluent_kafka.Consumer,
     messages: Sequence[Message],
 ) -> bool:
-    """One transaction; False if it came to nothing and must be done again."""
+    """One transaction; False if chance had it aborted."""
     settings = worker.settings
     transaction = worker.begin()
     try:
@@ -171,11 +172,10 @@ def _transform(
         worker.journal.note("commit", transaction)
         producer.commit_transaction(_PATIENCE_S)
     except KafkaException as failure:
-        if not failure.args[0].txn_requires_abort():
-            raise
-        producer.abort_transaction(_PATIENCE_S)
-        worker.journal.note("aborted", transaction)
-        return False
+        if failure.args[0].txn_requires_abort():
+            producer.abort_transaction(_PATIENCE_S)
+            worker.journal.note("aborted", transaction)
+        raise  # the next incarnation finds out how far it was read
     worker.journal.note("committed", transaction)
     return True
 
@@ -192,20 +192,6 @@ def _offsets(source: str, messages: Sequence[Message]) -> list[confluent_kafka.T
     for place in map(_place, messages):
         ends[place.partition] = max(ends.get(place.partition, 0), place.offset + 1)
     return [confluent_kafka.TopicPartition(source, *end) for end in ends.items()]
-
-
-def _rewind(consumer: confluent_kafka.Consumer, messages: Sequence[Message]) -> None:
-    """Read again what was read, as far as the partitions are still ours."""
-    firsts: dict[tuple[str, int], int] = {}
-    for message in messages:
-        topic = message.topic()
-        assert topic is not None
-        place = _place(message)
-        firsts.setdefault((topic, place.partition), place.offset)
-    owned = {(one.topic, one.partition) for one in consumer.assignment()}
-    for (topic, partition), first in firsts.items():
-        if (topic, partition) in owned:
-            consumer.seek(confluent_kafka.TopicPartition(topic, partition, first))
 
 
 # aiokafka: it cannot say which generation it is of, so its partitions go with its name
