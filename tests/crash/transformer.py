@@ -9,6 +9,7 @@ is about to do and has done goes to its journal first, one line each; that file 
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from confluent_kafka import KafkaException, Message
 OUTPUT_PARTITIONS: Final = 3
 _PATIENCE_S: Final = 20
 _GIVES_UP: Final = 3  # exit status: start me again
+# librdkafka 2.16 can wait for ever in send_offsets_to_transaction when the transaction fails
+# meanwhile, whatever its timeout says: then the alarm ends the process.
+_HANG_S: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,7 @@ def run_confluent(worker: Worker) -> None:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "session.timeout.ms": settings.timeout_ms,
+            "max.poll.interval.ms": max(settings.timeout_ms, 30_000),
             "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 20,
             "reconnect.backoff.ms": 10,
@@ -128,6 +133,7 @@ def run_confluent(worker: Worker) -> None:
     )
     consumer.subscribe([settings.source])
     while True:
+        signal.alarm(_HANG_S)
         messages = _read(consumer, worker.records_max())
         # Nobody else gets these partitions before the next poll: what was aborted is done again.
         while messages and not _transform(worker, producer, consumer, messages):
