@@ -124,9 +124,6 @@ class Journals:
     def has_word(self, transaction: str, word: str) -> bool:
         return word in self.words.get(transaction, ())
 
-    def count(self, word: str) -> int:
-        return sum(word in words for words in self.words.values())
-
 
 class Slot:
     """A worker that is always there: whoever kills it, the next incarnation takes over."""
@@ -463,3 +460,36 @@ def check(seen: Iterable[Written], journals: Journals, read_from: dict[str, set[
             assert transaction not in committed, f"{transaction} was aborted and is there"
     for transaction in committed:
         assert journals.has_word(transaction, "commit"), f"{transaction} asked for no commit"
+
+
+GOOD: Final = [Written("in/0/0", "w.1.1", 2), Written("in/0/1", "w.1.1", 2)]
+WORDS: Final = {"w.1.1": ["commit", "committed"], "w.1.2": ["aborted"]}
+
+
+@pytest.mark.parametrize(
+    ("seen", "words", "finding"),
+    [
+        (GOOD[:1], WORDS, "lost"),
+        ([*GOOD, Written("in/0/0", "w.1.3", 1)], {**WORDS, "w.1.3": ["commit"]}, "doubled"),
+        ([GOOD[0], Written("in/0/1", "w.1.3", 2)], {**WORDS, "w.1.3": ["commit"]}, "torn"),
+        ([*GOOD, Written("in/0/2", "w.1.1", 2)], WORDS, "nobody wrote"),
+        (GOOD, {"w.1.1": ["commit", "aborted"]}, "was aborted and is there"),
+        (GOOD, {**WORDS, "w.1.4": ["commit", "committed"]}, "was committed and is not there"),
+        (GOOD, {"w.1.1": []}, "asked for no commit"),
+    ],
+)
+def test_the_judge_finds_what_is_wrong(
+    seen: list[Written], words: dict[str, list[str]], finding: str, tmp_path: Path
+) -> None:
+    journals = Journals(tmp_path)
+    journals.words = words
+    with pytest.raises(AssertionError, match=finding):
+        check(seen, journals, {"in": {"in/0/0", "in/0/1"}})
+
+
+def test_the_judge_has_nothing_against_what_is_right(tmp_path: Path) -> None:
+    (tmp_path / "w.journal").write_text("aborted w.1.2\ncommit w.1.1\ncommitted w.1.1\ncomm")
+    journals = Journals(tmp_path)
+    journals.read()
+    assert journals.words == WORDS
+    check(GOOD, journals, {"in": {"in/0/0", "in/0/1"}})

@@ -9,6 +9,7 @@ is about to do and has done goes to its journal first, one line each; that file 
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from confluent_kafka import KafkaException, Message
 OUTPUT_PARTITIONS: Final = 3
 _PATIENCE_S: Final = 20
 _GIVES_UP: Final = 3  # exit status: start me again
+# librdkafka 2.16 can wait for ever in send_offsets_to_transaction when the transaction fails
+# meanwhile, whatever its timeout says: then the alarm ends the process.
+_HANG_S: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,7 @@ def run_confluent(worker: Worker) -> None:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "session.timeout.ms": settings.timeout_ms,
+            "max.poll.interval.ms": max(settings.timeout_ms, 30_000),
             "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 20,
             "reconnect.backoff.ms": 10,
@@ -128,9 +133,11 @@ def run_confluent(worker: Worker) -> None:
     )
     consumer.subscribe([settings.source])
     while True:
+        signal.alarm(_HANG_S)
         messages = _read(consumer, worker.records_max())
-        if messages and not _transform(worker, producer, consumer, messages):
-            _rewind(consumer, messages)
+        # Nobody else gets these partitions before the next poll: what was aborted is done again.
+        while messages and not _transform(worker, producer, consumer, messages):
+            pass
 
 
 def _read(consumer: confluent_kafka.Consumer, count: int) -> list[Message]:
@@ -150,7 +157,7 @@ def _transform(
     consumer: confluent_kafka.Consumer,
     messages: Sequence[Message],
 ) -> bool:
-    """One transaction; False if it came to nothing and must be done again."""
+    """One transaction; False if chance had it aborted."""
     settings = worker.settings
     transaction = worker.begin()
     try:
@@ -171,11 +178,10 @@ def _transform(
         worker.journal.note("commit", transaction)
         producer.commit_transaction(_PATIENCE_S)
     except KafkaException as failure:
-        if not failure.args[0].txn_requires_abort():
-            raise
-        producer.abort_transaction(_PATIENCE_S)
-        worker.journal.note("aborted", transaction)
-        return False
+        if failure.args[0].txn_requires_abort():
+            producer.abort_transaction(_PATIENCE_S)
+            worker.journal.note("aborted", transaction)
+        raise  # the next incarnation finds out how far it was read
     worker.journal.note("committed", transaction)
     return True
 
@@ -192,20 +198,6 @@ def _offsets(source: str, messages: Sequence[Message]) -> list[confluent_kafka.T
     for place in map(_place, messages):
         ends[place.partition] = max(ends.get(place.partition, 0), place.offset + 1)
     return [confluent_kafka.TopicPartition(source, *end) for end in ends.items()]
-
-
-def _rewind(consumer: confluent_kafka.Consumer, messages: Sequence[Message]) -> None:
-    """Read again what was read, as far as the partitions are still ours."""
-    firsts: dict[tuple[str, int], int] = {}
-    for message in messages:
-        topic = message.topic()
-        assert topic is not None
-        place = _place(message)
-        firsts.setdefault((topic, place.partition), place.offset)
-    owned = {(one.topic, one.partition) for one in consumer.assignment()}
-    for (topic, partition), first in firsts.items():
-        if (topic, partition) in owned:
-            consumer.seek(confluent_kafka.TopicPartition(topic, partition, first))
 
 
 # aiokafka: it cannot say which generation it is of, so its partitions go with its name

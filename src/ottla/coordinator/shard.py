@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ottla.coordinator.entries import Entry, TransactionEnded
 from ottla.coordinator.outcome import OWNER, Decision, RecordT, Ticket
@@ -13,6 +13,9 @@ from ottla.coordinator.records import UnreadableRecord
 from ottla.errors import ApiError, CoordinatorLoadInProgress, NotCoordinator
 
 log = logging.getLogger("ottla.coordinator")
+
+_LATE_MS: Final = 250  # a timer that is later than this tells of a loop that was held up
+_GRACE_S: Final = 0.25
 
 Append = Callable[[Sequence[RecordT]], "asyncio.Future[None]"]
 Decode = Callable[[Entry | TransactionEnded], RecordT | None]
@@ -76,6 +79,7 @@ class Shard(Generic[MachineT]):
         self._commits: deque[_Commit] = deque()  # appended, not committed yet; in their order
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._is_excused = False  # the timer was late, and everybody got some time for it
 
     # Requests
 
@@ -233,9 +237,16 @@ class Shard(Generic[MachineT]):
         self._timer = self._loop.call_later(delay_s, self._pass_time)
 
     def _pass_time(self) -> None:
+        if self._is_dropped:
+            return
+        if not self._is_excused and self._now_ms() - self._timer_ms > _LATE_MS:
+            # The loop was held up. Heartbeats that came meanwhile wait to be read: hear them first.
+            self._is_excused = True
+            self._timer = self._loop.call_later(_GRACE_S, self._pass_time)
+            return
         self._timer = None
-        if not self._is_dropped:
-            self._take(self.machine.pass_time(self._now_ms()))
+        self._is_excused = False
+        self._take(self.machine.pass_time(self._now_ms()))
 
 
 class _Commit:

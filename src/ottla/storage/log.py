@@ -710,7 +710,7 @@ class Log:
         return tuple(indexes), self.producers.encode()
 
     def _end_save(self, work: FlushWork) -> None:
-        if work.snapshot is None:
+        if work.snapshot is None or self.offline_reason is not None:  # deleted meanwhile, say
             return
         try:
             if work.active_file is self._active.file:  # else sealing has stored newer ones

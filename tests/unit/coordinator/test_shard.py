@@ -261,6 +261,23 @@ def test_time_passes_by_one_timer_without_anybody_asking() -> None:
     run(scenario)
 
 
+def test_after_the_loop_was_held_up_members_are_heard_before_they_are_missed() -> None:
+    async def scenario() -> None:
+        bench = await Bench().loaded()
+        joined = await bench.join(session_ms=20)
+        bench.now_ms += 1_000_000  # what was sent meanwhile is read behind the timer
+        await asyncio.sleep(0.1)
+        beaten = await bench.shard.run(
+            lambda g, ticket, now_ms: g.heartbeat(
+                ticket, "g", joined.member_id, None, joined.generation, now_ms
+            )
+        )
+        assert beaten is not ErrorCode.UNKNOWN_MEMBER_ID
+        assert not bench.log.appends
+
+    run(scenario)
+
+
 def test_whoever_gave_up_waiting_is_not_missed() -> None:
     async def scenario() -> None:
         bench = await Bench().loaded()

@@ -106,6 +106,25 @@ def test_a_deleted_log_is_gone_for_good(files: MemoryFiles) -> None:
     assert log_dir.logs[ORDERS].end_offset == 0
 
 
+def test_a_log_that_is_deleted_while_it_is_saved_fails_nobody(tmp_path: Path) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    create(log_dir)
+    create(log_dir, CLICKS)
+    log = log_dir.logs[ORDERS]
+    build.append(log)
+    log.save()
+    work = log.begin_flush()
+    assert work is not None
+    assert work.snapshot is not None
+    work.run(OsFiles())
+    log_dir.delete_log(ORDERS, Random(1))
+    log.end_flush(work)
+    assert log_dir.offline_reason is None
+    build.append(log_dir.logs[CLICKS])
+    log_dir.close()
+
+
 def test_a_deletion_that_was_interrupted_is_finished_at_the_next_start(
     files: MemoryFiles,
 ) -> None:
