@@ -641,10 +641,11 @@ class ConsumerGroup:
             return None
         topics = self.topics()
         try:
-            compiled = self._compiled[pattern] = TopicPattern(pattern)
+            compiled = TopicPattern(pattern)
             found = compiled.find(_visible(topics, topics.topics))
         except InvalidPattern as problem:
-            raise InvalidRegularExpression(f"{pattern!r}: {problem}") from None
+            raise InvalidRegularExpression(f"{pattern[:100]!r}: {problem}") from None
+        self._compiled[pattern] = compiled
         return self._resolution(pattern, found, now_ms)
 
     def _resolve_again(self, topics: Topics, now_ms: int) -> None:
