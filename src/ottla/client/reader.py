@@ -40,14 +40,14 @@ async def read(
     """
     left = {tp: part for tp, part in ranges.items() if not part.is_done()}
     while left:
-        for tp, fetched in (await _fetch_round(client, left, isolation, limits)).items():
-            found, left[tp] = _take(tp, fetched, left[tp])
+        for tp, fetched in (await fetch_round(client, left, isolation, limits)).items():
+            found, left[tp] = take(tp, fetched, left[tp])
             if found:
                 yield tp, found
         left = {tp: part for tp, part in left.items() if not part.is_done()}
 
 
-async def _fetch_round(
+async def fetch_round(
     client: Client,
     ranges: Mapping[TopicPartition, ReadRange],
     isolation: Isolation,
@@ -76,7 +76,7 @@ async def _fetch_round(
     return await client.retry(attempt, on=(Unreachable, ConnectionLost, DeadlineExceeded))
 
 
-def _take(tp: TopicPartition, fetched: Fetched, part: ReadRange) -> tuple[list[Record], ReadRange]:
+def take(tp: TopicPartition, fetched: Fetched, part: ReadRange) -> tuple[list[Record], ReadRange]:
     """The records of a range among what was fetched, and what is left of the range."""
     found = list[Record]()
     position = part.start
