@@ -23,11 +23,14 @@ from compat.wire import create_topic, delete_topic
 SETTINGS: Final = {
     "group.consumer.heartbeat.interval.ms": "200",
     "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.session.timeout.ms": "3000",
-    "group.consumer.min.session.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "2",
+}
+HASTY: Final = {
+    **SETTINGS,
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "1000",
 }
 ENDINGS: Final = [signal.SIGTERM, signal.SIGKILL]
 
@@ -37,6 +40,15 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
     served = ServedBroker(tmp_path_factory.mktemp("consumers") / "data", SETTINGS)
+    served.start()
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
+    """A broker that gives members up soon, for tests that kill some."""
+    served = ServedBroker(tmp_path_factory.mktemp("hasty") / "data", HASTY)
     served.start()
     yield served
     served.stop()
@@ -149,16 +161,16 @@ def test_a_member_keeps_what_it_has_while_another_comes(
 
 
 def test_a_killed_member_is_replaced_when_its_session_ends(
-    broker: ServedBroker, members: Members
+    hasty: ServedBroker, members: Members
 ) -> None:
-    topic = new_topic(broker)
-    one = members.newer(broker, f"g-{topic}", topic)
-    two = members.newer(broker, f"g-{topic}", topic)
+    topic = new_topic(hasty)
+    one = members.newer(hasty, f"g-{topic}", topic)
+    two = members.newer(hasty, f"g-{topic}", topic)
     wait_shared(topic, one, two)
-    values = produce(broker, topic, range(20))
+    values = produce(hasty, topic, range(20))
     wait_values(values, one, two)
     two.kill()
-    values += produce(broker, topic, range(20, 40))
+    values += produce(hasty, topic, range(20, 40))
     wait_shared(topic, one)
     wait_values(values, one, two)
 
@@ -182,18 +194,18 @@ def test_a_static_member_that_restarts_disturbs_nobody(
 
 
 def test_a_static_member_that_was_killed_gets_its_place_when_its_session_has_ended(
-    broker: ServedBroker, members: Members
+    hasty: ServedBroker, members: Members
 ) -> None:
     """Not before: librdkafka gives up when it hears that its place is taken."""
-    topic = new_topic(broker)
+    topic = new_topic(hasty)
     group = f"g-{topic}"
-    one = members.newer(broker, group, topic, instance="one")
+    one = members.newer(hasty, group, topic, instance="one")
     wait_shared(topic, one)
     one.kill()
     wait_until(
-        lambda: described(broker, group).state is ConsumerGroupState.EMPTY, "its session ends"
+        lambda: described(hasty, group).state is ConsumerGroupState.EMPTY, "its session ends"
     )
-    again = members.newer(broker, group, topic, instance="one")
+    again = members.newer(hasty, group, topic, instance="one")
     wait_shared(topic, again)
 
 
@@ -259,38 +271,38 @@ def test_members_stay_members_while_the_broker_restarts(
 
 
 def test_a_group_changes_its_protocol_and_back_while_it_reads(
-    broker: ServedBroker, members: Members
+    hasty: ServedBroker, members: Members
 ) -> None:
-    topic = new_topic(broker)
+    topic = new_topic(hasty)
     group = f"g-{topic}"
-    old_one = members.older(broker, group, topic)
-    old_two = members.older(broker, group, topic)
+    old_one = members.older(hasty, group, topic)
+    old_two = members.older(hasty, group, topic)
     wait_shared(topic, old_one, old_two)
-    values = produce(broker, topic, range(20))
+    values = produce(hasty, topic, range(20))
     wait_values(values, old_one, old_two)
-    assert kind(broker, group) is ConsumerGroupType.CLASSIC
+    assert kind(hasty, group) is ConsumerGroupType.CLASSIC
 
-    new_one = members.newer(broker, group, topic)
+    new_one = members.newer(hasty, group, topic)
     wait_shared(topic, old_one, old_two, new_one)
-    assert kind(broker, group) is ConsumerGroupType.CONSUMER
-    values += produce(broker, topic, range(20, 40))
+    assert kind(hasty, group) is ConsumerGroupType.CONSUMER
+    values += produce(hasty, topic, range(20, 40))
     wait_values(values, old_one, old_two, new_one)
 
     old_one.leave()
-    new_two = members.newer(broker, group, topic)
+    new_two = members.newer(hasty, group, topic)
     wait_shared(topic, old_two, new_one, new_two)
     old_two.leave()
     wait_shared(topic, new_one, new_two)
-    values += produce(broker, topic, range(40, 60))
+    values += produce(hasty, topic, range(40, 60))
     wait_values(values, old_one, old_two, new_one, new_two)
 
-    old_three = members.older(broker, group, topic)
+    old_three = members.older(hasty, group, topic)
     wait_shared(topic, new_one, new_two, old_three)
     new_one.leave()
     new_two.kill()
     wait_shared(topic, old_three)
-    assert kind(broker, group) is ConsumerGroupType.CLASSIC
-    values += produce(broker, topic, range(60, 80))
+    assert kind(hasty, group) is ConsumerGroupType.CLASSIC
+    values += produce(hasty, topic, range(60, 80))
     everyone = (old_one, old_two, old_three, new_one, new_two)
     wait_values(values, *everyone)
 
@@ -324,29 +336,29 @@ def test_a_mixed_group_survives_the_broker(mortal: ServedBroker, members: Member
     assert kind(mortal, "g") is ConsumerGroupType.CONSUMER
 
 
-def test_administrators_see_the_group(broker: ServedBroker, members: Members) -> None:
-    topic = new_topic(broker)
+def test_administrators_see_the_group(hasty: ServedBroker, members: Members) -> None:
+    topic = new_topic(hasty)
     group = f"g-{topic}"
-    one = members.newer(broker, group, topic, instance="one")
+    one = members.newer(hasty, group, topic, instance="one")
     wait_shared(topic, one)
-    found = described(broker, group)
+    found = described(hasty, group)
     assert (found.state, found.type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER)
     assert found.partition_assignor == "uniform"
     (member,) = found.members
     assert member.group_instance_id == "one"
     assigned = {(tp.topic, tp.partition) for tp in member.assignment.topic_partitions}
     assert assigned == all_of(topic)
-    assert group in listed(broker, types={ConsumerGroupType.CONSUMER})
-    assert group not in listed(broker, types={ConsumerGroupType.CLASSIC})
-    assert group in listed(broker, states={ConsumerGroupState.STABLE})
-    assert group not in listed(broker, states={ConsumerGroupState.EMPTY})
+    assert group in listed(hasty, types={ConsumerGroupType.CONSUMER})
+    assert group not in listed(hasty, types={ConsumerGroupType.CLASSIC})
+    assert group in listed(hasty, states={ConsumerGroupState.STABLE})
+    assert group not in listed(hasty, states={ConsumerGroupState.EMPTY})
     one.kill()
     wait_until(
-        lambda: described(broker, group).state is ConsumerGroupState.EMPTY, "the group is empty"
+        lambda: described(hasty, group).state is ConsumerGroupState.EMPTY, "the group is empty"
     )
-    client = admin(broker)
+    client = admin(hasty)
     client.delete_consumer_groups([group])[group].result(PATIENCE_S)
-    assert group not in listed(broker)
+    assert group not in listed(hasty)
 
 
 def test_offsets_are_those_of_the_group_whatever_its_protocol(broker: ServedBroker) -> None:

@@ -525,8 +525,9 @@ class ConsumerGroup:
         resets: bool,
     ) -> None:
         """Write down what is new about a member, and take it one step towards its target."""
-        resolved = self._resolved(member.pattern, now_ms)  # the last thing that can be refused
+        self._check_size(member)
         self._check_known(member, owned)
+        resolved = self._resolved(member.pattern, now_ms)  # the last thing that can be refused
         if resolved is not None:
             self._write(resolved, now_ms)
         if previous is not None and previous.member_id != member.member_id:
@@ -543,6 +544,15 @@ class ConsumerGroup:
         self._retarget(now_ms)
         self._reconcile(member.member_id, owned, now_ms)
         self._touch(member, now_ms)
+
+    def _check_size(self, member: MemberStored) -> None:
+        """A member is one record, and a record that the log refuses would cost us the shard."""
+        texts = [*member.topics, member.pattern or "", member.client_id, member.member_id]
+        size_bytes = sum(4 * len(text) for text in texts)
+        if member.classic is not None:
+            size_bytes += sum(len(metadata) for _, metadata in member.classic.protocols)
+        if size_bytes > self.limits().classic.stored_bytes_max:
+            raise InvalidRequest("a member cannot say so much about itself")
 
     def _check_known(self, member: MemberStored, owned: Partitions | None) -> None:
         """A newer coordinator may have written a state that we do not know."""
@@ -644,10 +654,11 @@ class ConsumerGroup:
             return None
         topics = self.topics()
         try:
-            compiled = self._compiled[pattern] = TopicPattern(pattern)
+            compiled = TopicPattern(pattern)
             found = compiled.find(_visible(topics, topics.topics))
         except InvalidPattern as problem:
-            raise InvalidRegularExpression(f"{pattern!r}: {problem}") from None
+            raise InvalidRegularExpression(f"{pattern[:100]!r}: {problem}") from None
+        self._compiled[pattern] = compiled
         return self._resolution(pattern, found, now_ms)
 
     def _resolve_again(self, topics: Topics, now_ms: int) -> None:

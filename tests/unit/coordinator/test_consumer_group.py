@@ -7,7 +7,7 @@ import pytest
 
 from fakes import group_members as said
 from fakes.topic_catalog import TopicCatalog
-from ottla.coordinator.classic_group import Joined, Synced
+from ottla.coordinator.classic_group import GroupLimits, Joined, Synced
 from ottla.coordinator.consumer_group import Beat, BeatAnswer, ConsumerGroup, ConsumerLimits
 from ottla.coordinator.consumer_records import (
     ConsumerRecord,
@@ -112,6 +112,17 @@ def test_other_client_ids_are_written_down_and_start_nothing(group: ConsumerGrou
     outcome = group.beat(1, Beat(member_id="m", epoch=1, client_id="renamed"), 0)
     assert [type(record) for record in outcome.records] == [MemberStored]
     assert group.written.epoch == 1
+
+
+def test_a_member_that_would_not_fit_into_a_record_is_refused(group: ConsumerGroup) -> None:
+    limits = ConsumerLimits(classic=GroupLimits(stored_bytes_max=1000))
+    group.limits = lambda: limits
+    many = frozenset(f"{number:0100}" for number in range(3))
+    assert beat(group, replace(JOIN, topics=many)).error is ErrorCode.INVALID_REQUEST
+    joined = only(group.join(1, said.join(protocols={"range": bytes(1001)}, version=3), 0))
+    assert isinstance(joined, Joined)
+    assert joined.error is not ErrorCode.NONE
+    assert beat(group, JOIN).error is ErrorCode.NONE
 
 
 def test_the_assignor_that_most_wish_for_is_taken(group: ConsumerGroup) -> None:
