@@ -183,11 +183,15 @@ def seen(outcome: Outcome) -> object:
     return ("promised", outcome.parts) if isinstance(outcome, Pending) else outcome
 
 
+def no_hold(*_: object) -> None:
+    """No transaction is to be asked for."""
+
+
 @given(st.lists(requests(), min_size=1, max_size=8))
 def test_short_and_general_way_give_the_same_answers(taken: list[Sent]) -> None:
     short_leaders, general_leaders = Leaders(), Leaders()
-    short = Produce(short_leaders, Clock(), lambda: 0.0)  # type: ignore[arg-type]
-    general = Produce(general_leaders, Clock(), lambda: 0.0)  # type: ignore[arg-type]
+    short = Produce(short_leaders, no_hold, Clock(), lambda: 0.0)  # type: ignore[arg-type]
+    general = Produce(general_leaders, no_hold, Clock(), lambda: 0.0)  # type: ignore[arg-type]
     promises = []
     for sent in taken:
         one = take(short, sent, shortly=True)
