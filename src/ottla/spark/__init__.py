@@ -1,0 +1,1 @@
+"""PySpark reads and writes topics: `format("ottla")`, without a jar."""
