@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import typer
 
 from ottla.cli import terminal
-from ottla.cli.moments import AtOffset, AtTime, Edge, Moment, parse_moment
 from ottla.cli.options import Broker, Json
 from ottla.cli.record_output import (
     PLACES_HELP,
@@ -19,6 +18,7 @@ from ottla.cli.record_output import (
 from ottla.cli.session import ask
 from ottla.cli.status import OK
 from ottla.client.client import Client
+from ottla.client.moments import AtOffset, AtTime, Edge, Moment, parse_moment
 from ottla.client.partitions import EARLIEST, LATEST, Isolation, list_offsets
 from ottla.client.reader import ReadRange, read
 from ottla.clock import SystemClock

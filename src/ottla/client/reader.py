@@ -40,31 +40,34 @@ async def read(
     """
     left = {tp: part for tp, part in ranges.items() if not part.is_done()}
     while left:
-        for tp, fetched in (await _fetch_round(client, left, isolation, limits)).items():
+        positions = {tp: part.start for tp, part in left.items()}
+        answers = await fetch_round(client, positions, isolation=isolation, limits=limits)
+        for tp, fetched in answers.items():
             found, left[tp] = _take(tp, fetched, left[tp])
             if found:
                 yield tp, found
         left = {tp: part for tp, part in left.items() if not part.is_done()}
 
 
-async def _fetch_round(
+async def fetch_round(
     client: Client,
-    ranges: Mapping[TopicPartition, ReadRange],
+    positions: Mapping[TopicPartition, Offset],
+    *,
     isolation: Isolation,
     limits: FetchLimits,
 ) -> dict[TopicPartition, Fetched]:
-    """Ask every leader once, all at the same time."""
+    """Ask every leader once, all at the same time; ask again while that may help."""
 
     async def attempt() -> dict[TopicPartition, Fetched]:
         asked = [
             fetch(
                 client,
                 leader,
-                {tp: ranges[tp].start for tp in tps},
+                {tp: positions[tp] for tp in tps},
                 limits=limits,
                 isolation=isolation,
             )
-            for leader, tps in (await client.by_leader(ranges)).items()
+            for leader, tps in (await client.by_leader(positions)).items()
         ]
         together = dict[TopicPartition, Fetched]()
         for answer in await asyncio.gather(*asked, return_exceptions=True):

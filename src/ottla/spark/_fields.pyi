@@ -1,5 +1,3 @@
-"""The kernel in _fields.c; call it through `fields`."""
-
 from typing import Any
 
 def find_fields(

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ottla.cli.moments import AtOffset, AtTime, Edge, Moment, format_time, parse_moment
+from ottla.client.moments import AtOffset, AtTime, Edge, Moment, format_time, parse_moment
 from ottla.errors import UsageRefused
 from ottla.model import Offset, TimestampMs
 
