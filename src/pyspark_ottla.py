@@ -1,1 +1,5 @@
-"""Found by Spark on the module path: what makes `format(\"ottla\")` known without a call."""
+"""Spark looks for modules of this name: it is what makes `format("ottla")` known without a call."""
+
+from ottla.spark.registration import OttlaDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

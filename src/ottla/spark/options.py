@@ -156,6 +156,15 @@ class BrokerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnOptions:
+    """What the schema depends on: the same for batches and streams."""
+
+    include_headers: bool = False
+    value_format: ValueFormat = ValueFormat.BINARY
+    value_schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Everything a reader has been told, checked."""
 
@@ -167,11 +176,8 @@ class ReadOptions:
     limits: Limits = Limits()
     tasks: TaskSizes = TaskSizes()
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    include_headers: bool = False
     is_committed_only: bool = True
     group: str | None = None
-    value_format: ValueFormat = ValueFormat.BINARY
-    value_schema: str | None = None
     pushes_filters: bool = False
     poll_ms: int = POLL_MS
     fetch_bytes_max: int = FETCH_BYTES
@@ -250,21 +256,28 @@ def parse_read_options(
             record_bytes=options.positive("estimatedRecordBytes") or RECORD_BYTES,
         ),
         on_data_loss=_on_data_loss(options),
-        include_headers=options.truth("includeHeaders", False),
         is_committed_only=options.choose(
             "kafka.isolation.level", ("read_committed", "read_uncommitted"), "read_committed"
         )
         == "read_committed",
         group=_group(options) if is_stream else None,
-        value_format=ValueFormat(
-            options.choose("valueFormat", tuple(ValueFormat), ValueFormat.BINARY)
-        ),
-        value_schema=_value_schema(options),
         pushes_filters=options.truth("filterPushdown", False),
         poll_ms=options.duration_ms("pollTimeoutMs", POLL_MS),
         fetch_bytes_max=options.size("kafka.fetch.max.bytes") or FETCH_BYTES,
         partition_fetch_bytes_max=options.size("kafka.max.partition.fetch.bytes")
         or PARTITION_FETCH_BYTES,
+    )
+
+
+def parse_columns(raw: Mapping[str, str]) -> ColumnOptions:
+    """Read what decides about columns."""
+    options = _Options(raw, _READ_NAMES)
+    return ColumnOptions(
+        include_headers=options.truth("includeHeaders", False),
+        value_format=ValueFormat(
+            options.choose("valueFormat", tuple(ValueFormat), ValueFormat.BINARY)
+        ),
+        value_schema=_value_schema(options),
     )
 
 

@@ -16,6 +16,7 @@ from ottla.spark.options import (
     Topics,
     ValueFormat,
     WhereGroupIs,
+    parse_columns,
     parse_duration_ms,
     parse_read_options,
     parse_size,
@@ -46,13 +47,13 @@ def test_the_least_that_can_be_said_has_the_connectors_defaults() -> None:
     assert batch().end is Edge.LATEST
     assert options.on_data_loss is OnDataLoss.FAIL
     assert options.is_committed_only
-    assert not options.include_headers
+    assert not parse_columns(LEAST).include_headers
     assert options.limits.delay_ms_max == 15 * 60_000
 
 
 def test_names_do_not_depend_on_case() -> None:
     assert stream(STARTINGOFFSETS="Earliest").start is Edge.EARLIEST
-    assert stream(includeheaders="TRUE").include_headers
+    assert parse_columns({"includeheaders": "TRUE"}).include_headers
 
 
 @pytest.mark.parametrize("name", ["startingOffset", "topic", "group.id", "path"])
@@ -160,8 +161,9 @@ def test_data_loss_has_two_spellings() -> None:
 
 
 def test_values_can_be_typed() -> None:
-    assert stream(valueFormat="string").value_format is ValueFormat.STRING
-    assert stream(valueFormat="json", valueSchema="id BIGINT").value_schema == "id BIGINT"
+    assert parse_columns({"valueFormat": "string"}).value_format is ValueFormat.STRING
+    typed = parse_columns({"valueFormat": "json", "valueSchema": "id BIGINT"})
+    assert typed.value_schema == "id BIGINT"
 
 
 def test_brokers_can_be_reached_elsewhere() -> None:
@@ -189,9 +191,6 @@ def test_brokers_can_be_reached_elsewhere() -> None:
         (True, "maxBytesPerTrigger", "much", "not a size"),
         (True, "failOnDataLoss", "perhaps", "none of true, false"),
         (True, "onDataLoss", "cry", "none of fail, skip, earliest"),
-        (True, "valueFormat", "json", "needs valueSchema"),
-        (True, "valueFormat", "xml", "none of binary, string, json"),
-        (True, "valueSchema", "id BIGINT", "is for valueFormat=json"),
         (True, "kafka.security.protocol", "SASL_SSL", "not supported yet"),
         (True, "kafka.bootstrap.servers", "nowhere", "not HOST:PORT"),
         (True, "kafka.bootstrap.servers", "", "is missing"),
@@ -204,6 +203,19 @@ def test_nonsense_is_refused_with_a_reason(
 ) -> None:
     with pytest.raises(OptionRefused, match=words):
         parse_read_options(LEAST | {name: value}, is_stream=is_stream, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("valueFormat", "json", "needs valueSchema"),
+        ("valueFormat", "xml", "none of binary, string, json"),
+        ("valueSchema", "id BIGINT", "is for valueFormat=json"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(name: str, value: str, words: str) -> None:
+    with pytest.raises(OptionRefused, match=words):
+        parse_columns({name: value})
 
 
 def test_sizes_and_durations_are_read_as_spark_writes_them() -> None:
