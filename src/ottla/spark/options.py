@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from ottla.client.moments import AtTime, parse_moment
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId, Endpoint, Offset, TimestampMs, TopicPartition, topic_name_problem
+from ottla.records.compression import Codec
 
 EARLIEST_OFFSET: Final = Offset(-2)  # in place of an offset, as in Spark's JSON
 LATEST_OFFSET: Final = Offset(-1)
@@ -267,6 +268,47 @@ def parse_read_options(
         partition_fetch_bytes_max=options.size("kafka.max.partition.fetch.bytes")
         or PARTITION_FETCH_BYTES,
     )
+
+
+class Delivery(StrEnum):
+    """What a crash may do to what is written."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Everything a writer has been told, checked."""
+
+    brokers: BrokerOptions
+    topic: str | None = None  # for all rows, whatever their column says
+    codec: Codec = Codec.NONE
+
+
+_WRITE_NAMES: Final = ("topic", "includeHeaders", "delivery", "brokerAddressMap")
+# What Spark itself adds to the options of a stream's sink.
+_OF_SPARK: Final = ("checkpointLocation", "queryName", "outputMode")
+
+
+def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
+    """Read what a user gave to `write` or `writeStream`; `OptionRefused` says why not."""
+    options = _Options(raw, (*_WRITE_NAMES, *_OF_SPARK))
+    options.refuse_unknown()
+    delivery = options.choose("delivery", tuple(Delivery), Delivery.AT_LEAST_ONCE)
+    if delivery == Delivery.EXACTLY_ONCE:
+        raise OptionRefused(
+            "delivery=exactly-once is not supported yet: it needs transactions;"
+            " at-least-once is, and leaves out repetitions unless a task fails"
+        )
+    options.truth("includeHeaders", False)  # as in Spark's connector, a column of headers is enough
+    topic = options.text("topic")
+    if topic is not None and (problem := topic_name_problem(topic)):
+        raise OptionRefused(f"topic={topic}: {problem}")
+    names = tuple(codec.name.lower() for codec in Codec)
+    codec = Codec.named(options.choose("kafka.compression.type", names, "none"))
+    options.choose("kafka.acks", ("all", "-1"), "all")  # what trying again relies on
+    return WriteOptions(brokers=parse_broker_options(raw), topic=topic, codec=codec)
 
 
 def parse_columns(raw: Mapping[str, str]) -> ColumnOptions:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -135,8 +136,11 @@ async def wait_news(
         for one in done:
             one.result()
     except ClientError:
-        # Whatever it is, the question for offsets that comes next finds it out, and says so.
+        # Whatever it is, the question for offsets that comes next finds it out, and says so. Who
+        # leads what may have changed: the next wait begins with a fresh view.
         await asyncio.sleep(options.poll_ms / 1000)
+        with suppress(ClientError):
+            await client.describe(sorted({tp.topic for tp in positions}))
 
 
 async def resolve_start(client: Client, options: ReadOptions) -> dict[TopicPartition, Offset]:

@@ -3,14 +3,20 @@
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 # ruff: noqa: PLC0415  # Arrow, numpy and the client are imported where they are needed
 
 
 class OttlaDataSource(DataSource):
-    """Topics, read as Spark's Kafka connector reads them."""
+    """Topics, read and written as Spark's Kafka connector does."""
 
     @classmethod
     def name(cls) -> str:
@@ -31,6 +37,18 @@ class OttlaDataSource(DataSource):
         from ottla.spark.source import stream_reader
 
         return stream_reader(_plain(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from ottla.spark.sink import batch_writer
+
+        return batch_writer(_plain(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        from ottla.spark.sink import stream_writer
+
+        return stream_writer(_plain(self.options), schema)
 
 
 def register(spark: SparkSession) -> None:

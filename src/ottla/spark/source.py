@@ -59,7 +59,7 @@ from ottla.spark.task import read_task
 
 log = logging.getLogger("ottla.spark")
 
-_COMMIT_PATIENCE_S: Final = 2.0  # progress is shown, not relied on: a batch does not wait for it
+_COMMIT_PATIENCE_S: Final = 5.0  # progress is shown, not relied on: a batch does not wait for it
 _COMMIT_PAUSE_S: Final = 30.0  # after it failed
 
 
