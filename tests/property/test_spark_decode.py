@@ -1,5 +1,7 @@
 """Decoding in bulk says what opening every record by itself says."""
 
+from typing import Any
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -60,13 +62,13 @@ def logs(draw: st.DrawFn) -> list[bytearray]:
     return batches
 
 
-def rows_of(found) -> list[dict[str, object]]:  # type: ignore[no-untyped-def]
+def rows_of(found) -> list[dict[str, Any]]:  # type: ignore[no-untyped-def]
     """What all columns together say, record by record."""
     columns = {name: make(found).to_pylist() for name, make in decode.COLUMNS.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def expected(batches: list[bytearray], wanted: OffsetRange) -> list[dict[str, object]]:
+def expected(batches: list[bytearray], wanted: OffsetRange) -> list[dict[str, Any]]:
     return [
         {
             "key": record.key,

@@ -1,8 +1,9 @@
 """The writers by themselves, as Spark calls them, against a real broker; no JVM takes part."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -40,7 +41,7 @@ READ = StructType(
 )
 
 
-def write(topic: Topic, rows: list[dict[str, object]], schema: StructType, **more: str) -> int:
+def write(topic: Topic, rows: Sequence[dict[str, Any]], schema: StructType, **more: str) -> int:
     """What `df.write` does with one task."""
     options = {"kafka.bootstrap.servers": topic.address, "topic": topic.name}
     named = {name.replace("__", "."): value for name, value in more.items()}
@@ -50,7 +51,7 @@ def write(topic: Topic, rows: list[dict[str, object]], schema: StructType, **mor
     return done.rows
 
 
-def batch_of(rows: list[dict[str, object]]) -> pa.RecordBatch:
+def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     types = {
         "value": pa.string(),
         "key": pa.binary(),
@@ -84,7 +85,7 @@ def test_rows_become_records_with_all_their_columns(new_topic: NEW_TOPIC) -> Non
         ]
     )
     headers = [{"key": "h", "value": b"1"}]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"value": "a", "key": b"k", "partition": 2, "headers": headers},
         {"value": None, "key": None, "partition": 0, "headers": None},
     ]

@@ -1,5 +1,7 @@
 """A topic of a test, and what can be done to it."""
 
+from typing import Any
+
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
@@ -43,7 +45,7 @@ class Topic:
         *,
         partition: int = 0,
         codec: str = "none",
-        **more: object,
+        **more: Any,
     ) -> None:
         """Write one record for each value, with times 1000, 1001 and so on."""
         producer = Producer(

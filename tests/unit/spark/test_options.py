@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.model import Endpoint, TimestampMs, TopicPartition
+from ottla.model import Endpoint, Offset, TimestampMs, TopicPartition
 from ottla.spark.options import (
     Assigned,
     AtOffsets,
@@ -106,9 +106,9 @@ def test_offsets_by_partition_keep_the_names_of_the_edges() -> None:
     start = stream(startingOffsets='{"orders":{"0":23,"1":-2,"2":-1}}').start
     assert start == AtOffsets(
         {
-            TopicPartition("orders", 0): 23,
-            TopicPartition("orders", 1): -2,
-            TopicPartition("orders", 2): -1,
+            TopicPartition("orders", 0): Offset(23),
+            TopicPartition("orders", 1): Offset(-2),
+            TopicPartition("orders", 2): Offset(-1),
         }
     )
 
