@@ -37,7 +37,7 @@ format: $(STAMP) ## let ruff lay out the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-compat: $(STAMP) ## Kafka's Java client, Apache's own files and tools, kafka-python's own tests
+compat: $(STAMP) ## Kafka's Java client, Apache's own files and tools, tests that client libraries have
 	@tools/setup_compat.sh "$(VENV)"
 	$(PYTEST) compat -m compat
 

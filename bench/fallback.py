@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 FLUSH_S = 30.0
 GRACE_S = 10.0
+JOIN_S = 30.0
 WARM_UP_NS = 1_000_000_000
 
 
@@ -27,6 +28,7 @@ def main() -> None:
         "produce": produce,
         "consume": consume,
         "latency": latency,
+        "commit": commit,
         "flood": flood,
     }
     if mode not in commands:
@@ -86,6 +88,28 @@ def latency(address: str, topic: str, size: str, rate: str, limit_s: str, *setti
     took_ns = sorted(at - due for due, at in arrivals if due >= start_ns + WARM_UP_NS)
     p50_ns, p99_ns = took_ns[len(took_ns) // 2], took_ns[len(took_ns) * 99 // 100]
     return {"messages": len(took_ns), "p50_ms": p50_ns / 1e6, "p99_ms": p99_ns / 1e6}
+
+
+def commit(address: str, topic: str, count: str, limit_s: str, *settings: str) -> Any:
+    """A member of a group; timed from the first commit on, so that joining is not part of it."""
+    named = dict(setting.split("=", 1) for setting in settings)
+    consumer = Consumer({"bootstrap.servers": address, **named})
+    consumer.subscribe([topic])
+    committed, first_s, last_s = -1, 0.0, 0.0
+    deadline_s = time.monotonic() + JOIN_S
+    while committed < int(count) and time.monotonic() < deadline_s:
+        message = consumer.poll(0.1)
+        if message is None or message.error() is not None:
+            continue
+        consumer.commit(message=message, asynchronous=False)
+        last_s = time.monotonic()
+        committed += 1
+        if committed == 0:
+            first_s, deadline_s = last_s, last_s + float(limit_s)
+    consumer.close()
+    if committed < 1:
+        sys.exit("nothing was committed in time")
+    return {"messages": committed, "seconds": last_s - first_s}
 
 
 def flood(protocol: str, limit_s: str, count: str, window: str, unit: str, check_at: str) -> Any:

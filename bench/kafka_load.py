@@ -2,11 +2,18 @@
 
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from bench.load import (
@@ -27,6 +34,7 @@ from bench.sockets import HOST, dial, receive_frame
 
 RETRY_S: Final = 0.002
 ADMIN_TIMEOUT_S: Final = 10.0
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 # librdkafka's own defaults are the other profile; nothing is set there.
 TUNED_PRODUCER: Final = (
@@ -61,9 +69,21 @@ class KafkaLoad:
         self.fsync_settings = fsync_settings
         self.address = f"{HOST}:{port}"
 
-    def create(self, topic: str, *, fsync: bool = False) -> None:
-        settings = self.fsync_settings if fsync else self.page_cache_settings
-        wanted = NewTopic(topic, num_partitions=1, replication_factor=1, config=settings)
+    def create(
+        self,
+        topic: str,
+        *,
+        fsync: bool = False,
+        partitions: int = 1,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        durable = self.fsync_settings if fsync else self.page_cache_settings
+        wanted = NewTopic(
+            topic,
+            num_partitions=partitions,
+            replication_factor=1,
+            config={**durable, **(settings or {})},
+        )
         admin = self._admin()
         deadline_s = time.monotonic() + 3 * ADMIN_TIMEOUT_S
         while True:
@@ -107,6 +127,41 @@ class KafkaLoad:
             *NO_DELAY_PRODUCER,
         )
         return latency(run_generator(command, seconds=job.seconds))
+
+    def commit(self, topic: str, group: str, job: Job) -> Throughput:
+        """One member of a group that reads, commits and waits for that, record by record."""
+        command: Command = (
+            *self.generators.rdkafka,
+            *("commit", self.address, topic, job.count, job.seconds),
+            *(f"group.id={group}", "auto.offset.reset=earliest", "enable.auto.commit=false"),
+        )
+        return throughput(run_generator(command, seconds=job.seconds))
+
+    def keep_commits(self, *, fsync: bool) -> None:
+        """Where a committed offset is when it is acknowledged: on disk, or in the page cache."""
+        wanted = self.fsync_settings if fsync else self.page_cache_settings
+        other = self.page_cache_settings if fsync else self.fsync_settings
+        self.configure(OFFSETS_TOPIC, {**dict.fromkeys(other), **wanted})
+
+    def configure(self, topic: str, settings: Mapping[str, str | None]) -> None:
+        """Change settings of a topic; None gives one its default again."""
+        entries = [
+            ConfigEntry(
+                name,
+                value or "",
+                incremental_operation=(
+                    AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+                ),
+            )
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        admin = self._admin()  # it must live as long as its answer is waited for
+        (changed,) = admin.incremental_alter_configs([resource]).values()
+        try:
+            changed.result(ADMIN_TIMEOUT_S)
+        except KafkaException as problem:
+            raise LoadFailed(f"cannot change settings of {topic}: {problem}") from None
 
     def request(self, topic: str, connections: int, job: Job) -> Throughput:
         unit = one_record_request(topic, bytes(job.size_bytes), acks=1)

@@ -2,11 +2,12 @@
 
 import itertools
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.kafka_load import KafkaLoad
 from bench.load import Load
 from bench.servers import Running, Server
 
@@ -39,6 +40,10 @@ class Effort:
     settle_s: float
     gigabyte_s: float
     idle_connections: int
+    commit_s: float
+    heartbeat_s: float
+    takeovers: int
+    compaction_bytes: int
 
 
 FULL = Effort(
@@ -53,6 +58,10 @@ FULL = Effort(
     settle_s=2.0,
     gigabyte_s=60.0,
     idle_connections=2_000,
+    commit_s=4.0,
+    heartbeat_s=9.0,
+    takeovers=3,
+    compaction_bytes=400_000_000,
 )
 QUICK = Effort(
     rounds=1,
@@ -66,6 +75,10 @@ QUICK = Effort(
     settle_s=0.5,
     gigabyte_s=10.0,
     idle_connections=2_000,
+    commit_s=1.5,
+    heartbeat_s=3.0,
+    takeovers=1,
+    compaction_bytes=30_000_000,
 )
 
 Samples = Generator[tuple[str, float], None, None]
@@ -113,6 +126,19 @@ def new_topic(load: Load, *, fsync: bool = False) -> Iterator[str]:
     """A topic for one measurement; deleted afterwards so that the disk does not fill."""
     name = f"bench-{next(_topic_numbers)}"
     load.create(name, fsync=fsync)
+    try:
+        yield name
+    finally:
+        load.delete(name)
+
+
+@contextmanager
+def new_kafka_topic(
+    load: KafkaLoad, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """The same where a row needs what only Kafka's topics have."""
+    name = f"bench-{next(_topic_numbers)}"
+    load.create(name, partitions=partitions, settings=settings)
     try:
         yield name
     finally:

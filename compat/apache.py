@@ -24,15 +24,21 @@ appender.console.layout.pattern=[%d] %p %m (%c)%n
 
 
 class ApacheBroker:
-    """One node, broker and controller in one; keeps its port and directory through restarts."""
+    """One node, broker and controller in one; keeps its port and directory through restarts.
 
-    def __init__(self, directory: Path) -> None:
+    Clients are told to come to `advertised_port`, if somebody listens there in between.
+    """
+
+    def __init__(self, directory: Path, advertised_port: int | None = None) -> None:
         directory.mkdir(parents=True)
         self.data = directory / "data"
         self._port, controller_port = free_port(), free_port()
         self._log = directory / "server.log"
         self._settings = directory / "server.properties"
-        self._settings.write_text(_settings(self.data, self._port, controller_port))
+        advertised_port = advertised_port or self._port
+        self._settings.write_text(
+            _settings(self.data, self._port, controller_port, advertised_port)
+        )
         self._log_settings = directory / "log4j2.properties"
         self._log_settings.write_text(_LOG_SETTINGS)
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,14 +93,14 @@ class ApacheBroker:
         )
 
 
-def _settings(data: Path, port: int, controller_port: int) -> str:
+def _settings(data: Path, port: int, controller_port: int, advertised_port: int) -> str:
     """Kafka's defaults, on loopback; deleted topics leave at once, so that they can be remade."""
     return f"""\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{advertised_port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
 log.segment.delete.delay.ms=0

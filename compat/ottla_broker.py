@@ -9,10 +9,11 @@ from compat.apache import free_port
 
 
 class OttlaBroker:
-    """Keeps its port and directory through restarts."""
+    """Keeps its port, directory and settings through restarts."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, **settings: int) -> None:
         self.data = data
+        self._settings = [f"--set={name.replace('_', '.')}={settings[name]}" for name in settings]
         self.address = f"127.0.0.1:{free_port()}"
         self._running: RunningBroker | None = None
 
@@ -27,7 +28,7 @@ class OttlaBroker:
             self._reap()
 
     def start(self) -> None:
-        self._running = start_broker(self.data, "--listen", self.address)
+        self._running = start_broker(self.data, "--listen", self.address, *self._settings)
 
     def end(self, signum: signal.Signals) -> None:
         assert self._running is not None

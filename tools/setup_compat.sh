@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fetches what `make compat` runs: Apache Kafka from Maven Central, kafka-python's tests from PyPI.
+# Fetches what `make compat` runs: Apache Kafka from Maven Central, the tests of kafka-python from PyPI and those
+# of aiokafka, which its source distribution leaves out, from its repository.
 # Nothing here is optional: what cannot be had is said in one line, and ends it.
 set -euo pipefail
 venv=$1
@@ -28,3 +29,9 @@ version=$("$venv/bin/python" -c 'import importlib.metadata; print(importlib.meta
 [ -f "$cache/kafka_python-$version.tar.gz" ] ||
   "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$cache" \
     "kafka-python==$version" || missing "kafka-python's source distribution could not be fetched"
+
+version=$("$venv/bin/python" -c 'import importlib.metadata; print(importlib.metadata.version("aiokafka"))')
+tests="$cache/aiokafka-$version.tests.tar.gz"
+source="https://github.com/aio-libs/aiokafka/archive/refs/tags/v$version.tar.gz"
+[ -f "$tests" ] || { curl -fsSL --max-time 120 "$source" -o "$tests.part" && mv "$tests.part" "$tests"; } ||
+  missing "aiokafka's tests could not be fetched from $source"

@@ -19,9 +19,11 @@ from typing import Final
 
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
+from ottla.client.client import Client
 from ottla.client.connection import Connection
-from ottla.config import BrokerConfig, TopicConfig, format_value, settings_of
-from ottla.model import Endpoint
+from ottla.client.groups import commit_offsets
+from ottla.config import BrokerConfig, Setting, TopicConfig, format_value, settings_of
+from ottla.model import Endpoint, Offset, TopicPartition
 from ottla.protocol.api import APIS, ApiKey
 from ottla.protocol.messages.api_versions import (
     ApiVersion,
@@ -68,11 +70,19 @@ def make_tables(observed: Observed) -> dict[str, str]:
     """Every table by its name."""
     return {
         "topic-settings": _table(
-            ["Setting", "Broker's name for its default", "Default", "Allowed", "What it does"],
+            [
+                "Setting",
+                "Broker's name for its default",
+                "Default",
+                "Allowed",
+                "Default changed while it runs",
+                "What it does",
+            ],
             _topic_settings(),
         ),
         "broker-settings": _table(
-            ["Setting", "Default", "Allowed", "What it does"], _broker_settings()
+            ["Setting", "Default", "Allowed", "Changed while it runs", "What it does"],
+            _broker_settings(),
         ),
         "apis": _table(["Key", "API", "Versions"], _apis(observed.apis)),
         "metrics": _table(["Metric", "Kind", "Labels", "What it is"], _metrics(observed.metrics)),
@@ -86,7 +96,7 @@ def renew(page: str, tables: dict[str, str]) -> tuple[str, bool]:
 
 
 async def observe() -> Observed:
-    """Start a broker, make a topic so that partitions have figures, and ask it."""
+    """Start a broker, make a topic and a group so that both have figures, and ask it."""
     with tempfile.TemporaryDirectory() as directory:
         options = ServeOptions(data=Path(directory), listen=_LOOPBACK, metrics=_LOOPBACK)
         broker = await Broker.start(options, Environment())
@@ -96,6 +106,8 @@ async def observe() -> Observed:
             any_topic = MetadataRequest(topics=[MetadataRequestTopic(name="any")])
             await connection.ask(any_topic, MetadataResponse)
             connection.close()
+            async with Client([broker.address]) as client:
+                await commit_offsets(client, "any", {TopicPartition("any", 0): Offset(0)})
             assert broker.metrics_address is not None
             return Observed(answer.api_keys, await _scrape(broker.metrics_address))
         finally:
@@ -113,13 +125,19 @@ async def _scrape(endpoint: Endpoint) -> str:
 def _topic_settings() -> Iterator[Sequence[str]]:
     defaults = _defaults(TopicConfig)
     for name, row in settings_of(TopicConfig):
-        yield _code(row.name), _code(row.broker_name or ""), defaults[name], row.allowed, row.doc
+        names = _code(row.name), _code(row.broker_name or "")
+        yield *names, defaults[name], row.allowed, _changed(row), row.doc
 
 
 def _broker_settings() -> Iterator[Sequence[str]]:
     defaults = _defaults(BrokerConfig)
     for name, row in settings_of(BrokerConfig):
-        yield _code(row.name), defaults[name], row.allowed, row.doc
+        yield _code(row.name), defaults[name], row.allowed, _changed(row), row.doc
+
+
+def _changed(row: Setting) -> str:
+    """Everything can be changed while brokers run: for one of them, or only for all."""
+    return "dynamic, all brokers" if row.is_shared else "dynamic, per broker"
 
 
 def _defaults(config_class: type[TopicConfig | BrokerConfig]) -> dict[str, str]:

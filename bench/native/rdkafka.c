@@ -3,6 +3,7 @@
  *   rdkafka produce HOST:PORT TOPIC SIZE_BYTES COUNT SECONDS [name=value ...]
  *   rdkafka consume HOST:PORT TOPIC COUNT SECONDS [name=value ...]
  *   rdkafka latency HOST:PORT TOPIC SIZE_BYTES RATE SECONDS [name=value ...]
+ *   rdkafka commit HOST:PORT TOPIC COUNT SECONDS [name=value ...]
  *
  * name=value are librdkafka's own settings. Every loop ends after SECONDS (plus a grace to flush).
  * The result is one JSON object on stdout; anything wrong is one line on stderr and status 1.
@@ -25,6 +26,7 @@ typedef struct rd_kafka_conf_s rd_kafka_conf_t;
 typedef struct rd_kafka_topic_s rd_kafka_topic_t;
 typedef struct rd_kafka_topic_conf_s rd_kafka_topic_conf_t;
 typedef struct rd_kafka_queue_s rd_kafka_queue_t;
+typedef struct rd_kafka_topic_partition_list_s rd_kafka_topic_partition_list_t;
 typedef struct {
   int err;
   rd_kafka_topic_t *rkt;
@@ -54,10 +56,18 @@ rd_kafka_queue_t *rd_kafka_queue_new(rd_kafka_t *);
 int rd_kafka_consume_start_queue(rd_kafka_topic_t *, int32_t, int64_t, rd_kafka_queue_t *);
 ssize_t rd_kafka_consume_batch_queue(rd_kafka_queue_t *, int, rd_kafka_message_t **, size_t);
 void rd_kafka_message_destroy(rd_kafka_message_t *);
+rd_kafka_topic_partition_list_t *rd_kafka_topic_partition_list_new(int);
+void *rd_kafka_topic_partition_list_add(rd_kafka_topic_partition_list_t *, const char *, int32_t);
+int rd_kafka_subscribe(rd_kafka_t *, const rd_kafka_topic_partition_list_t *);
+int rd_kafka_poll_set_consumer(rd_kafka_t *);
+rd_kafka_message_t *rd_kafka_consumer_poll(rd_kafka_t *, int);
+int rd_kafka_commit_message(rd_kafka_t *, const rd_kafka_message_t *, int);
+int rd_kafka_consumer_close(rd_kafka_t *);
 const char *rd_kafka_err2str(int);
 int rd_kafka_last_error(void);
 
-enum { FLUSH_MS = 30000, BATCH_MESSAGES = 4096, WARM_UP_NS = 1000000000 };
+enum { FLUSH_MS = 30000, BATCH_MESSAGES = 4096, WARM_UP_NS = 1000000000, ANY_PARTITION = -1 };
+static const int64_t JOIN_NS = 30000000000LL;
 
 static atomic_long failed_messages;
 static atomic_int last_failure;
@@ -253,9 +263,40 @@ static int latency(const char *broker, const char *topic_name, char **argv, int 
   return 0;
 }
 
+/* A member of a group that commits every record, and waits for that, before it takes the next one.
+ * Timed from the first commit on, so that joining is not part of it. */
+static int commit(const char *broker, const char *topic_name, char **argv, int argc) {
+  long count = atol(argv[0]), committed = -1;
+  double seconds = atof(argv[1]);
+  rd_kafka_t *client = open_client(RD_KAFKA_CONSUMER, broker, argv + 2, argc - 2);
+  rd_kafka_topic_partition_list_t *topics = rd_kafka_topic_partition_list_new(1);
+  rd_kafka_topic_partition_list_add(topics, topic_name, ANY_PARTITION);
+  rd_kafka_poll_set_consumer(client);
+  int problem = rd_kafka_subscribe(client, topics);
+  if (problem) fail("commit", rd_kafka_err2str(problem));
+  int64_t first_ns = 0, last_ns = 0, deadline_ns = now_ns() + JOIN_NS;
+  while (committed < count && now_ns() < deadline_ns) {
+    rd_kafka_message_t *message = rd_kafka_consumer_poll(client, 100);
+    if (!message) continue;
+    if (!message->err) {
+      problem = rd_kafka_commit_message(client, message, 0);
+      if (problem) fail("commit", rd_kafka_err2str(problem));
+      last_ns = now_ns();
+      if (++committed == 0) first_ns = last_ns, deadline_ns = last_ns + (int64_t)(seconds * 1e9);
+    }
+    rd_kafka_message_destroy(message);
+  }
+  if (committed < 1) fail("commit", "nothing was committed in time");
+  printf("{\"messages\": %ld, \"seconds\": %.6f}\n", committed, (last_ns - first_ns) / 1e9);
+  fflush(stdout);
+  rd_kafka_consumer_close(client);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   if (argc >= 7 && !strcmp(argv[1], "produce")) return produce(argv[2], argv[3], argv + 4, argc - 4);
   if (argc >= 6 && !strcmp(argv[1], "consume")) return consume(argv[2], argv[3], argv + 4, argc - 4);
   if (argc >= 7 && !strcmp(argv[1], "latency")) return latency(argv[2], argv[3], argv + 4, argc - 4);
-  fail("usage", "rdkafka produce|consume|latency HOST:PORT TOPIC ...");
+  if (argc >= 6 && !strcmp(argv[1], "commit")) return commit(argv[2], argv[3], argv + 4, argc - 4);
+  fail("usage", "rdkafka produce|consume|latency|commit HOST:PORT TOPIC ...");
 }

@@ -1,7 +1,17 @@
 """The rows, in the order in which they run and are printed."""
 
 from bench.measures import Metric, Row
-from bench.rows import durability, footprint, latency, requests, throughput
+from bench.rows import (
+    commits,
+    compaction,
+    durability,
+    footprint,
+    heartbeats,
+    latency,
+    requests,
+    takeover,
+    throughput,
+)
 
 ROWS: tuple[Row, ...] = (
     throughput.ROW,
@@ -9,5 +19,9 @@ ROWS: tuple[Row, ...] = (
     latency.ROW,
     footprint.ROW,
     durability.ROW,
+    commits.ROW,
+    heartbeats.ROW,
+    takeover.ROW,
+    compaction.ROW,
 )
 METRICS: tuple[Metric, ...] = tuple(metric for row in ROWS for metric in row.metrics)

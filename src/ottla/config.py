@@ -53,6 +53,7 @@ class Setting:
     allowed: str
     parse: Callable[[str], Any]
     broker_name: str | None = None  # a topic setting's default can be set under this name
+    is_shared: bool = False  # the brokers must agree about it: not to be changed for one alone
 
 
 def _integer(kind: Kind, low: int, high: int) -> Callable[[str], int]:
@@ -102,18 +103,25 @@ def _some_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
 
 
 def number(
-    name: str, default: int, doc: str, *, low: int = 0, high: int = INT64_MAX, broker: str = ""
+    name: str,
+    default: int,
+    doc: str,
+    *,
+    low: int = 0,
+    high: int = INT64_MAX,
+    broker: str = "",
+    shared: bool = False,
 ) -> Any:
     """A field that holds a whole number."""
     kind = Kind.INT if high <= INT32_MAX else Kind.LONG
     allowed = f"{low} or more" if high in {INT32_MAX, INT64_MAX} else f"{low} to {high}"
-    row = Setting(name, kind, doc, allowed, _integer(kind, low, high), broker or None)
+    row = Setting(name, kind, doc, allowed, _integer(kind, low, high), broker or None, shared)
     return field(default=default, metadata={"setting": row})
 
 
-def flag(name: str, default: bool, doc: str, *, broker: str = "") -> Any:
+def flag(name: str, default: bool, doc: str, *, broker: str = "", shared: bool = False) -> Any:
     """A field that holds true or false."""
-    row = Setting(name, Kind.BOOLEAN, doc, "true, false", _boolean, broker or None)
+    row = Setting(name, Kind.BOOLEAN, doc, "true, false", _boolean, broker or None, shared)
     return field(default=default, metadata={"setting": row})
 
 
@@ -272,6 +280,7 @@ class TopicConfig:
         low=1,
         high=INT32_MAX,
         broker="min.insync.replicas",
+        shared=True,
     )
     retention_bytes: int = number(
         "retention.bytes",
@@ -308,6 +317,7 @@ class TopicConfig:
         "Whether a replica that is not in sync may lead when no other can: availability for"
         " the price of lost records.",
         broker="unclean.leader.election.enable",
+        shared=True,
     )
 
     def override(self, raw: Mapping[str, str]) -> Self:
@@ -326,6 +336,7 @@ class BrokerConfig:
         "auto.create.topics.enable",
         True,
         "Whether a topic that a client asks for and that does not exist is created.",
+        shared=True,
     )
     cleaner_backoff_ms: int = number(
         "log.cleaner.backoff.ms",
@@ -357,11 +368,12 @@ class BrokerConfig:
         "default.replication.factor",
         1,
         "Replicas of a topic that is created without saying how many.",
+        shared=True,
         low=1,
         high=32767,
     )
     delete_topic: bool = flag(
-        "delete.topic.enable", True, "Whether topics may be deleted by clients."
+        "delete.topic.enable", True, "Whether topics may be deleted by clients.", shared=True
     )
     fetch_bytes_max: int = number(
         "fetch.max.bytes",
@@ -393,6 +405,19 @@ class BrokerConfig:
         "group.initial.rebalance.delay.ms",
         3000,
         "How long the first rebalance of a group waits for more members, anew for each that comes.",
+        high=INT32_MAX,
+    )
+    group_metrics_partitions: bool = flag(
+        "group.metrics.partitions.enable",
+        True,
+        "Whether /metrics has committed offset and lag of every group for every partition; the"
+        " sums for each topic stay.",
+    )
+    group_metrics_series_max: int = number(
+        "group.metrics.series.max",
+        2000,
+        "How many series of groups /metrics has at most: first those of groups, then of their"
+        " topics, then of partitions, each by name; the rest is left out and counted.",
         high=INT32_MAX,
     )
     group_session_timeout_max_ms: int = number(
@@ -450,13 +475,23 @@ class BrokerConfig:
         16,
         "Partitions of the topic that groups are kept in, when it is created. Each is a file of its"
         " own to sync, so few of them commit together; each can be led by another broker.",
+        shared=True,
         low=1,
+        high=INT32_MAX,
+    )
+    offsets_topic_segment_bytes: int = number(
+        "offsets.topic.segment.bytes",
+        100 * MIB,
+        "Size of a segment of the topic that groups are kept in, when it is created: small enough"
+        " to be compacted often, for what was compacted is read when a broker starts.",
+        low=1 * MIB,
         high=INT32_MAX,
     )
     partitions_default: int = number(
         "num.partitions",
         1,
         "Partitions of a topic that is created without saying how many.",
+        shared=True,
         low=1,
         high=INT32_MAX,
     )
@@ -464,6 +499,7 @@ class BrokerConfig:
         "max.partitions",
         100_000,
         "How many partitions the whole cluster may have.",
+        shared=True,
         low=1,
         high=INT32_MAX,
     )
@@ -495,6 +531,19 @@ class BrokerConfig:
         low=10,
     )
 
+    scrub_bytes_per_s: int = number(
+        "log.scrub.max.bytes.per.second",
+        8 * MIB,
+        "How fast old segments are read again to see whether the disk has kept them.",
+        low=64 * 1024,
+    )
+    scrub_interval_ms: int = number(
+        "log.scrub.interval.ms",
+        7 * DAY_MS,
+        "How long after the last such reading the next one begins; -1 is never.",
+        low=-1,
+    )
+
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> Self:
         """Read dotted names; topic defaults are known by their broker names."""
@@ -515,6 +564,13 @@ class BrokerConfig:
             topic=replace(self.topic, **_parse_all(known_topic, topic, "broker")),
             **_parse_all(known_own, own, "broker"),
         )
+
+
+def shared_broker_settings() -> frozenset[str]:
+    """The names of broker settings that all brokers have in common."""
+    topic = (row.broker_name for _, row in settings_of(TopicConfig) if row.is_shared)
+    own = (row.name for _, row in settings_of(BrokerConfig) if row.is_shared)
+    return frozenset(name for name in (*own, *topic) if name is not None)
 
 
 def _parse_all(

@@ -259,6 +259,10 @@ class StorageFailed(ApiError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class DiskFull(StorageFailed):
+    """An operator's problem, and no sign that what is on the disk has gone bad."""
+
+
 class UnknownProducerId(ApiError):
     code = ErrorCode.UNKNOWN_PRODUCER_ID
 

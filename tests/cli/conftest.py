@@ -10,7 +10,11 @@ from cli.processes import Ottla, RunningBroker, call_ottla, start_broker
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """One broker for all tests; they keep out of each other's way by their topics' names."""
-    running = start_broker(tmp_path_factory.mktemp("broker") / "data")
+    running = start_broker(
+        tmp_path_factory.mktemp("broker") / "data",
+        *("--set", "group.initial.rebalance.delay.ms=0"),
+        *("--set", "group.min.session.timeout.ms=1000"),
+    )
     yield running
     assert running.stop() == 0
 

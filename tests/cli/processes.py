@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from ottla.cli.main import run
 
 COMMAND = [sys.executable, "-m", "ottla.cli.main"]
 READY = "ottla ready on "
-PATIENCE_S = 30
+PATIENCE_S = 120  # only for what hangs: a busy machine must not fail a test
 
 Ottla = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -49,6 +50,14 @@ def start_broker(data: Path, *more: str) -> RunningBroker:
     line = process.stdout.readline()
     assert line.startswith(READY), Path(log.name).read_text()
     return RunningBroker(process, line.removeprefix(READY).strip(), data)
+
+
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
+    """Ask again and again; patience is only for a broker or command that hangs."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_true():
+        assert time.monotonic() < deadline_s, f"{what}: not within {PATIENCE_S} s"
+        time.sleep(0.01)
 
 
 def run_ottla(

@@ -1,6 +1,8 @@
 """What each client's admin side asks for, and how it hears a no."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
@@ -9,6 +11,8 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
+    NewTopic,
     OffsetSpec,
     ResourceType,
 )
@@ -196,7 +200,51 @@ def test_settings_of_the_brokers_are_shown_and_changed_for_all_of_them(
     assert described()["log.index.interval.bytes"].value == "1234"
     assert alter_brokers(raw, "", "log.index.interval.bytes", "x") == ErrorCode.INVALID_CONFIG
     assert alter_brokers(raw, "", "no.such.setting", "1") == ErrorCode.INVALID_CONFIG
-    assert alter_brokers(raw, "0", "fetch.max.bytes", "5000") == ErrorCode.INVALID_REQUEST
+    assert alter_brokers(raw, "", "node.id", "7") == ErrorCode.INVALID_REQUEST
+
+
+def test_settings_of_one_broker_are_changed_and_outlive_it(tmp_path: Path) -> None:
+    """With the client's own call; what brokers must agree about is refused."""
+    one = ConfigResource(ResourceType.BROKER, "0")
+    broker = ServedBroker(tmp_path / "data", {})
+    broker.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        set_one(admin, one, "fetch.max.bytes", "5000")
+        set_one(admin, one, "log.retention.ms", "123456")
+        broker.stop()
+        broker.start()
+        shown = described(admin, one)
+        assert shown["fetch.max.bytes"].value == "5000"
+        assert shown["fetch.max.bytes"].source == ConfigSource.DYNAMIC_BROKER_CONFIG.value
+        assert shown["log.retention.ms"].value == "123456"
+        topic_setting = ConfigResource(ResourceType.TOPIC, "any")
+        admin.create_topics([NewTopic("any", 1)])["any"].result(PATIENCE_S)
+        assert described(admin, topic_setting)["retention.ms"].value == "123456"
+        for name, value in (("num.partitions", "3"), ("node.id", "3"), ("no.such", "1")):
+            with pytest.raises(KafkaException) as refused:
+                set_one(admin, one, name, value)
+            assert refused.value.args[0].code() in {
+                ErrorCode.INVALID_REQUEST,
+                ErrorCode.INVALID_CONFIG,
+            }
+        set_one(admin, one, "fetch.max.bytes", None)
+        assert described(admin, one)["fetch.max.bytes"].is_default
+    finally:
+        broker.stop()
+
+
+def described(admin: AdminClient, resource: ConfigResource) -> dict[str, Any]:
+    found: dict[str, Any] = admin.describe_configs([resource])[resource].result(PATIENCE_S)
+    return found
+
+
+def set_one(admin: AdminClient, resource: ConfigResource, name: str, value: str | None) -> None:
+    """Change one setting, or with None let it go."""
+    kind = AlterConfigOpType.SET if value is not None else AlterConfigOpType.DELETE
+    entry = ConfigEntry(name, value, incremental_operation=kind)
+    change = ConfigResource(resource.restype, resource.name, incremental_configs=[entry])
+    admin.incremental_alter_configs([change])[change].result(PATIENCE_S)
 
 
 def alter_brokers(raw: RawConnection, resource: str, name: str, value: str) -> int:

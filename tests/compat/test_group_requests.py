@@ -11,7 +11,7 @@ import pytest
 from compat.conftest import create_topic
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
-from compat.wire import topic_id
+from compat.wire import batch, produce, topic_id
 from fakes.group_members import subscription
 from ottla.errors import ErrorCode
 from ottla.model import Uuid
@@ -28,6 +28,7 @@ from ottla.protocol.messages.classic_groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from ottla.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.coordination import FindCoordinatorRequest
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -471,3 +472,23 @@ def test_a_waiting_join_does_not_keep_the_broker_from_stopping(tmp_path: Path) -
         served.stop()
         assert raw.answer(ApiKey.JOIN_GROUP, 9).error_code == ErrorCode.NOT_COORDINATOR
         assert time.monotonic() - start_s < 3, "it did not wait for the initial delay or the drain"
+
+
+def test_only_brokers_write_to_the_groups_topic(broker: ServedBroker) -> None:
+    with connected(broker.address) as raw:
+        by_name = produce(raw, "__consumer_offsets", batch(b"x"))
+        by_id = produce(raw, topic_id(raw, "__consumer_offsets"), batch(b"x"), version=13)
+        assert by_name.error_code == by_id.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert produce(raw, "t", batch(b"x")).error_code == ErrorCode.NONE
+
+
+def test_the_groups_topic_is_made_as_kafka_makes_it(broker: ServedBroker) -> None:
+    with connected(broker.address) as raw:
+        wanted = DescribeConfigsResource(
+            resource_type=2, resource_name="__consumer_offsets", configuration_keys=None
+        )
+        (found,) = raw.ask(DescribeConfigsRequest(resources=[wanted]), 4).results
+        settings = {one.name: one.value for one in found.configs}
+    assert settings["cleanup.policy"] == "compact"
+    assert settings["compression.type"] == "producer"
+    assert settings["segment.bytes"] == str(100 << 20)

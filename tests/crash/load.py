@@ -64,9 +64,11 @@ class Load:
         partitions: Sequence[Partition],
         *,
         is_idempotent: bool,
+        turn_s: float = _TURN_S,
         **more: Any,
     ) -> None:
         self.name = name
+        self._turn_s = turn_s
         self.is_idempotent = is_idempotent
         self.acked: dict[Partition, list[Acked]] = {partition: [] for partition in partitions}
         self.failed: list[KafkaError] = []
@@ -130,7 +132,7 @@ class Load:
         while not self._is_over.is_set():
             if not self._is_paused.is_set() and len(self._producer) < _UNSETTLED_MAX:
                 self._send_burst()
-            self._producer.poll(_TURN_S)
+            self._producer.poll(self._turn_s)
         left = self._producer.flush(PATIENCE_S)
         assert left == 0 or self.failed, f"{self.name}: {left} records were never settled"
 

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import time
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -10,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from crash.load import SILENT, Letter, Load, letter_of, promises_of, read_all
-from crash.processes import broker_process, run_ottla
+from crash.processes import PATIENCE_S, BrokerProcess, broker_process, run_ottla
 from crash.topics import admin_of, create_topics
 from ottla import testing
 from ottla.records.batch import HEADER_BYTES, BatchHeader, batches
@@ -124,11 +125,11 @@ def _flip_a_bit_in_the_middle(data: Path, rng: Random) -> tuple[Path, int, Batch
     """Damage a value, where only the checksum can tell: segment, position and header."""
     segment = rng.choice(_segments(data, "segmented")[1:-1])
     position, header = rng.choice(_batches(segment)[1:-1])
-    content = bytearray(segment.read_bytes())
-    within = content[position + HEADER_BYTES : position + header.size_bytes]
+    within = segment.read_bytes()[position + HEADER_BYTES : position + header.size_bytes]
     places = [place for place, byte in enumerate(within) if byte == ord(".")]
-    content[position + HEADER_BYTES + rng.choice(places)] ^= 1
-    segment.write_bytes(content)
+    with segment.open("r+b") as file:  # in place: a broker may have it open
+        file.seek(position + HEADER_BYTES + rng.choice(places))
+        file.write(bytes([ord(".") ^ 1]))
     return segment, position, header
 
 
@@ -171,6 +172,49 @@ def test_damage_outlives_a_clean_restart(data: Path, rng: Random) -> None:
             assert not nothing
             assert error is not None
             assert error.code() == KafkaError.INVALID_MSG
+
+
+@pytest.mark.slow
+def test_a_bit_that_flips_under_a_running_broker_is_found_and_never_served(
+    tmp_path: Path, rng: Random
+) -> None:
+    """What was written down as safely on disk is read again, and a flip in it is found."""
+    data = tmp_path / "data"
+    scrub = ("--set=log.scrub.interval.ms=100", "--set=log.scrub.max.bytes.per.second=67108864")
+    with broker_process(data, *scrub, "--metrics=127.0.0.1:0") as broker:
+        admin = admin_of(broker.address)
+        create_topics(admin, {"segmented": {"segment.bytes": "16384"}})
+        load = Load(broker.address, "writer", [_SEGMENTED], is_idempotent=True)
+        load.start()
+        load.wait_acked(2000)
+        load.stop()
+        count = load.acked_count
+        assert len(read_all(broker.address, [_SEGMENTED])[_SEGMENTED]) == count
+        _, _, header = _flip_a_bit_in_the_middle(data, rng)
+        start, end = header.base_offset, header.next_offset
+        _wait_said(broker, "a log is damaged")
+        before, error = _read_from(broker.address, 0, "segmented")
+        assert [letter.number for letter in before] == list(range(start))
+        assert error is not None
+        assert error.code() == KafkaError.INVALID_MSG
+        behind, error = _read_from(broker.address, end, "segmented")
+        assert error is None
+        assert [letter.number for letter in behind] == list(range(end, count))
+        broker.kill()
+        broker.start()
+        nothing, error = _read_from(broker.address, start, "segmented")
+        assert not nothing
+        assert error is not None
+        assert broker.stop() == 0
+    assert broker.said().count("a log is damaged") == 2, "once when found, once at the next start"
+
+
+def _wait_said(broker: BrokerProcess, text: str) -> None:
+    """Returns when the broker's log has this in it."""
+    until_s = time.monotonic() + PATIENCE_S
+    while text not in broker.said():
+        assert time.monotonic() < until_s, broker.said()
+        time.sleep(0.05)
 
 
 def test_damaged_metadata_of_a_log_costs_time_and_nothing_else(

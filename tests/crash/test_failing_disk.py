@@ -1,17 +1,21 @@
 """A disk that answers with errors: nothing more is acknowledged, and nothing that was is lost."""
 
 import errno
+import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from crash.in_process import serving
 from crash.load import PATIENCE_S, SILENT, Load, check_promises, promises_of, read_all
-from crash.topics import admin_of, create_topics
+from crash.topics import admin_of, create_topics, partition_counts
 from fakes.faulty_files import FaultyFiles
 from ottla import testing
 from ottla.storage.files import OsFiles
@@ -92,6 +96,73 @@ def test_a_full_disk_is_survived_wherever_it_shows(
     assert not load.failed
     with testing.broker(data=tmp_path / "data") as address:
         check_promises(read_all(address, _PARTITIONS), promises)
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EACCES, errno.ENOSPC, errno.EMFILE], ids=errno.errorcode.get
+)
+def test_a_topic_whose_log_cannot_be_made_is_refused_and_can_be_made_later(
+    tmp_path: Path, number: int
+) -> None:
+    files = FaultyFiles()
+    with serving(tmp_path / "data", files) as served:
+        admin = admin_of(served.address)
+        create_topics(admin, {"t": {}})
+        files.fail("create", number, suffix=".log")
+        with pytest.raises(KafkaException) as refused:
+            create_topics(admin, {"new": {}}, partitions=3)
+        assert refused.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
+        assert refused.value.args[0].str(), "it is told why"
+        (grown,) = admin.create_partitions([NewPartitions("t", 2)]).values()
+        with pytest.raises(KafkaException) as refused:
+            grown.result(PATIENCE_S)
+        assert refused.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
+        assert set(admin.list_topics(timeout=PATIENCE_S).topics) == {"t"}
+        assert _send_one(served.address) is None, "what is there already is served"
+        files.heal()
+        create_topics(admin, {"new": {}}, partitions=3)
+        assert partition_counts(admin)["new"] == 3
+        wait_led(admin, "t", 2)
+    assert not list((tmp_path / "data").glob("*-delete"))
+
+
+def wait_led(admin: AdminClient, topic: str, count: int) -> None:
+    """Returns when every partition of a topic has a leader: logs are tried again every second."""
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        partitions = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        if [one.leader for one in partitions.values()] == [0] * count:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{topic} never had {count} partitions")
+
+
+def test_a_directory_that_may_not_be_written_refuses_a_topic_and_serves_the_others(
+    tmp_path: Path,
+) -> None:
+    """A real one, whose flag no user may override, not even root."""
+    data = tmp_path / "data"
+    with testing.broker(data=data) as address:
+        admin = admin_of(address)
+        create_topics(admin, {"t": {}})
+        if (problem := _set_immutable(data, "+i")) is not None:
+            pytest.skip(problem)
+        try:
+            with pytest.raises(KafkaException) as refused:
+                create_topics(admin, {"new": {}})
+        finally:
+            assert _set_immutable(data, "-i") is None
+        assert refused.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
+        assert _send_one(address) is None
+        create_topics(admin, {"new": {}})
+
+
+def _set_immutable(directory: Path, flag: str) -> str | None:
+    """Why a directory cannot be made unwritable for everybody here; None when it is done."""
+    if shutil.which("chattr") is None:
+        return "making a directory unwritable for root needs chattr, which is not installed"
+    done = subprocess.run(["chattr", flag, directory], capture_output=True, text=True, check=False)
+    return done.stderr.strip() or None
 
 
 def test_a_sync_that_fails_while_stopping_leaves_no_clean_mark(tmp_path: Path) -> None:

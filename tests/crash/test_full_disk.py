@@ -126,6 +126,48 @@ def test_a_full_disk_refuses_serves_and_recovers_without_a_restart(
     report(f"disk full for {_LEASE_S + 3} s: {count} acknowledged records, 0 lost")
 
 
+@pytest.mark.slow
+def test_on_a_full_disk_topics_can_be_deleted_and_groups_looked_for(
+    small_disk: SmallDisk, tmp_path: Path, report: Callable[[str], None]
+) -> None:
+    """There is a reserve for what makes room again, and for little things that are needed to."""
+    data = small_disk.path / "data"
+    # The writer asks about a topic that it once wrote to, which would make it again.
+    settings = (*_SETTINGS, "--set=auto.create.topics.enable=false")
+    with broker_process(data, *settings, log_file=tmp_path / "broker.log") as broker:
+        admin = admin_of(broker.address)
+        create_topics(admin, {"kept": _SEGMENTS, "old": _SEGMENTS, "stale": _SEGMENTS})
+        writer = Writer(broker.address)
+        for _ in range(60):
+            assert writer.send("old", 50_000) is None
+        assert writer.send("stale", 100) is None
+        full_s = time.monotonic()
+        for size in (50_000, 2000, 50):
+            writer.fill("kept", size)
+        while time.monotonic() - full_s < _LEASE_S + 3:  # the lease is kept, on a full disk too
+            assert writer.send("kept", 50_000) is not None
+            time.sleep(0.5)
+        assert admin.list_topics(timeout=PATIENCE_S).brokers.keys() == {0}
+        # The first question for a coordinator makes the groups' topic: sixteen logs.
+        described = admin.describe_consumer_groups(["nobody"], request_timeout=PATIENCE_S)
+        (answer,) = described.values()
+        answer.result(PATIENCE_S)
+        # Records go, and stay gone after a kill: that is written down.
+        _delete_records(admin, "stale")
+        (deleted,) = admin.delete_topics(["old"]).values()
+        deleted.result(PATIENCE_S)
+        for _ in range(10):
+            assert writer.send("kept", 50_000) is None, "what the topic took is free again"
+        writer.acked = {"kept": writer.acked["kept"], "stale": []}
+        broker.kill()
+        broker.start()
+        writer.check(broker.address, "kept", "stale")
+        assert partition_counts(admin_of(broker.address)) == {"kept": 1, "stale": 1}
+        assert broker.stop() == 0
+    count = len(writer.acked["kept"])
+    report(f"on a full disk: a topic deleted, groups' topic made, {count} records, 0 lost")
+
+
 def _delete_records(admin: AdminClient, topic: str) -> None:
     """Give room back: every record of a topic goes, and with the records their segments."""
     everything = TopicPartition(topic, 0, -1)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -41,6 +41,31 @@ _TINY_SEGMENTS: Final = {"segment.bytes": "16384"}
 _KEPT: Final[list[Partition]] = [("synced", 0), ("synced", 1), ("cached", 0), ("cached", 1)]
 _SHORT: Final[Partition] = ("short", 0)  # retention takes its segments as fast as they come
 _PARTITIONS: Final = [*_KEPT, _SHORT]
+
+
+@pytest.mark.slow
+def test_records_that_were_deleted_do_not_come_back(tmp_path: Path, rng: Random) -> None:
+    """The first record that is left is asked for after a kill right behind the acknowledgement."""
+    with broker_process(tmp_path / "data") as broker:
+        create_topics(admin_of(broker.address), {"t": {}}, partitions=3)
+        partitions: list[Partition] = [("t", index) for index in range(3)]
+        load = Load(broker.address, "writer", partitions, is_idempotent=True)
+        load.start()
+        load.wait_acked(1500)
+        load.stop()
+        starts = dict.fromkeys(partitions, 0)
+        for _ in range(8):
+            index = rng.randrange(3)
+            starts["t", index] += rng.randrange(1, 30)
+            wanted = TopicPartition("t", index, starts["t", index])
+            admin = admin_of(broker.address)
+            (deleted,) = admin.delete_records([wanted]).values()
+            assert deleted.result(PATIENCE_S).low_watermark == starts["t", index]
+            broker.kill()
+            broker.start()
+            found = read_all(broker.address, partitions)
+            assert {tp: letters[0].offset for tp, letters in found.items()} == starts
+        assert broker.stop() == 0
 
 
 class Operator:

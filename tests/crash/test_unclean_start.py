@@ -21,7 +21,8 @@ _WRITE_BYTES: Final = 8 << 20
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "record_bytes", "record_count"), [("1 MB", 10_000, 100), ("1 kB", 100, 9)]
+    ("kind", "record_bytes", "record_count"),
+    [("1 MB", 10_000, 100), ("1 kB", 100, 9), ("200 B", 130, 1)],
 )
 def test_a_gibibyte_is_opened_to_its_last_batch(
     tmp_path: Path,

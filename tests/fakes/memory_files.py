@@ -105,6 +105,10 @@ class MemoryFiles:
         if fault is not None:
             raise OSError(fault.number, os.strerror(fault.number))
 
+    def flip(self, path: Path, position: int) -> None:
+        """A bit has changed by itself."""
+        self._names[path].content[position] ^= 1
+
     def cut_power(self, rng: Random) -> "MemoryFiles":
         """The disk after a power cut: of what was not synced, some bytes and names survive."""
         after = MemoryFiles()

@@ -37,7 +37,14 @@ class AttackedBroker:
         return f"{self.host}:{self.port}"
 
     def connect(self) -> socket.socket:
-        return socket.create_connection((self.host, self.port), PATIENCE_S)
+        one = socket.socket()  # by hand: looking the address up would cost as much again
+        one.settimeout(PATIENCE_S)
+        try:
+            one.connect((self.host, self.port))
+        except OSError:
+            one.close()
+            raise
+        return one
 
     def rss_bytes(self) -> int:
         return self._status_bytes("VmRSS")
@@ -84,12 +91,40 @@ class AttackedBroker:
             self.process.stdout.close()
         assert (status, self.defects()) == (0, [])
 
+    def kill(self) -> None:
+        """End it as `kill -9` does, if it has not ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
 
 @contextmanager
 def attacked_broker(
     directory: Path, *settings: str, descriptors_max: int | None = None
 ) -> Iterator[AttackedBroker]:
     """Start a broker; afterwards it must still be alive, without a defect in its log."""
+    broker = _start(directory, *settings, descriptors_max=descriptors_max)
+    try:
+        yield broker
+        broker.stop()
+    finally:
+        broker.kill()
+
+
+@contextmanager
+def doomed_broker(directory: Path) -> Iterator[AttackedBroker]:
+    """Start a broker that the test kills; until then there must be no defect in its log."""
+    broker = _start(directory)
+    try:
+        yield broker
+        assert broker.defects() == []
+    finally:
+        broker.kill()
+
+
+def _start(directory: Path, *settings: str, descriptors_max: int | None = None) -> AttackedBroker:
     log, metrics_port = directory / "broker.log", _free_port()
     command = [sys.executable, "-m", "ottla.cli.main", "serve"]
     command += ["--data", str(directory / "data"), "--listen", "127.0.0.1:0"]
@@ -104,14 +139,7 @@ def attacked_broker(
     line = process.stdout.readline()
     assert line.startswith(READY), log.read_text()
     host, port = line.removeprefix(READY).strip().rsplit(":", 1)
-    broker = AttackedBroker(process, host, int(port), metrics_port, directory / "data", log)
-    try:
-        yield broker
-        broker.stop()
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait(PATIENCE_S)
+    return AttackedBroker(process, host, int(port), metrics_port, directory / "data", log)
 
 
 def wait_until(is_true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:

@@ -1,6 +1,6 @@
 """One broker per worker for the attacks that need no settings of their own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,6 +12,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedBroker]
     """It must survive every attack, and all of them together."""
     with attacked_broker(tmp_path_factory.mktemp("hostile")) as running:
         yield running
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Figures of a test, shown in the terminal's summary. They never decide it."""
+    name = request.node.name
+    return lambda line: request.node.user_properties.append(("figures", f"{name}: {line}"))
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,15 @@ class ControlClient:
             raise AssertionError("the control client was not served") from self._failure
         assert self.round_trips_s, "the control client never came to its turn"
 
+    def figures(self) -> str:
+        """How long its round trips took: for people to read, never to decide a test."""
+        times_ms = sorted(took_s * 1000 for took_s in self.round_trips_s)
+        middle, late = times_ms[len(times_ms) // 2], times_ms[len(times_ms) * 99 // 100]
+        return (
+            f"control client: {len(times_ms)} round trips, p50 {middle:.1f} ms,"
+            f" p99 {late:.1f} ms, slowest {times_ms[-1]:.1f} ms"
+        )
+
     def wait_round_trips(self, count: int) -> None:
         """Returns when it has been served so many times more."""
         wanted = len(self.round_trips_s) + count
@@ -87,7 +96,10 @@ class ControlClient:
 
 @contextmanager
 def served_throughout(broker: AttackedBroker) -> Iterator[ControlClient]:
-    """Fails when an ordinary client could not produce and fetch all the time within."""
+    """Fails when an ordinary client could not produce and fetch all the time within.
+
+    All the time: no produce and no fetch of it took longer than our patience.
+    """
     client = ControlClient(broker)
     client.start()
     try:

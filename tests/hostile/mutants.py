@@ -11,6 +11,7 @@ from hostile.wire import framed, request_bytes
 
 _GOLDEN: Final = Path(__file__).parents[1] / "golden"
 _LENGTH_BYTES: Final = 4
+_VARIANTS: Final = 32  # random requests of each kind
 _HEADER_BYTES: Final = 8  # key, version, correlation id
 _EDGES: Final = (
     b"\x00",
@@ -42,6 +43,7 @@ class Mutants:
         self._messages = RandomMessages(seed)
         self._layouts = layouts
         self._recorded = recorded
+        self._written: dict[Layout, list[bytes]] = {}
 
     def next(self) -> bytes:
         """A whole frame; now and then its length is a lie."""
@@ -55,8 +57,16 @@ class Mutants:
     def _sane(self) -> bytes:
         if self._chance.random() < 0.5:
             return self._chance.choice(self._recorded)
-        layout = self._chance.choice(self._layouts)
-        return request_bytes(self._messages.message(*layout), layout.version)
+        return self._random(self._chance.choice(self._layouts))
+
+    def _random(self, layout: Layout) -> bytes:
+        """A request with random content; it is the mutations that have to be many, so these few
+        are used again and again."""
+        written = self._written.setdefault(layout, [])
+        if len(written) < _VARIANTS:
+            written.append(request_bytes(self._messages.message(*layout), layout.version))
+            return written[-1]
+        return self._chance.choice(written)
 
     def _mutate(self, frame: bytearray) -> None:
         mutate = self._chance.choice(
@@ -93,6 +103,5 @@ class Mutants:
 
     def _label(self, frame: bytearray) -> None:
         """Call it another served request, or another version of it."""
-        layout = self._chance.choice(self._layouts)
-        label = request_bytes(self._messages.message(*layout), layout.version)[4:8]
+        label = self._random(self._chance.choice(self._layouts))[4:8]
         frame[_LENGTH_BYTES : _LENGTH_BYTES + len(label)] = label

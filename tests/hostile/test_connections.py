@@ -1,9 +1,11 @@
 """Too many connections, half-dead ones, and those that ask without listening."""
 
 import os
+import resource
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,9 +26,19 @@ from hostile.wire import (
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
 from ottla.protocol.messages.coordination import FindCoordinatorRequest
 
 PER_IP_MAX = 50
+CONNECTIONS = 10_000
+HALF_OPEN = 5000
+STILL_ALIVE = 20
+TCP_REPAIR = 19  # of Linux: such a socket closes without a packet
+BROKER = 4
 PIPELINED = 10_000
 FETCHED_BYTES = 32 * MIB
 ANSWERED = 'ottla_requests_total{api="metadata"}'
@@ -71,6 +83,73 @@ def test_connections_take_only_their_share_of_descriptors(tmp_path: Path) -> Non
         with served_throughout(broker) as control:
             control.wait_round_trips(3)
         assert broker.metric("ottla_log_dir_offline") == 0
+
+
+def connect_and_vanish(broker: AttackedBroker, number: int) -> None:
+    """End a connection without telling the other side, as a machine that lost its power does.
+
+    Each from an address of its own: ours believes the port to be free again, and would reset the
+    connection if it took it twice.
+    """
+    with socket.socket() as one:
+        one.bind((f"127.1.{number >> 8}.{number & 255}", 0))
+        one.connect((broker.host, broker.port))
+        one.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+
+
+@pytest.mark.slow
+def test_thousands_of_connections_most_of_them_dead_are_limited_and_swept(
+    tmp_path: Path, report: Callable[[str], None]
+) -> None:
+    """As many as there may be, and of five thousand the other side has gone without a word.
+
+    Fewer where the system gives a broker fewer descriptors, of which it lends a quarter to
+    connections; how many it were is shown with the figures.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("ending a connection without a packet needs root")
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
+    limit = min(CONNECTIONS, allowed // 4)
+    dead = min(HALF_OPEN, limit - STILL_ALIVE)
+    with attacked_broker(tmp_path, f"max.connections={limit}") as broker:
+        create_topic(broker, "before")
+        descriptors = broker.descriptor_count()
+        with broker.memory_grows_less_than(256 * MIB):
+            for number in range(dead):
+                connect_and_vanish(broker, number)
+            silent = [broker.connect() for _ in range(limit - dead)]
+            settle(broker, limit)
+            with raw_client(broker) as refused:
+                refused.send(framed(API_VERSIONS_V0))
+                assert refused.is_closed_by_broker
+            for _ in range(STILL_ALIVE // 2):
+                silent.pop().close()
+            with served_throughout(broker) as control:
+                control.wait_round_trips(20)
+            with RawClient(silent.pop()) as one:
+                assert set_broker(one, "connections.max.idle.ms", "1000") == 0
+            settle(broker)
+        for other in silent:
+            assert other.recv(1) == b""
+            other.close()
+        # The control client's topic and the groups' are files, of which some stay open.
+        partitions = sum(1 for path in broker.data.iterdir() if path.is_dir())
+        wait_until(lambda: broker.descriptor_count() <= descriptors + 2 * partitions)
+        report(
+            f"{limit} connections, {dead} of them dead"
+            f" (the system allows {allowed} descriptors): {control.figures()}"
+        )
+
+
+def set_broker(client: RawClient, name: str, value: str) -> int:
+    """Change a setting of all brokers; the error code."""
+    change = IncrementalAlterableConfig(name=name, config_operation=0, value=value)
+    brokers = IncrementalAlterConfigsResource(
+        resource_type=BROKER, resource_name="", configs=[change]
+    )
+    (answer,) = client.ask(IncrementalAlterConfigsRequest(resources=[brokers]), 1).responses
+    return int(answer.error_code)
 
 
 def test_silent_connections_are_swept_and_waiting_ones_are_not(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Fetches that ask for everything, for ever, or in somebody else's name."""
 
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from fakes import build
-from hostile.attacked_broker import MIB, AttackedBroker
+from hostile.attacked_broker import MIB, AttackedBroker, attacked_broker
 from hostile.control import served_throughout
 from hostile.wire import (
     create_topic,
@@ -45,7 +47,7 @@ def tp(broker: AttackedBroker) -> TopicPartition:
 
 
 def test_a_fetch_that_would_wait_for_ever_does_not_hold_up_anybody(
-    broker: AttackedBroker, tp: TopicPartition
+    broker: AttackedBroker, tp: TopicPartition, report: Callable[[str], None]
 ) -> None:
     wait = request_bytes(
         fetch_request(tp, 0, max_wait_ms=INT32_MAX, min_bytes=INT32_MAX, max_bytes=INT32_MAX),
@@ -58,6 +60,18 @@ def test_a_fetch_that_would_wait_for_ever_does_not_hold_up_anybody(
         control.wait_round_trips(20)
         for one in waiting:
             one.close()
+    report(control.figures())
+
+
+def test_a_fetch_waits_no_longer_than_the_broker_allows(tmp_path: Path) -> None:
+    with attacked_broker(tmp_path, "fetch.max.wait.ms=300") as broker:
+        create_topic(broker, "empty")
+        with raw_client(broker) as client:
+            wait = fetch_request(
+                TopicPartition("empty", 0), 0, max_wait_ms=INT32_MAX, min_bytes=INT32_MAX
+            )
+            answer = client.ask(wait, 11)  # within our patience, not in 24 days
+            assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
 
 
 def test_negative_limits_are_answered_at_once(broker: AttackedBroker, tp: TopicPartition) -> None:

@@ -4,6 +4,7 @@ import selectors
 import socket
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,7 +59,9 @@ def test_a_large_length_alone_costs_no_memory(broker: AttackedBroker) -> None:
     wait_until(lambda: broker.metric("ottla_request_buffer_bytes") == 0)
 
 
-def test_requests_that_trickle_in_are_ended_and_nobody_else_notices(tmp_path: Path) -> None:
+def test_requests_that_trickle_in_are_ended_and_nobody_else_notices(
+    tmp_path: Path, report: Callable[[str], None]
+) -> None:
     settings = f"request.read.timeout.ms={READ_TIMEOUT_S * 1000}"
     with attacked_broker(tmp_path, settings) as broker:
         with served_throughout(broker) as control, broker.memory_grows_less_than(64 * MIB):
@@ -69,6 +72,7 @@ def test_requests_that_trickle_in_are_ended_and_nobody_else_notices(tmp_path: Pa
             begun_s = time.monotonic()
             assert trickle_until_closed(slow) == SLOW_SOCKETS
             assert time.monotonic() - begun_s < READ_TIMEOUT_S * 10
+        report(f"{SLOW_SOCKETS} trickling connections, {control.figures()}")
         wait_until(lambda: broker.metric("ottla_connections") == 0)
         assert broker.metric("ottla_request_buffer_bytes") == 0
 

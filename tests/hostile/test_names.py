@@ -1,12 +1,16 @@
 """Names of topics and settings that are paths, or not names at all."""
 
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from fakes import build
-from hostile.attacked_broker import MIB, AttackedBroker
+from hostile.attacked_broker import MIB, PATIENCE_S, AttackedBroker, wait_until
+from hostile.control import served_throughout
 from hostile.wire import create_topic, produce_request, raw_client
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
@@ -123,6 +127,23 @@ def test_numbers_of_partitions_that_no_machine_has_cost_nothing(
         assert grown.error_code == ErrorCode.POLICY_VIOLATION
 
 
+@pytest.mark.slow
+def test_hundreds_of_logs_come_and_go_without_stopping_the_loop(
+    broker: AttackedBroker, report: Callable[[str], None]
+) -> None:
+    """Each waits for the disk several times; between them, and meanwhile, others are served."""
+    topic = CreatableTopic(name="wide", num_partitions=300, replication_factor=1)
+    with served_throughout(broker) as control, raw_client(broker) as client:
+        (created,) = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), 7).topics
+        assert created.error_code == ErrorCode.NONE
+        request = DeleteTopicsRequest(topic_names=["wide"], timeout_ms=60_000)
+        (deleted,) = client.ask(request, 4).responses
+        assert deleted.error_code == ErrorCode.NONE
+        control.wait_round_trips(3)
+    report(control.figures())
+    assert not list(broker.data.glob("wide-*"))
+
+
 def test_ten_thousand_topics_in_one_request_are_refused_one_by_one(
     broker: AttackedBroker,
 ) -> None:
@@ -189,6 +210,61 @@ def test_a_setting_that_does_not_exist_or_makes_no_sense_is_refused(
             )
             (created,) = client.ask(CreateTopicsRequest(topics=[topic]), 7).topics
             assert created.error_code in refused
+
+
+def test_a_setting_that_names_a_file_or_a_url_opens_neither(
+    broker: AttackedBroker, tmp_path: Path
+) -> None:
+    """Every file that is opened, every connection and every program, as the kernel saw them."""
+    if shutil.which("strace") is None:
+        pytest.skip("looking at system calls needs strace, which is not installed")
+    create_topic(broker, "traced")
+    trace = tmp_path / "trace"
+    with traced(broker.process.pid, trace), raw_client(broker) as client:
+        for resource, name in ((TOPIC, "traced"), (BROKER, "")):
+            changes = [
+                IncrementalAlterConfigsResource(
+                    resource_type=resource,
+                    resource_name=name,
+                    configs=[
+                        IncrementalAlterableConfig(name=setting, config_operation=0, value=value)
+                    ],
+                )
+                for setting, value in SETTINGS.values()
+            ]
+            for change in changes:
+                (answer,) = client.ask(
+                    IncrementalAlterConfigsRequest(resources=[change]), 1
+                ).responses
+                assert answer.error_code != ErrorCode.NONE
+        create_topic(broker, "seen-by-the-trace")
+    calls = trace.read_text()
+    assert "seen-by-the-trace-0" in calls, "the trace sees nothing"
+    own = str(broker.data)
+    strange = [
+        call
+        for call in calls.splitlines()
+        if "(" in call and own not in call and not call.split("(")[0].endswith("accept4")
+    ]
+    assert strange == []
+
+
+@contextmanager
+def traced(pid: int, trace: Path) -> Iterator[None]:
+    """Write down what a process opens, connects to and executes."""
+    calls = "trace=open,openat,connect,execve,unlink,rename"
+    command = ["strace", "-f", "-qq", "-e", calls, "-e", "signal=none", "-o", str(trace)]
+    tracer = subprocess.Popen([*command, "-p", str(pid)], stderr=subprocess.DEVNULL)
+    tracer_line = f"TracerPid:\t{tracer.pid}"
+    try:
+        threads = Path(f"/proc/{pid}/task")
+        wait_until(
+            lambda: all(tracer_line in (one / "status").read_text() for one in threads.iterdir())
+        )
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("resource", [0, 1, 3, 8, 16, 32, 127, -128])

@@ -33,10 +33,11 @@ from ottla.records.batch import (
     records,
 )
 from ottla.records.compression import Codec
-from ottla.storage.cleaner import Cleaner, InlineWorker
+from ottla.storage.cleaner import Cleaner
 from ottla.storage.compaction import KEY_COST_BYTES
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
+from ottla.storage.worker import InlineWorker
 
 KEYS = [b"a", b"b", b"c", b"long key, remembered by its digest", b""]
 PLAIN = -1

@@ -66,7 +66,7 @@ class Admin:
         return {
             ApiKey.CREATE_TOPICS: topics.CreateTopics(self._creation, settings),
             ApiKey.DELETE_TOPICS: topics.DeleteTopics(state, commits, settings),
-            ApiKey.CREATE_PARTITIONS: topics.CreatePartitions(state, commits, settings),
+            ApiKey.CREATE_PARTITIONS: topics.CreatePartitions(state, commits, settings, replicas),
             ApiKey.DELETE_RECORDS: topics.DeleteRecords(replicas),
             ApiKey.DESCRIBE_CONFIGS: configs.DescribeConfigs(state, settings, self._node_id),
             ApiKey.ALTER_CONFIGS: configs.AlterConfigs(commits, settings),

@@ -39,9 +39,12 @@ from ottla.errors import ApiError, UsageRefused
 from ottla.model import BrokerId, Endpoint
 from ottla.protocol.api import APIS, ApiKey
 from ottla.replication.replicas import Replicas
-from ottla.storage.cleaner import Cleaner, ThreadWorker
+from ottla.storage.cleaner import Cleaner
+from ottla.storage.deletions import Deletions
 from ottla.storage.flusher import ThreadFlusher
 from ottla.storage.log_dir import LogDir
+from ottla.storage.scrub import Scrubber
+from ottla.storage.worker import ThreadWorker
 
 log = logging.getLogger("ottla.broker")
 
@@ -87,7 +90,7 @@ class Broker:
         self._store = store
         self._state = state
         self.settings = Settings(options.config)
-        self.settings.change(state.image.broker_config)
+        self._change_settings(state.image)
         self._failed: asyncio.Future[None] = loop.create_future()
         self._flusher = ThreadFlusher(
             environment.files,
@@ -98,8 +101,15 @@ class Broker:
         self._cleaner = Cleaner(
             environment.files,
             ThreadWorker(
-                post=loop.call_soon_threadsafe, pause=partial(time.sleep, _CLEANER_PAUSE_S)
+                "ottla-cleaner",
+                post=loop.call_soon_threadsafe,
+                pause=partial(time.sleep, _CLEANER_PAUSE_S),
             ),
+        )
+        self._worker = ThreadWorker(
+            "ottla-worker",
+            post=loop.call_soon_threadsafe,
+            pause=partial(time.sleep, _CLEANER_PAUSE_S),
         )
         self._replicas = Replicas(
             log_dir,
@@ -109,12 +119,15 @@ class Broker:
             broker_id=options.node_id,
             flusher=self._flusher,
             cleaner=self._cleaner,
+            worker=self._worker,
+            deletions=Deletions(log_dir, self._worker),
+            scrubber=Scrubber(environment.files, self._worker, log_dir.path),
             soon=loop.call_soon,
         )
         self._produce = Produce(self._replicas, environment.clock, loop.time)
         self._fetch = Fetch(self._replicas, self.settings, loop)
         self._commits = Commits(state, self._replicas)
-        self._creation = TopicCreation(state, self._commits, self.settings)
+        self._creation = TopicCreation(state, self._commits, self.settings, self._replicas)
         self._groups = GroupApis(
             state,
             self._replicas,
@@ -130,7 +143,12 @@ class Broker:
         self._server = Server(loop, self.settings, self._dispatcher.take, self._note_defect)
         self._pages = MetricsPages(
             lambda: collect(
-                self._server, self._dispatcher, self._produce, self._fetch, self._replicas
+                self._server,
+                self._dispatcher,
+                self._produce,
+                self._fetch,
+                self._replicas,
+                self._groups,
             ),
             lambda: self._is_ready and not self._replicas.is_offline,
         )
@@ -160,6 +178,7 @@ class Broker:
             undo.callback(broker._flusher.close)
             undo.callback(broker._groups.close)
             undo.callback(broker._cleaner.close)
+            undo.callback(broker._worker.close)
             await broker._begin()
             undo.pop_all()
         return broker
@@ -176,6 +195,7 @@ class Broker:
         await self._pages.close()
         await self._replicas.close()
         self._cleaner.close()
+        self._worker.close()
         await self._state.close()
         await self._store.close()
         self._flusher.close()
@@ -215,12 +235,18 @@ class Broker:
             log.warning("registered again", extra={"broker": self._options.node_id})
 
     def _note_image(self, old: ClusterImage, new: ClusterImage) -> None:
-        if old.broker_config != new.broker_config:
-            self.settings.change(new.broker_config)
+        node_id = self._options.node_id
+        if old.broker_config != new.broker_config or old.config_of(node_id) != new.config_of(
+            node_id
+        ):
+            self._change_settings(new)
             self._fetch.sessions.slots = self.settings.broker.fetch_sessions_max
             self._replicas.note_settings()
         self._replicas.note_image(new)
         self._groups.note_image(old, new)
+
+    def _change_settings(self, image: ClusterImage) -> None:
+        self.settings.change(image.broker_config, image.config_of(self._options.node_id))
 
     def _note_defect(self, problem: BaseException) -> None:
         """A request made us fail. Its connection is closed; a broken promise ends the broker."""
@@ -251,6 +277,13 @@ class Broker:
                 "compaction",
                 lambda: config().cleaner_backoff_ms / 1000,
                 lambda: replicas.compact(config().cleaner_memory_bytes),
+            ),
+            Chore(
+                "scrub",
+                lambda: replicas.scrubber.rest_s(
+                    config().scrub_interval_ms, config().scrub_bytes_per_s
+                ),
+                lambda: replicas.scrub(config().scrub_interval_ms),
             ),
             Chore(
                 "producers",

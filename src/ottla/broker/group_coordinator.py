@@ -127,6 +127,10 @@ class GroupCoordinator:
                 answers.append(await led.shard.run(decide))
         return answers
 
+    def loaded(self) -> list[Groups]:
+        """The groups of every shard here that has read its log."""
+        return [led.shard.groups for led in self._shards.values() if not led.shard.is_loading]
+
     def _shard(self, index: int) -> Shard:
         led = self._shards.get(index)
         if led is None or not self.is_led(led.partition):

@@ -4,7 +4,7 @@ A broker that only moves records starts without them.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.routes import RequestContext
@@ -15,6 +15,7 @@ from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.protocol.api import ApiKey
 from ottla.replication.replicas import Replicas
+from ottla.telemetry import Metric
 
 if TYPE_CHECKING:
     from ottla.broker.group_coordinator import GroupCoordinator
@@ -76,6 +77,20 @@ class GroupApis:
     def note_image(self, old: ClusterImage, new: ClusterImage) -> None:
         if self._coordinator is not None:
             self._coordinator.note_image(old, new)
+
+    def collect(self) -> Iterable[Metric]:
+        """Figures of the groups that are coordinated here."""
+        if self._coordinator is None:
+            return ()
+        from ottla.broker.group_metrics import collect_groups  # noqa: PLC0415
+
+        config = self._settings.broker
+        return collect_groups(
+            self._coordinator.loaded(),
+            self._replicas,
+            series_max=config.group_metrics_series_max,
+            with_partitions=config.group_metrics_partitions,
+        )
 
     async def expire(self) -> None:
         if self._coordinator is not None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ottla.broker.dispatch import Dispatcher
+from ottla.broker.groups import GroupApis
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
 from ottla.broker.server import Server
@@ -21,7 +22,12 @@ _COUNTER: Final = MetricKind.COUNTER
 
 
 def collect(
-    server: Server, dispatcher: Dispatcher, produce: Produce, fetch: Fetch, replicas: Replicas
+    server: Server,
+    dispatcher: Dispatcher,
+    produce: Produce,
+    fetch: Fetch,
+    replicas: Replicas,
+    groups: GroupApis,
 ) -> Iterable[Metric]:
     """Every figure of this broker, as it is now."""
     yield _one("ottla_connections", _GAUGE, "Open connections.", len(server.connections))
@@ -70,8 +76,28 @@ def collect(
         "1 when the data directory has failed.",
         int(replicas.is_offline),
     )
+    yield from _scrubbing(replicas)
     yield from _compaction(replicas)
     yield from _partitions(replicas)
+    yield from groups.collect()
+
+
+def _scrubbing(replicas: Replicas) -> Iterable[Metric]:
+    scrubber = replicas.scrubber
+    figures = [
+        ("rounds", "Times that all old segments have been read again.", scrubber.round_count),
+        ("segments", "Segments read again to the end.", scrubber.segment_count),
+        ("bytes", "Bytes read again.", scrubber.read_bytes),
+        ("damages", "Ranges that were found to be no longer intact.", scrubber.damage_count),
+    ]
+    for name, doc, count in figures:
+        yield _one(f"ottla_scrub_{name}", _COUNTER, doc, count)
+    yield _one(
+        "ottla_log_damaged_ranges",
+        _GAUGE,
+        "Ranges of offsets that are corrupt on disk and not served.",
+        replicas.damaged_range_count,
+    )
 
 
 def _compaction(replicas: Replicas) -> Iterable[Metric]:

@@ -15,9 +15,9 @@ class Settings:
         self.started_with = started_with
         self.broker = started_with
 
-    def change(self, raw: Mapping[str, str]) -> None:
-        """Take over the cluster's dynamic broker settings."""
-        self.broker = self.started_with.override(raw)
+    def change(self, shared: Mapping[str, str], own: Mapping[str, str]) -> None:
+        """Take over what was changed for all brokers, and on top of it for this one."""
+        self.broker = self.started_with.override({**shared, **own})
 
     def topic(self, raw: Mapping[str, str]) -> TopicConfig:
         """A topic's settings: its own over the broker's.

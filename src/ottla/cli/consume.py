@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from ottla.cli import terminal
+from ottla.cli.group_consume import GroupReading, print_as_member
 from ottla.cli.options import Broker, Json
 from ottla.cli.record_output import (
     PLACES_HELP,
@@ -18,7 +19,7 @@ from ottla.cli.record_output import (
 from ottla.cli.session import ask
 from ottla.cli.status import OK
 from ottla.client.client import Client
-from ottla.client.moments import AtOffset, AtTime, Edge, Moment, parse_moment
+from ottla.client.moments import AtOffset, AtTime, Edge, Moment, parse_moment, parse_span_ms
 from ottla.client.partitions import EARLIEST, LATEST, Isolation, list_offsets
 from ottla.client.reader import ReadRange, read
 from ottla.clock import SystemClock
@@ -39,7 +40,7 @@ class IsolationName(StrEnum):
 
 @app.command()
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What is read.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="What is read.")],
     partition: Annotated[
         list[int], typer.Option("--partition", min=0, metavar="P", help="Only this; repeatable.")
     ] = [],  # noqa: B006  typer copies it
@@ -56,6 +57,12 @@ def consume(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")
     ] = False,
+    group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Read as a member; the group remembers.")
+    ] = None,
+    commit_every: Annotated[
+        str, typer.Option(metavar="SPAN", help="How often a member commits; 0s: always.")
+    ] = "1s",
     json: Json = False,
     template: Annotated[str | None, typer.Option("--format", help=PLACES_HELP)] = None,
     keys: Annotated[bool, typer.Option("--keys", help="Print keys before values.")] = False,
@@ -69,9 +76,15 @@ def consume(
 
     Places are beginning, end, an offset such as 42, a time such as 2026-11-15T00:00Z (UTC
     unless it says otherwise), or a time ago such as -2h, -30m, -1d. Nothing is committed: reading
-    the same again is always possible. With --json each line is an object with topic, partition,
-    offset, timestamp (ms), key, value, headers; bytes that are not UTF-8 come as key_base64 and
-    value_base64.
+    the same again is always possible.
+
+    With --group it reads as a member of that group: what others do not read, from what the group
+    has committed on; --from counts only where that is nothing. A record is committed after it
+    was printed, so none is lost, and some may be printed twice if the command dies. SIGTERM and
+    Ctrl-C make it commit and leave.
+
+    With --json each line is an object with topic, partition, offset, timestamp (ms), key, value,
+    headers; bytes that are not UTF-8 come as key_base64 and value_base64.
 
     \b
     Examples:
@@ -79,6 +92,7 @@ def consume(
       ottla consume orders --from -2h --keys
       ottla consume orders --partition 0 --from 100 --count 10 --json
       ottla consume orders --follow --from end --format '%t %k=%v\\n'
+      ottla consume orders payments --group billing --follow
     """
     now_ms = SystemClock().now_ms()
     first = parse_moment(start, now_ms)
@@ -87,9 +101,24 @@ def consume(
     last = None if follow else parse_moment(until or Edge.END.value, now_ms)
     printer = _choose_printer(template, json=json, keys=keys, headers=headers)
     level = Isolation[isolation.name]
+    topics = list(dict.fromkeys(topics))
+    if group is not None:
+        if partition or until is not None:
+            raise UsageRefused("--group shares out partitions: leave out --partition and --until")
+        asked = GroupReading(
+            group=group,
+            topics=topics,
+            start=_group_start(first),
+            follow=follow,
+            count_max=count,
+            commit_every_s=parse_span_ms(commit_every) / 1000,
+            isolation=level,
+        )
+        ask(broker, lambda client: print_as_member(client, asked, printer))
+        return OK
 
     async def question(client: Client) -> None:
-        tps = await _choose_partitions(client, topic, partition)
+        tps = await _choose_partitions(client, topics, partition)
         ranges = await resolve_ranges(client, tps, first, last, level)
         await _print_records(client, ranges, printer, count, level)
 
@@ -105,11 +134,23 @@ def _choose_printer(template: str | None, *, json: bool, keys: bool, headers: bo
     return json_line if json else compile_template(line_template(keys=keys, headers=headers))
 
 
-async def _choose_partitions(client: Client, topic: str, wanted: list[int]) -> list[TopicPartition]:
-    count = len((await client.describe([topic])).topics[topic].partitions)
-    if wrong := [index for index in wanted if index >= count]:
-        raise UsageRefused(f"there is no partition {wrong[0]}, topic {topic} has {count}")
-    return [TopicPartition(topic, index) for index in sorted(set(wanted)) or range(count)]
+def _group_start(moment: Moment) -> int:
+    if isinstance(moment, AtOffset):
+        raise UsageRefused("--group begins at what it has committed: --from cannot be an offset")
+    return moment.timestamp_ms if isinstance(moment, AtTime) else _EDGES[moment]
+
+
+async def _choose_partitions(
+    client: Client, topics: list[str], wanted: list[int]
+) -> list[TopicPartition]:
+    view = await client.describe(topics)
+    tps = list[TopicPartition]()
+    for topic in topics:
+        count = len(view.topics[topic].partitions)
+        if wrong := [index for index in wanted if index >= count]:
+            raise UsageRefused(f"there is no partition {wrong[0]}, topic {topic} has {count}")
+        tps += [TopicPartition(topic, index) for index in sorted(set(wanted)) or range(count)]
+    return tps
 
 
 async def resolve_ranges(

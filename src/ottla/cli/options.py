@@ -47,3 +47,17 @@ def parse_assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
             raise UsageRefused(f"{option} {text!r} is not NAME=VALUE, such as retention.ms=3600000")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def parse_topic_choices(option: str, texts: Sequence[str]) -> dict[str, frozenset[int] | None]:
+    """Read TOPIC or TOPIC:0,1,2 as often as it was given; None stands for all partitions."""
+    chosen: dict[str, frozenset[int] | None] = {}
+    for text in texts:
+        topic, colon, indexes = text.partition(":")
+        words = indexes.split(",")
+        if not topic or (colon and not all(word.isascii() and word.isdigit() for word in words)):
+            raise UsageRefused(f"{option} {text!r} is not TOPIC or TOPIC:0,1,2")
+        added = frozenset(map(int, words)) if colon else None
+        before = chosen.get(topic, frozenset())
+        chosen[topic] = None if added is None or before is None else before | added
+    return chosen

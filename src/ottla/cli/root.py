@@ -13,14 +13,15 @@ from ottla import __version__
 from ottla.cli.options import BROKER_HELP
 from ottla.cli.status import FAILED
 from ottla.cli.terminal import complain
-from ottla.client.errors import ClientError, NoSuchTopic, Unreachable
+from ottla.client.errors import ClientError, NoSuchGroup, NoSuchTopic, Unreachable
 from ottla.errors import UsageRefused
 
-_COMMANDS: Final = ("serve", "topic", "produce", "consume", "log", "config", "version")
+_COMMANDS: Final = ("serve", "topic", "produce", "consume", "group", "log", "config", "version")
 _MODULES: Final = {
     "topic": "ottla.cli.topic",
     "produce": "ottla.cli.produce",
     "consume": "ottla.cli.consume",
+    "group": "ottla.cli.group",
     "log": "ottla.cli.log",
     "config": "ottla.cli.config",
 }
@@ -59,6 +60,9 @@ def run(arguments: Sequence[str]) -> int:
         return FAILED
     except NoSuchTopic as problem:
         complain(f"{problem}; `ottla topic list` shows what does, `ottla topic create` makes one")
+        return FAILED
+    except NoSuchGroup as problem:
+        complain(f"{problem}; `ottla group list` shows what does")
         return FAILED
     except ClientError as problem:
         complain(str(problem))

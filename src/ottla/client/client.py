@@ -17,6 +17,10 @@ from ottla.client.errors import (
 )
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, Endpoint, TopicPartition
+from ottla.protocol.messages.coordination import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -57,6 +61,7 @@ class Client:
         self._addresses = dict(addresses or {})
         self._connections: dict[Endpoint, asyncio.Task[Connection]] = {}
         self._view = ClusterView({}, {})
+        self._coordinators: dict[str, BrokerId] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,6 +140,51 @@ class Client:
             groups.setdefault(await self.leader_of(tp), []).append(tp)
         return groups
 
+    async def ask_coordinator(
+        self,
+        group_id: str,
+        request: object,
+        answer_class: type[Answer],
+        *,
+        timeout_s: float | None = None,
+        version_max: int | None = None,
+    ) -> Answer:
+        """Ask the broker that coordinates a group."""
+        return await self.ask_broker(
+            await self.coordinator_of(group_id),
+            request,
+            answer_class,
+            timeout_s=timeout_s,
+            version_max=version_max,
+        )
+
+    async def coordinator_of(self, group_id: str) -> BrokerId:
+        """Who coordinates a group; remembered until something has to be tried again."""
+        known = self._coordinators.get(group_id)
+        if known is not None:
+            return known
+        request = FindCoordinatorRequest(key=group_id, coordinator_keys=[group_id])
+        answer = await self.ask_any(request, FindCoordinatorResponse)
+        # Since version 4 there is one answer for each key; before, the answer is the only one.
+        found = answer.coordinators[0] if answer.coordinators else answer
+        check(found.error_code, f"group {group_id}", found.error_message or None)
+        broker = BrokerId(found.node_id)
+        brokers = {**self._view.brokers, broker: Endpoint(found.host, found.port)}
+        self._view = ClusterView(brokers, self._view.topics)
+        self._coordinators[group_id] = broker
+        return broker
+
+    async def hang_up(self, broker: BrokerId) -> None:
+        """End the connection to a broker: what was asked there is given up, not waited for."""
+        endpoint = self._view.brokers.get(broker)
+        opening = None if endpoint is None else self._connections.pop(endpoint, None)
+        if opening is None:
+            return
+        opening.cancel()
+        for outcome in await asyncio.gather(opening, return_exceptions=True):
+            if isinstance(outcome, Connection):
+                outcome.close()
+
     # What there is
 
     async def describe(self, topics: Sequence[str] | None, *, create: bool = False) -> ClusterView:
@@ -177,14 +227,16 @@ class Client:
         attempt: Callable[[], Awaitable[Result]],
         *,
         on: tuple[type[ClientError], ...] = (Unreachable,),
+        patience_s: float | None = None,
     ) -> Result:
         """Try until it works, trying again cannot help, or time is up.
 
         A refusal is worth another try when the broker did nothing; `on` are the other problems
-        that are. Each try sees fresh metadata.
+        that are. Each try sees fresh metadata. `patience_s` is for questions whose answers may
+        take longer than `timeout_s`.
         """
         loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + self.timeout_s
+        give_up_s = loop.time() + (self.timeout_s if patience_s is None else patience_s)
         pause_s = _PAUSE_MIN_S
         while True:
             try:
@@ -196,6 +248,7 @@ class Client:
                 if loop.time() + pause_s > give_up_s:
                     raise
             self._view = ClusterView(self._view.brokers, {})
+            self._coordinators.clear()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 

@@ -73,6 +73,13 @@ class NoSuchTopic(Refused):
         return False
 
 
+class NoSuchGroup(Refused):
+    """The group's coordinator does not know it: asking again will not help."""
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id}", "it does not exist")
+
+
 def check(code: int, subject: str, detail: str | None = None) -> None:
     """Raise unless the answer about `subject` is that all is well."""
     if code != ErrorCode.NONE:
@@ -98,6 +105,19 @@ _EXPLANATIONS: Final = {
     ErrorCode.INVALID_PARTITIONS: "this number of partitions is not possible",
     ErrorCode.TOPIC_DELETION_DISABLED: "delete.topic.enable is false at the broker",
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's disk has failed",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still reading what it knows",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "nobody coordinates it at the moment",
+    ErrorCode.NOT_COORDINATOR: "its coordinator has moved",
+    ErrorCode.INVALID_GROUP_ID: "this cannot be a group's name",
+    ErrorCode.GROUP_ID_NOT_FOUND: "it does not exist",
+    ErrorCode.NON_EMPTY_GROUP: "it has members: stop them first",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group are reading the topic",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "it has as many members as group.max.size allows",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share partitions in another way than"
+    " `range` or `roundrobin`, or it is not a group of consumers",
+    ErrorCode.UNKNOWN_MEMBER_ID: "it has members, and this is not one of them",
+    ErrorCode.ILLEGAL_GENERATION: "it has rebalanced, and the partitions are others' now",
+    ErrorCode.REBALANCE_IN_PROGRESS: "it is rebalancing",
 }
 
 

@@ -1,18 +1,33 @@
-"""What can be asked about a group's progress: remember it, and recall it."""
+"""What can be asked about groups: which there are, who is in them, how far they have read."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.client import Client
-from ottla.client.errors import ConnectionLost, DeadlineExceeded, Unreachable, check
+from ottla.client.consumer_protocol import CONSUMER, parse_assignment
+from ottla.client.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    NoSuchGroup,
+    NotSupported,
+    Refused,
+    Unreachable,
+    check,
+)
 from ottla.client.partitions import by_topic
+from ottla.errors import ErrorCode
 from ottla.model import BrokerId, Offset, TopicPartition
-from ottla.protocol.messages.coordination import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.messages import classic_groups, consumer_groups
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -20,96 +35,325 @@ from ottla.protocol.messages.group_offsets import (
     OffsetFetchResponse,
 )
 
-_BY_NAME: Final = 9  # the last versions that call topics by their names
-_GROUP: Final = 0  # what kind of coordinator is looked for
-_AGAIN: Final = (Unreachable, ConnectionLost, DeadlineExceeded)  # asking twice does no harm
+# Asking twice does no harm, so an answer that was lost is asked for again.
+TRANSPORT_PROBLEMS: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
+
+# The last versions that call topics by their names: they need no ids to be looked up first.
+_COMMIT_BY_NAME: Final = 9
+_FETCH_BY_NAME: Final = 9
+_DEAD: Final = "Dead"  # how DescribeGroups before version 6 says that there is no such group
+_CLASSIC_TYPE: Final = "Classic"
+_CONSUMER_TYPE: Final = "Consumer"
 
 
-async def coordinator_of(client: Client, group: str) -> BrokerId:
-    """The broker that looks after a group."""
-    request = FindCoordinatorRequest(key=group, key_type=_GROUP, coordinator_keys=[group])
-    answer = await client.ask_any(request, FindCoordinatorResponse)
-    if answer.coordinators:
-        found = answer.coordinators[0]
-        check(found.error_code, f"group {group}", found.error_message)
-        return BrokerId(found.node_id)
-    check(answer.error_code, f"group {group}", answer.error_message)
-    return BrokerId(answer.node_id)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    """A group in a list; older brokers tell neither state nor type, which are empty then."""
+
+    group_id: str
+    type: str
+    protocol_type: str
+    state: str
+    coordinator: BrokerId
 
 
-async def commit_offsets(
-    client: Client, group: str, offsets: Mapping[TopicPartition, Offset]
-) -> None:
-    """Remember how far a group has read. It must have no members: they commit for themselves."""
-    await client.retry(lambda: _commit(client, group, offsets), on=_AGAIN)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    """A member; `partitions` is None when its group does not speak the consumers' format."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...] | None
 
 
-async def _commit(client: Client, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-    coordinator = await coordinator_of(client, group)
-    topics = [
-        OffsetCommitRequestTopic(
-            name=topic,
-            partitions=[
-                OffsetCommitRequestPartition(
-                    partition_index=tp.partition, committed_offset=offsets[tp]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group as it is now; `epoch` is known of groups whose broker assigns partitions."""
+
+    group_id: str
+    type: str
+    protocol_type: str
+    state: str
+    assignor: str
+    epoch: int | None
+    coordinator: BrokerId
+    members: tuple[MemberDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who one is in a group: the member id and the generation it was given in."""
+
+    member_id: str
+    generation: int
+
+
+NO_MEMBER: Final = Membership("", -1)  # who commits to a group without being in it
+
+
+async def list_groups(client: Client) -> list[ListedGroup]:
+    """Every group of every broker, by name."""
+
+    async def attempt() -> list[ListedGroup]:
+        listed = list[ListedGroup]()
+        for broker in (await client.describe([])).brokers:
+            answer = await client.ask_broker(
+                broker, classic_groups.ListGroupsRequest(), classic_groups.ListGroupsResponse
+            )
+            check(answer.error_code, f"the groups of broker {broker}")
+            listed += [
+                ListedGroup(
+                    group_id=item.group_id,
+                    type=item.group_type,
+                    protocol_type=item.protocol_type,
+                    state=item.group_state,
+                    coordinator=broker,
                 )
-                for tp in tps
-            ],
+                for item in answer.groups
+            ]
+        return sorted(listed, key=lambda item: item.group_id)
+
+    return await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+
+
+async def describe_group(client: Client, group_id: str) -> GroupDescription:
+    """State, assignor and members of a group, of either type; else `NoSuchGroup`."""
+
+    async def attempt() -> GroupDescription:
+        coordinator = await client.coordinator_of(group_id)
+        found = await _describe_assigned(client, group_id, coordinator)
+        return found or await _describe_classic(client, group_id, coordinator)
+
+    return await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+
+
+async def delete_group(client: Client, group_id: str) -> None:
+    """Delete a group without members, and all it has committed."""
+
+    async def attempt() -> None:
+        request = classic_groups.DeleteGroupsRequest(groups_names=[group_id])
+        answer = await client.ask_coordinator(
+            group_id, request, classic_groups.DeleteGroupsResponse
         )
-        for topic, tps in by_topic(offsets).items()
-    ]
-    request = OffsetCommitRequest(group_id=group, topics=topics)
-    answer = await client.ask_broker(
-        coordinator, request, OffsetCommitResponse, version_max=_BY_NAME
-    )
-    for topic in answer.topics:
-        for partition in topic.partitions:
-            check(partition.error_code, f"group {group}, {topic.name}-{partition.partition_index}")
+        for result in answer.results:
+            _check_group(result.error_code, group_id)
+
+    await client.retry(attempt)
+
+
+# Offsets
 
 
 async def committed_offsets(
-    client: Client, group: str, tps: Iterable[TopicPartition]
+    client: Client, group_id: str, tps: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Offset]:
-    """How far a group has read; partitions it has committed nothing for are left out."""
-    wanted = list(tps)
-    return await client.retry(lambda: _committed(client, group, wanted), on=_AGAIN)
+    """How far a group has read these partitions, or all for None; others are left out."""
+    topics = None if tps is None else by_topic(tps)
+
+    async def attempt() -> dict[TopicPartition, Offset]:
+        answer = await client.ask_coordinator(
+            group_id,
+            _offsets_question(group_id, topics),
+            OffsetFetchResponse,
+            version_max=_FETCH_BY_NAME,
+        )
+        # Since version 8 there is one answer for each group; before, the answer is the only one.
+        found = answer.groups[0] if answer.groups else answer
+        _check_group(found.error_code, group_id)
+        committed = dict[TopicPartition, Offset]()
+        for topic in found.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                check(partition.error_code, f"group {group_id}, {tp}")
+                if partition.committed_offset >= 0:
+                    committed[tp] = Offset(partition.committed_offset)
+        return committed
+
+    return await client.retry(attempt, on=TRANSPORT_PROBLEMS)
 
 
-async def _committed(
-    client: Client, group: str, tps: list[TopicPartition]
-) -> dict[TopicPartition, Offset]:
-    coordinator = await coordinator_of(client, group)
-    indexes = {topic: [tp.partition for tp in theirs] for topic, theirs in by_topic(tps).items()}
-    request = OffsetFetchRequest(
-        group_id=group,
+async def commit_offsets(
+    client: Client,
+    group_id: str,
+    offsets: Mapping[TopicPartition, Offset],
+    committer: Membership = NO_MEMBER,
+) -> None:
+    """Remember how far a group has read. Without being a member, only while there is none."""
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=committer.generation,
+        member_id=committer.member_id,
         topics=[
-            OffsetFetchRequestTopic(name=topic, partition_indexes=numbers)
-            for topic, numbers in indexes.items()
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=tp.partition,
+                        committed_offset=offsets[tp],
+                        committed_metadata="",
+                    )
+                    for tp in tps
+                ],
+            )
+            for topic, tps in by_topic(offsets).items()
+        ],
+    )
+
+    async def attempt() -> None:
+        answer = await client.ask_coordinator(
+            group_id, request, OffsetCommitResponse, version_max=_COMMIT_BY_NAME
+        )
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                check(partition.error_code, f"group {group_id}, {tp}")
+
+    await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+
+
+async def delete_offsets(
+    client: Client, group_id: str, tps: Iterable[TopicPartition]
+) -> dict[TopicPartition, Refused]:
+    """Forget how far a group has read these partitions; those that were refused, and why."""
+    request = OffsetDeleteRequest(
+        group_id=group_id,
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetDeleteRequestPartition(partition_index=tp.partition) for tp in wanted
+                ],
+            )
+            for topic, wanted in by_topic(tps).items()
+        ],
+    )
+
+    async def attempt() -> dict[TopicPartition, Refused]:
+        answer = await client.ask_coordinator(group_id, request, OffsetDeleteResponse)
+        _check_group(answer.error_code, group_id)
+        refused = dict[TopicPartition, Refused]()
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                try:
+                    check(partition.error_code, f"group {group_id}, {tp}")
+                except Refused as problem:
+                    refused[tp] = problem
+        return refused
+
+    return await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+
+
+# Inside
+
+
+async def _describe_assigned(
+    client: Client, group_id: str, coordinator: BrokerId
+) -> GroupDescription | None:
+    """A group whose broker assigns (KIP-848); None if it is not one, or there are none here."""
+    request = consumer_groups.ConsumerGroupDescribeRequest(group_ids=[group_id])
+    try:
+        answer = await client.ask_broker(
+            coordinator, request, consumer_groups.ConsumerGroupDescribeResponse
+        )
+    except NotSupported:
+        return None
+    (group,) = answer.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    _check_group(group.error_code, group_id, group.error_message)
+    return GroupDescription(
+        group_id=group_id,
+        type=_CONSUMER_TYPE,
+        protocol_type=CONSUMER,
+        state=group.group_state,
+        assignor=group.assignor_name,
+        epoch=group.group_epoch,
+        coordinator=coordinator,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=_host(member.client_host),
+                partitions=tuple(
+                    sorted(
+                        TopicPartition(topic.topic_name, index)
+                        for topic in member.assignment.topic_partitions
+                        for index in topic.partitions
+                    )
+                ),
+            )
+            for member in group.members
+        ),
+    )
+
+
+async def _describe_classic(
+    client: Client, group_id: str, coordinator: BrokerId
+) -> GroupDescription:
+    request = classic_groups.DescribeGroupsRequest(groups=[group_id])
+    answer = await client.ask_broker(coordinator, request, classic_groups.DescribeGroupsResponse)
+    (group,) = answer.groups
+    _check_group(group.error_code, group_id, group.error_message)
+    if group.group_state == _DEAD:
+        raise NoSuchGroup(group_id)
+    is_of_consumers = group.protocol_type == CONSUMER
+    return GroupDescription(
+        group_id=group_id,
+        type=_CLASSIC_TYPE,
+        protocol_type=group.protocol_type,
+        state=group.group_state,
+        assignor=group.protocol_data,
+        epoch=None,
+        coordinator=coordinator,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                host=_host(member.client_host),
+                partitions=parse_assignment(member.member_assignment) if is_of_consumers else None,
+            )
+            for member in group.members
+        ),
+    )
+
+
+def _offsets_question(
+    group_id: str, topics: Mapping[str, list[TopicPartition]] | None
+) -> OffsetFetchRequest:
+    """Both ways to ask: versions before 8 know one group only."""
+    if topics is None:
+        group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
+        return OffsetFetchRequest(group_id=group_id, topics=None, groups=[group])
+    wanted = {topic: [tp.partition for tp in tps] for topic, tps in topics.items()}
+    return OffsetFetchRequest(
+        group_id=group_id,
+        topics=[
+            OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
+            for topic, indexes in wanted.items()
         ],
         groups=[
             OffsetFetchRequestGroup(
-                group_id=group,
+                group_id=group_id,
                 topics=[
-                    OffsetFetchRequestTopics(name=topic, partition_indexes=numbers)
-                    for topic, numbers in indexes.items()
+                    OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)
+                    for topic, indexes in wanted.items()
                 ],
             )
         ],
-        require_stable=True,
     )
-    answer = await client.ask_broker(
-        coordinator, request, OffsetFetchResponse, version_max=_BY_NAME
-    )
-    found = dict[TopicPartition, Offset]()
-    check(answer.error_code, f"group {group}")
-    topics = [(topic.name, topic.partitions) for topic in answer.topics]
-    for result in answer.groups:
-        check(result.error_code, f"group {group}")
-        topics += [(topic.name, topic.partitions) for topic in result.topics]  # type: ignore[misc]
-    for name, partitions in topics:
-        for partition in partitions:
-            tp = TopicPartition(name, partition.partition_index)
-            check(partition.error_code, f"group {group}, {tp}")
-            if partition.committed_offset >= 0:
-                found[tp] = Offset(partition.committed_offset)
-    return found
+
+
+def _check_group(code: int, group_id: str, detail: str | None = None) -> None:
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise NoSuchGroup(group_id)
+    check(code, f"group {group_id}", detail)
+
+
+def _host(said: str) -> str:
+    """Kafka writes an address with a slash before it."""
+    return said.removeprefix("/")

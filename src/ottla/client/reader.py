@@ -40,10 +40,8 @@ async def read(
     """
     left = {tp: part for tp, part in ranges.items() if not part.is_done()}
     while left:
-        positions = {tp: part.start for tp, part in left.items()}
-        answers = await fetch_round(client, positions, isolation=isolation, limits=limits)
-        for tp, fetched in answers.items():
-            found, left[tp] = _take(tp, fetched, left[tp])
+        for tp, fetched in (await fetch_round(client, left, isolation, limits)).items():
+            found, left[tp] = take(tp, fetched, left[tp])
             if found:
                 yield tp, found
         left = {tp: part for tp, part in left.items() if not part.is_done()}
@@ -51,23 +49,22 @@ async def read(
 
 async def fetch_round(
     client: Client,
-    positions: Mapping[TopicPartition, Offset],
-    *,
+    ranges: Mapping[TopicPartition, ReadRange],
     isolation: Isolation,
     limits: FetchLimits,
 ) -> dict[TopicPartition, Fetched]:
-    """Ask every leader once, all at the same time; ask again while that may help."""
+    """Ask every leader once, all at the same time."""
 
     async def attempt() -> dict[TopicPartition, Fetched]:
         asked = [
             fetch(
                 client,
                 leader,
-                {tp: positions[tp] for tp in tps},
+                {tp: ranges[tp].start for tp in tps},
                 limits=limits,
                 isolation=isolation,
             )
-            for leader, tps in (await client.by_leader(positions)).items()
+            for leader, tps in (await client.by_leader(ranges)).items()
         ]
         together = dict[TopicPartition, Fetched]()
         for answer in await asyncio.gather(*asked, return_exceptions=True):
@@ -79,7 +76,7 @@ async def fetch_round(
     return await client.retry(attempt, on=(Unreachable, ConnectionLost, DeadlineExceeded))
 
 
-def _take(tp: TopicPartition, fetched: Fetched, part: ReadRange) -> tuple[list[Record], ReadRange]:
+def take(tp: TopicPartition, fetched: Fetched, part: ReadRange) -> tuple[list[Record], ReadRange]:
     """The records of a range among what was fetched, and what is left of the range."""
     found = list[Record]()
     position = part.start

@@ -3,14 +3,13 @@
 Every function decides on one image and changes nothing; `ClusterState.commit` makes it so.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, Generic, TypeVar
 
 from ottla.cluster.image import (
-    BROKER_SETTINGS_KEY,
     CATALOG_KEY,
     BrokerImage,
     BrokerSettings,
@@ -20,10 +19,19 @@ from ottla.cluster.image import (
     PartitionImage,
     TopicImage,
     broker_key,
+    broker_settings_key,
     topic_key,
 )
 from ottla.cluster.placement import place
-from ottla.config import BrokerConfig, Kind, Setting, TopicConfig, format_value, settings_of
+from ottla.config import (
+    BrokerConfig,
+    Kind,
+    Setting,
+    TopicConfig,
+    format_value,
+    settings_of,
+    shared_broker_settings,
+)
 from ottla.errors import (
     ApiError,
     ErrorCode,
@@ -55,6 +63,7 @@ Answer = TypeVar("Answer")
 
 DEFAULT: Final = -1  # "as many as the broker's settings say", as on the wire
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+FIXED_SETTINGS: Final = frozenset({"node.id", "advertised.listeners"})  # shown, not changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,24 +349,45 @@ def replace_topic_config(
 
 
 def alter_broker_config(
-    image: ClusterImage, edits: Sequence[ConfigEdit], defaults: BrokerConfig
+    image: ClusterImage,
+    edits: Sequence[ConfigEdit],
+    defaults: BrokerConfig,
+    broker: BrokerId | None = None,
 ) -> Decision[None]:
-    """Change single settings of all brokers and leave the others."""
-    config = _edit(image.broker_config, edits, _broker_lists(defaults))
-    return replace_broker_config(image, config, defaults)
+    """Change single settings of one broker, or of all of them, and leave the others."""
+    config = _edit(image.config_of(broker), edits, _broker_lists(defaults))
+    return replace_broker_config(image, config, defaults, broker)
 
 
 def replace_broker_config(
-    image: ClusterImage, config: Mapping[str, str | None], defaults: BrokerConfig
+    image: ClusterImage,
+    config: Mapping[str, str | None],
+    defaults: BrokerConfig,
+    broker: BrokerId | None = None,
 ) -> Decision[None]:
-    """Give all brokers exactly these settings, on top of what each one was started with."""
+    """Give one broker, or all, exactly these settings, on top of what each was started with."""
+    if broker is not None and broker not in image.brokers:
+        raise InvalidRequest(f"there is no broker {broker} in this cluster")
     given = _given_config(config)
+    _check_changeable(given.keys(), broker)
     BrokerConfig.parse(given)
-    if given == image.broker_config:
+    if given == image.config_of(broker):
         return Decision((), None)
-    change = Change(BROKER_SETTINGS_KEY, BrokerSettings(given))
+    key = broker_settings_key(broker)
+    change = Change(key, BrokerSettings(given) if given or broker is None else None)
     settled = settle_leaders(image.apply((change,), image.revision), defaults)
     return Decision((change, *settled.changes), None)
+
+
+def _check_changeable(names: Collection[str], broker: BrokerId | None) -> None:
+    """Some are fixed when a broker starts, and about some all brokers must agree."""
+    if fixed := sorted(FIXED_SETTINGS.intersection(names)):
+        raise InvalidRequest(f"{', '.join(fixed)} cannot be changed while a broker runs")
+    if broker is not None and (shared := sorted(shared_broker_settings().intersection(names))):
+        raise InvalidRequest(
+            f"all brokers share {', '.join(shared)}: change it for all of them (an empty name),"
+            f" not for broker {broker}"
+        )
 
 
 def _given_config(config: Mapping[str, str | None]) -> dict[str, str]:

@@ -14,6 +14,7 @@ UNREGISTERED: Final = -1  # the epoch of a broker that the store does not know y
 CLUSTER_KEY: Final = "cluster"
 CATALOG_KEY: Final = "catalog"
 BROKER_SETTINGS_KEY: Final = "settings/brokers"
+BROKER_SETTINGS_PREFIX: Final = "settings/brokers/"
 BROKER_PREFIX: Final = "brokers/"
 TOPIC_PREFIX: Final = "topics/"
 
@@ -55,7 +56,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The broker settings that were changed for the whole cluster while it ran."""
+    """The settings that were changed while they ran, of all brokers or of one: the key says."""
 
     values: Mapping[str, str]
 
@@ -95,6 +96,11 @@ def broker_key(broker: BrokerId) -> str:
     return f"{BROKER_PREFIX}{broker}"
 
 
+def broker_settings_key(broker: BrokerId | None) -> str:
+    """Where the settings of one broker are kept, or with None those of all."""
+    return BROKER_SETTINGS_KEY if broker is None else f"{BROKER_SETTINGS_PREFIX}{broker}"
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
     """Everything the store says at one revision. Never changed, only replaced."""
@@ -104,7 +110,10 @@ class ClusterImage:
     brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
-    broker_config: Mapping[str, str] = field(default_factory=dict)
+    broker_config: Mapping[str, str] = field(default_factory=dict)  # of all brokers
+    own_configs: Mapping[BrokerId, Mapping[str, str]] = field(
+        default_factory=dict
+    )  # of single ones
     mod_revisions: Mapping[str, Revision] = field(default_factory=dict)  # of every key there is
 
     @classmethod
@@ -136,6 +145,10 @@ class ClusterImage:
             return None
         return topic.partitions[tp.partition]
 
+    def config_of(self, broker: BrokerId | None) -> Mapping[str, str]:
+        """What was changed for one broker, or with None for all of them."""
+        return self.broker_config if broker is None else self.own_configs.get(broker, {})
+
     @property
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
@@ -153,6 +166,7 @@ class _Draft:
         self.image = image
         self.cluster_id = image.cluster_id
         self.broker_config = image.broker_config
+        self.own_configs = image.own_configs
         self.brokers: dict[BrokerId, BrokerImage] | None = None
         self.topics: dict[str, TopicImage] | None = None
         self.topic_names: dict[Uuid, str] | None = None
@@ -170,7 +184,7 @@ class _Draft:
                 registered = BrokerImage(broker.id, broker.endpoint, broker.rack, revision)
                 self._writable_brokers()[broker.id] = registered
             case BrokerSettings(values):
-                self.broker_config = values
+                self._put_settings(change.key, values)
             case ClusterIdentity(cluster_id):
                 self.cluster_id = cluster_id
             case Catalog():
@@ -186,6 +200,7 @@ class _Draft:
         Mapping[str, TopicImage],
         Mapping[Uuid, str],
         Mapping[str, str],
+        Mapping[BrokerId, Mapping[str, str]],
         Mapping[str, Revision],
     ]:
         """Everything of an image but its revision, in the order of its fields."""
@@ -196,8 +211,16 @@ class _Draft:
             image.topics if self.topics is None else self.topics,
             image.topic_names if self.topic_names is None else self.topic_names,
             self.broker_config,
+            self.own_configs,
             self.mod_revisions,
         )
+
+    def _put_settings(self, key: str, values: Mapping[str, str]) -> None:
+        if key == BROKER_SETTINGS_KEY:
+            self.broker_config = values
+        else:
+            broker = BrokerId(int(key.removeprefix(BROKER_SETTINGS_PREFIX)))
+            self.own_configs = {**self.own_configs, broker: values}
 
     def _writable_brokers(self) -> dict[BrokerId, BrokerImage]:
         if self.brokers is None:
@@ -230,3 +253,7 @@ class _Draft:
             self._writable_brokers().pop(broker, None)
         elif key == BROKER_SETTINGS_KEY:
             self.broker_config = {}
+        elif key.startswith(BROKER_SETTINGS_PREFIX):
+            gone = BrokerId(int(key.removeprefix(BROKER_SETTINGS_PREFIX)))
+            kept = ((one, values) for one, values in self.own_configs.items() if one != gone)
+            self.own_configs = dict(kept)

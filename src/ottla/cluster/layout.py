@@ -10,6 +10,7 @@ from typing import Any, Final
 from ottla.cluster.image import (
     BROKER_PREFIX,
     BROKER_SETTINGS_KEY,
+    BROKER_SETTINGS_PREFIX,
     CATALOG_KEY,
     CLUSTER_KEY,
     TOPIC_PREFIX,
@@ -72,7 +73,7 @@ def decode(key: str, data: bytes) -> Value:
         endpoint = Endpoint(fields["host"], fields["port"])
         broker_id = BrokerId(int(key.removeprefix(BROKER_PREFIX)))
         return BrokerImage(broker_id, endpoint, fields["rack"])
-    if key == BROKER_SETTINGS_KEY:
+    if key == BROKER_SETTINGS_KEY or key.startswith(BROKER_SETTINGS_PREFIX):
         return BrokerSettings(fields["config"])
     if key == CLUSTER_KEY:
         return ClusterIdentity(ClusterId(fields["id"]))
@@ -91,7 +92,7 @@ def decode_next_producer_id(data: bytes) -> ProducerId:
 
 
 def _is_known(key: str) -> bool:
-    return key.startswith((TOPIC_PREFIX, BROKER_PREFIX)) or key in {
+    return key.startswith((TOPIC_PREFIX, BROKER_PREFIX, BROKER_SETTINGS_PREFIX)) or key in {
         BROKER_SETTINGS_KEY,
         CLUSTER_KEY,
         CATALOG_KEY,

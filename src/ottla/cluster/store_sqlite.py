@@ -45,6 +45,7 @@ FORMAT: Final = 1
 BATCHES_PER_READ: Final = 100
 OPEN_ATTEMPTS_MAX: Final = 20
 OPEN_PAUSE_S: Final = 0.005
+ROOM_PAGES: Final = 256  # 1 MiB, in the journal and in the file
 _PREFIX_END: Final = "\U0010ffff"  # sorts after every character that keys are made of
 
 _SCHEMA: Final = """
@@ -401,6 +402,7 @@ def _open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
             time.sleep(OPEN_PAUSE_S)
         else:
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+            _keep_room(connection)
             return connection
 
 
@@ -436,6 +438,30 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} has format {file_format}, this version of Ottla reads up to {FORMAT}: start"
             " the newer version that wrote it"
         )
+
+
+def _keep_room(connection: sqlite3.Connection) -> None:
+    """Take room now that a full disk cannot give later: topics must be deletable then.
+
+    SQLite writes over what it has: the journal keeps its size until the file is closed, and the
+    file keeps its free pages. So both are made large once, and the journal is emptied into the
+    file long before it would have to grow.
+    """
+    connection.execute(f"PRAGMA wal_autocheckpoint = {ROOM_PAGES // 2}")
+    page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("DROP TABLE IF EXISTS room")  # a crash, or a process beside us
+        connection.execute("CREATE TABLE room (zeros BLOB NOT NULL)")
+        connection.execute("INSERT INTO room VALUES (zeroblob(?))", (ROOM_PAGES * page_bytes,))
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint").fetchall()
+        connection.execute("DROP TABLE IF EXISTS room")
+    except sqlite3.OperationalError as problem:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if _kind(problem) not in {"FULL", "BUSY"}:
+            raise  # full already, or another process is at it: it can wait for the next start
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:

@@ -56,6 +56,14 @@ class ListedGroup(NamedTuple):
     type: GroupType
 
 
+class GroupFigures(NamedTuple):
+    """A group in figures, for those who watch."""
+
+    group_id: str
+    state: State
+    members_count: int
+
+
 class DescribedMember(NamedTuple):
     """A member as its group's description shows it."""
 
@@ -213,6 +221,11 @@ class Groups:
             for g in self.groups.values()
         ]
         return _answer(ticket, listed)
+
+    def figures(self) -> Iterator[GroupFigures]:
+        """Every group as it is in memory: what a crash could undo is counted too."""
+        for group in self.groups.values():
+            yield GroupFigures(group.group_id, group.state, len(group.members))
 
     def describe(self, ticket: Ticket, group_id: str) -> Outcome:
         """Answered with None when there is no such group."""

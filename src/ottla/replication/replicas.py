@@ -18,12 +18,16 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition
+from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition, Uuid
 from ottla.protocol.hot import TopicKey
 from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.storage.cleaner import Cleaner
+from ottla.storage.deletions import Deletions
+from ottla.storage.files import FULL_DISK_ERRNOS
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
+from ottla.storage.scrub import Scrubber
+from ottla.storage.worker import Worker
 
 log = logging.getLogger("ottla.replication")
 
@@ -44,6 +48,9 @@ class Replicas:
         broker_id: BrokerId,
         flusher: Flushes,
         cleaner: Cleaner,
+        worker: Worker,
+        deletions: Deletions,
+        scrubber: Scrubber,
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
@@ -55,12 +62,15 @@ class Replicas:
         self._broker_id = broker_id
         self._flusher = flusher
         self.cleaner = cleaner
+        self.scrubber = scrubber
+        self._worker = worker
+        self._deletions = deletions
         self._soon = soon
         self._image = ClusterImage()
         self._applied = ClusterImage()
         self._news = asyncio.Event()
         self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
-        self._unfinished: set[str] = set()  # topics with logs that could not be made
+        self._unfinished: dict[str, StorageFailed] = {}  # topics with logs that could not be made
         self._follower: asyncio.Task[None] | None = None
         log_dir.on_offline = self._note_offline
 
@@ -176,8 +186,8 @@ class Replicas:
         old = self._applied.topics
         for name, topic in old.items():
             if name not in image.topics or image.topics[name].id != topic.id:
-                self._drop_topic(topic)
-        unfinished, self._unfinished = self._unfinished, set()
+                await self._drop_topic(topic)
+        unfinished, self._unfinished = self._unfinished, {}
         for name, topic in image.topics.items():
             if old.get(name) is not topic or name in unfinished:
                 await self._apply_topic(topic)
@@ -192,20 +202,19 @@ class Replicas:
             elif tp in self.leaders:
                 self._change(self.leaders[tp], partition, config)
             elif not self.is_offline:
-                self._lead(topic, tp, partition, config)
-                await asyncio.sleep(0)  # making a log syncs directories: let others have a turn
+                await self._lead(topic, tp, partition, config)
 
-    def _lead(
+    async def _lead(
         self, topic: TopicImage, tp: TopicPartition, partition: PartitionImage, config: TopicConfig
     ) -> None:
         try:
             opened = self._log_dir.logs.get(tp)
             if opened is None:
-                opened = self._log_dir.create_log(tp, topic.id, config, self._clock.now_ms())
-            opened.config = config
+                opened = await self._make_log(tp, topic.id, config)
+            opened.config = self._topic_config(topic.config)  # it may have changed meanwhile
         except StorageFailed as problem:
             log.error("cannot make a log", extra={"tp": tp, "reason": problem})
-            self._unfinished.add(topic.name)
+            self._unfinished[topic.name] = problem
             return
         self.leaders[tp] = LeaderPartition(
             tp,
@@ -218,6 +227,31 @@ class Replicas:
             soon=self._soon,
         )
 
+    async def _make_log(self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig) -> Log:
+        """The worker waits for the disk; if that is full, the reserve has room for it."""
+        try:
+            await self._work(partial(self._log_dir.prepare_log, tp, topic_id))
+            return self._log_dir.adopt_log(tp, config, self._clock.now_ms())
+        except OSError as error:
+            if error.errno not in FULL_DISK_ERRNOS:
+                raise self._log_dir.refusal(error) from error
+        return self._log_dir.create_log(tp, topic_id, config, self._clock.now_ms())
+
+    async def _work(self, work: Callable[[], None]) -> None:
+        """Have something done by the worker, and wait for it."""
+        done = asyncio.get_running_loop().create_future()
+
+        def settle(outcome: Exception | None) -> None:
+            if done.done():
+                return
+            if outcome is None:
+                done.set_result(None)
+            else:
+                done.set_exception(outcome)
+
+        self._worker.run(lambda _: work(), settle)
+        await done
+
     def _change(
         self, leader: LeaderPartition, partition: PartitionImage, config: TopicConfig
     ) -> None:
@@ -225,20 +259,21 @@ class Replicas:
         leader.note_leadership(partition.leader_epoch, frozenset(partition.isr))
         leader.note_config()
 
-    def _drop_topic(self, topic: TopicImage) -> None:
+    async def _drop_topic(self, topic: TopicImage) -> None:
+        """The logs are gone for everybody at once; then the worker removes what they were."""
         self.topic_names.pop(topic.id, None)
+        forgotten = []
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
             if tp in self._log_dir.logs:
-                self._delete_log(tp)
-
-    def _delete_log(self, tp: TopicPartition) -> None:
-        """The log is gone for everybody at once; files that stay behind go at the next start."""
-        try:
-            self._log_dir.delete_log(tp, self._rng)
-        except StorageFailed as problem:
-            log.error("cannot delete a log", extra={"tp": tp, "reason": problem})
+                forgotten.append(self._log_dir.forget_log(tp, self._rng))
+        for one in forgotten:
+            try:
+                await self._work(partial(self._log_dir.remove_log, one))
+            except OSError as error:  # files that stay behind go at the next start
+                problem = self._log_dir.note_failure(error)
+                log.error("cannot delete a log", extra={"path": one.directory, "reason": problem})
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
@@ -271,7 +306,9 @@ class Replicas:
         """Let go of what retention no longer asks to keep."""
         for partition in list(self.leaders.values()):
             try:
-                count = partition.log.delete_old_segments(self._clock.now_ms())
+                count = self._log_dir.reserve.lend(
+                    partial(partition.log.delete_old_segments, self._clock.now_ms())
+                )
             except StorageFailed as problem:  # a full disk, say: others may still make room
                 log.error("retention", extra={"tp": partition.tp, "reason": problem})
                 continue
@@ -289,6 +326,36 @@ class Replicas:
                 )
             await asyncio.sleep(0)
 
+    async def commit_deletions(self) -> None:
+        """Return once nothing can bring back the records that were deleted until now."""
+        committed = asyncio.get_running_loop().create_future()
+
+        def settle(problem: ApiError | None) -> None:
+            if committed.done():
+                return
+            if problem is None:
+                committed.set_result(None)
+            else:
+                committed.set_exception(problem)
+
+        self._deletions.commit(settle)
+        await committed
+
+    def scrub(self, interval_ms: int) -> None:
+        """Read a little more of what lies on disk, to see whether it is still what it was."""
+        if self.is_offline:
+            return
+        try:
+            logs = [partition.log for partition in self.leaders.values()]
+            self.scrubber.advance(logs, self._clock.now_ms(), interval_ms)
+        except OSError as error:
+            self._log_dir.take_offline(error)
+
+    @property
+    def damaged_range_count(self) -> int:
+        """Ranges of offsets that are known to be corrupt, and not served."""
+        return sum(len(partition.log.corrupt) for partition in self.leaders.values())
+
     def compact(self, memory_bytes_max: int) -> None:
         """Begin to compact the log that needs it most; the others follow until none does."""
         self.cleaner.on_finished = partial(self._soon, partial(self.compact, memory_bytes_max))
@@ -304,6 +371,18 @@ class Replicas:
         for partition in self.leaders.values():
             if "compact" in partition.log.config.cleanup_policy:
                 yield partition.log, partition.readable_end(read_committed=True)
+
+    def failure_of(self, topic: str) -> StorageFailed | None:
+        """Why not all logs of a topic that this broker should have are there; None if they are."""
+        if topic in self._unfinished:
+            return self._unfinished[topic]
+        found = self._image.topics.get(topic)
+        is_ours = found is not None and any(
+            partition.leader == self._broker_id for partition in found.partitions
+        )
+        if is_ours and self._log_dir.offline_reason is not None:
+            return StorageFailed(self._log_dir.offline_reason)
+        return None
 
     def retry_unfinished(self) -> None:
         """Make the logs that could not be made: there may be room on the disk again."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ottla.client.client import Client
 from ottla.client.errors import Refused, Unreadable
 from ottla.client.partitions import EARLIEST, LATEST, Fetched, FetchLimits, list_offsets
-from ottla.client.reader import fetch_round
+from ottla.client.reader import ReadRange, fetch_round
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import Offset, OffsetRange, TopicPartition
 from ottla.spark.columns import Projection
@@ -65,7 +65,7 @@ class _Reading:
                 coming = self._fetch()
 
     def _fetch(self) -> "Future[dict[TopicPartition, Fetched]]":
-        positions = {tp: wanted.start for tp, wanted in self.left.items()}
+        ranges = {tp: ReadRange(wanted.start, wanted.end) for tp, wanted in self.left.items()}
         guess_bytes = self.record_bytes or self.options.tasks.record_bytes
         rows = max(len(wanted) for wanted in self.left.values())
         expected_bytes = int(min(rows * guess_bytes * _MARGIN, 2**31 - 1))
@@ -78,12 +78,7 @@ class _Reading:
             partition_bytes_max=partition_bytes,
         )
         return self.link.start(
-            fetch_round(
-                self.link.client,
-                positions,
-                isolation=isolation_of(self.options),
-                limits=limits,
-            )
+            fetch_round(self.link.client, ranges, isolation_of(self.options), limits)
         )
 
     def _answers(

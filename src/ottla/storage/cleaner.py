@@ -1,16 +1,10 @@
-"""Compaction as a chore: one log at a time, the dirtiest first, on a thread of its own.
-
-Like the flusher: the owner hands work over and gets it back, and only the owner touches logs. The
-worker pauses often, because in one interpreter its every step is one that the owner cannot take.
-"""
+"""Compaction as a chore: one log at a time, the dirtiest first, by a worker."""
 
 import errno
 import logging
-import queue
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from ottla.errors import ApiError, StorageFailed
 from ottla.model import Offset, TimestampMs
@@ -25,78 +19,13 @@ from ottla.storage.compaction import (
 from ottla.storage.files import FULL_DISK_ERRNOS, Files
 from ottla.storage.log import Log
 from ottla.storage.segment import remove_cleaned
+from ottla.storage.worker import Worker
 
-Step = Callable[[Callable[[], None]], CleanedSegment | None]  # is given a way to pause
 Outcome = CleanedSegment | None | Exception
-Post = Callable[[Callable[[], None]], object]
 
 _log = logging.getLogger("ottla.storage")
 
 _GONE_ERRNOS: Final = frozenset({errno.ENOENT})  # a segment, or the whole log, was deleted
-
-
-class Worker(Protocol):
-    """Who carries out the steps of a pass."""
-
-    def run(self, step: Step, done: Callable[[Outcome], None]) -> None:
-        """Take one step and hand its outcome to `done`, on the owner's thread."""
-        ...
-
-    def close(self) -> None:
-        """Stop soon; a step that is under way is given up, and nobody hears of it."""
-        ...
-
-
-class InlineWorker:
-    """Works at once, on the caller's thread: for simulation and tests."""
-
-    def run(self, step: Step, done: Callable[[Outcome], None]) -> None:
-        done(_outcome(step, _do_nothing))
-
-    def close(self) -> None:
-        return
-
-
-class ThreadWorker:
-    """Works on a thread of its own. `post` runs a callback on the owner's thread soon.
-
-    `pause` lets other threads run for a moment (production: a short sleep).
-    """
-
-    def __init__(self, *, post: Post, pause: Callable[[], None]) -> None:
-        self._post = post
-        self._pause = pause
-        self._is_closing = False
-        self._steps: queue.SimpleQueue[tuple[Step, Callable[[Outcome], None]] | None]
-        self._steps = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="ottla-cleaner", daemon=True)
-        self._thread.start()
-
-    def run(self, step: Step, done: Callable[[Outcome], None]) -> None:
-        self._steps.put((step, done))
-
-    def close(self) -> None:
-        self._is_closing = True
-        self._steps.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (work := self._steps.get()) is not None and not self._is_closing:
-            step, done = work
-            try:
-                outcome = _outcome(step, self._take_breath)
-            except _Closing:
-                return
-            self._post(partial(done, outcome))
-
-    def _take_breath(self) -> None:
-        if self._is_closing:
-            raise _Closing
-        self._pause()
-
-
-class _Closing(BaseException):
-    """The worker is to stop; what it was writing is removed when the log is opened again."""
 
 
 class Cleaner:
@@ -198,13 +127,6 @@ class Cleaner:
             log.on_failed(problem)
             return
         remove_cleaned(self._files, log.directory)
-
-
-def _outcome(step: Step, pause: Callable[[], None]) -> Outcome:
-    try:
-        return step(pause)
-    except Exception as problem:  # noqa: BLE001  # it belongs to the owner, whatever it is
-        return problem
 
 
 def _do_nothing() -> None:

@@ -17,6 +17,8 @@ Buffer = bytes | bytearray | memoryview
 
 # The disk is full: an operator's problem, and no sign that what is on it has gone bad.
 FULL_DISK_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# The system does not let us: an operator's problem as well.
+REFUSAL_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE})
 
 
 class Entry(NamedTuple):

@@ -60,6 +60,12 @@ class OffsetIndex:
         keep = bisect_left(self._positions, position)
         del self._offsets[keep:], self._positions[keep:]
 
+    def lead_over(self, damaged: Position, relative_offset: int, resumed: Position) -> None:
+        """Let no search walk from `damaged` to `resumed`: the offset before leads there at once."""
+        first, last = bisect_left(self._positions, damaged), bisect_right(self._positions, resumed)
+        self._offsets[first:last] = array("i", [relative_offset])
+        self._positions[first:last] = array("i", [resumed])
+
     def encode(self) -> bytes:
         interleaved = array("i", bytes(8 * len(self._offsets)))
         interleaved[::2] = self._offsets

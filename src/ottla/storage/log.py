@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from ottla.config import INT32_MAX, INT64_MAX, TimestampType, TopicConfig
 from ottla.errors import (
     CorruptBatch,
+    DiskFull,
     InvalidTimestamp,
     MessageTooLarge,
     OffsetOutOfRange,
@@ -121,6 +122,15 @@ class TimedOffset(NamedTuple):
     offset: Offset
     timestamp_ms: TimestampMs
     leader_epoch: LeaderEpoch
+
+
+class Damage(NamedTuple):
+    """Offsets of a sealed segment that are not what was written, and where intact ones follow."""
+
+    start_offset: Offset
+    end_offset: Offset
+    position: Position
+    resumed: Position | None
 
 
 class FlushWork(NamedTuple):
@@ -360,7 +370,7 @@ class Log:
         if error.errno not in FULL_DISK_ERRNOS:
             self.on_failed(error)
             return StorageFailed(f"the disk failed: {error}")
-        return StorageFailed("the disk is full: the batch was not written")
+        return DiskFull("the disk is full: the batch was not written")
 
     # Reading
 
@@ -803,6 +813,42 @@ class Log:
         passed = sum(1 for segment in self._sealed if segment.end_offset <= offset)
         self._delete_first(passed)
         self._forget_before_start()
+
+    # Damage
+
+    @property
+    def sealed_segments(self) -> tuple[SealedSegment, ...]:
+        """The segments that no longer grow, as they are now."""
+        return tuple(self._sealed)
+
+    def note_damages(self, segment: SealedSegment, damages: list[Damage]) -> list[CorruptRange]:
+        """These parts of a sealed segment are not served any more; returned are those not known.
+
+        Remembered for as long as they are there, also after a restart.
+        """
+        if segment not in self._sealed:
+            return []
+        found = (
+            CorruptRange(one.start_offset, one.end_offset, segment.base_offset, one.position)
+            for one in damages
+        )
+        news = [one for one in found if one not in self.corrupt]
+        stored = [str(one) for one in self.corrupt]
+        self.corrupt = sorted([*self.corrupt, *news])
+        self._hints.clear()
+        try:
+            self._store_corrupt(self.corrupt, stored)
+            self._open(segment)
+            for one in damages:
+                if one.resumed is None:
+                    segment.indexes.by_offset.truncate(one.position)
+                else:
+                    relative_offset = one.end_offset - 1 - segment.base_offset
+                    segment.indexes.by_offset.lead_over(one.position, relative_offset, one.resumed)
+            write_indexes(self._files, self.directory, segment.base_offset, segment.indexes)
+        except OSError as error:
+            self._save_failed(error)
+        return news
 
     # Compaction
 

@@ -7,29 +7,39 @@ checked against the log; snapshots carry a checksum; indexes are caches.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.config import TopicConfig
-from ottla.errors import StorageFailed, TopicAlreadyExists
+from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists
 from ottla.model import NO_UUID, Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
-from ottla.storage.files import FULL_DISK_ERRNOS, Files, replace_file
+from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Files, replace_file
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
-from ottla.storage.segment import LOG
+from ottla.storage.reserve import Reserve
+from ottla.storage.segment import LOG, file_name
 
 LOCK_FILE: Final = ".lock"
 CLEAN_FILE: Final = ".clean-shutdown"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
 START_OFFSETS_FILE: Final = "log-start-offset-checkpoint"
+DELETIONS_FILE: Final = "deleted-records-checkpoint"
 METADATA_FILE: Final = "partition.metadata"
 DELETED: Final = "-delete"
 _NAME_LENGTH_MAX: Final = 200  # of what is left of a name when its directory is being deleted
 
 _log = logging.getLogger("ottla.storage")
+
+
+class Forgotten(NamedTuple):
+    """The directory of a deleted log, and the name that it has while its files go."""
+
+    directory: Path
+    aside: Path
 
 
 class LogDir:
@@ -45,6 +55,7 @@ class LogDir:
         self._checkpointed: set[TopicPartition] = set()  # of whom the checkpoints on disk speak
         files.make_dir(path)
         self._lock: object | None = files.lock(path / LOCK_FILE)
+        self.reserve = Reserve(files, path)
 
     def open_logs(
         self,
@@ -57,14 +68,16 @@ class LogDir:
             was_clean = self._take_clean_mark()
             recovery_points = self._read_offsets(RECOVERY_POINTS_FILE)
             start_offsets = self._read_offsets(START_OFFSETS_FILE)
+            deleted = self._read_deletions()
             self._checkpointed = {*recovery_points, *start_offsets}
             found = self._partitions()
             for done, tp in enumerate(found, 1):
                 point = EVERYTHING if was_clean else recovery_points.get(tp, Offset(0))
-                start_offset = start_offsets.get(tp, Offset(0))
+                start_offset = max(start_offsets.get(tp, Offset(0)), self._deleted_to(tp, deleted))
                 self._open(tp, config_of(tp), start_offset, point, now_ms)
                 if progress is not None:
                     progress(done, len(found))
+            self.reserve.refill()
             self.checkpoint()
         except OSError as error:
             self.take_offline(error)
@@ -74,36 +87,67 @@ class LogDir:
     def create_log(
         self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig, now_ms: TimestampMs
     ) -> Log:
-        """A new and empty log, which is there after a power cut once this returns."""
+        """A new and empty log, which is there after a power cut once this returns.
+
+        With the reserve's room if there is no other.
+        """
         if self.offline_reason is not None:
             raise StorageFailed(self.offline_reason)
         if tp in self.logs:
             raise TopicAlreadyExists(f"{tp} exists already on this broker")
-        directory = self.path / str(tp)
         try:
-            if tp in self._checkpointed:  # a deleted one of the same name: not about this log
-                self._write_offsets()
-            self._files.make_dir(directory)
-            metadata = f"version: 0\ntopic_id: {format_uuid(topic_id)}\n"
-            replace_file(self._files, directory / METADATA_FILE, metadata.encode())
-            log = self._open(tp, config, Offset(0), Offset(0), now_ms)
-            self._files.sync_dir(self.path)
+            self.reserve.lend(partial(self.prepare_log, tp, topic_id))
+            return self.reserve.lend(partial(self.adopt_log, tp, config, now_ms))
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.refusal(error) from error
+
+    def refusal(self, error: OSError) -> StorageFailed:
+        """Why there is no new log, as an answer."""
+        if error.errno in REFUSAL_ERRNOS:  # nothing that is here already is in doubt
+            return StorageFailed(f"{self.path} takes no new log: {error}")
+        return self.note_failure(error)
+
+    def prepare_log(self, tp: TopicPartition, topic_id: Uuid) -> None:
+        """The part of making a log that waits for the disk. On any thread; may be done again."""
+        directory = self.path / str(tp)
+        self._files.make_dir(directory)
+        metadata = f"version: 0\ntopic_id: {format_uuid(topic_id)}\n"
+        replace_file(self._files, directory / METADATA_FILE, metadata.encode())
+        self._files.create(directory / file_name(Offset(0), LOG))
+        self._files.sync_dir(directory)
+        self._files.sync_dir(self.path)
+
+    def adopt_log(self, tp: TopicPartition, config: TopicConfig, now_ms: TimestampMs) -> Log:
+        """The part that belongs to the owner: from here on the log is one of ours."""
+        assert tp not in self.logs, "a log is made once"
+        if self.offline_reason is not None:
+            raise StorageFailed(self.offline_reason)
+        if tp in self._checkpointed:  # a deleted one of the same name: not about this log
+            self._write_offsets()
+        log = self._open(tp, config, Offset(0), EVERYTHING, now_ms)
+        log.checkpointed_offset = Offset(0)
         return log
 
     def delete_log(self, tp: TopicPartition, rng: Random) -> None:
         """Forget a log at once and for good; readers of its files may finish."""
+        try:
+            self.remove_log(self.forget_log(tp, rng))
+        except OSError as error:
+            raise self.note_failure(error) from error
+
+    def forget_log(self, tp: TopicPartition, rng: Random) -> "Forgotten":
+        """The part of deleting a log that belongs to the owner: it is none of ours any more."""
         log = self.logs.pop(tp)
         self.topic_ids.pop(tp, None)
         log.offline_reason = f"{tp} has been deleted"
         name = f"{str(tp)[:_NAME_LENGTH_MAX]}.{rng.getrandbits(128):032x}{DELETED}"
-        try:
-            self._files.rename(log.directory, self.path / name)
-            self._files.sync_dir(self.path)
-            self._remove(self.path / name)
-        except OSError as error:
-            raise self._failed(error) from error
+        return Forgotten(log.directory, self.path / name)
+
+    def remove_log(self, forgotten: "Forgotten") -> None:
+        """The part that waits for the disk, on any thread. Its name is free once this returns."""
+        self._files.rename(forgotten.directory, forgotten.aside)
+        self._files.sync_dir(self.path)
+        self._remove(forgotten.aside)
 
     def checkpoint(self, flush: Callable[[Log], None] | None = None) -> None:
         """Write down how far every log is durable, and have stored what shortens a start.
@@ -119,8 +163,25 @@ class LogDir:
                 if flush is not None and log.wants_flush:
                     flush(log)
             self._write_offsets()
+            self.reserve.refill()
         except OSError as error:
-            self._failed(error)
+            self.note_failure(error)
+
+    def deletions(self) -> list[str]:
+        """Where every log begins that has lost records, as `write_deletions` takes it."""
+        return [
+            f"{tp.topic} {tp.partition} {format_uuid(self.topic_ids[tp])} {log.start_offset}"
+            for tp, log in self.logs.items()
+            if log.start_offset
+        ]
+
+    def write_deletions(self, lines: Sequence[str]) -> None:
+        """Make deletions durable. On any thread, but only on one at a time.
+
+        The owner's own checkpoint says the same, but once a minute, and of names: a topic that is
+        made again under the name of a deleted one must not inherit what this file says.
+        """
+        write_checkpoint(self._files, self.path / DELETIONS_FILE, lines)
 
     def close(self) -> None:
         """Make everything durable and leave a mark that says so."""
@@ -131,7 +192,7 @@ class LogDir:
                 self._write_offsets()
                 write_checkpoint(self._files, self.path / CLEAN_FILE, [])
         except OSError as error:
-            self._failed(error)
+            self.note_failure(error)
         self._lock = None
 
     def release(self) -> None:
@@ -229,6 +290,28 @@ class LogDir:
             for topic, partition, offset in entries
         }
 
+    def _read_deletions(self) -> dict[tuple[TopicPartition, Uuid], Offset]:
+        try:
+            lines = read_checkpoint(self._files, self.path / DELETIONS_FILE) or []
+        except CheckpointDamaged as damage:
+            _log.warning(
+                "ignoring a checkpoint", extra={"file": DELETIONS_FILE, "why": str(damage)}
+            )
+            return {}
+        entries = (line.split(" ") for line in lines)
+        return {
+            (TopicPartition(topic, int(partition)), parse_uuid(topic_id)): Offset(int(offset))
+            for topic, partition, topic_id, offset in entries
+        }
+
+    def _deleted_to(
+        self, tp: TopicPartition, deleted: Mapping[tuple[TopicPartition, Uuid], Offset]
+    ) -> Offset:
+        """Up to where DeleteRecords has emptied the log that is here now."""
+        if not deleted:
+            return Offset(0)
+        return deleted.get((tp, self._read_topic_id(self.path / str(tp))), Offset(0))
+
     def _write_offsets(self) -> None:
         points = {tp: log.durable_offset for tp, log in self.logs.items()}
         self._write_file(RECOVERY_POINTS_FILE, points)
@@ -254,10 +337,11 @@ class LogDir:
         _log.warning("no topic id", extra={"directory": directory.name})
         return NO_UUID
 
-    def _failed(self, error: OSError) -> StorageFailed:
+    def note_failure(self, error: OSError) -> StorageFailed:
+        """A full disk is told, anything else takes the directory offline; what to answer."""
         if error.errno in FULL_DISK_ERRNOS:
             _log.error("the disk is full", extra={"path": str(self.path)})
-            return StorageFailed("the disk is full")
+            return DiskFull("the disk is full")
         self.take_offline(error)
         return StorageFailed(f"{self.path} is offline: {error}")
 

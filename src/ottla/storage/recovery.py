@@ -64,7 +64,14 @@ EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 STRAY: Final = ".stray"  # a segment that nothing connects with the log before it
 
 _SCAN_BYTES: Final = 4 << 20
+_COPIED_BYTES: Final = 1024  # to copy so few bytes costs less than to make a view of them
 _MAGIC_AT: Final = 16
+
+# Where in a header's tuple: names cost as much as the rest of what is done for each batch.
+_LEADER_EPOCH: Final = BatchHeader._fields.index("leader_epoch")
+_ATTRIBUTES: Final = BatchHeader._fields.index("attributes")
+_MAX_TIMESTAMP: Final = BatchHeader._fields.index("max_timestamp_ms")
+_PRODUCER: Final = BatchHeader._fields.index("producer_id")
 
 
 class CorruptRange(NamedTuple):
@@ -166,7 +173,7 @@ def _end_of_whole(file: File, base: Offset) -> Offset | None:
     """Where the batches of a file end; None unless all of it is intact, as it was when synced."""
     size_bytes = file.size_bytes()
     behind, end_offset = 0, base
-    for at, fields in _intact_batches(file, Position(0), size_bytes, base):
+    for at, fields in intact_batches(file, Position(0), size_bytes, base):
         behind = at + fields[1] + LENGTH_END
         end_offset = Offset(fields[0] + fields[6] + 1)
     return end_offset if behind == size_bytes else None
@@ -287,7 +294,7 @@ class _Scan:
         """Read to the last intact batch, noting what is corrupt on the way."""
         self._scan_intact(segment, size_bytes)
         while segment.size_bytes < size_bytes:
-            resumed = _find_intact(
+            resumed = find_intact(
                 segment.file, segment.size_bytes + 1, size_bytes, segment.end_offset
             )
             if resumed is None:
@@ -338,7 +345,7 @@ class _Scan:
         if entry is None:
             return
         relative_offset, position = entry
-        batch = next(_intact_batches(segment.file, position, size_bytes, base), None)
+        batch = next(intact_batches(segment.file, position, size_bytes, base), None)
         if batch is None or batch[1][0] + batch[1][6] != base + relative_offset:
             raise IndexDamaged("the offset index leads to no batch")
         indexes.truncate(position, relative_offset)
@@ -349,39 +356,47 @@ class _Scan:
     def _scan_intact(self, segment: ActiveSegment, size_bytes: int) -> None:
         """Note every batch from where the segment ends so far to the first not intact.
 
-        With `_intact_batches` this loop decides how long an unclean start takes: what can wait
+        With `intact_batches` this loop decides how long an unclean start takes: what can wait
         until an index entry is due, or until the end, does.
         """
         base = segment.base_offset
         indexes = segment.indexes
         epochs = self.epochs
         position, end_offset = Position(segment.size_bytes), segment.end_offset
-        behind, next_offset = int(position), int(end_offset)
-        entry_due_at = behind + self.interval_bytes - indexes.rest
-        newest_ms = int(indexes.max_timestamp_ms)
+        entry_due_at = position + self.interval_bytes - indexes.rest
+        newest_ms, latest_epoch = int(indexes.max_timestamp_ms), int(epochs.latest)
         recent: dict[int, deque[tuple[int, ...]]] = {}
-        for at, fields in _intact_batches(segment.file, position, size_bytes, end_offset):
-            offset, length, epoch, _, _, attributes, delta, _, time_ms, producer, _, _, _ = fields
-            behind = at + length + LENGTH_END
-            next_offset = offset + delta + 1
-            if time_ms > newest_ms or at > entry_due_at:
+        at, fields = 0, None
+        for at, fields in intact_batches(segment.file, position, size_bytes, end_offset):
+            if fields[_MAX_TIMESTAMP] > newest_ms or at > entry_due_at:
+                header = tuple.__new__(BatchHeader, fields)
                 indexes.rest = at - entry_due_at + self.interval_bytes
-                last_offset = next_offset - 1 - base
-                indexes.note(at, behind - at, last_offset, time_ms, self.interval_bytes)
+                indexes.note(
+                    at,
+                    header.size_bytes,
+                    header.last_offset - base,
+                    header.max_timestamp_ms,
+                    self.interval_bytes,
+                )
                 newest_ms = indexes.max_timestamp_ms
-                entry_due_at = behind + self.interval_bytes - indexes.rest
-            if epoch != epochs.latest:
-                epochs.note(LeaderEpoch(epoch), Offset(offset))
-            if producer >= 0 and offset >= self.producers_from:
+                entry_due_at = at + header.size_bytes + self.interval_bytes - indexes.rest
+            if fields[_LEADER_EPOCH] != latest_epoch:
+                epochs.note(LeaderEpoch(fields[_LEADER_EPOCH]), Offset(fields[0]))
+                latest_epoch = int(epochs.latest)
+            if fields[_PRODUCER] >= 0 and fields[0] >= self.producers_from:
+                producer = fields[_PRODUCER]
                 if producer not in recent:
                     recent[producer] = deque(maxlen=BATCHES_KEPT)
                 recent[producer].append(fields)
-                if attributes & (TRANSACTIONAL | CONTROL):
+                if fields[_ATTRIBUTES] & (TRANSACTIONAL | CONTROL):
                     self._note_batches(segment, at, recent.pop(producer))
         for batches in recent.values():
             self._note_batches(segment, position, batches)
-        indexes.rest = behind - entry_due_at + self.interval_bytes
-        segment.size_bytes, segment.end_offset = behind, Offset(next_offset)
+        if fields is not None:
+            last = tuple.__new__(BatchHeader, fields)
+            segment.size_bytes = at + last.size_bytes
+            segment.end_offset = Offset(last.last_offset + 1)
+        indexes.rest = segment.size_bytes - entry_due_at + self.interval_bytes
 
     def _note_batches(
         self, segment: ActiveSegment, position: int, batches: Iterable[tuple[int, ...]]
@@ -419,8 +434,12 @@ class _Scan:
         segment.end_offset = until
 
 
-def _intact_batches(
-    file: File, position: Position, size_bytes: int, next_offset: int
+def intact_batches(
+    file: File,
+    position: Position,
+    size_bytes: int,
+    next_offset: int,
+    read_bytes: int = _SCAN_BYTES,
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Position and header fields of every batch up to the first that is not intact.
 
@@ -428,7 +447,7 @@ def _intact_batches(
     """
     unpack = HEADER.unpack_from
     start = int(position)
-    chunk_bytes = _SCAN_BYTES
+    chunk_bytes = read_bytes
     while size_bytes - start >= HEADER_BYTES:
         chunk = file.read(start, min(chunk_bytes, size_bytes - start))
         view = memoryview(chunk)
@@ -447,7 +466,8 @@ def _intact_batches(
                 return
             if behind > end:
                 break
-            if crc32c(view[at + ATTRIBUTES_AT : behind]) != fields[4]:
+            body = (chunk if length < _COPIED_BYTES else view)[at + ATTRIBUTES_AT : behind]
+            if crc32c(body) != fields[4]:
                 return
             next_offset = fields[0] + fields[6] + 1
             yield start + at, fields
@@ -456,12 +476,12 @@ def _intact_batches(
             behind = at + HEADER_BYTES
         if start + behind > size_bytes:
             return
-        chunk_bytes = max(_SCAN_BYTES, behind - at)
+        chunk_bytes = max(read_bytes, behind - at)
         start += at
 
 
 def _is_intact(file: File, position: Position, size_bytes: int) -> bool:
-    return any(True for _ in _intact_batches(file, position, size_bytes, 0))
+    return any(True for _ in intact_batches(file, position, size_bytes, 0))
 
 
 def _fills(segment: ActiveSegment, size_bytes: int) -> bool:
@@ -473,9 +493,7 @@ def _fills(segment: ActiveSegment, size_bytes: int) -> bool:
     return header.size_bytes == rest_bytes
 
 
-def _find_intact(
-    file: File, position: int, size_bytes: int, next_offset: Offset
-) -> Position | None:
+def find_intact(file: File, position: int, size_bytes: int, next_offset: Offset) -> Position | None:
     """Where behind `position` the next intact batch begins that could belong to this log."""
     overlap = HEADER_BYTES - 1
     start = position

@@ -4,7 +4,7 @@ import pytest
 
 from ottla.cli import topic
 from ottla.cli.main import run
-from ottla.cli.options import parse_assignments, parse_brokers
+from ottla.cli.options import parse_assignments, parse_brokers, parse_topic_choices
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
@@ -24,6 +24,29 @@ def test_assignments_split_at_the_first_equals_sign() -> None:
     assert parse_assignments("--set", ["a=1", "b = x=y", "a=2"]) == {"a": "2", "b": "x=y"}
     with pytest.raises(UsageRefused, match="--set 'a' is not NAME=VALUE"):
         parse_assignments("--set", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "chosen"),
+    [
+        (["a"], {"a": None}),
+        (["a:0"], {"a": {0}}),
+        (["a:2,0,2", "b"], {"a": {0, 2}, "b": None}),
+        (["a:0", "a:1"], {"a": {0, 1}}),
+        (["a:0", "a"], {"a": None}),
+        (["a", "a:0"], {"a": None}),
+    ],
+)
+def test_a_topic_is_chosen_as_a_whole_or_in_part(
+    texts: list[str], chosen: dict[str, set[int] | None]
+) -> None:
+    assert parse_topic_choices("--topic", texts) == chosen
+
+
+@pytest.mark.parametrize("text", ["", ":0", "a:", "a:x", "a:0,", "a:-1", "a:0:1", "a:٣"])
+def test_what_chooses_nothing_is_refused(text: str) -> None:
+    with pytest.raises(UsageRefused, match="is not TOPIC or TOPIC:0,1,2"):
+        parse_topic_choices("--topic", [text])
 
 
 @pytest.mark.parametrize(

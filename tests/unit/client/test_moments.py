@@ -4,7 +4,16 @@ import time
 
 import pytest
 
-from ottla.client.moments import AtOffset, AtTime, Edge, Moment, format_time, parse_moment
+from ottla.client.moments import (
+    AtOffset,
+    AtTime,
+    Edge,
+    Moment,
+    format_time,
+    parse_moment,
+    parse_span_ms,
+    parse_time,
+)
 from ottla.errors import UsageRefused
 from ottla.model import Offset, TimestampMs
 
@@ -24,6 +33,7 @@ HOUR_MS = 3_600_000
         ("-1d", AtTime(TimestampMs(NOW_MS - 24 * HOUR_MS))),
         ("-1w", AtTime(TimestampMs(NOW_MS - 7 * 24 * HOUR_MS))),
         ("-5s", AtTime(TimestampMs(NOW_MS - 5000))),
+        ("-1h30m", AtTime(TimestampMs(NOW_MS - 3 * HOUR_MS // 2))),
         ("2026-11-15T00:00Z", AtTime(NOW_MS)),
         ("2026-11-15T01:00+01:00", AtTime(NOW_MS)),
         ("2026-11-15", AtTime(NOW_MS)),
@@ -43,6 +53,34 @@ def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
 def test_a_span_beyond_all_time_is_refused() -> None:
     with pytest.raises(UsageRefused, match="longer ago"):
         parse_moment("-99999999999999w", NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("text", "span_ms"),
+    [
+        ("0s", 0),
+        ("500ms", 500),
+        ("90s", 90_000),
+        (" 2h ", 2 * HOUR_MS),
+        ("1d12h", 36 * HOUR_MS),
+        ("1w1d1h1m1s1ms", (8 * 24 + 1) * HOUR_MS + 61_001),
+    ],
+)
+def test_a_span_is_the_sum_of_its_parts(text: str, span_ms: int) -> None:
+    assert parse_span_ms(text) == span_ms
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "-2h", "2 h", "2y", "1.5h", "PT2H", "2h!", "٣h"])
+def test_what_is_no_span_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(UsageRefused, match="write 90s"):
+        parse_span_ms(text)
+
+
+def test_what_is_no_time_is_refused_with_an_example() -> None:
+    assert parse_time("2026-11-15T00:00Z") == NOW_MS
+    for text in ("", "-2h", "42", "end", "tomorrow"):
+        with pytest.raises(UsageRefused, match="write 2026-11-15T00:00Z"):
+            parse_time(text)
 
 
 def test_a_moment_before_1970_is_the_first_one_records_can_have() -> None:

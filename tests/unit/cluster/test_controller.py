@@ -413,6 +413,38 @@ def test_broker_settings_are_altered_and_replaced_under_their_broker_names() -> 
     assert image.broker_config == {"num.partitions": "3"}
 
 
+def test_one_broker_can_differ_from_the_others() -> None:
+    image, second = cluster(1, 2), BrokerId(2)
+    for broker, value in ((None, "5000"), (second, "6000")):
+        edits = [ConfigEdit(EditKind.SET, "fetch.max.bytes", value)]
+        image = after(image, alter_broker_config(image, edits, CONFIG, broker))
+    assert image.config_of(None) == {"fetch.max.bytes": "5000"}
+    assert image.config_of(BrokerId(1)) == {}
+    assert image.config_of(second) == {"fetch.max.bytes": "6000"}
+    edits = [ConfigEdit(EditKind.DELETE, "fetch.max.bytes", None)]
+    image = after(image, alter_broker_config(image, edits, CONFIG, second))
+    assert image.config_of(second) == {}
+    assert image.own_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "broker", "said"),
+    [
+        ("num.partitions", 1, "all brokers share num.partitions"),
+        ("min.insync.replicas", 1, "all brokers share"),
+        ("node.id", 1, "cannot be changed while a broker runs"),
+        ("advertised.listeners", None, "cannot be changed"),
+        ("fetch.max.bytes", 7, "no broker 7"),
+    ],
+)
+def test_what_one_broker_cannot_have_for_itself_is_refused(
+    name: str, broker: int | None, said: str
+) -> None:
+    edits = [ConfigEdit(EditKind.SET, name, "3000")]
+    with pytest.raises(InvalidRequest, match=said):
+        alter_broker_config(cluster(1), edits, CONFIG, None if broker is None else BrokerId(broker))
+
+
 def test_unknown_broker_settings_are_refused() -> None:
     edits = [ConfigEdit(EditKind.SET, "retention.ms", "5")]
     with pytest.raises(InvalidConfig, match="unknown broker setting"):

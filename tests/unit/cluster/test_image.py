@@ -64,6 +64,14 @@ def test_broker_settings_that_are_removed_are_the_empty_ones() -> None:
     assert image.apply([Change("settings/brokers", None)], Revision(2)).broker_config == {}
 
 
+def test_settings_of_one_broker_are_kept_beside_those_of_all() -> None:
+    change = Change("settings/brokers/7", BrokerSettings({"fetch.max.bytes": "3000"}))
+    image = ClusterImage().apply([change], Revision(1))
+    assert image.config_of(BrokerId(7)) == {"fetch.max.bytes": "3000"}
+    assert image.config_of(None) == image.config_of(BrokerId(8)) == {}
+    assert image.apply([Change("settings/brokers/7", None)], Revision(2)).own_configs == {}
+
+
 def test_the_lowest_live_broker_tends_the_cluster() -> None:
     assert ClusterImage().controller_id is None
     image = ClusterImage().apply(

@@ -11,8 +11,9 @@ from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.model import LeaderEpoch, Offset, TimestampMs
 from ottla.records.batch import Record, build_batch
-from ottla.storage.cleaner import Cleaner, InlineWorker, ThreadWorker
+from ottla.storage.cleaner import Cleaner
 from ottla.storage.log import Log
+from ottla.storage.worker import InlineWorker, ThreadWorker
 
 CONFIG = TopicConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5)
 MEMORY_BYTES = 1 << 20
@@ -43,7 +44,7 @@ def owner() -> Owner:
 
 @pytest.fixture
 def worker(owner: Owner) -> Iterator[ThreadWorker]:
-    worker = ThreadWorker(post=owner.post, pause=lambda: None)
+    worker = ThreadWorker("worker", post=owner.post, pause=lambda: None)
     yield worker
     worker.close()
 
@@ -67,7 +68,9 @@ def test_a_pass_runs_on_the_workers_thread_and_ends_on_the_owners(
     files: MemoryFiles, owner: Owner
 ) -> None:
     threads = set()
-    worker = ThreadWorker(post=owner.post, pause=lambda: threads.add(threading.get_ident()))
+    worker = ThreadWorker(
+        "worker", post=owner.post, pause=lambda: threads.add(threading.get_ident())
+    )
     cleaner = Cleaner(files, worker)
     log = log_of(files, "a-0", 500)
     begin(cleaner, log)
@@ -128,7 +131,7 @@ def test_closing_gives_up_what_is_under_way(files: MemoryFiles, owner: Owner) ->
         is_begun.set()
         assert may_go_on.wait(PATIENCE_S)
 
-    worker = ThreadWorker(post=owner.post, pause=pause)
+    worker = ThreadWorker("worker", post=owner.post, pause=pause)
     log = log_of(files, "a-0", 1000)
     begin(Cleaner(files, worker), log)
     assert is_begun.wait(PATIENCE_S)

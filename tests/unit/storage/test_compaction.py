@@ -24,7 +24,7 @@ from ottla.records.batch import (
     records,
 )
 from ottla.records.compression import Codec
-from ottla.storage.cleaner import Cleaner, InlineWorker
+from ottla.storage.cleaner import Cleaner
 from ottla.storage.compaction import (
     KEY_COST_BYTES,
     Cleanable,
@@ -36,6 +36,7 @@ from ottla.storage.compaction import (
 )
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
+from ottla.storage.worker import InlineWorker
 
 CONFIG = TopicConfig(
     cleanup_policy=("compact",),

@@ -9,10 +9,11 @@ import pytest
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
-from ottla.errors import StorageFailed, TopicAlreadyExists, UsageRefused
+from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
 from ottla.model import NO_UUID, LeaderEpoch, Offset, TopicPartition, Uuid
 from ottla.storage.files import OsFiles
 from ottla.storage.log_dir import LogDir
+from ottla.storage.reserve import RESERVE_BYTES
 
 ROOT = Path("/data")
 ORDERS, CLICKS = TopicPartition("orders", 0), TopicPartition("web-clicks", 12)
@@ -247,11 +248,58 @@ def test_a_full_disk_does_not_take_the_directory_offline(files: MemoryFiles) -> 
     files.fail_next("append", errno.ENOSPC)
     log_dir.checkpoint()
     files.fail_next("append", errno.ENOSPC)
-    with pytest.raises(StorageFailed, match="full"):
+    files.fail_next("append", errno.ENOSPC)  # the reserve is not enough either
+    with pytest.raises(DiskFull, match="full"):
         create(log_dir, CLICKS)
     assert log_dir.offline_reason is None
     assert build.append(log_dir.logs[ORDERS]) == 1
     create(log_dir, CLICKS)
+
+
+def test_a_log_is_made_with_the_room_of_the_reserve(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    files.fail_next("append", errno.ENOSPC)
+    create(log_dir)
+    assert ORDERS in log_dir.logs
+    assert log_dir.reserve.size_bytes == RESERVE_BYTES
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE])
+def test_a_system_that_refuses_a_new_log_costs_nothing_else(
+    files: MemoryFiles, number: int
+) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    files.fail_next("create", number)
+    with pytest.raises(StorageFailed, match="takes no new log"):
+        create(log_dir, CLICKS)
+    assert log_dir.offline_reason is None
+    assert build.append(log_dir.logs[ORDERS]) == 0
+
+
+def test_deletions_that_were_written_survive_a_power_cut(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 5)
+    log_dir.logs[ORDERS].flush()
+    log_dir.logs[ORDERS].advance_start(Offset(3))
+    log_dir.write_deletions(log_dir.deletions())
+    for seed in range(10):
+        after = open_dir(files.cut_power(Random(seed)))
+        assert after.logs[ORDERS].start_offset == 3
+
+
+def test_a_topic_of_the_same_name_does_not_inherit_deletions(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 5)
+    log_dir.logs[ORDERS].advance_start(Offset(3))
+    log_dir.write_deletions(log_dir.deletions())
+    log_dir.delete_log(ORDERS, Random(0))
+    log_dir.create_log(ORDERS, Uuid(bytes(range(1, 17))), TopicConfig(), build.NOW_MS)
+    build.append(log_dir.logs[ORDERS], 5)
+    after = open_dir(files.kill())
+    assert after.logs[ORDERS].start_offset == 0
 
 
 def test_a_disk_that_cannot_be_read_is_offline_at_once(files: MemoryFiles) -> None:

@@ -1,7 +1,8 @@
 """JoinGroup (11) 0-9, SyncGroup (14) 0-5, Heartbeat (12) 0-4, LeaveGroup (13) 0-5.
 
 A join is answered when its rebalance ends, a sync when the leader's has come: both hold back
-what their connection sends behind them, as in Kafka.
+what their connection sends behind them, as in Kafka. While groups are being read from the log, a
+heartbeat is believed and a sync is told to join again: clients know no other word for it there.
 """
 
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from ottla.broker.group_coordinator import GroupCoordinator
 from ottla.broker.routes import RequestContext
 from ottla.coordinator.classic_group import Join, Joined, Protocol, Sync, Synced
-from ottla.errors import ApiError, ErrorCode
+from ottla.errors import ApiError, CoordinatorLoadInProgress, ErrorCode
 from ottla.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -102,6 +103,8 @@ class SyncGroup:
         )
         try:
             synced = await self._sync(request.group_id, sync)
+        except CoordinatorLoadInProgress:  # and what was agreed on so far is lost
+            synced = Synced(error=ErrorCode.REBALANCE_IN_PROGRESS)
         except ApiError as refused:
             synced = Synced(error=refused.code)
         return SyncGroupResponse(
@@ -141,6 +144,8 @@ class Heartbeat:
                     now_ms,
                 ),
             )
+        except CoordinatorLoadInProgress:
+            code = ErrorCode.NONE
         except ApiError as refused:
             code = refused.code
         return HeartbeatResponse(error_code=code)

@@ -1,8 +1,8 @@
 """DescribeConfigs (32) 1-4, AlterConfigs (33) 0-2, IncrementalAlterConfigs (44) 0-1,
 ListConfigResources (74) 0-1.
 
-Topics, and the settings of all brokers together (the broker resource with an empty name).
-Not done: settings of a single broker, loggers, client metrics and groups: INVALID_REQUEST.
+Topics, all brokers together (the broker resource with an empty name), and single ones, as far as
+brokers may differ. Not done: loggers, client metrics and groups: INVALID_REQUEST.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,6 +51,7 @@ _ALL_BROKERS: Final = ""
 
 # Where a value comes from, as on the wire.
 _SET_FOR_TOPIC: Final = 1
+_SET_FOR_BROKER: Final = 2
 _SET_FOR_ALL_BROKERS: Final = 3
 _SET_AT_START: Final = 4
 _DEFAULT: Final = 5
@@ -123,8 +124,8 @@ class DescribeConfigs:
                     f"this is broker {self._broker_id}: ask broker {name} for its settings"
                 )
             if name == _ALL_BROKERS:
-                return self._broker_settings(only_changed=True)
-            return [*self._identity(), *self._broker_settings(only_changed=False)]
+                return self._shared_settings()
+            return [*self._identity(), *self._broker_settings()]
         raise InvalidRequest("only topics (2) and brokers (4) have settings here")
 
     def _topic_settings(self, name: str) -> Iterator[_Shown]:
@@ -149,22 +150,30 @@ class DescribeConfigs:
         for row, value in values:
             yield _Shown(row, row.name, [(row.name, value, _SET_AT_START)])
 
-    def _broker_settings(self, *, only_changed: bool) -> Iterator[_Shown]:
-        changed = self._state.image.broker_config
+    def _broker_settings(self) -> Iterator[_Shown]:
         for field, row in settings_of(BrokerConfig):
-            if not only_changed or row.name in changed:
-                values = self._broker_values(row.name, row.name, _broker_reader(field))
-                yield _Shown(row, row.name, values)
+            values = self._broker_values(row.name, row.name, _broker_reader(field))
+            yield _Shown(row, row.name, values)
         for field, row in settings_of(TopicConfig):
-            name = row.broker_name
-            if name is not None and (not only_changed or name in changed):
-                values = self._broker_values(name, name, _topic_reader(field))
-                yield _Shown(row, name, values)
+            if row.broker_name is not None:
+                name = row.broker_name
+                yield _Shown(row, name, self._broker_values(name, name, _topic_reader(field)))
+
+    def _shared_settings(self) -> Iterator[_Shown]:
+        """What was changed for all brokers, whatever this one has instead."""
+        changed = self._state.image.broker_config
+        for shown in self._broker_settings():
+            if shown.name in changed:
+                values = [value for value in shown.values if value[2] != _SET_FOR_BROKER]
+                yield shown._replace(values=values)
 
     def _broker_values(
         self, name: str, default_name: str, read: Callable[[BrokerConfig], Any]
     ) -> list[tuple[str, str, int]]:
         values = []
+        own = self._state.image.config_of(self._broker_id)
+        if name in own:
+            values.append((name, own[name], _SET_FOR_BROKER))
         changed = self._state.image.broker_config
         if name in changed:
             values.append((name, changed[name], _SET_FOR_ALL_BROKERS))
@@ -227,7 +236,10 @@ class AlterConfigs:
                 defaults=self._settings.broker,
             )
         return partial(
-            controller.replace_broker_config, config=config, defaults=self._settings.broker
+            controller.replace_broker_config,
+            config=config,
+            defaults=self._settings.broker,
+            broker=_broker_id(resource.resource_name),
         )
 
 
@@ -254,9 +266,15 @@ class IncrementalAlterConfigs:
                 return controller.alter_topic_config(
                     image, resource.resource_name, edits, self._settings.broker
                 )
-            return controller.alter_broker_config(image, edits, self._settings.broker)
+            broker = _broker_id(resource.resource_name)
+            return controller.alter_broker_config(image, edits, self._settings.broker, broker)
 
         return decide
+
+
+def _broker_id(name: str) -> BrokerId | None:
+    """Which broker a resource is; None is all of them. Other names are refused before."""
+    return BrokerId(int(name)) if name.isdecimal() else None
 
 
 def _edit(operation: int, name: str, value: str | None) -> ConfigEdit:
@@ -294,10 +312,9 @@ def _checked(kind: int, name: str, decide: Decide) -> Decide:
     def checked(image: ClusterImage) -> Decision[None]:
         if kind not in {_TOPIC, _BROKER}:
             raise InvalidRequest("only topics (2) and brokers (4) have settings here")
-        if kind == _BROKER and name != _ALL_BROKERS:
+        if kind == _BROKER and name != _ALL_BROKERS and not name.isdecimal():
             raise InvalidRequest(
-                "brokers share their settings: change those of all brokers (an empty name),"
-                f" not of broker {name}"
+                f"{name!r} is no broker: name one by its number, or all with an empty name"
             )
         return decide(image)
 

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from typing import Final
 
 from ottla.broker.answers import Answer, Pending
+from ottla.broker.topic_creation import INTERNAL_TOPICS
 from ottla.clock import Clock
 from ottla.errors import (
     ApiError,
     ErrorCode,
     InvalidRecord,
     InvalidRequiredAcks,
+    InvalidTopic,
     InvalidTxnState,
     ProtocolViolation,
     RequestTimedOut,
@@ -69,6 +71,8 @@ class Produce:
                 try:
                     batch = _checked(sent, request, version)
                     partition = self._replicas.locate(key, index)
+                    if partition.tp.topic in INTERNAL_TOPICS:
+                        raise InvalidTopic(f"only brokers write to {partition.tp.topic}")
                     base_offset, last_offset, time_ms, _ = partition.append(batch, acks, now_ms)
                     end = Offset(last_offset + 1)
                     if not partition.is_settled(end, acks):

@@ -1,6 +1,7 @@
 """CreateTopics (19) 2-7, DeleteTopics (20) 1-6, CreatePartitions (37) 0-3, DeleteRecords (21) 0-2.
 
-Every requested item is answered. A topic is answered once this broker serves it.
+Every requested item is answered: a topic once this broker serves it, a deletion of records once it
+is on disk.
 """
 
 from collections import Counter
@@ -160,8 +161,14 @@ def _unknown_id(topic_id: Any) -> DeletableTopicResult:
 
 
 class CreatePartitions:
-    def __init__(self, state: ClusterState, commits: Commits, settings: Settings) -> None:
+    """Partitions cannot be taken away: those whose logs cannot be made are there, and unavailable
+    until there is room. The answer says so."""
+
+    def __init__(
+        self, state: ClusterState, commits: Commits, settings: Settings, replicas: Replicas
+    ) -> None:
         self._state = state
+        self._replicas = replicas
         self._commits = commits
         self._settings = settings
 
@@ -172,10 +179,15 @@ class CreatePartitions:
         grown = await self._commits.each(decides, validate_only=request.validate_only)
         return CreatePartitionsResponse(
             results=[
-                _grown(topic.name, outcome)
+                _grown(topic.name, outcome if request.validate_only else self._served(outcome))
                 for topic, outcome in zip(request.topics, grown, strict=True)
             ]
         )
+
+    def _served(self, outcome: TopicImage | ApiError) -> TopicImage | ApiError:
+        if isinstance(outcome, ApiError):
+            return outcome
+        return self._replicas.failure_of(outcome.name) or outcome
 
     def _decide(self, topic: CreatePartitionsTopic) -> partial[controller.Decision[TopicImage]]:
         assignments = None
@@ -203,18 +215,24 @@ class DeleteRecords:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 
-    def __call__(
+    async def __call__(
         self, request: DeleteRecordsRequest, context: RequestContext
     ) -> DeleteRecordsResponse:
-        return DeleteRecordsResponse(
-            topics=[
-                DeleteRecordsTopicResult(
-                    name=topic.name,
-                    partitions=[self._delete(topic.name, wanted) for wanted in topic.partitions],
-                )
-                for topic in request.topics
-            ]
-        )
+        topics = [
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[self._delete(topic.name, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        deleted = [one for topic in topics for one in topic.partitions if not one.error_code]
+        if deleted:
+            try:
+                await self._replicas.commit_deletions()
+            except ApiError as refused:
+                for one in deleted:
+                    one.error_code, one.low_watermark = refused.code, -1
+        return DeleteRecordsResponse(topics=topics)
 
     def _delete(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index

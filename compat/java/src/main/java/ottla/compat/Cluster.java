@@ -32,6 +32,18 @@ final class Cluster implements AutoCloseable {
         this.admin = admin(Map.of());
     }
 
+    String address() {
+        return address;
+    }
+
+    String host() {
+        return address.substring(0, address.lastIndexOf(':'));
+    }
+
+    int port() {
+        return Integer.parseInt(address.substring(address.lastIndexOf(':') + 1));
+    }
+
     Admin admin(Map<String, Object> settings) {
         return Admin.create(with(Map.of(), settings));
     }

@@ -36,7 +36,7 @@ public final class Main {
     public static void main(String[] arguments) throws IOException {
         Map<String, Scenario> scenarios = new LinkedHashMap<>();
         List.of(RecordScenarios.all(), ConsumerScenarios.all(), TopicScenarios.all(), ConfigScenarios.all(),
-                ClusterScenarios.all(), RestartScenarios.all()).forEach(scenarios::putAll);
+                ClusterScenarios.all(), GroupScenarios.all(), RestartScenarios.all()).forEach(scenarios::putAll);
         if (arguments[0].equals("--list")) {
             scenarios.keySet().forEach(System.out::println);
             return;

@@ -1,0 +1,231 @@
+"""Reads as a member of a group: from what the group committed on, through every rebalance."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.client.errors import Refused
+from ottla.client.group_member import Generation, GroupMember
+from ottla.client.groups import committed_offsets
+from ottla.client.partitions import (
+    DEFAULT_LIMITS,
+    EARLIEST,
+    LATEST,
+    FetchLimits,
+    Isolation,
+    list_offsets,
+)
+from ottla.client.reader import ReadRange, fetch_round, take
+from ottla.errors import ErrorCode
+from ottla.model import Offset, TopicPartition
+from ottla.records.batch import Record
+
+_IDLE_S: Final = 0.5  # how long a member without partitions waits for some
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """These partitions are ours to read."""
+
+    partitions: tuple[TopicPartition, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """These partitions were given back, and what was read of them is committed."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """These partitions are others' now: what was not committed is read again."""
+
+    partitions: tuple[TopicPartition, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What the group committed is not in the log any more, or never was."""
+
+    tp: TopicPartition
+    wanted: Offset
+    found: Offset
+
+
+GroupEvent = Assigned | Revoked | Lost | Moved
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Records of one partition in their order; `end` is where reading goes on after them."""
+
+    tp: TopicPartition
+    records: list[Record]
+    end: Offset
+
+
+class GroupReader:
+    """Owned by who made it, and owner of its member. Delivers at least once:
+
+    `next_readings` brings records, `note_done` says that they were dealt with, `commit` tells
+    the group. Before a rebalance what is done is committed; at the end call `close`. Who dies
+    without it leaves the records that were not committed to the next reader.
+
+    `start` says where a partition begins that the group has never committed: `EARLIEST`,
+    `LATEST` or a timestamp. `note` hears of every `GroupEvent`.
+    """
+
+    def __init__(
+        self,
+        member: GroupMember,
+        *,
+        start: int = EARLIEST,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        limits: FetchLimits = DEFAULT_LIMITS,
+        note: Callable[[GroupEvent], None] = lambda event: None,
+    ) -> None:
+        self._member = member
+        self._client = member.client
+        self._start = start
+        self._isolation = isolation
+        self._limits = limits
+        self._note = note
+        self._positions: dict[TopicPartition, Offset] = {}
+        self._ends: dict[TopicPartition, Offset] = {}  # as they were when we got the partitions
+        self._done: dict[TopicPartition, Offset] = {}
+        self._committed: dict[TopicPartition, Offset] = {}
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all is read that was there when the partitions were assigned."""
+        return not self._member.must_rejoin and all(
+            position >= self._ends[tp] for tp, position in self._positions.items()
+        )
+
+    async def next_readings(self) -> list[Reading]:
+        """What has come since, perhaps nothing; joins the group first where that is needed.
+
+        Waits for as long as `limits` say, or for a rebalance.
+        """
+        if self._member.must_rejoin:
+            await self._rejoin()
+        if not self._positions:
+            await self._member.wait_rejoin(_IDLE_S)
+            return []
+        try:
+            fetched = await fetch_round(
+                self._client,
+                {tp: ReadRange(position) for tp, position in self._positions.items()},
+                self._isolation,
+                self._limits,
+            )
+        except Refused as problem:
+            if problem.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            await self._move_into_range(problem)
+            return []
+        readings = list[Reading]()
+        for tp, batches in fetched.items():
+            before = ReadRange(self._positions[tp])
+            found, left = take(tp, batches, before)
+            self._positions[tp] = left.start
+            if found:
+                readings.append(Reading(tp, found, left.start))
+            elif self._done[tp] == before.start:
+                self._done[tp] = left.start  # markers and gaps are dealt with once they are seen
+        return readings
+
+    def note_done(self, tp: TopicPartition, end: Offset) -> None:
+        """Everything before `end` was dealt with; what belongs to others by now is ignored."""
+        if tp in self._positions:
+            self._done[tp] = end
+
+    async def commit(self) -> bool:
+        """Tell the group what is done; False when it has moved on and others read that again."""
+        news = {tp: end for tp, end in self._done.items() if self._committed.get(tp) != end}
+        if news:
+            if not await self._member.commit(news):
+                return False
+            self._committed |= news
+        return True
+
+    async def close(self) -> None:
+        """Commit what is done and leave the group."""
+        try:
+            await self._give_back()
+        finally:
+            await self._member.leave()
+
+    # Rebalances
+
+    async def _rejoin(self) -> None:
+        await self._give_back()
+        await self._begin(await self._member.join())
+
+    async def _give_back(self) -> None:
+        """Commit what is done of our partitions, and forget them."""
+        tps = tuple(sorted(self._positions))
+        is_committed = await self.commit()
+        self._positions, self._ends, self._done, self._committed = {}, {}, {}, {}
+        if tps and is_committed and self._member.lost_because is None:
+            self._note(Revoked(tps))
+        elif tps:
+            reason = str(self._member.lost_because or "it has moved on")
+            self._note(Lost(tps, reason.removeprefix(f"group {self._member.group_id}: ")))
+
+    async def _begin(self, generation: Generation) -> None:
+        tps = sorted(generation.partitions)
+        self._note(Assigned(tuple(tps), generation.membership.generation))
+        if not tps:
+            return
+        committed = await committed_offsets(self._client, self._member.group_id, tps)
+        starts, ends = await self._edges(tps)
+        fresh = dict.fromkeys([tp for tp in tps if tp not in committed], self._start)
+        chosen = await list_offsets(self._client, fresh, self._isolation)
+        visible = await list_offsets(self._client, dict.fromkeys(tps, LATEST), self._isolation)
+        for tp in tps:
+            wanted = committed.get(tp, chosen.get(tp))
+            self._positions[tp] = self._clip(tp, wanted, starts[tp], ends[tp])
+            end = visible[tp]
+            self._ends[tp] = ends[tp] if end is None else end
+        # Also where nothing was read yet: the next member shall begin here, not where `start` is
+        # by then, and everybody shall see how far the group is behind.
+        self._done, self._committed = dict(self._positions), committed
+        await self.commit()
+
+    async def _move_into_range(self, problem: Refused) -> None:
+        """Records we were about to read are gone, or the log is shorter than it was."""
+        starts, ends = await self._edges(list(self._positions))
+        moved = {
+            tp: self._clip(tp, position, starts[tp], ends[tp])
+            for tp, position in self._positions.items()
+        }
+        if moved == self._positions:
+            raise problem
+        for tp, position in moved.items():
+            if self._done[tp] == self._positions[tp]:  # else somebody is still at it
+                self._done[tp] = position
+        self._positions = moved
+
+    def _clip(
+        self, tp: TopicPartition, wanted: Offset | None, start: Offset, end: Offset
+    ) -> Offset:
+        """Where reading can begin; nothing to begin with, as every record is older, is the end."""
+        if wanted is None:
+            return end
+        found = max(start, min(wanted, end))
+        if found != wanted:
+            self._note(Moved(tp, wanted, found))
+        return found
+
+    async def _edges(
+        self, tps: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, Offset]]:
+        """Where the logs begin and end, whoever may see it."""
+        starts = await list_offsets(self._client, dict.fromkeys(tps, EARLIEST))
+        ends = await list_offsets(self._client, dict.fromkeys(tps, LATEST))
+        zero = Offset(0)
+        return {tp: starts[tp] or zero for tp in tps}, {tp: ends[tp] or zero for tp in tps}

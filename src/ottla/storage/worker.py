@@ -1,0 +1,92 @@
+"""Disk work that would keep the owner from everything else, on a thread of its own.
+
+Like the flusher: the owner hands work over and gets it back, and only the owner touches logs. A
+worker pauses often, because in one interpreter its every step is one that the owner cannot take.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+Result = TypeVar("Result")
+
+Pause = Callable[[], None]
+Step = Callable[[Pause], Result]  # is given a way to pause
+Post = Callable[[Callable[[], None]], object]
+
+
+class Worker(Protocol):
+    """Who carries out steps, one after the other."""
+
+    def run(self, step: Step[Result], done: Callable[[Result | Exception], None]) -> None:
+        """Take one step and hand its outcome to `done`, on the owner's thread."""
+        ...
+
+    def close(self) -> None:
+        """Stop soon; a step that is under way is given up, and nobody hears of it."""
+        ...
+
+
+class InlineWorker:
+    """Works at once, on the caller's thread: for simulation and tests."""
+
+    def run(self, step: Step[Result], done: Callable[[Result | Exception], None]) -> None:
+        done(_outcome(step, _do_nothing))
+
+    def close(self) -> None:
+        return
+
+
+class ThreadWorker:
+    """Works on a thread of its own. `post` runs a callback on the owner's thread soon.
+
+    `pause` lets other threads run for a moment (production: a short sleep).
+    """
+
+    def __init__(self, name: str, *, post: Post, pause: Pause) -> None:
+        self._post = post
+        self._pause = pause
+        self._is_closing = False
+        self._steps: queue.SimpleQueue[tuple[Step[Any], Callable[[Any], None]] | None]
+        self._steps = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, step: Step[Result], done: Callable[[Result | Exception], None]) -> None:
+        self._steps.put((step, done))
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._steps.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (work := self._steps.get()) is not None and not self._is_closing:
+            step, done = work
+            try:
+                outcome = _outcome(step, self._take_breath)
+            except _Closing:
+                return
+            self._post(partial(done, outcome))
+
+    def _take_breath(self) -> None:
+        if self._is_closing:
+            raise _Closing
+        self._pause()
+
+
+class _Closing(BaseException):
+    """The worker is to stop; what it was writing is removed when the log is opened again."""
+
+
+def _outcome(step: Step[Result], pause: Pause) -> Result | Exception:
+    try:
+        return step(pause)
+    except Exception as problem:  # noqa: BLE001  # it belongs to the owner, whatever it is
+        return problem
+
+
+def _do_nothing() -> None:
+    return

@@ -1,0 +1,179 @@
+"""Segments that are read again: what is intact stays, what is not is never served again."""
+
+from pathlib import Path
+
+import pytest
+
+from fakes import build
+from fakes.memory_files import MemoryFiles
+from ottla.config import TopicConfig
+from ottla.errors import CorruptBatch
+from ottla.model import NO_TIMESTAMP, Offset, TimestampMs, TopicPartition, Uuid
+from ottla.records.batch import HEADER_BYTES, read_header
+from ottla.storage.log import Log
+from ottla.storage.log_dir import LogDir
+from ottla.storage.scrub import STEP_BYTES, Scrubber, SegmentCheck
+from ottla.storage.segment import SealedSegment
+from ottla.storage.worker import InlineWorker
+
+ROOT = Path("/data")
+TP = TopicPartition("orders", 0)
+BATCHES = 20
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def log_dir(files: MemoryFiles) -> LogDir:
+    log_dir = LogDir(files, ROOT)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    log = log_dir.create_log(TP, Uuid(bytes(range(16))), TopicConfig(), build.NOW_MS)
+    fill(log)
+    return log_dir
+
+
+@pytest.fixture
+def log(log_dir: LogDir) -> Log:
+    return log_dir.logs[TP]
+
+
+def fill(log: Log, value: bytes = b"v" * 2000) -> None:
+    """Two sealed segments of twenty batches with two records each, and a batch behind them."""
+    for _ in range(2):
+        for _ in range(BATCHES):
+            log.append_as_leader(build.batch(2, value=value), build.EPOCH, build.NOW_MS)
+        log.roll(build.NOW_MS)
+    log.append_as_leader(build.batch(2), build.EPOCH, build.NOW_MS)
+    log.flush()
+
+
+def path_of(segment: SealedSegment) -> Path:
+    return segment.directory / f"{segment.base_offset:020d}.log"
+
+
+def batch_positions(files: MemoryFiles, segment: SealedSegment) -> list[int]:
+    data, found, at = files.read_whole(path_of(segment)), list[int](), 0
+    while at < len(data):
+        found.append(at)
+        at += read_header(data[at : at + HEADER_BYTES]).size_bytes
+    return found
+
+
+def scrub(files: MemoryFiles, log: Log, scrubber: Scrubber | None = None) -> Scrubber:
+    """One whole round."""
+    scrubber = scrubber or Scrubber(files, InlineWorker(), ROOT)
+    rounds = scrubber.round_count
+    for _ in range(1000):
+        scrubber.advance([log], TimestampMs(build.NOW_MS + rounds), 0)
+        if scrubber.round_count > rounds:
+            return scrubber
+    raise AssertionError("the round never ends")
+
+
+def served_offsets(log: Log) -> list[int]:
+    """Every offset that a reader gets to see, which steps over what it is refused."""
+    seen: list[int] = []
+    at = log.start_offset
+    while at < log.end_offset:
+        try:
+            found = log.read(at, log.end_offset, 1 << 20, at_least_one=True)
+        except CorruptBatch:
+            at = Offset(at + 1)
+            continue
+        assert found is not None
+        data, inside = log.read_bytes(found), 0
+        while inside < len(data):
+            header = read_header(data[inside : inside + HEADER_BYTES])
+            seen += range(max(at, header.base_offset), header.last_offset + 1)
+            inside += header.size_bytes
+        at = found.end_offset
+    return seen
+
+
+def test_intact_segments_are_read_to_the_end_and_nothing_is_found(
+    files: MemoryFiles, log: Log
+) -> None:
+    scrubber = scrub(files, log)
+    assert scrubber.segment_count == 2
+    assert scrubber.read_bytes == sum(one.size_bytes for one in log.sealed_segments)
+    assert (scrubber.damage_count, log.corrupt) == (0, [])
+
+
+@pytest.mark.parametrize("place", [8, 16, 21, 30, HEADER_BYTES + 100])
+@pytest.mark.parametrize("number", [0, 7, BATCHES - 1])
+def test_a_flipped_bit_is_found_and_its_batch_is_never_served_again(
+    files: MemoryFiles, log_dir: LogDir, log: Log, number: int, place: int
+) -> None:
+    segment = log.sealed_segments[1]
+    start = segment.base_offset + 2 * number
+    files.flip(path_of(segment), batch_positions(files, segment)[number] + place)
+    scrubber = scrub(files, log)
+    assert scrubber.damage_count == 1
+    (damage,) = log.corrupt
+    assert (damage.start_offset, damage.end_offset) == (start, start + 2)
+    intact = [one for one in range(log.end_offset) if not start <= one < start + 2]
+    assert served_offsets(log) == intact
+    scrub(files, log, scrubber)
+    assert scrubber.damage_count == 1, "what is known already is no news"
+    log_dir.close()
+    again = LogDir(files.kill(), ROOT)
+    again.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    assert again.logs[TP].corrupt == [damage]
+    assert served_offsets(again.logs[TP]) == intact
+
+
+def test_two_damaged_places_are_two_ranges(files: MemoryFiles, log: Log) -> None:
+    segment = log.sealed_segments[0]
+    positions = batch_positions(files, segment)
+    for number in (3, 4, 9):
+        files.flip(path_of(segment), positions[number] + 200)
+    scrub(files, log)
+    assert [(one.start_offset, one.end_offset) for one in log.corrupt] == [(6, 10), (18, 20)]
+    assert served_offsets(log) == [*range(6), *range(10, 18), *range(20, log.end_offset)]
+
+
+def test_a_segment_larger_than_a_step_takes_several(files: MemoryFiles, log: Log) -> None:
+    fill(log, bytes(STEP_BYTES // 4))
+    segment = log.sealed_segments[-1]
+    check, steps = SegmentCheck.of(segment), 0
+    while not check.run_next(files, lambda: None).is_done:
+        steps += 1
+    assert steps > 2
+    assert not check.damages
+
+
+def test_a_segment_that_goes_while_it_is_read_is_left_alone(files: MemoryFiles, log: Log) -> None:
+    files.flip(path_of(log.sealed_segments[0]), 200)
+    scrubber = Scrubber(files, InlineWorker(), ROOT)
+    scrubber.advance([log], build.NOW_MS, DAY_MS)
+    log.advance_start(log.end_offset)
+    scrub(files, log, scrubber)
+    assert (scrubber.damage_count, log.corrupt) == (0, [])
+
+
+def test_a_round_begins_when_its_time_has_come_also_after_a_restart(
+    files: MemoryFiles, log: Log
+) -> None:
+    scrub(files, log)
+    later = Scrubber(files, InlineWorker(), ROOT)
+    later.advance([log], TimestampMs(build.NOW_MS + DAY_MS - 1), DAY_MS)
+    assert later.read_bytes == 0
+    later.advance([log], TimestampMs(build.NOW_MS + DAY_MS), DAY_MS)
+    assert later.read_bytes > 0
+
+
+def test_never_is_never(files: MemoryFiles, log: Log) -> None:
+    scrubber = Scrubber(files, InlineWorker(), ROOT)
+    for _ in range(10):
+        scrubber.advance([log], NO_TIMESTAMP, -1)
+    assert scrubber.read_bytes == 0
+
+
+def test_steps_are_spread_so_that_a_second_reads_what_it_may() -> None:
+    scrubber = Scrubber(MemoryFiles(), InlineWorker(), ROOT)
+    scrubber._is_round_open = True
+    assert STEP_BYTES / scrubber.rest_s(DAY_MS, 1 << 20) == 1 << 20
