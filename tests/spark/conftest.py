@@ -1,18 +1,25 @@
 """A broker for the tests of this folder, topics of their own, and ways to fill them."""
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-
 import ottla.testing
 from spark.topics import Topic
 
 FOLDER = Path(__file__).parent
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None
+collect_ignore_glob = [] if HAS_SPARK else ["test_*.py"]
 _numbers = count(1)
+
+
+def pytest_report_header() -> str:
+    return "tests/spark: " + (
+        "run" if HAS_SPARK else "left out, the extra `spark` is not installed"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
