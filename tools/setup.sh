@@ -9,7 +9,7 @@ sys.exit(sys.version_info < (3, 11))
 PY
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-echo "setting up $venv (about a minute the first time)"
+echo "setting up $venv (a few minutes the first time: Spark is large)"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -e .
 

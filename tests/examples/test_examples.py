@@ -50,7 +50,7 @@ def run(*words: str, directory: Path) -> str:
 
 def test_every_example_is_known_here() -> None:
     found = {file.name for file in EXAMPLES.glob("*.py")}
-    assert found == {*PRINTED, "embedded_test.py"}
+    assert found == {*PRINTED, "embedded_test.py", "spark_word_count.py"}
 
 
 @pytest.mark.parametrize("name", PRINTED)

@@ -13,7 +13,6 @@ from ottla.cli.group_description import (
     format_count,
     format_partitions,
 )
-from ottla.cli.moments import AtOffset, AtTime, Edge, before, parse_span_ms, parse_time
 from ottla.cli.offset_reset import Current, Reset, Shift, Target, gather_facts, plan_reset
 from ottla.cli.options import Broker, Json, parse_topic_choices
 from ottla.cli.session import ask
@@ -21,6 +20,7 @@ from ottla.cli.status import FAILED, OK
 from ottla.client import groups
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, NoSuchGroup, Refused
+from ottla.client.moments import AtOffset, AtTime, Edge, before, parse_span_ms, parse_time
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode, UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import terminal
-from ottla.cli.moments import format_time
 from ottla.cli.options import Json
 from ottla.cli.record_output import json_fields
 from ottla.cli.segment_scan import Problem, ScannedBatch, SegmentCheck, find_segments, scan
 from ottla.cli.status import FAILED, OK
+from ottla.client.moments import format_time
 from ottla.clock import SystemClock
 from ottla.errors import ApiError, UsageRefused
 from ottla.model import Offset, TimestampMs

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ottla.cli.moments import AtOffset, AtTime, Edge
 from ottla.client.client import Client
+from ottla.client.moments import AtOffset, AtTime, Edge
 from ottla.client.partitions import EARLIEST, LATEST, list_offsets
 from ottla.model import Offset, TopicPartition
 

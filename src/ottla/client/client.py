@@ -1,7 +1,7 @@
 """Asks whichever broker can answer, and asks again while that may help and time is left."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Self, TypeVar
 
 from ottla.client.cluster_view import ClusterView, view_of
@@ -51,11 +51,14 @@ class Client:
         *,
         client_id: str = "ottla",
         timeout_s: float = ANSWER_TIMEOUT_S,
+        addresses: Mapping[BrokerId, Endpoint] | None = None,
     ) -> None:
+        """`addresses` are where brokers are reached that advertise what cannot be reached."""
         assert bootstrap, "somewhere has to be asked first"
         self.timeout_s = timeout_s
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
+        self._addresses = dict(addresses or {})
         self._connections: dict[Endpoint, asyncio.Task[Connection]] = {}
         self._view = ClusterView({}, {})
         self._coordinators: dict[str, BrokerId] = {}
@@ -194,7 +197,8 @@ class Client:
         answer = await self.ask_any(request, MetadataResponse)
         check(answer.error_code, "the cluster")
         view = view_of(answer)
-        self._view = ClusterView(view.brokers, {**self._view.topics, **view.topics})
+        brokers = {id_: self._addresses.get(id_, where) for id_, where in view.brokers.items()}
+        self._view = ClusterView(brokers, {**self._view.topics, **view.topics})
         for topic in topics or ():
             _check_topic(view, topic)
         return view

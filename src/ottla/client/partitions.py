@@ -86,10 +86,13 @@ async def produce(
     Tried again only while the broker has certainly not written it. `ConnectionLost` and
     `DeadlineExceeded` leave open whether it has.
     """
-    return await client.retry(lambda: _produce(client, tp, batch, acks))
+    return await client.retry(lambda: produce_once(client, tp, batch, acks))
 
 
-async def _produce(client: Client, tp: TopicPartition, batch: Buffer, acks: Acks) -> Offset | None:
+async def produce_once(
+    client: Client, tp: TopicPartition, batch: Buffer, acks: Acks = Acks.ALL
+) -> Offset | None:
+    """`produce` without trying again: for those who know better when that does no harm."""
     leader = await client.leader_of(tp)
     data = PartitionProduceData(index=tp.partition, records=batch)
     request = ProduceRequest(

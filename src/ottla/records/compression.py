@@ -77,6 +77,29 @@ def decompress(data: Buffer, codec: Codec, *, bytes_max: int) -> Buffer:
             return _decompress_stream(cramjam.zstd.decompress_into, data, bytes_max)
 
 
+def decompress_into(data: Buffer, codec: Codec, room: memoryview) -> int:
+    """Decompress to the beginning of `room`; how many bytes it took. Too little is refused.
+
+    For readers who open batch after batch: pages that were written once are written faster.
+    """
+    match codec:
+        case Codec.NONE:
+            if len(data) > len(room):
+                raise _too_large(len(room))
+            room[: len(data)] = data
+            return len(data)
+        case Codec.GZIP:
+            return _stream_into(cramjam.gzip.decompress_into, data, room)
+        case Codec.SNAPPY:
+            plain = _decompress_snappy(data, len(room))
+            room[: len(plain)] = plain
+            return len(plain)
+        case Codec.LZ4:
+            return _stream_into(cramjam.lz4.decompress_into, data, room)
+        case Codec.ZSTD:
+            return _stream_into(cramjam.zstd.decompress_into, data, room)
+
+
 def _compress_xerial(data: Buffer) -> bytes:
     out = bytearray(_XERIAL_HEADER)
     view = memoryview(data)
@@ -103,18 +126,24 @@ def _compress_lz4(data: Buffer) -> bytes:
 
 
 def _decompress_stream(
-    decompress_into: Callable[[Buffer, mmap.mmap], int], data: Buffer, bytes_max: int
+    stream_into: Callable[[Buffer, memoryview], int], data: Buffer, bytes_max: int
 ) -> Buffer:
-    room = mmap.mmap(-1, bytes_max + 1)
-    try:
-        size_bytes = decompress_into(data, room)
-    except cramjam.DecompressionError as problem:
-        if _OVERFLOWED in str(problem):
-            raise _too_large(bytes_max) from None
-        raise InvalidRecord(f"the batch cannot be decompressed: {problem}") from None
+    room = memoryview(mmap.mmap(-1, bytes_max + 1))
+    size_bytes = _stream_into(stream_into, data, room)
     if size_bytes > bytes_max:
         raise _too_large(bytes_max)
-    return memoryview(room)[:size_bytes]
+    return room[:size_bytes]
+
+
+def _stream_into(
+    stream_into: Callable[[Buffer, memoryview], int], data: Buffer, room: memoryview
+) -> int:
+    try:
+        return stream_into(data, room)
+    except cramjam.DecompressionError as problem:
+        if _OVERFLOWED in str(problem):
+            raise _too_large(len(room)) from None
+        raise InvalidRecord(f"the batch cannot be decompressed: {problem}") from None
 
 
 def _decompress_snappy(data: Buffer, bytes_max: int) -> Buffer:

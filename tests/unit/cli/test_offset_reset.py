@@ -3,8 +3,8 @@
 import pytest
 
 from ottla.cli.group import choose_target
-from ottla.cli.moments import AtOffset, AtTime, Edge
 from ottla.cli.offset_reset import Current, PartitionFacts, Reset, Shift, Target, plan_reset
+from ottla.client.moments import AtOffset, AtTime, Edge
 from ottla.errors import UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition
 

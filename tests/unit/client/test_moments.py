@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ottla.cli.moments import (
+from ottla.client.moments import (
     AtOffset,
     AtTime,
     Edge,

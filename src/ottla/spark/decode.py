@@ -1,0 +1,266 @@
+"""Fetched record batches to Arrow columns in bulk: never a Python object for a record.
+
+Batches are checked (CRC), decompressed, and their records located by `fields`; then whole columns
+are copied out of the fetched bytes by Arrow itself. Control batches and aborted transactions are
+left out, and so is what lies outside of the range that was asked for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from mmap import mmap
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ottla.client.isolation import readable
+from ottla.client.partitions import Fetched
+from ottla.errors import InvalidRecord
+from ottla.model import Offset, OffsetRange, TopicPartition
+from ottla.records.batch import HEADER_BYTES, BatchHeader, Buffer, check_stored
+from ottla.records.compression import Codec, decompress_into
+from ottla.spark.fields import (
+    RECORD_BYTES_MIN,
+    Field,
+    HeaderField,
+    Table,
+    find_fields,
+    find_headers,
+    table_of,
+)
+
+BATCH_BYTES_MAX: Final = 256 << 20  # decompressed; a larger one is an attack
+SOURCE_BYTES_MAX: Final = 64 << 20  # decompressed at once, and one batch more
+_US_PER_MS: Final = 1000
+_TIMESTAMP_MS_MAX: Final = (2**63 - 1) // _US_PER_MS
+
+TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Records of one partition, found in `source` and not yet copied out of it."""
+
+    tp: TopicPartition
+    source: Buffer
+    table: Table  # with timestamps in ms and offsets made absolute
+    is_log_append_time: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return int(self.table.shape[1])
+
+    def slices(self, rows_max: int, bytes_max: int) -> Iterator["Located"]:
+        """The same records in pieces of at most so many, and of about so many bytes."""
+        if not len(self):
+            return
+        span_bytes = int(self.table[Field.HEADERS_AT, -1] - self.table[Field.KEY_AT, 0])
+        rows_for_bytes = max(1, len(self) * bytes_max // max(span_bytes, 1))
+        rows = min(rows_max, rows_for_bytes)
+        for start in range(0, len(self), rows):
+            yield Located(
+                tp=self.tp,
+                source=self.source,
+                table=self.table[:, start : start + rows],
+                is_log_append_time=self.is_log_append_time[start : start + rows],
+            )
+
+
+Column = Callable[[Located], pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The records of one batch, which lie in a source from `start` to `end`."""
+
+    header: BatchHeader
+    start: int
+    end: int
+
+
+class Decoder:
+    """Finds records in what was fetched. Owns the memory that batches are decompressed to.
+
+    What `locate` has found is good until it is called again.
+    """
+
+    def __init__(self) -> None:
+        self._room: memoryview | None = None
+
+    def locate(
+        self, tp: TopicPartition, fetched: Fetched, wanted: OffsetRange
+    ) -> tuple[Located, Offset]:
+        """The records of `wanted` among what was fetched, and where to go on reading.
+
+        Not more than `SOURCE_BYTES_MAX` are decompressed at once, and at least one batch.
+        """
+        position = wanted.start
+        batches: list[tuple[BatchHeader, int]] = []
+        at = 0
+        for header, batch in readable(fetched.batches, fetched.aborted):
+            if batch is not None and header.last_offset >= wanted.start:
+                if header.base_offset >= wanted.end:
+                    position = wanted.end
+                    break
+                check_stored(batch)
+                batches.append((header, at))
+            position = Offset(max(position, header.next_offset))
+            at += header.size_bytes
+        spans, source, position = self._open(fetched.batches, batches, position)
+        return _locate(tp, source, spans, wanted), position
+
+    def _open(
+        self, fetched: Buffer, batches: list[tuple[BatchHeader, int]], position: Offset
+    ) -> tuple[list[_Span], Buffer, Offset]:
+        """The records of batches in one piece of memory: where they are if none is compressed."""
+        if all(header.codec is Codec.NONE for header, _ in batches):
+            spans = [
+                _Span(header, at + HEADER_BYTES, at + header.size_bytes) for header, at in batches
+            ]
+            return spans, fetched, position
+        room = self._room
+        if room is None:
+            room = self._room = memoryview(mmap(-1, SOURCE_BYTES_MAX + BATCH_BYTES_MAX))
+        view = memoryview(fetched)
+        spans, start = [], 0
+        for header, at in batches:
+            if start > SOURCE_BYTES_MAX:
+                return spans, room, Offset(header.base_offset)
+            payload = view[at + HEADER_BYTES : at + header.size_bytes]
+            into = room[start : start + BATCH_BYTES_MAX]
+            # Compaction leaves shells: batches that hold their place and have no records.
+            is_shell = not header.record_count
+            end = start + (0 if is_shell else decompress_into(payload, header.codec, into))
+            spans.append(_Span(header, start, end))
+            start = end
+        return spans, room, position
+
+
+def _locate(tp: TopicPartition, source: Buffer, spans: list[_Span], wanted: OffsetRange) -> Located:
+    for span in spans:
+        if not 0 <= span.header.record_count <= (span.end - span.start) // RECORD_BYTES_MIN:
+            raise InvalidRecord(
+                f"{span.header.record_count} records cannot lie in {span.end - span.start} bytes"
+            )
+    headers = [span.header for span in spans]
+    counts = np.array([header.record_count for header in headers], np.int64)
+    table = table_of(Field, int(counts.sum()))
+    column = 0
+    for span in spans:
+        find_fields(source, span.start, span.end, span.header.record_count, table, column)
+        column += span.header.record_count
+    is_log_append_time = _make_absolute(table, counts, headers)
+    offsets = table[Field.OFFSET]
+    inside = (offsets >= wanted.start) & (offsets < wanted.end)
+    if not inside.all():
+        table, is_log_append_time = table[:, inside], is_log_append_time[inside]
+    return Located(tp=tp, source=source, table=table, is_log_append_time=is_log_append_time)
+
+
+def _make_absolute(
+    table: Table, counts: NDArray[np.int64], headers: list[BatchHeader]
+) -> NDArray[np.bool_]:
+    """Turn what records say of their place in their batch into offsets and times."""
+    base_offsets = np.array([one.base_offset for one in headers], np.int64)
+    base_timestamps = np.array([one.base_timestamp_ms for one in headers], np.int64)
+    table[Field.OFFSET] += np.repeat(base_offsets, counts)
+    by_broker = np.array([one.is_log_append_time for one in headers], np.bool_)
+    is_log_append_time = np.repeat(by_broker, counts)
+    timestamps = table[Field.TIMESTAMP]
+    timestamps += np.repeat(base_timestamps, counts)
+    if by_broker.any():
+        arrivals = np.array([one.max_timestamp_ms for one in headers], np.int64)
+        timestamps[is_log_append_time] = np.repeat(arrivals, counts)[is_log_append_time]
+    if len(timestamps) and (
+        timestamps.max() > _TIMESTAMP_MS_MAX or timestamps.min() < -_TIMESTAMP_MS_MAX
+    ):
+        raise InvalidRecord("a record's timestamp is beyond what microseconds can say")
+    return is_log_append_time
+
+
+# Columns, each of all records at once
+
+
+def key_column(rows: Located) -> pa.Array:
+    """Keys as bytes."""
+    return _gather(rows.source, rows.table[Field.KEY_AT], rows.table[Field.KEY_BYTES])
+
+
+def value_column(rows: Located) -> pa.Array:
+    """Values as bytes."""
+    return _gather(rows.source, rows.table[Field.VALUE_AT], rows.table[Field.VALUE_BYTES])
+
+
+def topic_column(rows: Located) -> pa.Array:
+    """The topic's name, again and again."""
+    return pa.repeat(pa.scalar(rows.tp.topic, pa.string()), len(rows))
+
+
+def partition_column(rows: Located) -> pa.Array:
+    """The partition's number."""
+    return pa.array(np.full(len(rows), rows.tp.partition, np.int32))
+
+
+def offset_column(rows: Located) -> pa.Array:
+    """Offsets."""
+    return pa.array(rows.table[Field.OFFSET])
+
+
+def timestamp_column(rows: Located) -> pa.Array:
+    """Times as Spark keeps them; Kafka's are exact to the millisecond."""
+    microseconds = rows.table[Field.TIMESTAMP] * _US_PER_MS
+    return pa.array(microseconds).view(TIMESTAMP_TYPE)
+
+
+def timestamp_type_column(rows: Located) -> pa.Array:
+    """Who gave a record its time: 0 its producer, 1 the broker."""
+    return pa.array(rows.is_log_append_time.astype(np.int32))
+
+
+def headers_column(rows: Located) -> pa.Array:
+    """Headers in their order; null for a record that has none, as Spark's connector has it."""
+    counts = rows.table[Field.HEADER_COUNT]
+    found = find_headers(rows.source, rows.table[Field.HEADERS_AT], counts)
+    names = _gather(rows.source, found[HeaderField.NAME_AT], found[HeaderField.NAME_BYTES])
+    contents = _gather(rows.source, found[HeaderField.CONTENT_AT], found[HeaderField.CONTENT_BYTES])
+    try:
+        texts = names.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise InvalidRecord("the name of a record header is not UTF-8") from None
+    ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    pairs = pa.StructArray.from_arrays([texts, contents], fields=list(HEADERS_TYPE.value_type))
+    return pa.ListArray.from_arrays(
+        pa.array(ends), pairs, type=HEADERS_TYPE, mask=pa.array(counts == 0)
+    )
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "key": key_column,
+    "value": value_column,
+    "topic": topic_column,
+    "partition": partition_column,
+    "offset": offset_column,
+    "timestamp": timestamp_column,
+    "timestampType": timestamp_type_column,
+    "headers": headers_column,
+}
+
+
+def _gather(source: Buffer, ats: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
+    """A binary column of pieces that lie in `source` in rising order; size -1 is null.
+
+    Seen as one column, the source is piece, gap, piece, gap: Arrow copies every other one.
+    """
+    count = len(ats)
+    if not count:
+        return pa.array([], pa.binary())
+    edges = np.empty(2 * count, np.int32)
+    edges[0::2] = ats
+    edges[1::2] = ats + np.maximum(sizes, 0)
+    alternating = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), pa.py_buffer(source)]
+    )
+    wanted = np.arange(0, 2 * count, 2, dtype=np.int32)
+    null = sizes < 0
+    return alternating.take(pa.array(wanted, mask=null if null.any() else None))

@@ -1,0 +1,66 @@
+"""A cluster as callers see it that block: Spark's Python workers know no event loop.
+
+Spark uses its workers again for batch after batch, so links are kept for the life of the process,
+one for each way to reach a cluster.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+import uvloop
+
+from ottla.client.client import Client
+from ottla.spark.options import BrokerOptions
+
+Result = TypeVar("Result")
+
+_links: Final[dict[tuple[int, BrokerOptions], "Link"]] = {}
+
+
+class Link:
+    """Owns a thread with an event loop, and two clients in it.
+
+    Questions go through `client`. `watcher` is for fetches that wait for news: a broker answers
+    a connection's requests in order, so they would hold up whatever comes behind them.
+    """
+
+    def __init__(self, brokers: BrokerOptions) -> None:
+        self._loop = uvloop.new_event_loop()
+        self.client = _client(brokers)
+        self.watcher = _client(brokers)
+        # A daemon: a worker ends when Spark says so, whatever a broker is doing.
+        threading.Thread(target=self._loop.run_forever, name="ottla-link", daemon=True).start()
+
+    def start(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+        """Begin some work; its result can be waited for."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def ask(
+        self,
+        question: Callable[[Client], Coroutine[Any, Any, Result]],
+        timeout_s: float | None = None,
+    ) -> Result:
+        """Ask something and wait for the answer."""
+        return self.start(question(self.client)).result(timeout_s)
+
+
+def link_to(brokers: BrokerOptions) -> Link:
+    """The link to a cluster, made when it is first asked for in this process."""
+    key = (os.getpid(), brokers)  # threads do not survive a fork: a child makes its own
+    link = _links.get(key)
+    if link is None:
+        link = _links[key] = Link(brokers)
+    return link
+
+
+def _client(brokers: BrokerOptions) -> Client:
+    return Client(
+        brokers.bootstrap,
+        client_id=brokers.client_id,
+        timeout_s=brokers.timeout_ms / 1000,
+        addresses=dict(brokers.addresses),
+    )

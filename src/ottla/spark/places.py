@@ -1,0 +1,246 @@
+"""Which partitions a subscription has, and which offsets the options mean: asked of the cluster."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.client.admin import sizes_on_leaders
+from ottla.client.client import Client
+from ottla.client.errors import (
+    ClientError,
+    ConnectionLost,
+    DeadlineExceeded,
+    NoSuchTopic,
+    Unreachable,
+)
+from ottla.client.groups import committed_offsets
+from ottla.client.partitions import EARLIEST, LATEST, FetchLimits, Isolation, fetch, list_offsets
+from ottla.model import Offset, TimestampMs, TopicPartition
+from ottla.spark.options import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Assigned,
+    AtOffsets,
+    Bound,
+    Edge,
+    OptionRefused,
+    ReadOptions,
+    Since,
+    SinceEach,
+    Subscription,
+    TopicPattern,
+    Topics,
+    WhereGroupIs,
+)
+
+_AGAIN: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Where each partition begins, and where it ends for this reader."""
+
+    earliest: Mapping[TopicPartition, Offset]
+    latest: Mapping[TopicPartition, Offset]
+
+
+def isolation_of(options: ReadOptions) -> Isolation:
+    """What of transactions the reader sees."""
+    return Isolation.READ_COMMITTED if options.is_committed_only else Isolation.READ_UNCOMMITTED
+
+
+async def partitions_of(client: Client, subscription: Subscription) -> list[TopicPartition]:
+    """The partitions there are; topics that do not exist have none."""
+    return await client.retry(lambda: _partitions_of(client, subscription), on=_AGAIN)
+
+
+async def _partitions_of(client: Client, subscription: Subscription) -> list[TopicPartition]:
+    match subscription:
+        case Topics(names):
+            return sorted(await _described(client, names))
+        case TopicPattern():
+            view = await client.describe(None)
+            return sorted(
+                TopicPartition(name, item.index)
+                for name, topic in view.topics.items()
+                if not topic.is_internal and subscription.matches(name)
+                for item in topic.partitions
+            )
+        case Assigned(tps):
+            there = await _described(client, sorted({tp.topic for tp in tps}))
+            return sorted(there.intersection(tps))
+
+
+async def _described(client: Client, names: Sequence[str]) -> set[TopicPartition]:
+    try:
+        view = await client.describe(names)
+    except NoSuchTopic:
+        if len(names) == 1:
+            return set()
+        return set[TopicPartition]().union(*[await _described(client, [name]) for name in names])
+    return {
+        TopicPartition(name, item.index) for name in names for item in view.topics[name].partitions
+    }
+
+
+async def find_edges(client: Client, options: ReadOptions) -> Edges:
+    """Where everything that is subscribed to begins and ends now."""
+    tps = await partitions_of(client, options.subscription)
+    earliest, latest = await asyncio.gather(
+        _listed(client, dict.fromkeys(tps, EARLIEST), options),
+        _listed(client, dict.fromkeys(tps, LATEST), options),
+    )
+    return Edges(earliest, latest)
+
+
+async def _listed(
+    client: Client, timestamps: Mapping[TopicPartition, int], options: ReadOptions
+) -> dict[TopicPartition, Offset]:
+    if not timestamps:
+        return {}
+    found = await list_offsets(client, timestamps, isolation_of(options))
+    return {tp: at for tp, at in found.items() if at is not None}
+
+
+async def wait_news(
+    client: Client, positions: Mapping[TopicPartition, Offset], options: ReadOptions
+) -> None:
+    """Return when a partition has grown beyond its position, or after a while.
+
+    Brokers hold a fetch until there is something to fetch: news come at once, and nobody polls.
+    """
+    limits = FetchLimits(
+        wait_ms_max=options.poll_ms, bytes_min=1, bytes_max=1, partition_bytes_max=1
+    )
+    try:
+        waiting = [
+            asyncio.ensure_future(
+                fetch(
+                    client,
+                    leader,
+                    {tp: positions[tp] for tp in tps},
+                    limits=limits,
+                    isolation=isolation_of(options),
+                )
+            )
+            for leader, tps in (await client.by_leader(positions)).items()
+        ]
+        if not waiting:
+            await asyncio.sleep(options.poll_ms / 1000)
+            return
+        done, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for one in late:
+            one.cancel()
+        for one in done:
+            one.result()
+    except ClientError:
+        # Whatever it is, the question for offsets that comes next finds it out, and says so. Who
+        # leads what may have changed: the next wait begins with a fresh view.
+        await asyncio.sleep(options.poll_ms / 1000)
+        with suppress(ClientError):
+            await client.describe(sorted({tp.topic for tp in positions}))
+
+
+async def resolve_start(client: Client, options: ReadOptions) -> dict[TopicPartition, Offset]:
+    """The offsets that a reader begins at."""
+    return await _resolve(client, options, options.start, is_start=True)
+
+
+async def resolve_end(client: Client, options: ReadOptions) -> dict[TopicPartition, Offset]:
+    """The offsets before which a batch reader ends."""
+    return await _resolve(client, options, options.end, is_start=False)
+
+
+async def _resolve(
+    client: Client, options: ReadOptions, bound: Bound, *, is_start: bool
+) -> dict[TopicPartition, Offset]:
+    edges = await find_edges(client, options)
+    tps = edges.latest.keys()
+    if not tps:
+        raise OptionRefused(f"there is no topic for {_shown(options.subscription)}")
+    match bound:
+        case Edge.EARLIEST:
+            return dict(edges.earliest)
+        case Edge.LATEST:
+            return dict(edges.latest)
+        case AtOffsets(offsets):
+            _check_covers(offsets, tps, "offsets")
+            return {tp: _place(tp, offsets[tp], edges) for tp in tps}
+        case Since(timestamp_ms):
+            times = dict.fromkeys(tps, timestamp_ms)
+            return await _at_times(client, options, times, edges, is_start=is_start)
+        case SinceEach(timestamps):
+            _check_covers(timestamps, tps, "timestamps")
+            return await _at_times(client, options, timestamps, edges, is_start=is_start)
+        case WhereGroupIs(group):
+            committed = await committed_offsets(client, group, tps)
+            return {tp: committed.get(tp, edges.earliest[tp]) for tp in tps}
+
+
+def _place(tp: TopicPartition, at: Offset, edges: Edges) -> Offset:
+    if at == EARLIEST_OFFSET:
+        return edges.earliest[tp]
+    return edges.latest[tp] if at == LATEST_OFFSET else at
+
+
+async def _at_times(
+    client: Client,
+    options: ReadOptions,
+    timestamps: Mapping[TopicPartition, TimestampMs],
+    edges: Edges,
+    *,
+    is_start: bool,
+) -> dict[TopicPartition, Offset]:
+    """The first offsets that are not older; where all is older, the end if that is meant."""
+    found = await _listed(client, timestamps, options)
+    older = sorted(timestamps.keys() - found.keys())
+    if older and is_start and not options.latest_if_all_older:
+        raise OptionRefused(
+            f"{', '.join(map(str, older))}: every record is older than the starting time;"
+            " to begin with the next one set startingOffsetsByTimestampStrategy=latest"
+        )
+    return {tp: found.get(tp, edges.latest[tp]) for tp in timestamps}
+
+
+def _check_covers(
+    given: Mapping[TopicPartition, object], tps: Iterable[TopicPartition], what: str
+) -> None:
+    """As in Spark's connector, whoever names a place for one partition names all."""
+    there = set(tps)
+    if missing := sorted(there - given.keys()):
+        raise OptionRefused(
+            f"{what} are given by partition, but not for {', '.join(map(str, missing))};"
+            " -2 means earliest and -1 latest"
+        )
+    if unknown := sorted(given.keys() - there):
+        raise OptionRefused(
+            f"{what} are given for {', '.join(map(str, unknown))}, which are not subscribed to"
+        )
+
+
+def _shown(subscription: Subscription) -> str:
+    match subscription:
+        case Topics(names):
+            return f"subscribe={','.join(names)}"
+        case TopicPattern(pattern):
+            return f"subscribePattern={pattern}"
+        case Assigned(tps):
+            return f"assign={', '.join(map(str, tps))}"
+
+
+async def measure_records(
+    client: Client, edges: Edges, guess_bytes: int
+) -> dict[TopicPartition, float]:
+    """What a record takes on average, by what partitions take on disk; a guess where unknown."""
+    try:
+        sizes = await sizes_on_leaders(client, list(edges.latest))
+    except ClientError:  # it may not be ours to know: a guess does
+        sizes = {}
+    found = dict[TopicPartition, float]()
+    for tp, end in edges.latest.items():
+        count = end - edges.earliest[tp]
+        size_bytes = sizes.get(tp, 0)
+        found[tp] = max(1.0, size_bytes / count) if count and size_bytes else float(guess_bytes)
+    return found

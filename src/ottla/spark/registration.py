@@ -1,0 +1,64 @@
+"""What Spark knows as `ottla`. Light to import: Spark's lookup imports it in every session."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+# ruff: noqa: PLC0415  # Arrow, numpy and the client are imported where they are needed
+
+
+class OttlaDataSource(DataSource):
+    """Topics, read and written as Spark's Kafka connector does."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla"
+
+    def schema(self) -> str:
+        from ottla.spark.columns import ddl_of
+        from ottla.spark.options import parse_columns
+
+        return ddl_of(parse_columns(_plain(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from ottla.spark.source import batch_reader
+
+        return batch_reader(_plain(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from ottla.spark.source import stream_reader
+
+        return stream_reader(_plain(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from ottla.spark.sink import batch_writer
+
+        return batch_writer(_plain(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        from ottla.spark.sink import stream_writer
+
+        return stream_writer(_plain(self.options), schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("ottla")` known to a session.
+
+    Where the package is installed Spark finds it by itself, unless another package named
+    `pyspark_*` is broken: then it finds none.
+    """
+    spark.dataSource.register(OttlaDataSource)
+
+
+def _plain(options: Mapping[str, str]) -> dict[str, str]:
+    return dict(options.items())

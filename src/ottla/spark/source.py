@@ -1,0 +1,252 @@
+"""`format("ottla")` for reading: batches and streams on Spark's Python Data Source API.
+
+Spark makes several readers of one query, in several processes: one plans, and its copies read in
+tasks. So a reader is a value, what it was told, and finds its cluster through `link_to`.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from ottla.client.errors import ClientError
+from ottla.client.groups import commit_offsets
+from ottla.clock import SystemClock
+from ottla.model import Offset, TopicPartition
+from ottla.spark.columns import Projection, projection_of
+from ottla.spark.link import Link, link_to
+from ottla.spark.narrowing import Narrowing, narrowing_of
+from ottla.spark.options import ReadOptions, parse_read_options
+from ottla.spark.places import (
+    Edges,
+    find_edges,
+    measure_records,
+    resolve_end,
+    resolve_start,
+    wait_news,
+)
+from ottla.spark.plan import (
+    Offsets,
+    OffsetsJson,
+    check_losses,
+    find_losses,
+    from_json,
+    is_enough,
+    limit,
+    next_starts,
+    plan_tasks,
+    ranges_between,
+    to_json,
+)
+from ottla.spark.task import read_task
+
+log = logging.getLogger("ottla.spark")
+
+_COMMIT_PATIENCE_S: Final = 5.0  # progress is shown, not relied on: a batch does not wait for it
+_COMMIT_PAUSE_S: Final = 30.0  # after it failed
+
+
+def batch_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """The reader behind `spark.read`."""
+    options = parse_read_options(raw, is_stream=False, now_ms=SystemClock().now_ms())
+    if options.pushes_filters:
+        return NarrowedBatchReader(options, schema)
+    return BatchReader(options, schema)
+
+
+def stream_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The reader behind `spark.readStream`."""
+    options = parse_read_options(raw, is_stream=True, now_ms=SystemClock().now_ms())
+    return StreamReader(options, schema)
+
+
+class BatchReader(DataSourceReader):
+    """Reads from one set of offsets to another, once."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.projection = projection_of(schema)
+        self.narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        link = link_to(self.options.brokers)
+        edges = link.ask(lambda client: find_edges(client, self.options))
+        start = link.ask(lambda client: resolve_start(client, self.options))
+        end = link.ask(lambda client: resolve_end(client, self.options))
+        check_losses(find_losses(start, edges.earliest, edges.latest), self.options.on_data_loss)
+        start = next_starts(start, edges.earliest, edges.latest, self.options.on_data_loss)
+        start, end = link.ask(lambda client: self.narrowing.apply(client, start, end))
+        sizes = link.ask(
+            lambda client: measure_records(client, edges, self.options.tasks.record_bytes)
+        )
+        ranges = ranges_between(start, end, self.options.on_data_loss)
+        return [InputPartition(task) for task in plan_tasks(ranges, self.options.tasks, sizes)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.options, partition, self.projection)
+
+
+class NarrowedBatchReader(BatchReader):
+    """Leaves out what filters exclude. Spark refuses readers that can unless it is told to ask."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self.narrowing = narrowing_of(filters)
+        return filters  # all of them: Spark applies them to what is left
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches. Spark keeps one for a query; its copies in tasks only read."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.projection = projection_of(schema)
+        self._initial: OffsetsJson | None = None
+        self._target: dict[TopicPartition, Offset] | None = None  # of a run that ends by itself
+        self._latest: OffsetsJson | None = None
+        self._committed: OffsetsJson | None = None
+        self._commit_again_s = 0.0
+        self._last_batch_s = time.monotonic()
+
+    # What Spark calls, in this order
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = dict(self._edges().latest)
+
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802
+        if self._initial is None:  # it is asked for twice, and must not have moved
+            self._initial = to_json(
+                self._link.ask(lambda client: resolve_start(client, self.options))
+            )
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limits = self.options.limits
+        if limits.rows_max is not None:
+            return ReadMaxRows(limits.rows_max)
+        if limits.bytes_max is not None:
+            return ReadMaxBytes(limits.bytes_max)
+        if limits.rows_min is not None:
+            return ReadMinRows(limits.rows_min)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
+        """Where the next batch ends; `start` itself when there is nothing to read yet."""
+        self.commit(start)
+        processed = from_json(start)
+        edges = self._news_since(processed)
+        end = self._end_of_batch(
+            processed, edges, is_limited=not isinstance(limit, ReadAllAvailable)
+        )
+        if end is None or to_json(end) == start:
+            return start
+        self._last_batch_s = time.monotonic()
+        return to_json(end)
+
+    def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
+        return self._latest
+
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
+        ranges = ranges_between(from_json(start), from_json(end), self.options.on_data_loss)
+        return [InputPartition(task) for task in plan_tasks(ranges, self.options.tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.options, partition, self.projection)
+
+    def commit(self, end: OffsetsJson) -> None:
+        """Show how far the query has come as the progress of a consumer group.
+
+        Spark calls this one batch late and not at all after the last, so `latestOffset` does, too.
+        That it fails never fails the query: the checkpoint is what counts.
+        """
+        group = self.options.group
+        if group is None or end == self._committed or time.monotonic() < self._commit_again_s:
+            return
+        offsets = from_json(end)
+        try:
+            self._link.ask(
+                lambda client: commit_offsets(client, group, offsets), _COMMIT_PATIENCE_S
+            )
+            self._committed = end
+        except (ClientError, TimeoutError) as problem:
+            self._commit_again_s = time.monotonic() + _COMMIT_PAUSE_S
+            log.warning("offsets not committed", extra={"group": group, "reason": str(problem)})
+
+    # Inside
+
+    @property
+    def _link(self) -> Link:
+        return link_to(self.options.brokers)
+
+    def _edges(self) -> Edges:
+        edges = self._link.ask(lambda client: find_edges(client, self.options))
+        self._latest = to_json(edges.latest)
+        return edges
+
+    def _news_since(self, processed: Offsets) -> Edges:
+        """Where partitions begin and end; waits a while when nothing is new."""
+        edges = self._edges()
+        if self._target is not None:
+            return _up_to(edges, self._target)
+        if edges.latest != processed:
+            return edges
+        self._link.start(wait_news(self._link.watcher, processed, self.options)).result()
+        return self._edges()
+
+    def _end_of_batch(
+        self, processed: Offsets, edges: Edges, *, is_limited: bool
+    ) -> dict[TopicPartition, Offset] | None:
+        policy = self.options.on_data_loss
+        losses = find_losses(processed, edges.earliest, edges.latest)
+        check_losses(losses, policy)
+        for loss in losses:
+            log.warning("data lost", extra={"tp": str(loss.tp), "what": loss.explain()})
+        starts = next_starts(processed, edges.earliest, edges.latest, policy)
+        limits = self.options.limits
+        if not is_limited:
+            return dict(edges.latest)
+        waited_ms = int((time.monotonic() - self._last_batch_s) * 1000)
+        is_last = self._target is not None  # nothing will come: do not wait for more
+        if (
+            not losses
+            and not is_last
+            and not is_enough(starts, edges.latest, limits, waited_ms=waited_ms)
+        ):
+            return None
+        record_bytes = dict[TopicPartition, float]()
+        if limits.bytes_max is not None:
+            record_bytes = self._link.ask(
+                lambda client: measure_records(client, edges, self.options.tasks.record_bytes)
+            )
+        return limit(starts, edges.latest, limits, record_bytes)
+
+
+def _up_to(edges: Edges, target: Offsets) -> Edges:
+    """As if nothing had come behind `target`."""
+    latest = {tp: Offset(min(at, target[tp])) for tp, at in edges.latest.items() if tp in target}
+    return Edges({tp: edges.earliest[tp] for tp in latest}, latest)
+
+
+def _read(
+    options: ReadOptions, partition: InputPartition, projection: Projection
+) -> Iterator[pa.RecordBatch]:
+    task = partition.value
+    if task is None:  # Spark's way to say that a batch has no partitions
+        return iter(())
+    return read_task(link_to(options.brokers), task, options, projection)

@@ -1,0 +1,140 @@
+"""What one Spark task does: fetch its ranges, decode them, hand Arrow batches to Spark."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from ottla.client.client import Client
+from ottla.client.errors import Refused, Unreadable
+from ottla.client.partitions import EARLIEST, LATEST, Fetched, FetchLimits, list_offsets
+from ottla.client.reader import ReadRange, fetch_round
+from ottla.errors import ApiError, ErrorCode
+from ottla.model import Offset, OffsetRange, TopicPartition
+from ottla.spark.columns import Projection
+from ottla.spark.decode import Decoder, Located
+from ottla.spark.link import Link
+from ottla.spark.options import OnDataLoss, ReadOptions
+from ottla.spark.places import isolation_of
+from ottla.spark.plan import DataLost, Task, check_losses, find_losses
+
+ROWS_MAX: Final = 10_000  # in one Arrow batch: more gain nothing
+BATCH_BYTES: Final = 8 << 20
+_FETCH_BYTES_MIN: Final = 1 << 20
+_FETCH_WAIT_MS: Final = 500
+_MARGIN: Final = 1.25  # of what is expected to be left of a range
+
+
+def read_task(
+    link: Link, task: Task, options: ReadOptions, projection: Projection
+) -> Iterator[pa.RecordBatch]:
+    """Every record of the task's ranges that is there and may be seen."""
+    reading = _Reading(link, options, {part.tp: part.offsets for part in task})
+    for rows in reading.run():
+        for piece in rows.slices(ROWS_MAX, BATCH_BYTES):
+            yield projection.batch_of(piece)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Owns how far a task has come."""
+
+    link: Link
+    options: ReadOptions
+    left: dict[TopicPartition, OffsetRange]
+    decoder: Decoder = field(default_factory=Decoder)
+    record_bytes: float = 0.0
+    progress_s: float = field(default_factory=time.monotonic)
+
+    def run(self) -> Iterator[Located]:
+        """Records of one partition after the other; each is used up before the next comes."""
+        coming = self._fetch() if self.left else None
+        while coming is not None:
+            answers = self._answers(coming)
+            coming = None
+            for tp, fetched in answers.items():
+                rows = self._take(tp, fetched)
+                if len(self.left) == 1 and len(answers) == 1:
+                    coming = self._fetch()  # while Spark takes what is here
+                yield rows
+            if coming is None and self.left:
+                self._check_progress()
+                coming = self._fetch()
+
+    def _fetch(self) -> "Future[dict[TopicPartition, Fetched]]":
+        ranges = {tp: ReadRange(wanted.start, wanted.end) for tp, wanted in self.left.items()}
+        guess_bytes = self.record_bytes or self.options.tasks.record_bytes
+        rows = max(len(wanted) for wanted in self.left.values())
+        expected_bytes = int(min(rows * guess_bytes * _MARGIN, 2**31 - 1))
+        partition_bytes = min(
+            max(expected_bytes, _FETCH_BYTES_MIN), self.options.partition_fetch_bytes_max
+        )
+        limits = FetchLimits(
+            wait_ms_max=_FETCH_WAIT_MS,
+            bytes_max=max(self.options.fetch_bytes_max, partition_bytes),
+            partition_bytes_max=partition_bytes,
+        )
+        return self.link.start(
+            fetch_round(self.link.client, ranges, isolation_of(self.options), limits)
+        )
+
+    def _answers(
+        self, coming: "Future[dict[TopicPartition, Fetched]]"
+    ) -> dict[TopicPartition, Fetched]:
+        try:
+            return coming.result()
+        except Refused as problem:
+            if problem.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+        self._skip_lost()
+        return {}
+
+    def _take(self, tp: TopicPartition, fetched: Fetched) -> Located:
+        wanted = self.left[tp]
+        try:
+            rows, position = self.decoder.locate(tp, fetched, wanted)
+        except ApiError as problem:
+            raise Unreadable(f"{tp} from offset {wanted.start} on: {problem}") from None
+        if position > wanted.start:
+            self.progress_s = time.monotonic()
+            self.record_bytes = len(fetched.batches) / (position - wanted.start)
+        if position < wanted.end:
+            self.left[tp] = OffsetRange(position, wanted.end)
+        else:
+            del self.left[tp]
+        return rows
+
+    def _skip_lost(self) -> None:
+        """Find out what is missing, and go on behind it unless losses end the query."""
+        starts = {tp: wanted.start for tp, wanted in self.left.items()}
+        earliest = self.link.ask(lambda client: _edge(client, self.left, EARLIEST))
+        latest = self.link.ask(lambda client: _edge(client, self.left, LATEST))
+        check_losses(find_losses(starts, earliest, latest), self.options.on_data_loss)
+        for tp, wanted in list(self.left.items()):
+            if latest[tp] < wanted.start or earliest[tp] >= wanted.end:
+                del self.left[tp]
+            else:
+                start = Offset(max(wanted.start, earliest[tp]))
+                self.left[tp] = OffsetRange(start, wanted.end)
+
+    def _check_progress(self) -> None:
+        """A range whose end never comes must not hold a task for ever."""
+        waited_s = time.monotonic() - self.progress_s
+        if waited_s * 1000 < self.options.brokers.timeout_ms:
+            return
+        missing = "; ".join(
+            f"{tp}: offsets {wanted.start} to {wanted.end - 1}" for tp, wanted in self.left.items()
+        )
+        if self.options.on_data_loss is OnDataLoss.FAIL:
+            raise DataLost(f"nothing came for {waited_s:.0f} s, and these are missing: {missing}")
+        self.left.clear()
+
+
+async def _edge(
+    client: Client, wanted: dict[TopicPartition, OffsetRange], edge: int
+) -> dict[TopicPartition, Offset]:
+    found = await list_offsets(client, dict.fromkeys(wanted, edge))
+    return {tp: at for tp, at in found.items() if at is not None}

@@ -1,0 +1,52 @@
+"""A broker for the tests of this folder, topics of their own, and ways to fill them."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import ottla.testing
+from spark.topics import Topic
+
+FOLDER = Path(__file__).parent
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None
+collect_ignore_glob = [] if HAS_SPARK else ["test_*.py"]
+_numbers = count(1)
+
+
+def pytest_report_header() -> str:
+    return "tests/spark: " + (
+        "run" if HAS_SPARK else "left out, the extra `spark` is not installed"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    with ottla.testing.broker() as address:
+        yield address
+
+
+@pytest.fixture
+def new_topic(address: str) -> Callable[..., Topic]:
+    """Topics with names of their own."""
+
+    def make(partitions: int = 1) -> Topic:
+        topic = Topic(address, f"spark-{next(_numbers)}")
+        topic.create(partitions)
+        return topic
+
+    return make
+
+
+@pytest.fixture
+def topic(new_topic: Callable[..., Topic]) -> Topic:
+    return new_topic()

@@ -1,0 +1,164 @@
+"""Queries of users on a real local Spark, which finds the format by itself."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ottla.spark import register
+from ottla.spark.java import find_java_home
+from ottla.spark.session import settings
+from spark.topics import Topic
+
+QUERY_PATIENCE_S = 400
+NEW_TOPIC = Callable[..., Topic]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session that nobody has told of the format: its lookup has to find it."""
+    home = tmp_path_factory.mktemp("spark")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["JAVA_HOME"] = str(find_java_home(os.environ, home))
+    builder = SparkSession.builder.appName("tests").master("local[2]")
+    conf = {"spark.sql.warehouse.dir": str(home / "warehouse"), "spark.driver.memory": "512m"}
+    for name, value in settings("local[2]", has_ui=False, conf=conf).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+def batch(spark: SparkSession, topic: Topic, **more: str) -> DataFrame:
+    return spark.read.format("ottla").options(**topic.options(**more)).load()
+
+
+def run(spark: SparkSession, topic: Topic, home: Path, **more: str) -> StreamingQuery:
+    """Stream what is there into files, from the checkpoint on if there is one."""
+    options = topic.options(**{"startingOffsets": "earliest", **more})
+    rows = spark.readStream.format("ottla").options(**options).load()
+    query = (
+        rows.selectExpr("CAST(value AS STRING) AS text", "offset")
+        .writeStream.format("parquet")
+        .option("path", str(home / "out"))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(QUERY_PATIENCE_S)
+    return query
+
+
+def written(spark: SparkSession, home: Path) -> list[str]:
+    rows = spark.read.parquet(str(home / "out")).orderBy("offset").collect()
+    return [row["text"] for row in rows]
+
+
+def test_a_batch_is_read_without_a_jar_or_a_call(spark: SparkSession, topic: Topic) -> None:
+    topic.fill(range(20), key=b"k")
+    rows = batch(spark, topic, includeHeaders="true", minPartitions="3")
+    assert rows.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int,"
+        "headers:array<struct<key:string,value:binary>>>"
+    )
+    found = rows.selectExpr("int(string(value)) AS number", "hex(key) AS key", "offset").collect()
+    assert sorted((row.number, row.key, row.offset) for row in found) == [
+        (number, "6B", number) for number in range(20)
+    ]
+
+
+def test_sql_reads_a_topic_through_a_view(spark: SparkSession, topic: Topic) -> None:
+    topic.fill(range(5))
+    register(spark)  # a second time, by hand: for sessions that do not find it
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW v USING ottla"
+        f" OPTIONS (`kafka.bootstrap.servers` '{topic.address}', subscribe '{topic.name}')"
+    )
+    (row,) = spark.sql("SELECT count(*) AS rows, max(offset) AS last FROM v").collect()
+    assert (row.rows, row.last) == (5, 4)
+
+
+def test_an_empty_topic_has_no_rows(spark: SparkSession, topic: Topic) -> None:
+    assert batch(spark, topic).count() == 0
+
+
+def test_columns_are_typed_by_option_or_by_schema(spark: SparkSession, topic: Topic) -> None:
+    topic.fill(['{"id": 1, "tags": ["a"]}', "broken"])
+    typed = batch(spark, topic, valueFormat="json", valueSchema="id BIGINT, tags ARRAY<STRING>")
+    rows = typed.select("value.id", "value.tags", "_corrupt").orderBy("offset").collect()
+    assert [tuple(row) for row in rows] == [(1, ["a"], None), (None, None, b"broken")]
+    few = (
+        spark.read.format("ottla")
+        .options(**topic.options())
+        .schema("offset BIGINT, value STRING")
+        .load()
+    )
+    assert [tuple(row) for row in few.orderBy("offset").collect()][1] == (1, "broken")
+
+
+def test_filters_decide_what_is_fetched(spark: SparkSession, new_topic: NEW_TOPIC) -> None:
+    topic = new_topic(2)
+    topic.fill(range(10), partition=0)
+    topic.fill(range(10, 20), partition=1)
+    rows = batch(spark, topic, filterPushdown="true", maxRecordsPerPartition="1")
+    some = rows.where("partition = 1 AND offset >= 4 AND offset < 7")
+    assert some.rdd.getNumPartitions() == 3
+    assert sorted(row.offset for row in some.collect()) == [4, 5, 6]
+    since = rows.where("timestamp >= timestamp'1970-01-01T00:00:01.008Z'")
+    assert since.rdd.getNumPartitions() == 4
+    assert since.count() == 4
+
+
+def test_a_stream_goes_on_from_its_checkpoint(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.fill(range(10))
+    query = run(spark, topic, tmp_path, maxOffsetsPerTrigger="4")
+    assert [
+        progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]
+    ] == [4, 4, 2]
+    topic.fill(range(10, 13))
+    run(spark, topic, tmp_path)
+    assert written(spark, tmp_path) == [str(number) for number in range(13)]
+
+
+def test_a_checkpoint_of_sparks_own_connector_is_taken_over(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.fill(range(3))
+    run(spark, topic, tmp_path)
+    # Its offsets have the same shape, written without spaces.
+    log = tmp_path / "checkpoint" / "offsets" / "0"
+    *head, offsets = log.read_text().split("\n")
+    assert json.loads(offsets) == {topic.name: {"0": 3}}
+    log.write_text("\n".join([*head, json.dumps(json.loads(offsets), separators=(",", ":"))]))
+    (log.parent / ".0.crc").unlink(missing_ok=True)
+    topic.fill(range(3, 5))
+    run(spark, topic, tmp_path)
+    assert written(spark, tmp_path) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_user_is_told_which_records_are_missing(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.fill(range(3))
+    run(spark, topic, tmp_path)
+    topic.fill(range(3, 9))
+    topic.cut(6)
+    with pytest.raises(StreamingQueryException, match="offsets 3 to 5 are missing"):
+        run(spark, topic, tmp_path)
+    run(spark, topic, tmp_path, onDataLoss="skip")
+    assert written(spark, tmp_path) == ["0", "1", "2", "6", "7", "8"]
+
+
+def test_a_wrong_option_is_explained(spark: SparkSession, topic: Topic) -> None:
+    with pytest.raises(PySparkException, match="unknown option startingoffset"):
+        batch(spark, topic, startingOffset="earliest").count()

@@ -1,0 +1,237 @@
+"""Options mean what they mean to Spark's Kafka connector; what cannot be is refused in words."""
+
+import pytest
+
+from ottla.model import Endpoint, Offset, TimestampMs, TopicPartition
+from ottla.spark.options import (
+    Assigned,
+    AtOffsets,
+    Edge,
+    OnDataLoss,
+    OptionRefused,
+    ReadOptions,
+    Since,
+    SinceEach,
+    TopicPattern,
+    Topics,
+    ValueFormat,
+    WhereGroupIs,
+    parse_columns,
+    parse_duration_ms,
+    parse_read_options,
+    parse_size,
+)
+
+NOW_MS = TimestampMs(1_800_000_000_000)
+LEAST = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
+
+
+def stream(**more: str) -> ReadOptions:
+    return parse_read_options(_with(more), is_stream=True, now_ms=NOW_MS)
+
+
+def batch(**more: str) -> ReadOptions:
+    return parse_read_options(_with(more), is_stream=False, now_ms=NOW_MS)
+
+
+def _with(more: dict[str, str]) -> dict[str, str]:
+    return LEAST | {name.replace("__", "."): value for name, value in more.items()}
+
+
+def test_the_least_that_can_be_said_has_the_connectors_defaults() -> None:
+    options = stream()
+    assert options.brokers.bootstrap == (Endpoint("127.0.0.1", 9092),)
+    assert options.subscription == Topics(("orders",))
+    assert options.start is Edge.LATEST
+    assert batch().start is Edge.EARLIEST
+    assert batch().end is Edge.LATEST
+    assert options.on_data_loss is OnDataLoss.FAIL
+    assert options.is_committed_only
+    assert not parse_columns(LEAST).include_headers
+    assert options.limits.delay_ms_max == 15 * 60_000
+
+
+def test_names_do_not_depend_on_case() -> None:
+    assert stream(STARTINGOFFSETS="Earliest").start is Edge.EARLIEST
+    assert parse_columns({"includeheaders": "TRUE"}).include_headers
+
+
+@pytest.mark.parametrize("name", ["startingOffset", "topic", "group.id", "path"])
+def test_a_name_nobody_knows_is_refused(name: str) -> None:
+    with pytest.raises(OptionRefused, match=f"unknown option {name.lower()}"):
+        parse_read_options(LEAST | {name: "x"}, is_stream=True, now_ms=NOW_MS)
+
+
+def test_what_is_for_kafkas_client_is_passed_over() -> None:
+    assert stream(kafka__session__timeout__ms="1").subscription == Topics(("orders",))
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.value.deserializer"]
+)
+def test_what_the_connector_refuses_is_refused(name: str) -> None:
+    with pytest.raises(OptionRefused, match=name):
+        parse_read_options(LEAST | {name: "x"}, is_stream=True, now_ms=NOW_MS)
+
+
+def test_several_topics_are_told_apart_and_sorted() -> None:
+    options = stream(subscribe="b, a,b")
+    assert options.subscription == Topics(("a", "b"))
+
+
+def test_a_pattern_is_javas_and_matches_whole_names() -> None:
+    raw = {"kafka.bootstrap.servers": "h:1", "subscribePattern": "(?<kind>log|audit)-.*"}
+    pattern = parse_read_options(raw, is_stream=True, now_ms=NOW_MS).subscription
+    assert isinstance(pattern, TopicPattern)
+    assert pattern.matches("log-1")
+    assert not pattern.matches("my-log-1")
+
+
+def test_partitions_can_be_assigned() -> None:
+    raw = {"kafka.bootstrap.servers": "h:1", "assign": '{"b":[1,0],"a":[2]}'}
+    options = parse_read_options(raw, is_stream=True, now_ms=NOW_MS)
+    assert options.subscription == Assigned(
+        (TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1))
+    )
+
+
+def test_exactly_one_way_to_subscribe_is_needed() -> None:
+    with pytest.raises(OptionRefused, match="not subscribe and assign"):
+        stream(assign='{"a":[0]}')
+    with pytest.raises(OptionRefused, match="give one of subscribe, subscribePattern, assign"):
+        parse_read_options({"kafka.bootstrap.servers": "h:1"}, is_stream=True, now_ms=NOW_MS)
+
+
+def test_offsets_by_partition_keep_the_names_of_the_edges() -> None:
+    start = stream(startingOffsets='{"orders":{"0":23,"1":-2,"2":-1}}').start
+    assert start == AtOffsets(
+        {
+            TopicPartition("orders", 0): Offset(23),
+            TopicPartition("orders", 1): Offset(-2),
+            TopicPartition("orders", 2): Offset(-1),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("1700000000000", 1_700_000_000_000),
+        ("2026-11-15T00:00Z", 1_794_700_800_000),
+        ("2026-11-15T02:00+02:00", 1_794_700_800_000),
+        ("-2h", NOW_MS - 7_200_000),
+    ],
+)
+def test_a_time_can_be_written_by_people(text: str, expected_ms: int) -> None:
+    assert stream(startingTimestamp=text).start == Since(TimestampMs(expected_ms))
+
+
+def test_times_win_over_times_by_partition_and_those_over_offsets() -> None:
+    by_partition = '{"orders":{"0":"2026-11-15T00:00Z","1":5}}'
+    both = stream(startingOffsetsByTimestamp=by_partition, startingOffsets="earliest")
+    assert both.start == SinceEach(
+        {
+            TopicPartition("orders", 0): TimestampMs(1_794_700_800_000),
+            TopicPartition("orders", 1): TimestampMs(5),
+        }
+    )
+    all_three = stream(
+        startingTimestamp="7", startingOffsetsByTimestamp=by_partition, startingOffsets="earliest"
+    )
+    assert all_three.start == Since(TimestampMs(7))
+
+
+def test_a_stream_can_take_over_from_a_group() -> None:
+    assert stream(startingOffsets="group", kafka__group__id="old").start == WhereGroupIs("old")
+    with pytest.raises(OptionRefused, match="needs commitGroup"):
+        stream(startingOffsets="group")
+
+
+def test_progress_is_committed_unless_it_is_turned_off() -> None:
+    assert stream().group == "spark-ottla-orders"
+    assert stream(groupIdPrefix="app").group == "app-orders"
+    assert stream(commitGroup="mine", kafka__group__id="other").group == "mine"
+    assert stream(commitGroup="").group is None
+    assert batch().group is None
+
+
+def test_data_loss_has_two_spellings() -> None:
+    assert stream(failOnDataLoss="false").on_data_loss is OnDataLoss.SKIP
+    assert stream(onDataLoss="earliest").on_data_loss is OnDataLoss.EARLIEST
+
+
+def test_values_can_be_typed() -> None:
+    assert parse_columns({"valueFormat": "string"}).value_format is ValueFormat.STRING
+    typed = parse_columns({"valueFormat": "json", "valueSchema": "id BIGINT"})
+    assert typed.value_schema == "id BIGINT"
+
+
+def test_brokers_can_be_reached_elsewhere() -> None:
+    options = stream(brokerAddressMap='{"1":"proxy:19092"}')
+    assert options.brokers.addresses == ((1, Endpoint("proxy", 19092)),)
+
+
+@pytest.mark.parametrize(
+    ("is_stream", "name", "value", "words"),
+    [
+        (False, "startingOffsets", "latest", "a batch would be empty"),
+        (False, "startingOffsets", '{"orders":{"0":-1}}', "a batch would be empty"),
+        (False, "endingOffsets", "earliest", "nothing lies before it"),
+        (False, "endingOffsets", "group", "place to start"),
+        (True, "endingOffsets", "latest", "a stream has no end"),
+        (True, "startingOffsets", "[]", "not a JSON object"),
+        (True, "startingOffsets", "{", "is not JSON"),
+        (True, "startingOffsets", '{"orders":{"0":-3}}', "not an offset"),
+        (True, "startingOffsets", '{"orders":{"x":1}}', "not a partition"),
+        (True, "startingOffsets", '{"orders":5}', "a place by partition"),
+        (True, "startingTimestamp", "yesterday", "it is no time"),
+        (True, "startingTimestamp", "beginning", "it is no time"),
+        (True, "maxOffsetsPerTrigger", "0", "not a number of 1 or more"),
+        (True, "maxTriggerDelay", "soon", "not a duration"),
+        (True, "maxBytesPerTrigger", "much", "not a size"),
+        (True, "failOnDataLoss", "perhaps", "none of true, false"),
+        (True, "onDataLoss", "cry", "none of fail, skip, earliest"),
+        (True, "kafka.security.protocol", "SASL_SSL", "not supported yet"),
+        (True, "kafka.bootstrap.servers", "nowhere", "not HOST:PORT"),
+        (True, "kafka.bootstrap.servers", "", "is missing"),
+        (True, "brokerAddressMap", '{"x":"h:1"}', "not the id of a broker"),
+        (True, "subscribe", "a b", "a topic name consists of"),
+    ],
+)
+def test_nonsense_is_refused_with_a_reason(
+    is_stream: bool, name: str, value: str, words: str
+) -> None:
+    with pytest.raises(OptionRefused, match=words):
+        parse_read_options(LEAST | {name: value}, is_stream=is_stream, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("valueFormat", "json", "needs valueSchema"),
+        ("valueFormat", "xml", "none of binary, string, json"),
+        ("valueSchema", "id BIGINT", "is for valueFormat=json"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(name: str, value: str, words: str) -> None:
+    with pytest.raises(OptionRefused, match=words):
+        parse_columns({name: value})
+
+
+def test_sizes_and_durations_are_read_as_spark_writes_them() -> None:
+    assert [parse_size(text) for text in ("10", "1k", "64m", "2g", "3MiB")] == [
+        10,
+        1 << 10,
+        64 << 20,
+        2 << 30,
+        3 << 20,
+    ]
+    assert [parse_duration_ms(text) for text in ("10", "5ms", "2s", "15m", "1min", "2h", "1d")] == [
+        10,
+        5,
+        2000,
+        900_000,
+        60_000,
+        7_200_000,
+        86_400_000,
+    ]
