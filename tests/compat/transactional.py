@@ -211,7 +211,7 @@ class _KafkaPython:
         self._call(self._producer.abort_transaction)
 
     def close(self) -> None:
-        self._producer.close(timeout=1)
+        self._producer.close(timeout=10)  # sockets stay open as long as its thread runs
 
     def _call(self, act: Any, *arguments: Any) -> None:
         try:
