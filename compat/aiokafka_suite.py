@@ -1,4 +1,4 @@
-"""aiokafka's own tests of consumers and their coordinator against a broker of ours."""
+"""aiokafka's own tests of consumers, their coordinator and transactions against a broker of ours."""
 
 import importlib.metadata
 import shutil
@@ -9,7 +9,13 @@ from compat.client_suite import HERE, Suite, unpack
 
 RESULTS: Final = HERE / "aiokafka_results.toml"
 LIBRARY: Final = "aiokafka"
-MODULES: Final = ("test_consumer", "test_coordinator", "test_pep492")
+MODULES: Final = (
+    "test_consumer",
+    "test_coordinator",
+    "test_pep492",
+    "test_transactional_consumer",
+    "test_transactional_producer",
+)
 
 
 def suite(directory: Path, address: str) -> Suite:

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.compat
 
 def test_kafka_pythons_own_tests_do_what_the_list_says(tmp_path: Path) -> None:
     expected = client_suite.read_expected(kafka_python_suite.RESULTS, kafka_python_suite.LIBRARY)
-    with OttlaBroker(tmp_path / "data", group_min_session_timeout_ms=1000) as broker:
+    settings = {"num_partitions": 2, "group_min_session_timeout_ms": 1000}
+    with OttlaBroker(tmp_path / "data", **settings) as broker:
         suite = kafka_python_suite.suite(tmp_path, broker.address)
         assert suite.run(expected.out_of_scope) == expected.outcomes
         broker.end(signal.SIGTERM)
