@@ -1,4 +1,4 @@
-"""aiokafka's own tests of consumers, their coordinator and transactions against a broker of ours."""
+"""aiokafka's own tests of consumers, coordination and transactions against a broker of ours."""
 
 import importlib.metadata
 import shutil
