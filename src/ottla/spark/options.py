@@ -298,7 +298,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     delivery = options.choose("delivery", tuple(Delivery), Delivery.AT_LEAST_ONCE)
     if delivery == Delivery.EXACTLY_ONCE:
         raise OptionRefused(
-            "delivery=exactly-once is not supported yet: it needs transactions;"
+            "delivery=exactly-once is not supported yet;"
             " at-least-once is, and leaves out repetitions unless a task fails"
         )
     options.truth("includeHeaders", False)  # as in Spark's connector, a column of headers is enough
