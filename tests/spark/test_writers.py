@@ -144,7 +144,7 @@ def test_a_task_without_rows_says_so_without_a_broker() -> None:
 @pytest.mark.parametrize(
     ("more", "schema", "words"),
     [
-        ({"delivery": "exactly-once"}, TEXT, "needs transactions"),
+        ({"delivery": "exactly-once"}, TEXT, "not supported yet"),
         ({"delivery": "perhaps"}, TEXT, "none of at-least-once, exactly-once"),
         ({"subscribe": "t"}, TEXT, "unknown option subscribe"),
         ({"topic": "a b"}, TEXT, "a topic name consists of"),
