@@ -41,7 +41,7 @@ def test_groups_go_on_after_kills_and_no_acknowledged_commit_is_lost(
         subscription = Subscription(("orders",), "", _PARTITIONS)
         groups = [
             Group(broker.address, f"group-{number}", way, subscription)
-            for number, way in enumerate(ways(broker.address))
+            for number, way in enumerate(ways())
         ]
         began_s = time.monotonic()
         with groups_of(groups):

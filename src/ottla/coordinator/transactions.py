@@ -250,10 +250,13 @@ class Transactions:
         return self._due[0][0] if self._due else None
 
     def pass_time(self, now_ms: int) -> Outcome:
-        """Transactions that have been open for too long are aborted."""
+        """Transactions that have been open for too long are aborted.
+
+        One after the other: two that began in the same millisecond left the same deadline twice,
+        and once the id is prepared the second is of no interest.
+        """
         outcomes = [
-            self._prepared(_fence(late, late.producer, now_ms))
-            for late in list(self._take_due(now_ms))
+            self._prepared(_fence(late, late.producer, now_ms)) for late in self._take_due(now_ms)
         ]
         return Outcome(
             tuple(record for outcome in outcomes for record in outcome.records),

@@ -95,6 +95,16 @@ def test_a_deadline_that_was_met_is_of_no_interest() -> None:
     assert transactions.next_deadline_ms() is None
 
 
+def test_two_transactions_of_the_same_millisecond_are_aborted_once() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    transactions.end(TICKET, end(), 0)
+    transactions.complete(TICKET, transactions.by_id["a"], 0)
+    again = transactions.by_id["a"].producer
+    transactions.add(TICKET, "a", again, [TP], 2, 0)
+    assert len(transactions.pass_time(1000).records) == 1
+
+
 def test_adding_more_does_not_move_the_deadline_and_adding_again_writes_nothing() -> None:
     transactions = begun()
     open_since(transactions, "a", 7, 0)
