@@ -27,7 +27,10 @@ DISK_BYTES_MIN = 20_000_000_000
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.publish:
-        _publish(Results.from_json(options.publish.read_text()))
+        first, *others = (Results.from_json(file.read_text()) for file in options.publish)
+        for other in others:
+            first.join(other)
+        _publish(first)
         return 0
     results = _measure(options)
     print(f"\n{report.terminal_table(results)}\n")
@@ -54,7 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
     parser.add_argument(
-        "--publish", type=Path, metavar="FILE", help="only rewrite the docs, from such a FILE"
+        "--publish",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="only rewrite the docs, from such a FILE, or from several with other rows in each",
     )
     return parser
 

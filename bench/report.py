@@ -92,7 +92,12 @@ def _bold_behind(line: list[str]) -> list[str]:
 
 
 def _rounds(results: Results) -> str:
-    return f"medians of {results.rounds} rounds" if results.rounds > 1 else "one round only"
+    most, fewest = results.rounds, min(results.fewest_rounds(), results.rounds)
+    if most == 1:
+        return "one round only"
+    if fewest == most:
+        return f"medians of {most} rounds"
+    return f"medians of {fewest} to {most} rounds"
 
 
 def _facts(results: Results) -> list[str]:

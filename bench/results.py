@@ -63,6 +63,20 @@ class Results:
         every = [s for servers in self.samples.values() for row in servers.values() for s in row]
         return sum(not sample.quiet for sample in every), len(every)
 
+    def fewest_rounds(self) -> int:
+        """Of any metric: runs that were put together need not have the same number."""
+        counts = (len(row) for servers in self.samples.values() for row in servers.values())
+        return min(counts, default=self.rounds)
+
+    def join(self, other: "Results") -> None:
+        """Add the samples of another run with the same servers, of other rows."""
+        if shared := self.samples.keys() & other.samples.keys():
+            raise ValueError(f"both runs have {', '.join(sorted(shared))}")
+        self.samples |= other.samples
+        self.rounds = max(self.rounds, other.rounds)
+        self.left_out += [reason for reason in other.left_out if reason not in self.left_out]
+        self.failures += other.failures
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
 

@@ -159,7 +159,11 @@ class FlushWork(NamedTuple):
             file.sync()
         self.active_file.sync()
         if self.directory is not None:
-            files.sync_dir(self.directory)
+            try:
+                files.sync_dir(self.directory)
+            except FileNotFoundError:
+                if self.log.offline_reason is None:  # else it has been deleted, names and all
+                    raise
 
 
 class Log:

@@ -35,6 +35,10 @@ _NAME_LENGTH_MAX: Final = 200  # of what is left of a name when its directory is
 _log = logging.getLogger("ottla.storage")
 
 
+def _no_concern(error: OSError) -> None:
+    """What becomes of the files of a log that is deleted takes nothing else offline."""
+
+
 class Forgotten(NamedTuple):
     """The directory of a deleted log, and the name that it has while its files go."""
 
@@ -140,6 +144,7 @@ class LogDir:
         log = self.logs.pop(tp)
         self.topic_ids.pop(tp, None)
         log.offline_reason = f"{tp} has been deleted"
+        log.on_failed = _no_concern  # its files go while work on them may be under way
         name = f"{str(tp)[:_NAME_LENGTH_MAX]}.{rng.getrandbits(128):032x}{DELETED}"
         return Forgotten(log.directory, self.path / name)
 

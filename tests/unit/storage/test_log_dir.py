@@ -125,6 +125,42 @@ def test_a_log_that_is_deleted_while_it_is_saved_fails_nobody(tmp_path: Path) ->
     log_dir.close()
 
 
+def test_a_log_that_is_deleted_while_it_is_flushed_fails_nobody(tmp_path: Path) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    create(log_dir)
+    create(log_dir, CLICKS)
+    log = log_dir.logs[ORDERS]
+    build.append(log)
+    log.roll(build.NOW_MS)
+    build.append(log)
+    work = log.begin_flush()
+    assert work is not None
+    assert work.directory is not None  # it has names that are not on disk yet
+    log_dir.delete_log(ORDERS, Random(1))
+    work.run(OsFiles())
+    log.end_flush(work)
+    log.on_failed(OSError(errno.EIO, "a file that goes"))
+    assert log_dir.offline_reason is None
+    build.append(log_dir.logs[CLICKS])
+    log_dir.close()
+
+
+def test_a_directory_that_is_missing_without_a_deletion_is_a_failure(tmp_path: Path) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    create(log_dir)
+    log = log_dir.logs[ORDERS]
+    build.append(log)
+    log.roll(build.NOW_MS)
+    build.append(log)
+    work = log.begin_flush()
+    assert work is not None
+    log.directory.rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        work.run(OsFiles())
+
+
 def test_a_deletion_that_was_interrupted_is_finished_at_the_next_start(
     files: MemoryFiles,
 ) -> None:
