@@ -99,6 +99,8 @@ class _Reader:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            if not line.endswith("\n"):
+                return  # it was killed in the middle of its last word
             partition, read_ns = map(int, line.split())
             self._reads.append((partition, read_ns))
             self.last_ns[partition] = read_ns

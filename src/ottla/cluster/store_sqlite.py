@@ -166,9 +166,13 @@ class SqliteStore:
             self._poller.add_done_callback(lambda _: self._wake_watches())
 
     async def _poll(self) -> None:
+        has_room = False
         while True:
             self._notice(await self._run(self._database.poll))
             await asyncio.sleep(self._poll_interval_s)
+            if not has_room:  # it takes several syncs, which whoever starts need not wait for
+                await self._run(self._database.keep_room)
+                has_room = True
 
     def _raise_poller_failure(self) -> None:
         """Watches end with the poller, in the way it ended."""
@@ -263,6 +267,9 @@ class _Database:
     def revoke(self, lease: LeaseId) -> Revision:
         with self._writing(durable=True) as revision:
             return self._end_leases([lease], revision)
+
+    def keep_room(self) -> None:
+        _keep_room(self._sql)
 
     def poll(self) -> Revision:
         """The newest revision, after leases whose time is over have ended."""
@@ -402,7 +409,6 @@ def _open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
             time.sleep(OPEN_PAUSE_S)
         else:
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
-            _keep_room(connection)
             return connection
 
 
