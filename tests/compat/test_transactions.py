@@ -1,9 +1,6 @@
 """Transactions of real clients: all or nothing, for who reads what is committed."""
 
-import contextlib
-import gc
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -47,7 +44,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
     served.start()
     yield served
     served.stop()
-    _sweep()
 
 
 @pytest.fixture(params=TRANSACTIONAL)
@@ -263,17 +259,6 @@ def mortal(tmp_path: Path) -> Iterator[ServedBroker]:
     served.start()
     yield served
     served.stop()
-    _sweep()
-
-
-def _sweep() -> None:
-    """kafka-python keeps what wanted to connect while the broker was away, for ever."""
-    for one in gc.get_objects():
-        # Not isinstance: among all objects are proxies of some that are gone.
-        if type(one) is socket.socket and one.fileno() >= 0:
-            with contextlib.suppress(OSError):
-                if one.getsockname()[0] == "0.0.0.0":
-                    one.close()
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
@@ -378,7 +363,6 @@ def forgetful(tmp_path: Path) -> Iterator[ServedBroker]:
     served.start()
     yield served
     served.stop()
-    _sweep()
 
 
 def test_a_producer_with_an_open_transaction_is_not_forgotten(
