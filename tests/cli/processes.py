@@ -52,7 +52,7 @@ def start_broker(data: Path, *more: str) -> RunningBroker:
     return RunningBroker(process, line.removeprefix(READY).strip(), data)
 
 
-def wait_until(is_true: Callable[[], bool], what: str) -> None:
+def wait_until(is_true: Callable[[], bool], what: str = "what the test waits for") -> None:
     """Ask again and again; patience is only for a broker or command that hangs."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not is_true():

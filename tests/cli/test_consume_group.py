@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from cli import processes
 from cli.processes import (
     COMMAND,
     PATIENCE_S,
@@ -19,6 +18,7 @@ from cli.processes import (
     RunningBroker,
     run_ottla,
     start_broker,
+    wait_until,
 )
 from compat.group_member import Member
 
@@ -105,10 +105,6 @@ def write(ottla: Ottla, topic: str, start: int, end: int) -> list[str]:
     written = ottla("produce", topic, "--format", "json", stdin="\n".join(lines))
     assert written.returncode == 0, written
     return values
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    processes.wait_until(is_true, "the group is as the test wants it")
 
 
 def lag(ottla: Ottla, group: str) -> int:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from cli import processes
-from cli.processes import COMMAND, PATIENCE_S, Ottla, RunningBroker
+from cli.processes import COMMAND, PATIENCE_S, Ottla, RunningBroker, wait_until
 from compat.group_member import Member
 
 PARTITIONS = 3
@@ -77,10 +76,6 @@ def members(address: str, group: str, *topics: str, count: int = 1) -> Iterator[
     finally:
         for member in started:
             member.kill()
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    processes.wait_until(is_true, "the group is as the test wants it")
 
 
 def is_caught_up(about: dict[str, Any]) -> bool:

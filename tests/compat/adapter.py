@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Protocol
 
 from ottla.errors import ErrorCode
 
-PATIENCE_S: Final = 30  # how long a client may take before a test gives up; never a decision
+PATIENCE_S: Final = 120  # for what hangs, never a decision; librdkafka itself tries again after 60
 BEGINNING: Final = "beginning"
 END: Final = "end"
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")

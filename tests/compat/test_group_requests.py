@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from compat.adapter import wait_until
 from compat.conftest import create_topic
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
@@ -74,13 +76,16 @@ def group() -> str:
     return f"group-{next(_numbers)}"
 
 
+def _is_loaded(raw: RawConnection, group: str) -> bool:
+    return bool(describe(raw, group).error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
 def find(raw: RawConnection, *keys: str, key_type: int = 0, version: int = 6) -> Any:
     """Asks until the coordinator has read its log, as clients do."""
     request = FindCoordinatorRequest(key=keys[0], key_type=key_type, coordinator_keys=list(keys))
     answer = raw.ask(request, version)
     for key in keys:
-        while describe(raw, key).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            time.sleep(0.01)
+        wait_until(partial(_is_loaded, raw, key), f"the coordinator of {key} has read its log")
     return answer
 
 
@@ -244,8 +249,7 @@ def test_a_full_group_takes_no_more(raw: RawConnection, broker: ServedBroker, gr
     with connected(broker.address) as second, connected(broker.address) as third:
         first = second.ask(_join(group, ""), 9)
         second.tell(_join(group, first.member_id), 9)
-        while len(describe(third, group).members) < 2:
-            time.sleep(0.01)
+        wait_until(lambda: len(describe(third, group).members) == 2, "both are members")
         assert join(third, group).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
@@ -257,19 +261,19 @@ def test_a_join_whose_connection_is_gone_ends_with_its_session(
     with connected(broker.address) as second:
         answer = second.ask(_join(group, "", session_timeout_ms=6000), 9)
         second.tell(_join(group, answer.member_id, session_timeout_ms=6000), 9)
-        while len(describe(raw, group).members) < 2:
-            time.sleep(0.01)
+        wait_until(lambda: len(describe(raw, group).members) == 2, "both are members")
     again = raw.ask(_join(group, joined.member_id, session_timeout_ms=6000), 9)
     assert len(again.members) == 2, "until then, it counts"
     assert sync(raw, group, again).error_code == ErrorCode.NONE
-    deadline_s = time.monotonic() + 20
-    while len(describe(raw, group).members) == 2:
-        assert time.monotonic() < deadline_s
-        beat = HeartbeatRequest(
-            group_id=group, generation_id=again.generation_id, member_id=again.member_id
-        )
-        raw.ask(beat, 4)
-        time.sleep(0.1)
+    beat = HeartbeatRequest(
+        group_id=group, generation_id=again.generation_id, member_id=again.member_id
+    )
+
+    def is_alone() -> bool:
+        raw.ask(beat, 4)  # to stay a member oneself
+        return len(describe(raw, group).members) == 1
+
+    wait_until(is_alone, "the other one's session is over")
     last = raw.ask(_join(group, joined.member_id, session_timeout_ms=6000), 9)
     assert [m.member_id for m in last.members] == [joined.member_id]
 
@@ -432,10 +436,7 @@ def test_offsets_of_a_deleted_topic_go_with_it(
         (answer,) = raw.ask(OffsetFetchRequest(groups=[asked]), 9).groups
         return [topic.name for topic in answer.topics]
 
-    deadline_s = time.monotonic() + 10
-    while topics() != ["t"]:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(lambda: topics() == ["t"], "offsets of the deleted topic are gone")
 
 
 def test_a_coordinator_that_loses_its_partition_lets_its_members_go(tmp_path: Path) -> None:
@@ -446,8 +447,7 @@ def test_a_coordinator_that_loses_its_partition_lets_its_members_go(tmp_path: Pa
         find(raw, "g")
         answer = raw.ask(_join("g", ""), 9)
         raw.tell(_join("g", answer.member_id), 9)
-        while not describe(admin, "g").members:
-            time.sleep(0.01)
+        wait_until(lambda: bool(describe(admin, "g").members), "somebody joins")
         topic = DeleteTopicState(name="__consumer_offsets")
         admin.ask(DeleteTopicsRequest(topics=[topic], timeout_ms=10_000), 6)
         assert raw.answer(ApiKey.JOIN_GROUP, 9).error_code == ErrorCode.NOT_COORDINATOR

@@ -1,17 +1,13 @@
-"""The handlers of groups, and what they rest on, imported when the first group shows up.
-
-A broker that only moves records starts without them.
-"""
+"""What can be asked about groups, from when the first one shows up."""
 
 import random
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
-from ottla.broker.routes import RequestContext
+from ottla.broker.coordinator_apis import Answering, CoordinatorApis
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import OFFSETS_TOPIC, TopicCreation
 from ottla.clock import Clock
-from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
@@ -36,11 +32,9 @@ GROUP_KEYS: Final = (
     ApiKey.DELETE_GROUPS,
 )
 
-Answering = Callable[[Any, RequestContext], Any]
 
-
-class GroupApis:
-    """Makes the coordinator and all handlers at the first request, or when there are groups."""
+class GroupApis(CoordinatorApis["GroupCoordinator"]):
+    topic = OFFSETS_TOPIC
 
     def __init__(
         self,
@@ -52,44 +46,12 @@ class GroupApis:
         rng: random.Random,
         note_defect: Callable[[BaseException], None],
     ) -> None:
-        self._state = state
-        self._replicas = replicas
-        self._settings = settings
-        self._creation = creation
-        self._clock = clock
+        super().__init__(state, replicas, settings, creation, clock, note_defect)
         self._rng = rng
-        self._note_defect = note_defect
-        self._coordinator: GroupCoordinator | None = None
-        self._handlers: dict[ApiKey, Answering] = {}
-
-    def answer(self, key: ApiKey, request: Any, context: RequestContext) -> Any:
-        self._made()
-        return self._handlers[key](request, context)
-
-    async def find(self, group_id: str) -> BrokerImage:
-        """The broker that coordinates this group."""
-        return await self._made().find(group_id)
 
     def partition_of(self, group_id: str) -> TopicPartition:
         """Where a group's offsets are."""
-        return self._made().partition_of(group_id)
-
-    @property
-    def coordinator(self) -> "GroupCoordinator":
-        return self._made()
-
-    def open(self) -> None:
-        """The broker begins to serve: members of its groups count from now on."""
-        if OFFSETS_TOPIC in self._state.image.topics:
-            self._made()
-
-    def close(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.close()
-
-    def note_image(self, old: ClusterImage, new: ClusterImage) -> None:
-        if self._coordinator is not None:
-            self._coordinator.note_image(old, new)
+        return self.coordinator.partition_of(group_id)
 
     def collect(self) -> Iterable[Metric]:
         """Figures of the groups that are coordinated here."""
@@ -105,18 +67,20 @@ class GroupApis:
             with_partitions=config.group_metrics_partitions,
         )
 
-    async def expire(self) -> None:
-        if self._coordinator is not None:
-            await self._coordinator.expire()
-
-    def _made(self) -> "GroupCoordinator":
-        if self._coordinator is None:
-            self._coordinator = self._make()
-            self._coordinator.follow()
-        return self._coordinator
-
     def _make(self) -> "GroupCoordinator":
         from ottla.broker.group_coordinator import GroupCoordinator  # noqa: PLC0415
+
+        return GroupCoordinator(
+            self._state,
+            self._replicas,
+            self._settings,
+            self._creation,
+            self._clock,
+            self._rng,
+            self._note_defect,
+        )
+
+    def _make_handlers(self, coordinator: "GroupCoordinator") -> Mapping[ApiKey, Answering]:
         from ottla.broker.handlers import (  # noqa: PLC0415
             classic_groups,
             consumer_groups,
@@ -125,16 +89,7 @@ class GroupApis:
         )
 
         state = self._state
-        coordinator = GroupCoordinator(
-            state,
-            self._replicas,
-            self._settings,
-            self._creation,
-            self._clock,
-            self._rng,
-            self._note_defect,
-        )
-        self._handlers = {
+        return {
             ApiKey.JOIN_GROUP: classic_groups.JoinGroup(coordinator),
             ApiKey.SYNC_GROUP: classic_groups.SyncGroup(coordinator),
             ApiKey.HEARTBEAT: classic_groups.Heartbeat(coordinator),
@@ -150,4 +105,3 @@ class GroupApis:
             ApiKey.LIST_GROUPS: group_admin.ListGroups(coordinator),
             ApiKey.DELETE_GROUPS: group_admin.DeleteGroups(coordinator),
         }
-        return coordinator

@@ -84,6 +84,10 @@ class Shards(ABC, Generic[MachineT]):
     def decode(self, entry: Entry | TransactionEnded) -> Any | None:
         """The inverse; None for what the machine does not need to know."""
 
+    @abstractmethod
+    async def expire(self) -> None:
+        """Forget what nobody has used for too long."""
+
     async def note_loaded(self, led: "Led[MachineT]") -> None:
         """A shard has read its log and serves."""
 

@@ -311,14 +311,7 @@ class Groups:
         error = self._commit_refusal(group_id, committer)
         if error is not ErrorCode.NONE:
             return _answer(ticket, [error] * len(commits))
-        records, errors = self.offsets.commit(
-            group_id, commits, now_ms, metadata_bytes_max=self.metadata_bytes_max()
-        )
-        group = self.groups.get(group_id)
-        if group is not None:
-            group.touch(committer.member_id, now_ms)
-        elif records:
-            self._create(group_id)
+        records, errors = self._take_commits(group_id, committer.member_id, commits, now_ms)
         return self._replayed(records, ((ticket, errors),), now_ms)
 
     def _commit_refusal(self, group_id: str, committer: Committer) -> ErrorCode:
@@ -348,16 +341,23 @@ class Groups:
         error = self._transactional_commit_refusal(group_id, committer)
         if error is not ErrorCode.NONE:
             return _answer(ticket, [error] * len(commits))
+        records, errors = self._take_commits(group_id, committer.member_id, commits, now_ms)
+        pending = tuple(OffsetPending(producer, record) for record in records)
+        return self._replayed(pending, ((ticket, errors),), now_ms)
+
+    def _take_commits(
+        self, group_id: str, member_id: str, commits: Sequence[Commit], now_ms: int
+    ) -> tuple[tuple[OffsetCommitted, ...], list[ErrorCode]]:
+        """What may be written of the offsets that somebody commits, and an error for each."""
         records, errors = self.offsets.commit(
             group_id, commits, now_ms, metadata_bytes_max=self.metadata_bytes_max()
         )
         group = self.groups.get(group_id)
         if group is not None:
-            group.touch(committer.member_id, now_ms)
+            group.touch(member_id, now_ms)
         elif records:
             self._create(group_id)
-        pending = tuple(OffsetPending(producer, record) for record in records)
-        return self._replayed(pending, ((ticket, errors),), now_ms)
+        return records, errors
 
     def _transactional_commit_refusal(self, group_id: str, committer: Committer) -> ErrorCode:
         group = self.groups.get(group_id)

@@ -230,6 +230,7 @@ class Replicas:
     async def _make_log(self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig) -> Log:
         """The worker waits for the disk; if that is full, the reserve has room for it."""
         try:
+            self._log_dir.clear_name(tp)
             await self._work(partial(self._log_dir.prepare_log, tp, topic_id))
             return self._log_dir.adopt_log(tp, config, self._clock.now_ms())
         except OSError as error:

@@ -100,6 +100,7 @@ class LogDir:
         if tp in self.logs:
             raise TopicAlreadyExists(f"{tp} exists already on this broker")
         try:
+            self.reserve.lend(partial(self.clear_name, tp))
             self.reserve.lend(partial(self.prepare_log, tp, topic_id))
             return self.reserve.lend(partial(self.adopt_log, tp, config, now_ms))
         except OSError as error:
@@ -110,6 +111,11 @@ class LogDir:
         if error.errno in REFUSAL_ERRNOS:  # nothing that is here already is in doubt
             return StorageFailed(f"{self.path} takes no new log: {error}")
         return self.note_failure(error)
+
+    def clear_name(self, tp: TopicPartition) -> None:
+        """Before a log is prepared: checkpoints may still speak of a deleted one of that name."""
+        if tp in self._checkpointed:
+            self._write_offsets()
 
     def prepare_log(self, tp: TopicPartition, topic_id: Uuid) -> None:
         """The part of making a log that waits for the disk. On any thread; may be done again."""
@@ -126,8 +132,6 @@ class LogDir:
         assert tp not in self.logs, "a log is made once"
         if self.offline_reason is not None:
             raise StorageFailed(self.offline_reason)
-        if tp in self._checkpointed:  # a deleted one of the same name: not about this log
-            self._write_offsets()
         log = self._open(tp, config, Offset(0), EVERYTHING, now_ms)
         log.checkpointed_offset = Offset(0)
         return log

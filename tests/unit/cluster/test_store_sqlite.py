@@ -11,7 +11,7 @@ import pytest
 
 from ottla.clock import SystemClock
 from ottla.cluster.store import NEVER, ChangeBatch, Compare, KeyChange, Put, Revision
-from ottla.cluster.store_sqlite import SqliteStore
+from ottla.cluster.store_sqlite import ROOM_PAGES, SqliteStore
 from ottla.errors import UsageRefused
 from ottla.model import TimestampMs
 
@@ -127,6 +127,27 @@ def test_a_waiting_watch_sees_what_another_store_on_the_same_file_commits(tmp_pa
     asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
 
 
+def test_room_for_a_full_disk_is_taken_soon_after_somebody_watches(tmp_path: Path) -> None:
+    def free_pages() -> int:
+        with contextlib.closing(sqlite3.connect(tmp_path / "store.db")) as reader:
+            return int(reader.execute("PRAGMA freelist_count").fetchone()[0])
+
+    async def scenario() -> None:
+        store = await SqliteStore.open(tmp_path / "store.db", SystemClock(), poll_interval_s=0.002)
+        assert free_pages() < ROOM_PAGES, "who starts does not wait for it"
+        await store.commit([Put("a", b"1")])
+        async with contextlib.aclosing(store.watch("", NEVER)) as watch:
+            await anext(watch)
+            for _ in range(int(WAIT_S / 0.002)):
+                if free_pages() >= ROOM_PAGES:
+                    break
+                await asyncio.sleep(0.002)
+        assert free_pages() >= ROOM_PAGES
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+
+
 def test_what_this_process_commits_is_seen_without_polling(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = await SqliteStore.open(tmp_path / "store.db", SystemClock(), poll_interval_s=3600)
@@ -146,7 +167,7 @@ import asyncio, sys
 from pathlib import Path
 from ottla.clock import SystemClock
 from ottla.cluster.store import NEVER, Compare, Conflict, Put
-from ottla.cluster.store_sqlite import SqliteStore
+from ottla.cluster.store_sqlite import ROOM_PAGES, SqliteStore
 
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]), SystemClock())

@@ -107,6 +107,19 @@ def test_a_commit_is_a_sign_of_life(group: ConsumerGroup) -> None:
     assert group.next_deadline_ms() is None
 
 
+def test_offsets_in_a_transaction_are_taken_from_members_of_this_epoch(
+    group: ConsumerGroup,
+) -> None:
+    assert group.check_transactional_commit("gone", None, -1) is ErrorCode.NONE, "nobody is here"
+    epoch = beat(group, JOIN).epoch
+    assert group.check_transactional_commit("m", None, epoch) is ErrorCode.NONE
+    assert group.check_transactional_commit("m", None, epoch - 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.check_transactional_commit("m", None, -1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.check_transactional_commit("other", None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    # Before KIP-447 a producer could not say for whom it commits; its transaction fences it.
+    assert group.check_transactional_commit("", None, -1) is ErrorCode.NONE
+
+
 def test_other_client_ids_are_written_down_and_start_nothing(group: ConsumerGroup) -> None:
     beat(group, JOIN)
     outcome = group.beat(1, Beat(member_id="m", epoch=1, client_id="renamed"), 0)

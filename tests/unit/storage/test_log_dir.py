@@ -357,6 +357,25 @@ def test_a_topic_of_the_same_name_does_not_inherit_deletions(files: MemoryFiles)
     assert after.logs[ORDERS].start_offset == 0
 
 
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_a_topic_of_the_same_name_does_not_inherit_checkpoints(
+    is_adopted: bool, files: MemoryFiles
+) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 5)
+    log_dir.logs[ORDERS].flush()
+    log_dir.logs[ORDERS].advance_start(Offset(3))
+    log_dir.checkpoint()
+    log_dir.delete_log(ORDERS, Random(0))
+    log_dir.clear_name(ORDERS)
+    log_dir.prepare_log(ORDERS, TOPIC_ID)
+    if is_adopted:
+        log_dir.adopt_log(ORDERS, TopicConfig(), build.NOW_MS)
+    after = open_dir(files.kill()).logs[ORDERS]
+    assert (after.start_offset, after.end_offset, after.corrupt) == (0, 0, [])
+
+
 def test_a_disk_that_cannot_be_read_is_offline_at_once(files: MemoryFiles) -> None:
     log_dir = open_dir(files)
     create(log_dir)
