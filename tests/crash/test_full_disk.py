@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from crash.load import PATIENCE_S, SILENT, Letter, read_all
+from crash.load import PATIENCE_S, SILENT, STEADY, Letter, read_all
 from crash.mounts import SmallDisk
 from crash.processes import broker_process
 from crash.topics import admin_of, create_topics, partition_counts
@@ -37,6 +37,7 @@ class Writer:
                 "message.send.max.retries": 0,
                 "linger.ms": 0,
                 "logger": SILENT,
+                **STEADY,
             }
         )
         self._number = 0
