@@ -226,7 +226,7 @@ class Broker:
     async def _begin(self) -> None:
         self._replicas.open(self._state.image)
         self._state.subscribe(self._note_image)
-        self.address = await self._server.listen(self._options.listen)
+        self.address = await self._server.bind(self._options.listen)
         await self._register()
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
@@ -234,6 +234,7 @@ class Broker:
         self._transactions.open()
         if self._options.metrics is not None:
             self.metrics_address = await self._pages.listen(self._options.metrics)
+        await self._server.listen(self.address)
         self._background = self._loop.create_task(background.run(self._chores()))
         self._background.add_done_callback(self._note_background_over)
         self._is_ready = True

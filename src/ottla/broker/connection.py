@@ -82,9 +82,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         writer = self._writer
-        if writer is None:
-            return  # closed, or never admitted; the transport has yet to notice
         server = self._server
+        if writer is None or server.is_closing:
+            return  # closed, or never admitted; the transport has yet to notice
         self.active_s = server.loop.time()
         try:
             if self._buffer is None:
@@ -117,6 +117,20 @@ class Connection(asyncio.BufferedProtocol):
         self._release()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
+
+    def finish(self) -> bool:
+        """Whether the peer has all answers; then it is told that no more will come.
+
+        It closes its side. Were ours closed while requests lie unread, the system would reset
+        the connection, and with it drop answers that the peer has not read either.
+        """
+        if self._writer is None or not self.is_idle:
+            return self._writer is None
+        try:
+            self._writer.finish()
+        except OSError:
+            self.close()  # the peer has gone
+        return True
 
     @property
     def is_idle(self) -> bool:
