@@ -19,7 +19,7 @@ COUNT: Final = 1500
 ABORTED: Final = b"aborted"
 _FIRST_MS: Final = 1_700_000_000_000
 _BATCH: Final = 50
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
 _SEGMENT_BYTES: Final = 1 << 20  # the least that Apache Kafka allows
 
 
