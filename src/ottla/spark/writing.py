@@ -104,6 +104,15 @@ def write_exactly_once(
     return Written(writing.rows)
 
 
+def wait_readable(options: WriteOptions, work: Work) -> None:
+    """Return when readers of committed records see what was written.
+
+    A commit is answered before every partition has heard of it. Who takes the id has to wait
+    until all have.
+    """
+    link_to(options.brokers).ask(lambda client: _open(client, options, work))
+
+
 async def _open(client: Client, options: WriteOptions, work: Work) -> TransactionalProducer:
     return await TransactionalProducer.open(
         client,
