@@ -27,7 +27,6 @@ from ottla.spark.registration import OttlaDataSource
 from ottla.spark.sink import StreamWriter
 
 READY = "driver ready "
-DONE = "driver done "
 _DOOM = "doom"
 
 
@@ -108,9 +107,6 @@ def main(told: dict[str, Any]) -> None:
         .start()
     )
     query.awaitTermination()
-    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
-    sys.stdout.write(f"{DONE}{rows}\n")
-    sys.stdout.flush()
 
 
 def _pid_of_jvm(spark: SparkSession) -> int:

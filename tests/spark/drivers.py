@@ -2,6 +2,7 @@
 
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from spark.doomed_driver import DONE, READY
+from spark.doomed_driver import READY
 
 START_PATIENCE_S = 300  # until a session is there; on a machine with much else to do
 TESTS = Path(__file__).parents[1]
@@ -33,9 +34,13 @@ class DriverProcess:
         self._jvm: int | None = None
 
     def wait_ready(self) -> None:
-        """Return when it has a session; one that cannot have it ends, and so does its output."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        """Return when it has a session."""
+        output = self._process.stdout
+        assert output is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            assert selector.select(START_PATIENCE_S), f"no session in time: {self.said()}"
+        line = output.readline()
         assert line.startswith(READY), self.said()
         self._jvm = int(line.removeprefix(READY))
 
@@ -44,13 +49,6 @@ class DriverProcess:
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(patience_s)
         return None
-
-    def rows(self) -> int:
-        """How many rows it has read, after it has ended well."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line.startswith(DONE), self.said()
-        return int(line.removeprefix(DONE))
 
     def workers(self) -> list[int]:
         """The Python processes that its JVM has started, directly or not."""
