@@ -87,7 +87,7 @@ def write_exactly_once(
     link = link_to(options.brokers)
     group = work.marker_group(options.topic)
     producer = link.ask(lambda client: _open(client, options, work))
-    # Asked after the id was taken: from then on no earlier try can commit any more.
+    # Asked after the id was taken: earlier tries have ended by then, and none can commit any more.
     if link.ask(lambda client: _last_done(client, group)) >= work.number:
         return Written(sum(batch.num_rows for batch in filled), is_repetition=True)
     writing = _Writing(link, producer, options.topic)
