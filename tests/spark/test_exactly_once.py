@@ -90,8 +90,22 @@ def test_a_driver_killed_before_spark_noted_a_batch_and_failing_tasks_double_not
     assert (tmp_path / "checkpoint" / "offsets" / "1").exists()
     assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
     # From here on every task fails at first: half of them after they have committed.
-    assert end_of(lambda: start(rows=20, master="local[2,4]", tasks_fail=True)) == 0
+    numbers = list[Topic]()
+
+    def failing() -> DriverProcess:
+        numbers.append(Topic(broker.address, f"numbers-{len(numbers)}"))
+        numbers[-1].create(2)
+        return start(
+            rows=20,
+            master="local[2,4]",
+            tasks_fail=True,
+            batch_target=numbers[-1].name,
+            batch_rows=50,
+        )
+
+    assert end_of(failing) == 0
     assert sorted(map(int, target.committed())) == list(range(60))
+    assert sorted(map(int, numbers[-1].committed())) == list(range(50))
 
 
 def test_chaos_loses_and_doubles_nothing(
@@ -102,11 +116,11 @@ def test_chaos_loses_and_doubles_nothing(
     target = filled(broker, RECORDS)
     began_s = time.monotonic()
     kills = {"driver": 0, "worker": 0, "broker": 0}
-    left = ["worker", "broker", "driver"] * max(1, RECORDS // 50_000)
+    left = ["driver", "worker", "broker"] * max(1, RECORDS // 250_000)
     driver: DriverProcess | None = None
     for _ in range(ROUNDS_MAX):
         if driver is None:
-            driver = start(rows=max(RECORDS // 10, 200), master="local[2,4]")
+            driver = start(rows=max(RECORDS // 20, 200), master="local[2,4]")
         status = _wait_moment(driver, target, chance) if left else driver.wait(RUN_PATIENCE_S)
         if status == 0:
             break
@@ -147,4 +161,4 @@ def _wait_moment(driver: DriverProcess, target: Topic, chance: Random) -> int | 
         status = driver.wait(0.05)
         if status is not None:
             return status
-    return driver.wait(chance.uniform(0, 1.5))
+    return driver.wait(chance.uniform(0, 1))

@@ -51,7 +51,12 @@ class Topic:
     ) -> None:
         """Write one record for each value, with times 1000, 1001 and so on."""
         producer = Producer(
-            {"bootstrap.servers": self.address, "compression.type": codec, "linger.ms": 5}
+            {
+                "bootstrap.servers": self.address,
+                "compression.type": codec,
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 0,  # as many as there are
+            }
         )
         for number, value in enumerate(values):
             producer.produce(
@@ -99,6 +104,7 @@ class Topic:
                 error = message.error()
                 if error is None:
                     values.append(message.value().decode())
+                    give_up_s = time.monotonic() + JUDGE_PATIENCE_S
                 elif error.code() == KafkaError._PARTITION_EOF:
                     if message.offset() >= left.get(message.partition(), 0):
                         left.pop(message.partition(), None)
