@@ -29,8 +29,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ottla.config import INT32_MAX, TopicConfig
 from ottla.errors import ApiError
 from ottla.model import NO_TIMESTAMP, Offset, ProducerId, TimestampMs, TopicPartition
@@ -44,6 +42,7 @@ from ottla.records.batch import (
     Buffer,
     read_header,
 )
+from ottla.records.crc import crc32c
 from ottla.records.letters import Letter, find_letters, payload_of, rebuild, shell
 from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedTransaction

@@ -82,7 +82,8 @@ class LogDir:
                 if progress is not None:
                     progress(done, len(found))
             self.reserve.refill()
-            self.checkpoint()
+            if not was_clean and found:
+                self.checkpoint()  # what was recovered need not be recovered again
         except OSError as error:
             self.take_offline(error)
             raise StorageFailed(f"{self.path} cannot be read: {error}") from error
