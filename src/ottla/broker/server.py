@@ -88,6 +88,7 @@ class Server:
         self._per_ip: Counter[str] = Counter()
         self._violators: set[str] = set()
         self._dirty: dict[Connection, None] = {}
+        self._large: deque[Connection] = deque()
         self._waiting: deque[Connection] = deque()
         self._exceeding: Connection | None = None
         self._listener: asyncio.Server | None = None
@@ -212,6 +213,28 @@ class Server:
         dirty, self._dirty = self._dirty, {}
         for connection in dirty:
             connection.flush_answers()
+
+    # Large requests
+
+    def take_later(self, connection: Connection) -> None:
+        """Have this connection take its large request when others have been served, one a turn.
+
+        A megabyte on its way into the page cache holds up everybody. Whoever was read together
+        with it is answered first, and however many write in bulk, one request is between two
+        looks at the sockets.
+        """
+        if not self._large:
+            self.loop.call_soon(self._let_others)
+        self._large.append(connection)
+
+    def _let_others(self) -> None:
+        """Behind what this turn still has to do: readers to wake, answers to send."""
+        self.loop.call_soon(self._take_large)
+
+    def _take_large(self) -> None:
+        self._large.popleft().take_large()
+        if self._large:
+            self.loop.call_soon(self._let_others)
 
     # Memory for requests that are arriving or waiting
 
