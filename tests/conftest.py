@@ -1,6 +1,11 @@
 """What tests measured, shown at the end of a run. Figures never decide a test."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is slow at everything: neither decides a test.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -273,4 +273,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroup = GroupMachine.TestCase
-TestGroup.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestGroup.settings = settings(max_examples=200, stateful_step_count=50)

@@ -11,14 +11,14 @@ layouts = st.sampled_from(all_layouts())
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(layouts, seeds)
 def test_a_message_survives_the_wire(layout: Layout, seed: int) -> None:
     message = RandomMessages(seed).message(*layout)
     assert decode(*layout, encode(message, layout.version)) == message
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(layouts, seeds, st.binary(max_size=9), st.binary(max_size=9))
 def test_bytes_before_and_behind_a_message_do_not_matter(
     layout: Layout, seed: int, before: bytes, behind: bytes
@@ -28,7 +28,7 @@ def test_bytes_before_and_behind_a_message_do_not_matter(
     assert decode(*layout, wire, len(before)) == message
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(layouts, seeds)
 def test_any_kind_of_buffer_will_do(layout: Layout, seed: int) -> None:
     message = RandomMessages(seed).message(*layout)

@@ -64,14 +64,14 @@ def attempt(layout: Layout, wire: Buffer) -> None:
         decode(*layout, wire)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(layouts, st.binary(max_size=80))
 def test_random_bytes_are_a_message_or_a_violation(layout: Layout, wire: bytes) -> None:
     attempt(layout, wire)
     attempt(layout, memoryview(wire))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(layouts, st.integers(0, 2**32), st.data())
 def test_a_message_with_one_byte_changed_is_a_message_or_a_violation(
     layout: Layout, seed: int, data: st.DataObject

@@ -7,7 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from fakes import build
 from fakes.memory_files import MachineStopped, MemoryFiles
@@ -340,7 +340,7 @@ SEEDS = st.integers(0, 2**32)
 STEPS = st.lists(st.tuples(SEEDS, st.sampled_from(Step)), min_size=2, max_size=8)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(
     steps=STEPS, memory_keys=st.sampled_from([1, 3, 1000]), segment_bytes=st.integers(1024, 3000)
 )

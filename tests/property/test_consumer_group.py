@@ -395,4 +395,4 @@ def check_ownership(written: WrittenGroup) -> None:
 
 
 TestGroups = GroupsMachine.TestCase
-TestGroups.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestGroups.settings = settings(max_examples=150, stateful_step_count=50)

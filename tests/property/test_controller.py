@@ -188,7 +188,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
 
 TestCluster = ClusterMachine.TestCase
-TestCluster.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCluster.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 @given(

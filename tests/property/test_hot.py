@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.errors import ProtocolViolation
@@ -337,7 +337,6 @@ def test_a_fetch_request_reads_as_the_codec_wrote_it(case: tuple[int, hot.FetchR
     assert hot.read_fetch(memoryview(wire), 0, version) == request
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(FETCH_VERSIONS),
     int32s,

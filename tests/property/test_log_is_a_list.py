@@ -177,6 +177,6 @@ def read_all(log: Log) -> list[tuple[bytes, int]]:
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, report_multiple_bugs=False
+    max_examples=60, stateful_step_count=30, report_multiple_bugs=False
 )
 TestALogIsAList = LogMachine.TestCase

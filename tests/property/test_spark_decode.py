@@ -4,7 +4,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ottla.client.partitions import Fetched
 from ottla.errors import ApiError
@@ -87,7 +87,6 @@ def expected(batches: list[bytearray], wanted: OffsetRange) -> list[dict[str, An
     ]
 
 
-@settings(deadline=None)
 @given(logs(), st.data())
 def test_columns_hold_what_the_records_say(batches: list[bytearray], data: st.DataObject) -> None:
     end = read_header(batches[-1]).next_offset + 3
@@ -104,7 +103,6 @@ def test_columns_hold_what_the_records_say(batches: list[bytearray], data: st.Da
     assert [row["offset"] for row in pieces] == [row["offset"] for row in rows]
 
 
-@settings(deadline=None)
 @given(logs(), st.data())
 def test_damage_is_refused_or_changes_nothing(
     batches: list[bytearray], data: st.DataObject

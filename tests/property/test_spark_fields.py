@@ -2,7 +2,7 @@
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ottla.errors import InvalidRecord
 from ottla.model import Offset, TimestampMs
@@ -44,7 +44,6 @@ def agree(source: bytes, count: int, start: int = 0) -> bool:
 
 
 @needs_kernel
-@settings(deadline=None)
 @given(st.lists(letters, min_size=1, max_size=20), st.integers(0, 10))
 def test_both_find_the_same_records_wherever_they_begin(sent: list[Record], before: int) -> None:
     payload = bytes(build_batch(sent)[HEADER_BYTES:])
@@ -52,7 +51,6 @@ def test_both_find_the_same_records_wherever_they_begin(sent: list[Record], befo
 
 
 @needs_kernel
-@settings(deadline=None)
 @given(st.lists(letters, min_size=1, max_size=5), st.data())
 def test_both_refuse_the_same_damage(sent: list[Record], data: st.DataObject) -> None:
     payload = bytearray(build_batch(sent)[HEADER_BYTES:])
@@ -64,14 +62,12 @@ def test_both_refuse_the_same_damage(sent: list[Record], data: st.DataObject) ->
 
 
 @needs_kernel
-@settings(deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 6))
 def test_both_say_the_same_of_any_bytes(payload: bytes, count: int) -> None:
     agree(payload, count)
 
 
 @needs_kernel
-@settings(deadline=None)
 @given(st.lists(letters, min_size=1, max_size=20))
 def test_both_find_the_same_headers(sent: list[Record]) -> None:
     payload = bytes(build_batch(sent)[HEADER_BYTES:])
@@ -84,7 +80,6 @@ def test_both_find_the_same_headers(sent: list[Record]) -> None:
 
 
 @needs_kernel
-@settings(deadline=None)
 @given(
     st.sampled_from(["source", "start", "count", "column"]),
     st.integers(-(2**40), 2**40).filter(lambda number: not 0 <= number <= 3),

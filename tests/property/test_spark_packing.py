@@ -2,7 +2,7 @@
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ottla.client.partitioner import murmur2
 from ottla.records.batch import Record, pack
@@ -56,7 +56,6 @@ def parts_of(sent: list[Record], gap: bytes = b"") -> "packing.Parts":
 
 
 @pytest.mark.parametrize("pack_records", TWINS)
-@settings(deadline=None)
 @given(sent=st.lists(letters, min_size=1, max_size=150), gap=st.binary(max_size=3))
 def test_packed_parts_are_packed_records(pack_records, sent: list[Record], gap: bytes) -> None:  # type: ignore[no-untyped-def]
     packed = pack_records(parts_of(sent, gap), np.arange(len(sent)))
@@ -64,7 +63,6 @@ def test_packed_parts_are_packed_records(pack_records, sent: list[Record], gap: 
 
 
 @pytest.mark.parametrize("pack_records", TWINS)
-@settings(deadline=None)
 @given(sent=st.lists(letters, min_size=1, max_size=20), data=st.data())
 def test_rows_are_packed_in_the_order_they_are_asked_for(
     pack_records,  # type: ignore[no-untyped-def]
@@ -83,7 +81,6 @@ def test_sizes_at_the_edges_of_numbers_are_packed(pack_records, size_bytes: int)
     assert bytes(pack_records(parts_of(sent), np.arange(3))) == bytes(pack(sent).payload)
 
 
-@settings(deadline=None)
 @given(keys=st.lists(contents, min_size=1, max_size=30))
 def test_both_hash_keys_as_clients_do(keys: list[bytes | None]) -> None:
     parts = parts_of([Record(key=key) for key in keys], b"-")
@@ -94,7 +91,6 @@ def test_both_hash_keys_as_clients_do(keys: list[bytes | None]) -> None:
 
 
 @needs_kernel
-@settings(deadline=None)
 @given(
     part=st.sampled_from(list(Part)),
     number=st.integers(-(2**62), 2**62).filter(lambda number: not -1 <= number <= 3),

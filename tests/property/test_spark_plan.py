@@ -3,7 +3,7 @@
 import json
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from ottla.model import Offset, OffsetRange, TopicPartition
 from ottla.spark.options import Limits, OnDataLoss, TaskSizes
@@ -35,7 +35,6 @@ def ranges(draw: st.DrawFn) -> list[TaskRange]:
     return [TaskRange(tp, OffsetRange(at, Offset(at + count))) for tp, (at, count) in found.items()]
 
 
-@settings(deadline=None)
 @given(ranges(), sizes, st.dictionaries(partitions, st.floats(1, 1e6)))
 def test_tasks_read_every_record_once(
     wanted: list[TaskRange], sizes: TaskSizes, weights: dict[TopicPartition, float]
@@ -56,7 +55,6 @@ def test_tasks_read_every_record_once(
         assert len(tasks) <= sizes.tasks_max
 
 
-@settings(deadline=None)
 @given(ranges(), sizes, st.integers(1, 10**8))
 def test_no_task_has_more_records_than_it_may(
     wanted: list[TaskRange], sizes: TaskSizes, rows_max: int
@@ -70,7 +68,6 @@ def test_no_task_has_more_records_than_it_may(
     assert sum(len(part.offsets) for task in tasks for part in task) == total
 
 
-@settings(deadline=None)
 @given(st.dictionaries(partitions, rows, min_size=1), st.integers(1, 10**9))
 def test_sharing_starves_nobody_and_wastes_nothing(
     wishes: dict[TopicPartition, int], total: int
@@ -81,7 +78,6 @@ def test_sharing_starves_nobody_and_wastes_nothing(
     assert sum(shares.values()) == max(len(wishes), min(total, sum(wishes.values())))
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(partitions, st.tuples(offsets, st.integers(0, 10**6)), min_size=1),
     st.none() | st.integers(1, 10**6),
@@ -100,7 +96,6 @@ def test_a_limited_batch_lies_between_its_start_and_the_latest(
         assert end[tp] > start[tp] or latest[tp] == start[tp]
 
 
-@settings(deadline=None)
 @given(st.dictionaries(partitions, offsets), st.randoms())
 def test_offsets_survive_json_and_their_order_does_not_matter(
     found: dict[TopicPartition, Offset], chance: object
@@ -112,7 +107,6 @@ def test_offsets_survive_json_and_their_order_does_not_matter(
     assert from_json(json.loads(text)) == found
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(partitions, offsets),
     st.dictionaries(partitions, offsets),

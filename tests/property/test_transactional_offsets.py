@@ -70,7 +70,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(steps)
 def test_offsets_are_what_the_log_says_wherever_it_ends(script: list[Step]) -> None:
     groups = new_groups()

@@ -290,7 +290,5 @@ def _needs_id(outcome: Outcome) -> bool:
     return any(isinstance(answer, NeedsProducerId) for _, answer in outcome.answers)
 
 
-TransactionMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None
-)
+TransactionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
 TestTransactions = TransactionMachine.TestCase

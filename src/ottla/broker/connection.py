@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         writer = self._writer
         server = self._server
         if writer is None or server.is_closing:
-            return  # closed, or never admitted; the transport has yet to notice
+            return  # nobody answers any more, or never did; the transport has yet to notice
         self.active_s = server.loop.time()
         try:
             if self._buffer is None:
@@ -167,8 +167,8 @@ class Connection(asyncio.BufferedProtocol):
         """Take the request that was put off until others had their turn."""
         self._resuming = False
         writer = self._writer
-        if writer is None:
-            return  # closed while it waited
+        if writer is None or self._server.is_closing:
+            return  # while it waited
         try:
             self._take_whole()
             if writer.queued_bytes or self._order:

@@ -5,7 +5,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ottla.client.partitioner import Partitioner, partition_of_key
 from ottla.model import TimestampMs, TopicPartition
@@ -60,7 +60,6 @@ def expected_record(row: dict[str, Any]) -> tuple[object, ...]:
     return NOW_MS, row["key"], row["value"], headers
 
 
-@settings(deadline=None)
 @given(st.lists(rows_of_any_kind, min_size=1, max_size=30), st.data())
 def test_every_row_is_one_record_in_its_place_and_order(
     rows: list[dict[str, Any]], data: st.DataObject
