@@ -58,7 +58,7 @@ _READ_BYTES: Final = 1 << 20
 _WRITE_BYTES: Final = 1 << 20
 _RECORDS_PER_TURN: Final = 200  # between two pauses, in which the owner's thread gets its turn
 _BYTES_PER_RECORD: Final = 4096  # that cost as much as one more record
-_SOURCES_MAX: Final = 16  # of one segment: the owner removes them all in one go
+_EMPTIED_MAX: Final = 4  # segments that become one: the owner removes them all in one go
 _RUNS_MAX: Final = 1 << 20  # of offsets that are told apart when looking for last records
 
 
@@ -130,14 +130,17 @@ def dirtiest(parts: Sequence[Cleanable]) -> int:
 
 
 def fits(group: Sequence[SegmentFacts], left_bytes: int, next_: SegmentFacts, max_: int) -> bool:
-    """Whether a segment may join those of which `left_bytes` are left, even if it stays whole."""
+    """Whether a segment may join those of which `left_bytes` are left, even if it stays whole.
+
+    Small ones are merged however many they are, emptied ones only a few at a time.
+    """
     if not group:
         return True
-    return (
-        len(group) < _SOURCES_MAX
-        and left_bytes + next_.size_bytes <= max_
-        and next_.end_offset - group[0].base_offset <= INT32_MAX
-    )
+    if next_.end_offset - group[0].base_offset > INT32_MAX:
+        return False
+    if sum(one.size_bytes for one in group) + next_.size_bytes <= max_:
+        return True
+    return len(group) < _EMPTIED_MAX and left_bytes + next_.size_bytes <= max_
 
 
 # Copying

@@ -416,7 +416,7 @@ def test_segments_are_merged_by_what_is_left_of_them(files: MemoryFiles) -> None
     assert len(log._sealed) == 11
     compact(log)
     assert [offset for offset, _, _ in contents(log)] == [8, 9, 10, 11]
-    assert [one.base_offset for one in log._sealed] == [0, 9, 10, 11]
+    assert [one.base_offset for one in log._sealed] == [0, 4, 8, 9, 10, 11]
 
 
 def test_the_worker_closes_what_was_replaced(tmp_path: Path) -> None:
@@ -678,8 +678,10 @@ def test_a_segment_joins_those_before_it_if_there_is_room_for_all_of_it() -> Non
     assert fits([first, second], 0, third, third.size_bytes)
     far = facts((0, 10, 1, 0), (10, 2**31 + 5, 1, 0))
     assert not fits(far[:1], 1, far[1], 100)
-    many = facts(*((at, at + 1, 1, 0) for at in range(100)))
-    assert not fits(many[:-1], 0, many[-1], 100), "their files are removed in one go"
+    small, large = (facts(*((at, at + 1, size, 0) for at in range(100))) for size in (1, 100))
+    assert fits(small[:-1], 99, small[-1], 100)
+    assert fits(large[:3], 0, large[3], 100)
+    assert not fits(large[:4], 0, large[4], 100), "their files are removed in one go"
 
 
 def test_last_places_are_found_also_when_many_offsets_share_a_run() -> None:
