@@ -60,3 +60,9 @@ class Topic:
                 **more,
             )
         assert producer.flush(PATIENCE_S) == 0
+
+    def put(self, value: str, *, time_ms: int) -> None:
+        """Write one record with a time of its own."""
+        producer = Producer({"bootstrap.servers": self.address})
+        producer.produce(self.name, value=value.encode(), timestamp=time_ms)
+        assert producer.flush(PATIENCE_S) == 0
