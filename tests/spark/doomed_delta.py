@@ -13,7 +13,7 @@ import sys
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ottla.spark.lake import LakeStreamWriter, parse_lake_options
+from ottla.spark.lake import LakeStreamWriter, stream_writer
 from ottla.spark.registration import DeltaDataSource
 
 BATCH_RECORDS = 10
@@ -31,8 +31,8 @@ class DoomedDeltaDataSource(DeltaDataSource):
     ) -> DataSourceStreamWriter:
         options = dict(self.options.items())
         when, *pids = options.pop("doom").split(",")
-        lake = parse_lake_options(options, is_stream=True)
-        return DoomedWriter(LakeStreamWriter(lake, schema), when, list(map(int, pids)))
+        writer = stream_writer(options, schema, overwrite=overwrite)
+        return DoomedWriter(writer, when, list(map(int, pids)))
 
 
 class DoomedWriter(LakeStreamWriter):

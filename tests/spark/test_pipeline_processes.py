@@ -105,7 +105,7 @@ def test_a_declared_pipeline_adds_only_what_is_new(topic: Topic, tmp_path: Path)
         assert done.returncode == 0, done.stdout
 
     def files() -> dict[str, int]:
-        found = (tmp_path / "shop" / "warehouse" / "records").rglob("*.parquet")
+        found = (tmp_path / "shop" / "spark-warehouse" / "records").rglob("*.parquet")
         return {file.name: pq.read_metadata(file).num_rows for file in found}
 
     ottla("init", "shop", "--topic", topic.name, "--broker", topic.address)

@@ -373,7 +373,9 @@ def _run_project(directory: Path, action: str, conf: list[str], more: tuple[str,
     except NoJava as problem:
         raise UsageRefused(str(problem)) from None
     need_spark()
-    done = subprocess.run(command, env=environment, check=False)  # noqa: S603  # Spark's own
+    done = subprocess.run(  # noqa: S603  # a program of Spark's own
+        command, env=environment, cwd=project.directory, check=False
+    )
     if done.returncode:
         terminal.complain("the pipeline has failed; what Spark says of it is above")
         return FAILED

@@ -102,6 +102,24 @@ def _directory(text: str) -> Path:
     return Path(text).absolute()
 
 
+def batch_writer(
+    raw: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> "LakeBatchWriter":
+    """The writer behind `df.write`."""
+    if overwrite:
+        raise OptionRefused("ottla-delta only adds rows: write with mode append")
+    return LakeBatchWriter(parse_lake_options(raw, is_stream=False), schema)
+
+
+def stream_writer(
+    raw: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> "LakeStreamWriter":
+    """The writer behind `df.writeStream`; `overwrite` is what output mode complete means."""
+    if overwrite:
+        raise OptionRefused("ottla-delta only adds rows: choose output mode append")
+    return LakeStreamWriter(parse_lake_options(raw, is_stream=True), schema)
+
+
 class LakeBatchWriter(DataSourceArrowWriter):
     """Adds the rows of a data frame; with txnAppId and txnVersion, once however often it is run."""
 
@@ -120,7 +138,7 @@ class LakeBatchWriter(DataSourceArrowWriter):
         add_files(options, self.schema, _files_of(messages), writing)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        remove_files(self.options.path, _files_of(messages))
+        discard_files(self.options, _files_of(messages))
 
 
 class LakeStreamWriter(DataSourceStreamArrowWriter):
@@ -140,7 +158,7 @@ class LakeStreamWriter(DataSourceStreamArrowWriter):
             add_files(self.options, self.schema, files, Writing(app_id, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        remove_files(self.options.path, _files_of(messages))
+        discard_files(self.options, _files_of(messages))
 
 
 def lake_schema(schema: StructType, options: LakeOptions) -> pa.Schema:
@@ -178,7 +196,7 @@ def add_files(
     table.update_incremental()  # one that was there already may have been made by a twin just now
     _check_shape(table, schema, options)
     if writing is not None and _has(table, writing):
-        remove_files(options.path, files)
+        discard_files(options, files)
         return
     try:
         table.create_write_transaction(
@@ -192,7 +210,16 @@ def add_files(
         # A driver that was taken for dead may have been here first, with the same batch.
         if writing is None or not _has(DeltaTable(options.path), writing):
             raise
-        remove_files(options.path, files)
+        discard_files(options, files)
+
+
+def discard_files(options: LakeOptions, files: Sequence[DataFile]) -> None:
+    """Remove what has become of no use. Never what the table knows: a commit that seemed to fail
+    may have taken effect."""
+    known = set[str]()
+    if DeltaTable.is_deltatable(str(options.path)):
+        known = {uri.rpartition("/")[2] for uri in DeltaTable(options.path).file_uris()}
+    remove_files(options.path, [file for file in files if file.name not in known])
 
 
 def _check_shape(table: DeltaTable, schema: pa.Schema, options: LakeOptions) -> None:

@@ -63,22 +63,18 @@ class DeltaDataSource(DataSource):
         return "ottla-delta"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from ottla.spark.options import OptionRefused
-
         _need_deltalake()
-        from ottla.spark.lake import LakeBatchWriter, parse_lake_options
+        from ottla.spark.lake import batch_writer
 
-        if overwrite:
-            raise OptionRefused("ottla-delta only adds rows: write with mode append")
-        return LakeBatchWriter(parse_lake_options(_plain(self.options), is_stream=False), schema)
+        return batch_writer(_plain(self.options), schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         _need_deltalake()
-        from ottla.spark.lake import LakeStreamWriter, parse_lake_options
+        from ottla.spark.lake import stream_writer
 
-        return LakeStreamWriter(parse_lake_options(_plain(self.options), is_stream=True), schema)
+        return stream_writer(_plain(self.options), schema, overwrite=overwrite)
 
 
 def register(spark: SparkSession) -> None:

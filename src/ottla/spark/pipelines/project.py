@@ -80,7 +80,8 @@ class Project:
             self.directory / "transformations" / "records.py": _TRANSFORMATIONS.format(
                 bootstrap=bootstrap, topic=topic
             ),
-            self.directory / ".gitignore": "/catalog/\n/catalog.log\n/storage/\n/warehouse/\n",
+            self.directory
+            / ".gitignore": "/catalog/\n/catalog.log\n/spark-warehouse/\n/storage/\n",
         }
         for file, text in files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -88,12 +89,12 @@ class Project:
         return list(files)
 
     def command(self, action: str, conf: Mapping[str, str], more: tuple[str, ...]) -> list[str]:
-        """How `spark-pipelines` is called; `conf` wins over what is set here."""
+        """How `spark-pipelines` is called, in the project's directory: its tables become files in
+        `spark-warehouse` there, whatever it is told. `conf` wins over what is set here."""
         home = self.directory.absolute()
         settings = {
             # They can only be given here: a specification may not change them.
             "spark.sql.catalogImplementation": "hive",
-            "spark.sql.warehouse.dir": str(home / "warehouse"),
             "spark.hadoop.javax.jdo.option.ConnectionURL": (
                 f"jdbc:derby:;databaseName={home / 'catalog'};create=true"
             ),
@@ -101,6 +102,7 @@ class Project:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
             "spark.sql.session.timeZone": "UTC",
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.log.level": "ERROR",
@@ -108,7 +110,7 @@ class Project:
         }
         program = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
         pairs = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-        return [str(program), *pairs, action, "--spec", str(self.spec), *more]
+        return [str(program), *pairs, action, "--spec", str(self.spec.absolute()), *more]
 
 
 def environment_of(environment: Mapping[str, str], java_home: Path) -> dict[str, str]:
