@@ -255,7 +255,7 @@ def replay(
     *,
     how: "Running",
 ) -> int:
-    """Write records again, in the order of their times.
+    """Write records again, those of a key in the order of their times; with --rate, all.
 
     Where each was before is in its headers: ottla.original-topic, -partition, -offset, -timestamp.
 

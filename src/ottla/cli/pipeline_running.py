@@ -149,10 +149,8 @@ def _follow(
 ) -> int:
     figures = StreamFigures()
     printer = _print_json if streaming.running.is_json else _print_line
-    counted = list[BatchDone]()
 
     def on_batch(batch: BatchDone) -> None:
-        counted.append(batch)
         figures.note(batch)
         printer(batch)
 
@@ -170,8 +168,8 @@ def _follow(
             listener.wait_ended(str(query.runId), _REPORT_PATIENCE_S)
         except PySparkException as problem:
             return _failed(problem)
-    rows = sum(batch.rows for batch in counted)
-    terminal.note(f"{rows} records read in {len(counted)} batches")
+    batches, rows = figures.totals()
+    terminal.note(f"{rows} records read in {batches} batches")
     return OK
 
 

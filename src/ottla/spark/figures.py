@@ -31,6 +31,12 @@ class StreamFigures:
             query.seconds += batch.duration_ms / 1000
             query.last = batch
 
+    def totals(self) -> tuple[int, int]:
+        """Batches and records of all queries."""
+        with self._lock:
+            queries = self._queries.values()
+            return sum(one.batches for one in queries), sum(one.rows for one in queries)
+
     def collect(self) -> Iterable[Metric]:
         """Every figure as it is now."""
         count, gauge = MetricKind.COUNTER, MetricKind.GAUGE

@@ -62,6 +62,7 @@ def test_figures_add_up_and_show_the_last_state() -> None:
     figures = StreamFigures()
     for lag, duration_ms in ((9, 500), (4, 250)):
         figures.note(BatchDone(query="q", batch_id=0, rows=3, lag=lag, duration_ms=duration_ms))
+    assert figures.totals() == (2, 6)
     page = exposition(figures.collect()).decode()
     for line in (
         'ottla_pipeline_batches_total{query="q"} 2.0',

@@ -25,6 +25,7 @@ ORIGINS: Final = {
     "ottla.original-offset": "string(offset)",
     "ottla.original-timestamp": "string(unix_millis(timestamp))",
 }
+_ORDER: Final = ("timestamp", "topic", "partition", "offset")
 _STEPS_PER_S: Final = 5  # how evenly a rate is kept
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 
@@ -38,7 +39,8 @@ class ArchivePath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Records from `start_ms` until before `end_ms`, in the order of their times."""
+    """Records from `start_ms` until before `end_ms`, those of a key in the order of their times;
+    with a rate, all of them."""
 
     origin: TopicSource | ArchivePath
     bootstrap: str
@@ -76,7 +78,10 @@ class Replay:
         own = sql.coalesce(
             "headers", sql.expr("CAST(array() AS ARRAY<STRUCT<key:STRING,value:BINARY>>)")
         )
-        in_order = chosen.orderBy("timestamp", "topic", "partition", "offset")
+        if self.rate_per_s is None:
+            in_order = chosen.repartition("key").sortWithinPartitions(*_ORDER)
+        else:
+            in_order = chosen.orderBy(*_ORDER)
         return in_order.select(
             "key", "value", sql.concat(own, sql.array(*origins)).alias("headers")
         )
