@@ -9,7 +9,8 @@ from queue import Queue
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -63,27 +64,31 @@ def pipelines(
 
 
 def records(topic: Topic) -> list[tuple[str | None, str | None, dict[str, str]]]:
-    """Key, value and headers of everything in a topic."""
+    """Key, value and headers of all that counts in a topic of one partition, up to its end."""
+    only = TopicPartition(topic.name, 0, 0)
+    uncommitted = IsolationLevel.READ_UNCOMMITTED
+    ends = topic.admin.list_offsets({only: OffsetSpec.latest()}, isolation_level=uncommitted)
+    end = next(iter(ends.values())).result(PATIENCE_S).offset
     consumer = Consumer(
         {
             "bootstrap.servers": topic.address,
             "group.id": f"test-{topic.name}",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
         }
     )
-    consumer.subscribe([topic.name])
+    consumer.assign([only])
     found = []
-    try:
-        while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
+    at = 0
+    while at < end:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None, f"{topic.name} was not read beyond {at} in {PATIENCE_S} s"
+        at = message.offset() + (message.error() is None)
+        if message.error() is None:
             key, value = message.key(), message.value()
             headers = {name: text.decode() for name, text in message.headers() or []}
-            found.append((key and key.decode(), None if value is None else value.decode(), headers))
-    finally:
-        consumer.close()
-    assert message is not None, f"no end of {topic.name} in {PATIENCE_S} s"
+            found.append((key and key.decode(), value and value.decode(), headers))
+    consumer.close()
     return found
 
 

@@ -91,8 +91,13 @@ class Replay:
         if self.rate_per_s is None:
             append_to_topic(rows, self.bootstrap, self.topic)
             return
-        # Through the driver: tasks side by side could not keep one rate, nor the order.
-        options = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic}
+        # Through the driver: tasks side by side could not keep one rate, nor the order. No
+        # transaction may be as long as a replay that takes its time.
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "topic": self.topic,
+            "delivery": "at-least-once",
+        }
         writer = batch_writer(options, rows.schema, overwrite=False)
         steps = _arrow_steps(rows, max(1, self.rate_per_s // _STEPS_PER_S))
         writer.commit([writer.write(pace(steps, self.rate_per_s))])
