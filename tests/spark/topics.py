@@ -39,6 +39,12 @@ class Topic:
         edge = TopicPartition(self.name, partition, before)
         next(iter(self.admin.delete_records([edge]).values())).result(PATIENCE_S)
 
+    def put(self, value: str, *, time_ms: int) -> None:
+        """Write one record with a time of its own."""
+        producer = Producer({"bootstrap.servers": self.address})
+        producer.produce(self.name, value=value.encode(), timestamp=time_ms)
+        assert producer.flush(PATIENCE_S) == 0
+
     def fill(
         self,
         values: "range | list[str]",
@@ -59,10 +65,4 @@ class Topic:
                 timestamp=1000 + number,
                 **more,
             )
-        assert producer.flush(PATIENCE_S) == 0
-
-    def put(self, value: str, *, time_ms: int) -> None:
-        """Write one record with a time of its own."""
-        producer = Producer({"bootstrap.servers": self.address})
-        producer.produce(self.name, value=value.encode(), timestamp=time_ms)
         assert producer.flush(PATIENCE_S) == 0
