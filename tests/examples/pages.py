@@ -3,6 +3,7 @@
 <!-- test -->            the commands of an `sh` or `console` block are run
 <!-- file NAME -->       the block is a file that later commands use
 <!-- from PATH -->       the block is an excerpt of a file of the repository
+<!-- spark -->           commands that need Spark: tests/spark runs them, with one Spark for all
 """
 
 import re
@@ -15,7 +16,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 _BLOCK: Final = re.compile(
-    r"^<!-- (?P<mark>test|file|from)(?: (?P<name>\S+))? -->\n"
+    r"^<!-- (?P<mark>test|file|from|spark)(?: (?P<name>\S+))? -->\n"
     r"```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )

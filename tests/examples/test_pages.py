@@ -14,7 +14,12 @@ from ottla.cli.serve import read_config
 
 DEFAULT_ADDRESS = "127.0.0.1:9092"
 PATIENCE_S = 60
-WITH_COMMANDS = [page for page in PAGES if any(block.mark != "from" for block in blocks(page))]
+FOR_SPARK = [page for page in PAGES if any(block.mark == "spark" for block in blocks(page))]
+WITH_COMMANDS = [
+    page
+    for page in PAGES
+    if page not in FOR_SPARK and any(block.mark != "from" for block in blocks(page))
+]
 WITH_EXCERPTS = [page for page in PAGES if any(block.mark == "from" for block in blocks(page))]
 
 

@@ -41,6 +41,12 @@ class Topic:
         edge = TopicPartition(self.name, partition, before)
         next(iter(self.admin.delete_records([edge]).values())).result(PATIENCE_S)
 
+    def put(self, value: str, *, time_ms: int) -> None:
+        """Write one record with a time of its own."""
+        producer = Producer({"bootstrap.servers": self.address})
+        producer.produce(self.name, value=value.encode(), timestamp=time_ms)
+        assert producer.flush(PATIENCE_S) == 0
+
     def fill(
         self,
         values: "range | list[str]",

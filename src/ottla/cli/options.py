@@ -12,7 +12,7 @@ BROKER_DEFAULT: Final = "127.0.0.1:9092"
 BROKER_HELP: Final = "A broker of the cluster, or several with commas between."
 
 
-def _resolve_broker(context: typer.Context, value: str) -> str:
+def resolve_broker(context: typer.Context, value: str) -> str:
     """The command's own --broker, else the one before the command, else the environment's."""
     return value or context.find_root().params.get("broker") or BROKER_DEFAULT
 
@@ -24,7 +24,7 @@ Broker = Annotated[
         metavar="HOST:PORT",
         help=BROKER_HELP,
         show_default=BROKER_DEFAULT,
-        callback=_resolve_broker,
+        callback=resolve_broker,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

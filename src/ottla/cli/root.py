@@ -23,6 +23,7 @@ _COMMANDS: Final = (
     "consume",
     "group",
     "txn",
+    "pipeline",
     "log",
     "config",
     "version",
@@ -33,6 +34,7 @@ _MODULES: Final = {
     "consume": "ottla.cli.consume",
     "group": "ottla.cli.group",
     "txn": "ottla.cli.txn",
+    "pipeline": "ottla.cli.pipeline",
     "log": "ottla.cli.log",
     "config": "ottla.cli.config",
 }

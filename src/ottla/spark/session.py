@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from ottla.spark.java import find_java_home
+from ottla.spark.progress import BatchDone, BatchListener
 from ottla.spark.registration import register
 
 _CHECKPOINTS: Final = (
@@ -38,21 +39,26 @@ def session(
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     has_ui: bool = False,
+    on_batch: Callable[[BatchDone], None] | None = None,
 ) -> SparkSession:
     """A session in which `format("ottla")` works; `conf` wins over what is set here.
+
+    `on_batch` is called for every micro-batch of every stream, in a thread of Spark's.
 
     Finds Java, and tells Spark which Python to run: its own choice is whatever `python3` is on
     the path, which seldom has the packages.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ["JAVA_HOME"] = str(find_java_home(os.environ, _cache()))
+    os.environ["JAVA_HOME"] = str(java_home())
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings(master, has_ui=has_ui, conf=conf or {}).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR" if "spark.log.level" not in (conf or {}) else "WARN")
     register(spark)
+    if on_batch is not None:
+        spark.streams.addListener(BatchListener(on_batch))
     return spark
 
 
@@ -65,6 +71,7 @@ def settings(master: str, *, has_ui: bool, conf: Mapping[str, str]) -> dict[str,
     return found | dict(conf)
 
 
-def _cache() -> Path:
+def java_home() -> Path:
+    """A directory for JAVA_HOME with a Java that runs Spark, or `NoJava`."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home, "ottla")
+    return find_java_home(os.environ, Path(home, "ottla"))

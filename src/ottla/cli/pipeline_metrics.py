@@ -1,0 +1,29 @@
+"""Pages for Prometheus beside a pipeline, from a thread of their own."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ottla.broker.metrics import MetricsPages
+from ottla.model import Endpoint
+from ottla.telemetry import Collect
+
+_PATIENCE_S: Final = 10
+
+
+@contextmanager
+def metrics_pages(endpoint: Endpoint, collect: Collect) -> Iterator[Endpoint]:
+    """Serve /metrics, /healthz and /readyz meanwhile; yields where."""
+    loop = asyncio.new_event_loop()
+    pages = MetricsPages(collect, is_ready=lambda: True)
+    thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield asyncio.run_coroutine_threadsafe(pages.listen(endpoint), loop).result(_PATIENCE_S)
+    finally:
+        asyncio.run_coroutine_threadsafe(pages.close(), loop).result(_PATIENCE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_PATIENCE_S)
+        loop.close()

@@ -1,0 +1,272 @@
+"""Runs pipelines for commands: says how it goes, guards checkpoints, stops in good order."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final, TypeVar
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from ottla.cli import terminal
+from ottla.cli.pipeline_metrics import metrics_pages
+from ottla.cli.status import FAILED, OK
+from ottla.errors import UsageRefused
+from ottla.model import Endpoint
+from ottla.spark.figures import StreamFigures
+from ottla.spark.java import NoJava
+from ottla.spark.pipelines.declaration import (
+    Checkpoint,
+    CheckpointRefused,
+    Declaration,
+    StreamPipeline,
+)
+from ottla.spark.pipelines.question import Question
+from ottla.spark.pipelines.replay import Replay
+from ottla.spark.progress import BatchDone, BatchListener
+from ottla.spark.session import session
+
+Built = TypeVar("Built")
+
+_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # PySpark's own
+_LOOK_S: Final = 1  # how soon a signal is obeyed
+_REPORT_PATIENCE_S: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """How pipelines are run, whatever they are."""
+
+    bootstrap: str
+    master: str
+    conf: Mapping[str, str]
+    is_dry: bool = False
+    is_json: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """How streams are run: `every_ms` is None for as fast as it goes."""
+
+    running: Running
+    name: str = ""
+    checkpoints: Path
+    is_once: bool = False
+    every_ms: int | None = None
+    metrics: Endpoint | None = None
+
+    def trigger(self, writer: DataStreamWriter) -> DataStreamWriter:
+        if self.is_once:
+            return writer.trigger(availableNow=True)
+        if self.every_ms is not None:
+            return writer.trigger(processingTime=f"{self.every_ms} milliseconds")
+        return writer
+
+
+def run_stream(pipeline: StreamPipeline, streaming: Streaming) -> int:
+    """Run until everything there is has been read, or until told to stop."""
+    declaration = pipeline.declaration
+    checkpoint = Checkpoint.of(declaration, streaming.checkpoints)
+    _obeyed(lambda: checkpoint.check(declaration))
+    with _spark(declaration.label, streaming.running) as spark:
+        writer = _built(lambda: pipeline.build(spark))
+        if streaming.running.is_dry:
+            _show_plan(declaration, writer._df, streaming.running, checkpoint)
+            return OK
+        _obeyed(lambda: checkpoint.claim(declaration))
+        ready = streaming.trigger(writer).queryName(declaration.label)
+        return _follow(spark, ready, checkpoint, streaming)
+
+
+def run_replay(replay: Replay, running: Running) -> int:
+    """Write everything once."""
+    with _spark(replay.declaration.label, running) as spark:
+        if running.is_dry:
+            _show_plan(replay.declaration, _built(lambda: replay.rows(spark)), running)
+            return OK
+        try:
+            replay.write(spark)
+        except PySparkException as problem:
+            return _failed(problem)
+    terminal.note("replayed")
+    return OK
+
+
+def run_question(question: Question, running: Running, rows_max: int) -> int:
+    """Print what a query finds."""
+    with _spark(question.declaration.label, running) as spark:
+        rows = _built(lambda: question.rows(spark))
+        if running.is_dry:
+            _show_plan(question.declaration, rows, running)
+            return OK
+        try:
+            _print_rows(rows, running, rows_max)
+        except PySparkException as problem:
+            return _failed(problem)
+    return OK
+
+
+# Starting and stopping
+
+
+@contextmanager
+def _spark(name: str, running: Running) -> Iterator[SparkSession]:
+    """A session that ends with the command, unless there was one before it."""
+    before = SparkSession.getActiveSession()
+    try:
+        spark = session(f"ottla {name}", master=running.master, conf=running.conf)
+    except NoJava as problem:
+        raise UsageRefused(str(problem)) from None
+    _silence(spark, running)
+    try:
+        yield spark
+    finally:
+        if before is None:
+            spark.stop()
+
+
+def _silence(spark: SparkSession, running: Running) -> None:
+    """People are told in one line what went wrong; pages of Java beside it only hide that."""
+    if "spark.log.level" in running.conf or os.environ.get("OTTLA_TRACEBACK"):
+        return
+    spark.sparkContext.setLogLevel("OFF")
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _follow(
+    spark: SparkSession, writer: DataStreamWriter, checkpoint: Checkpoint, streaming: Streaming
+) -> int:
+    figures = StreamFigures()
+    printer = _print_json if streaming.running.is_json else _print_line
+
+    def on_batch(batch: BatchDone) -> None:
+        figures.note(batch)
+        printer(batch)
+
+    listener = BatchListener(on_batch)
+    with ExitStack() as stack:
+        if streaming.metrics is not None:
+            endpoint = stack.enter_context(metrics_pages(streaming.metrics, figures.collect))
+            terminal.note(f"metrics on http://{endpoint}/metrics")
+        spark.streams.addListener(listener)
+        stack.callback(spark.streams.removeListener, listener)
+        try:
+            query = writer.option("checkpointLocation", str(checkpoint.directory)).start()
+            terminal.note(f"reading; the checkpoint is {checkpoint.directory}")
+            _wait(query)
+            listener.wait_ended(str(query.runId), _REPORT_PATIENCE_S)
+        except PySparkException as problem:
+            return _failed(problem)
+    batches, rows = figures.totals()
+    terminal.note(f"{rows} records read in {batches} batches")
+    return OK
+
+
+def _wait(query: StreamingQuery) -> None:
+    """Until the query ends, by itself or because of a signal."""
+    told = threading.Event()
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        told.set()
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while not query.awaitTermination(_LOOK_S):
+            if told.is_set():
+                query.stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _obeyed(check: Callable[[], None]) -> None:
+    try:
+        check()
+    except CheckpointRefused as problem:
+        raise UsageRefused(str(problem)) from None
+
+
+def _built(build: Callable[[], Built]) -> Built:
+    """What is wrong with a query is known before anything runs."""
+    try:
+        return build()
+    except AnalysisException as problem:
+        raise UsageRefused(explain(str(problem))) from None
+
+
+def _failed(problem: PySparkException) -> int:
+    terminal.complain(explain(str(problem)))
+    return FAILED
+
+
+def explain(text: str) -> str:
+    """The sentence in what Spark says: the last line of a Python traceback, else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for at in reversed(range(len(lines))):
+        if lines[at].startswith("File ") and at + 2 < len(lines):
+            return lines[at + 2]
+    return lines[0] if lines else text
+
+
+# Printing
+
+
+def _print_line(batch: BatchDone) -> None:
+    lag = "unknown" if batch.lag is None else str(batch.lag)
+    terminal.write_lines(
+        [f"batch {batch.batch_id}  rows {batch.rows}  lag {lag}  {batch.duration_ms / 1000:.1f} s"]
+    )
+    sys.stdout.flush()
+
+
+def _print_json(batch: BatchDone) -> None:
+    terminal.write_json(asdict(batch))
+    sys.stdout.flush()
+
+
+def _show_plan(
+    declaration: Declaration,
+    rows: DataFrame,
+    running: Running,
+    checkpoint: Checkpoint | None = None,
+) -> None:
+    plan = declaration.words() | {"schema": rows.schema.simpleString()}
+    if checkpoint is not None:
+        is_there = checkpoint.directory.exists()
+        plan["checkpoint"] = f"{checkpoint.directory} ({'goes on' if is_there else 'new'})"
+    if running.is_json:
+        terminal.write_json(plan)
+    else:
+        terminal.write_lines(terminal.align([[f"{name}:", text] for name, text in plan.items()]))
+    terminal.note("nothing was read or written")
+
+
+def _print_rows(rows: DataFrame, running: Running, rows_max: int) -> None:
+    some = rows.limit(rows_max + 1)  # one more tells whether that is all
+    if running.is_json:
+        as_json = sql.to_json(sql.struct("*"), {"ignoreNullFields": "false"})
+        found = some.select(as_json).collect()
+        terminal.write_lines([row[0] for row in found[:rows_max]])
+    else:
+        found = some.collect()
+        cells = [[_cell(value) for value in row] for row in found[:rows_max]]
+        terminal.write_table(rows.columns, cells)
+    if len(found) > rows_max:
+        terminal.note(f"there are more than {rows_max} rows; --limit shows more")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    return "" if value is None else terminal.one_line(str(value))

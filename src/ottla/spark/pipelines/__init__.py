@@ -1,0 +1,1 @@
+"""Pipelines that need no program: each is a value that says what it is and builds its query."""

@@ -1,0 +1,96 @@
+"""`ottla pipeline aggregate`: figures of windows of time, from one topic to another."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from ottla.spark.pipelines.choices import OutputMode
+from ottla.spark.pipelines.declaration import Declaration
+from ottla.spark.pipelines.rows import (
+    TopicSource,
+    append_to_topic,
+    as_records,
+    quoted,
+    readable,
+    stream_of,
+    to_topic,
+)
+
+VIEW: Final = "records"
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of a fixed length, what they are divided by, and what is calculated of each."""
+
+    length_ms: int
+    group_by: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ("count(*) AS count",)
+
+    def words(self) -> dict[str, str]:
+        return {
+            "window": f"{self.length_ms} ms",
+            "by": ", ".join(self.group_by) or "nothing",
+            "figures": ", ".join(self.figures),
+        }
+
+    def rows(self, records: DataFrame) -> DataFrame:
+        window = sql.window("timestamp", f"{self.length_ms} milliseconds")
+        groups = records.groupBy(window, *map(sql.expr, self.group_by))
+        found = groups.agg(*map(sql.expr, self.figures))
+        others = [quoted(name) for name in found.columns if name != "window"]
+        start, end = sql.col("window.start"), sql.col("window.end")
+        return found.select(start.alias("window_start"), end.alias("window_end"), *others)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query of SQL over the view `records`."""
+
+    text: str
+
+    def words(self) -> dict[str, str]:
+        return {"query": self.text}
+
+    def rows(self, records: DataFrame) -> DataFrame:
+        records.createOrReplaceTempView(VIEW)
+        return records.sparkSession.sql(self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """What is made of a topic's records; those that come later than `watermark_ms` are left out."""
+
+    source: TopicSource
+    topic: str
+    made: Windows | Query
+    watermark_ms: int
+    mode: OutputMode = OutputMode.APPEND
+    name: str = ""
+
+    @property
+    def declaration(self) -> Declaration:
+        return Declaration(
+            command="aggregate",
+            name=self.name or f"{self.source.topic}-{self.topic}",
+            source=f"topic {self.source.topic}",
+            sink=f"topic {self.topic}",
+            steps=self.source.words()
+            | self.made.words()
+            | {"watermark": f"{self.watermark_ms} ms", "mode": self.mode},
+        )
+
+    def build(self, spark: SparkSession) -> DataStreamWriter:
+        records = readable(stream_of(spark, self.source, self.declaration.label))
+        in_time = records.withWatermark("timestamp", f"{self.watermark_ms} milliseconds")
+        rows = as_records(self.made.rows(in_time))
+        if self.mode is OutputMode.APPEND:
+            return to_topic(rows, self.source.bootstrap, self.topic)
+        # Spark refuses to update what Python writes, although every record is a new one: each
+        # micro-batch is written as a batch of its own instead.
+        write = partial(append_to_topic, bootstrap=self.source.bootstrap, topic=self.topic)
+        return rows.writeStream.outputMode(self.mode).foreachBatch(lambda batch, _: write(batch))

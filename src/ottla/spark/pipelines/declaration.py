@@ -1,0 +1,97 @@
+"""What a pipeline is, in words: shown before it runs, kept beside its checkpoint, compared."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+NAME_LENGTH_MAX: Final = 120
+_STRANGE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class CheckpointRefused(ValueError):
+    """A checkpoint that belongs to another pipeline; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A pipeline from its source to its sink; `steps` is what happens on the way."""
+
+    command: str
+    name: str
+    source: str
+    sink: str
+    steps: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name of its checkpoint, its query and its consumer group."""
+        return _STRANGE.sub("-", f"{self.command}-{self.name}").strip("-.")[:NAME_LENGTH_MAX]
+
+    def words(self) -> dict[str, str]:
+        """Everything that may not change while a checkpoint lives."""
+        return {"command": self.command, "source": self.source, "sink": self.sink, **self.steps}
+
+
+class StreamPipeline(Protocol):
+    """A pipeline that goes on: its query has neither trigger nor checkpoint yet."""
+
+    @property
+    def declaration(self) -> Declaration: ...
+
+    def build(self, spark: SparkSession) -> DataStreamWriter: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where Spark notes how far a pipeline is, and beside it, which pipeline that is."""
+
+    directory: Path
+
+    @classmethod
+    def of(cls, declaration: Declaration, checkpoints: Path) -> "Checkpoint":
+        return cls(checkpoints.absolute() / declaration.label)
+
+    @property
+    def declared_file(self) -> Path:
+        return self.directory.with_name(f"{self.directory.name}.json")
+
+    def claim(self, declaration: Declaration) -> None:
+        """Take it for this pipeline; `CheckpointRefused` if it was another's."""
+        self.check(declaration)
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.declared_file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(declaration.words(), indent=2) + "\n")
+        unfinished.replace(self.declared_file)
+
+    def check(self, declaration: Declaration) -> None:
+        """Refuse what an old checkpoint would silently do wrong; changes nothing."""
+        if not self.directory.exists():
+            return
+        if problem := _difference(self._declared(), declaration.words()):
+            raise CheckpointRefused(
+                f"the checkpoint {self.directory} belongs to another pipeline: {problem}."
+                " Choose another with --name, or remove that directory to start from the beginning"
+            )
+
+    def _declared(self) -> dict[str, str]:
+        try:
+            found = json.loads(self.declared_file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    if not before:
+        return "nothing says which"
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return ", ".join(
+        f"{name} was {before.get(name, 'not given')} and is {now.get(name, 'not given')}"
+        for name in names
+    )

@@ -1,0 +1,30 @@
+"""`ottla pipeline sql`: one question to the records that are there."""
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ottla.spark.pipelines.aggregate import Query
+from ottla.spark.pipelines.declaration import Declaration
+from ottla.spark.pipelines.rows import TopicSource, batch_of, readable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a query makes of all records of a topic."""
+
+    source: TopicSource
+    query: Query
+
+    @property
+    def declaration(self) -> Declaration:
+        return Declaration(
+            command="sql",
+            name=self.source.topic,
+            source=f"topic {self.source.topic}",
+            sink="the terminal",
+            steps=self.source.words() | self.query.words(),
+        )
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        return self.query.rows(readable(batch_of(spark, self.source)))

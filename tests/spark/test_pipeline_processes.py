@@ -1,0 +1,119 @@
+"""`ottla pipeline` in processes of its own: signals, metrics, and Spark's declared pipelines."""
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+
+import pyarrow.parquet as pq
+
+from spark.topics import Topic
+
+COMMAND = [sys.executable, "-m", "ottla.cli.main", "pipeline"]
+PATIENCE_S = 400
+MEMORY = ("--conf", "spark.driver.memory=512m")
+
+
+class Process:
+    """A command whose lines, of output and errors alike, can be waited for."""
+
+    def __init__(self, directory: Path, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, *words],
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.said = list[str]()
+        self._lines = Queue[str]()
+        self._reader = Thread(target=self._read)
+        self._reader.start()
+
+    def line(self, pattern: str) -> re.Match[str]:
+        """The next line that looks like this."""
+        while True:
+            line = self._lines.get(timeout=PATIENCE_S)
+            self.said.append(line)
+            assert line, f"it has ended: {self.said}"
+            if found := re.search(pattern, line):
+                return found
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+
+@contextmanager
+def running(directory: Path, *words: str) -> Iterator[Process]:
+    process = Process(directory, *words)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def test_a_stream_goes_on_until_it_is_told_to_stop(topic: Topic, tmp_path: Path) -> None:
+    topic.fill(range(3))
+    words = ("archive", topic.name, "lake", "--format", "delta", "--broker", topic.address)
+    with running(tmp_path, *words, "--metrics", "127.0.0.1:0", *MEMORY) as pipeline:
+        pipeline.line("^starting Spark")
+        assert pipeline.said == ["starting Spark ...\n"]  # before anything that takes time
+        address = pipeline.line(r"metrics on (http://\S+)")[1]
+        pipeline.line("^batch 0  rows 3  lag 0  ")
+        topic.fill(range(3, 5))
+        pipeline.line("^batch 1  rows 2  lag 0  ")
+        with urllib.request.urlopen(address, timeout=PATIENCE_S) as page:
+            metrics = page.read().decode()
+        label = f'{{query="archive-{topic.name}"}}'
+        assert f"ottla_pipeline_rows_total{label} 5.0\n" in metrics
+        assert f"ottla_pipeline_lag{label} 0.0\n" in metrics
+        assert pipeline.end() == 0
+        pipeline.line("^5 records read in 2 batches")
+
+
+def test_a_declared_pipeline_adds_only_what_is_new(topic: Topic, tmp_path: Path) -> None:
+    def ottla(*words: str) -> None:
+        done = subprocess.run(
+            [*COMMAND, *words],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+
+    def files() -> dict[str, int]:
+        found = (tmp_path / "shop" / "spark-warehouse" / "records").rglob("*.parquet")
+        return {file.name: pq.read_metadata(file).num_rows for file in found}
+
+    ottla("init", "shop", "--topic", topic.name, "--broker", topic.address)
+    topic.fill(range(4))
+    ottla("start", "shop", *MEMORY)
+    first = files()
+    assert sum(first.values()) == 4
+    topic.fill(range(3))
+    ottla("start", "shop", *MEMORY)
+    assert files().items() >= first.items()
+    assert sum(files().values()) == 7
