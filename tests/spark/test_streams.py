@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,41 @@ def test_a_query_outlives_an_outage_of_its_broker(spark: SparkSession, tmp_path:
         assert texts(spark, tmp_path) == [str(number) for number in range(6)]
     finally:
         broker.end()
+
+
+def test_a_partition_that_is_new_is_read_while_the_query_runs(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.fill(["old"])
+    query = start(spark, topic, tmp_path)
+    query.processAllAvailable()
+    topic.grow(2)
+    topic.fill(["new", "newer"], partition=1)
+    deadline_s = time.monotonic() + QUERY_PATIENCE_S
+    while sorted(texts(spark, tmp_path)) != ["new", "newer", "old"]:
+        assert time.monotonic() < deadline_s, texts(spark, tmp_path)
+        query.processAllAvailable()
+    query.stop()
+
+
+def test_a_run_that_ends_by_itself_ends_while_others_write(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.fill(range(10))
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            topic.fill(["late"] * 10)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        batches = run(spark, topic, tmp_path, maxOffsetsPerTrigger="1000")
+    finally:
+        over.set()
+        writing.join(PATIENCE_S)
+    assert sum(batches) >= 10
 
 
 def test_lag_is_zero_after_the_last_batch(
