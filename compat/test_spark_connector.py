@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from compat.java import ROOT
 from compat.ottla_broker import OttlaBroker
 from ottla.spark import session
+from spark.patience import patiently
 
 CONNECTOR = ROOT / ".cache" / "compat" / "spark-connector"
 PATIENCE_S = 240
@@ -100,16 +101,20 @@ def drain(
     spark: SparkSession, kind: str, address: str, topic: str, home: Path, **more: str
 ) -> None:
     """Write what is there to files, from the checkpoint on if there is one."""
-    query = (
-        stream(spark, kind, address, topic, **more)
-        .select("partition", "offset")
-        .writeStream.format("parquet")
-        .option("path", str(home / "out"))
-        .option("checkpointLocation", str(home / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(PATIENCE_S)
+
+    def attempt() -> None:
+        query = (
+            stream(spark, kind, address, topic, **more)
+            .select("partition", "offset")
+            .writeStream.format("parquet")
+            .option("path", str(home / "out"))
+            .option("checkpointLocation", str(home / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(PATIENCE_S)
+
+    patiently(attempt)
 
 
 def places(spark: SparkSession, home: Path) -> list[tuple[int, int]]:
@@ -167,7 +172,7 @@ def test_rows_that_one_writes_the_other_reads(
         "CAST(id AS STRING) AS value",
         "CASE WHEN id % 3 = 0 THEN NULL ELSE CONCAT('key-', id) END AS key",
         "CASE WHEN id % 5 = 0 THEN 1 END AS partition",
-        "ARRAY(NAMED_STRUCT('key', 'h', 'value', CAST('x' AS BINARY))) AS headers",
+        "CAST(ARRAY(STRUCT('h', 'x')) AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers",
     )
     write(frame, writer, ottla.address, includeHeaders="true")
     reader = "ottla" if writer == "kafka" else "kafka"
@@ -208,17 +213,21 @@ def test_a_stream_copies_a_topic(
 ) -> None:
     fill(ottla.address, topic, range(20))
     into = new_topic(ottla.address)
-    query = (
-        stream(spark, source, ottla.address, topic, includeHeaders="true")
-        .select("key", "value", "partition", "headers")
-        .writeStream.format(sink)
-        .option("kafka.bootstrap.servers", ottla.address)
-        .option("topic", into)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(PATIENCE_S)
+
+    def copy() -> None:
+        query = (
+            stream(spark, source, ottla.address, topic, includeHeaders="true")
+            .select("key", "value", "partition", "headers")
+            .writeStream.format(sink)
+            .option("kafka.bootstrap.servers", ottla.address)
+            .option("topic", into)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(PATIENCE_S)
+
+    patiently(copy)
     columns = ("key", "value", "partition", "headers")
     theirs, ours = (
         sorted(

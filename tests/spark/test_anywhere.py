@@ -25,7 +25,7 @@ from spark.programs.round_trip import ROWS
 TESTS = Path(__file__).parents[1]
 PROGRAMS = TESTS / "spark" / "programs"
 PATIENCE_S = 540
-READY_S = 120
+READY_S = 240
 EVERYTHING = list(range(ROWS))
 HOST = "127.0.0.1"
 NO_PANDAS = 'raise ImportError("there is no pandas here")\n'
@@ -120,41 +120,43 @@ def cluster(home: Path) -> Iterator[str]:
     """A master and two workers of the Spark that pip installed."""
     port = free_port()
     master = f"spark://{HOST}:{port}"
+    where = ["--host", HOST, "--webui-port", "0"]
     with ExitStack() as up:
-        where = ["--host", HOST, "--webui-port", "0"]
-        up.enter_context(
-            daemon(home, "org.apache.spark.deploy.master.Master", *where, "--port", str(port))
-        )
-        wait_listening(port)
-        for number in range(2):
-            work = ["--cores", "1", "--memory", "1g", "--work-dir", str(home / f"work-{number}")]
-            up.enter_context(
-                daemon(home, "org.apache.spark.deploy.worker.Worker", *where, *work, master)
-            )
+        leading = daemon(home, "master.Master", "master", *where, "--port", str(port))
+        wait_said(up.enter_context(leading), "I have been elected leader")
+        workers = list[Path]()
+        for name in ("worker-1", "worker-2"):
+            work = ["--cores", "1", "--memory", "1g", "--work-dir", str(home / f"{name}-work")]
+            working = daemon(home, "worker.Worker", name, *where, *work, master)
+            workers.append(up.enter_context(working))
+        for log in workers:
+            wait_said(log, "Successfully registered with master")
         yield master
 
 
 @contextmanager
-def daemon(home: Path, main_class: str, *arguments: str) -> Iterator[None]:
+def daemon(home: Path, kind: str, name: str, *arguments: str) -> Iterator[Path]:
+    """One process of a cluster; yields the file that it logs to."""
     command = Path(pyspark.__file__).parent / "bin" / "spark-class"
     environment = os.environ | {
         "JAVA_HOME": str(find_java_home(os.environ, home)),
         "SPARK_LOCAL_IP": HOST,
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         "PYSPARK_PYTHON": sys.executable,
     }
-    bash = shutil.which("bash")
+    bash, log_file = shutil.which("bash"), home / f"{name}.log"
     assert bash is not None
-    with (home / f"{main_class}.log").open("ab") as log:
+    with log_file.open("ab") as log:
         process = subprocess.Popen(
-            [bash, str(command), main_class, *arguments],
+            [bash, str(command), f"org.apache.spark.deploy.{kind}", *arguments],
             stdout=log,
             stderr=log,
             cwd=home,
             env=environment,
         )
     try:
-        yield
+        yield log_file
     finally:
         process.terminate()
         try:
@@ -164,13 +166,10 @@ def daemon(home: Path, main_class: str, *arguments: str) -> Iterator[None]:
             process.wait()
 
 
-def wait_listening(port: int) -> None:
+def wait_said(log_file: Path, words: str) -> None:
     deadline_s = time.monotonic() + READY_S
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex((HOST, port)) == 0:
-                return
-        assert time.monotonic() < deadline_s, f"nobody listens on port {port}"
+    while words not in (text := log_file.read_text()):
+        assert time.monotonic() < deadline_s, text
         time.sleep(0.05)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from crash.processes import BrokerProcess
+from spark.patience import patiently
 from spark.topics import PATIENCE_S, Topic
 
 NEW_TOPIC = Callable[..., Topic]
@@ -23,32 +24,42 @@ KNOCKS = 5  # of clients that are turned away before the broker comes back
 
 
 def start(spark: SparkSession, topic: Topic, home: Path, **more: str) -> StreamingQuery:
-    """A query that does not end by itself and writes values to files."""
-    options = topic.options(**{"startingOffsets": "earliest", **more})
-    rows = spark.readStream.format("ottla").options(**options).load()
-    return (
-        rows.selectExpr("CAST(value AS STRING) AS text", "offset")
-        .writeStream.format("parquet")
-        .option("path", str(home / "out"))
-        .option("checkpointLocation", str(home / "checkpoint"))
-        .start()
-    )
+    """A query that does not end by itself and writes values to files, with all read."""
+
+    def attempt() -> StreamingQuery:
+        options = topic.options(**{"startingOffsets": "earliest", **more})
+        rows = spark.readStream.format("ottla").options(**options).load()
+        query = (
+            rows.selectExpr("CAST(value AS STRING) AS text", "offset")
+            .writeStream.format("parquet")
+            .option("path", str(home / "out"))
+            .option("checkpointLocation", str(home / "checkpoint"))
+            .start()
+        )
+        query.processAllAvailable()
+        return query
+
+    return patiently(attempt)
 
 
 def run(spark: SparkSession, topic: Topic, home: Path, **more: str) -> list[int]:
     """Write what is there to files, and end; the rows of each batch."""
-    options = topic.options(**{"startingOffsets": "earliest", **more})
-    rows = spark.readStream.format("ottla").options(**options).load()
-    query = (
-        rows.select("value", "offset")
-        .writeStream.format("parquet")
-        .option("path", str(home / "out"))
-        .option("checkpointLocation", str(home / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(QUERY_PATIENCE_S)
-    return [progress["numInputRows"] for progress in query.recentProgress]
+
+    def attempt() -> list[int]:
+        options = topic.options(**{"startingOffsets": "earliest", **more})
+        rows = spark.readStream.format("ottla").options(**options).load()
+        query = (
+            rows.select("value", "offset")
+            .writeStream.format("parquet")
+            .option("path", str(home / "out"))
+            .option("checkpointLocation", str(home / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(QUERY_PATIENCE_S)
+        return [progress["numInputRows"] for progress in query.recentProgress]
+
+    return patiently(attempt)
 
 
 def texts(spark: SparkSession, home: Path) -> list[str]:
@@ -85,7 +96,6 @@ def test_a_query_outlives_an_outage_of_its_broker(spark: SparkSession, tmp_path:
         topic.create()
         topic.fill(range(3))
         query = start(spark, topic, tmp_path, commitGroup="outage")
-        query.processAllAvailable()
         broker.kill()
         turn_away(broker.address)  # it looks for news all the time, and finds nobody
         broker.start()
@@ -102,7 +112,6 @@ def test_a_partition_that_is_new_is_read_while_the_query_runs(
 ) -> None:
     topic.fill(["old"])
     query = start(spark, topic, tmp_path)
-    query.processAllAvailable()
     topic.grow(2)
     topic.fill(["new", "newer"], partition=1)
     deadline_s = time.monotonic() + QUERY_PATIENCE_S

@@ -6,6 +6,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark.patience import patiently
+
 ROWS = 200
 PATIENCE_S = 240
 
@@ -17,18 +19,22 @@ def round_trip(spark: SparkSession, address: str, home: Path) -> dict[str, Any]:
         "CAST(id AS STRING) AS value", "CONCAT('key-', id) AS key"
     )
     numbers.write.format("ottla").options(**servers, topic="first").mode("append").save()
-    query = (
-        spark.readStream.format("ottla")
-        .options(**servers, subscribe="first", startingOffsets="earliest")
-        .option("minPartitions", "4")
-        .load()
-        .select("key", "value")
-        .writeStream.format("ottla")
-        .options(**servers, topic="second", checkpointLocation=str(home / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(PATIENCE_S)
+
+    def copy() -> None:
+        query = (
+            spark.readStream.format("ottla")
+            .options(**servers, subscribe="first", startingOffsets="earliest")
+            .option("minPartitions", "4")
+            .load()
+            .select("key", "value")
+            .writeStream.format("ottla")
+            .options(**servers, topic="second", checkpointLocation=str(home / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(PATIENCE_S)
+
+    patiently(copy)
     return {
         topic: values_of(
             spark.read.format("ottla").options(**servers, subscribe=topic, minPartitions="4").load()
