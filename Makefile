@@ -38,7 +38,7 @@ format: $(STAMP) ## let ruff lay out the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-compat: $(STAMP) ## Kafka's Java client, Apache's own files and tools, tests that client libraries have
+compat: $(STAMP) ## Kafka's Java client, Spark's connector, Apache's own files and tools, tests that client libraries have
 	@tools/setup_compat.sh "$(VENV)"
 	$(PYTEST) compat -m compat
 

@@ -44,6 +44,8 @@ class Effort:
     heartbeat_s: float
     takeovers: int
     compaction_bytes: int
+    spark_rows: int
+    spark_batches: int
 
 
 FULL = Effort(
@@ -62,6 +64,8 @@ FULL = Effort(
     heartbeat_s=9.0,
     takeovers=3,
     compaction_bytes=400_000_000,
+    spark_rows=500_000,
+    spark_batches=40,
 )
 QUICK = Effort(
     rounds=1,
@@ -79,6 +83,8 @@ QUICK = Effort(
     heartbeat_s=3.0,
     takeovers=1,
     compaction_bytes=30_000_000,
+    spark_rows=60_000,
+    spark_batches=12,
 )
 
 Samples = Generator[tuple[str, float], None, None]

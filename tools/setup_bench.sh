@@ -59,8 +59,14 @@ kafka() {
     { rm -rf "$cache/kafka"; left_out "Apache Kafka could not be fetched: see $cache/maven.log"; }
 }
 
+spark_connector() {
+  command -v mvn >/dev/null && tools/fetch_spark_connector.sh "$venv" "$cache/spark-connector" ||
+    left_out "Spark's own Kafka connector could not be fetched: format(\"ottla\") is measured alone"
+}
+
 mkdir -p "$cache"
 python_packages
 rabbitmq
 compiler
 kafka
+spark_connector

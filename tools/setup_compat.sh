@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetches what `make compat` runs: Apache Kafka from Maven Central, the tests of kafka-python from PyPI and those
-# of aiokafka, which its source distribution leaves out, from its repository.
+# Fetches what `make compat` runs: Apache Kafka and Spark's Kafka connector from Maven Central, the tests of
+# kafka-python from PyPI and those of aiokafka, which its source distribution leaves out, from its repository.
 # Nothing here is optional: what cannot be had is said in one line, and ends it.
 set -euo pipefail
 venv=$1
@@ -24,6 +24,9 @@ if ! is_built; then
     -DoutputDirectory="$PWD/$cache/jars" >"$cache/maven.log" 2>&1 ||
     { rm -rf "$cache/jars"; missing "compat/java could not be built: see $cache/maven.log"; }
 fi
+
+tools/fetch_spark_connector.sh "$venv" "$cache/spark-connector" ||
+  missing "Spark's Kafka connector could not be fetched from Maven Central: see $cache/spark-connector.log"
 
 version=$("$venv/bin/python" -c 'import importlib.metadata; print(importlib.metadata.version("kafka-python"))')
 [ -f "$cache/kafka_python-$version.tar.gz" ] ||

@@ -9,6 +9,7 @@ from bench.rows import (
     heartbeats,
     latency,
     requests,
+    spark,
     takeover,
     throughput,
     transactions,
@@ -25,5 +26,6 @@ ROWS: tuple[Row, ...] = (
     takeover.ROW,
     compaction.ROW,
     transactions.ROW,
+    spark.ROW,
 )
 METRICS: tuple[Metric, ...] = tuple(metric for row in ROWS for metric in row.metrics)

@@ -4,7 +4,9 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -26,6 +28,7 @@ from ottla.client.errors import Unreachable
 from ottla.spark.options import OptionRefused
 from ottla.spark.plan import DataLost
 from ottla.spark.source import StreamReader, batch_reader, stream_reader
+from ottla.spark.task import BadRow
 from spark.topics import PATIENCE_S, Topic
 
 PLAIN = StructType(
@@ -45,6 +48,7 @@ HEADERS = StructField(
 )
 VALUE = StructType([StructField("value", StringType())])
 NEW_TOPIC = Callable[..., Topic]
+_numbers = count(1)
 
 
 def read(options: dict[str, str], schema: StructType = VALUE) -> list[dict[str, object]]:
@@ -218,6 +222,78 @@ def test_json_becomes_typed_and_what_cannot_be_read_is_kept(topic: Topic) -> Non
     assert all(row["value"] is None for row in rows if row["_corrupt"] is not None)
 
 
+# Values that cannot be read
+
+ID = StructType([StructField("id", LongType())])
+TYPED = StructType([StructField("value", ID), StructField("offset", LongType())])
+AVRO_ID = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
+
+
+def json_ids(topic: Topic, **more: str) -> dict[str, str]:
+    return topic.options(valueFormat="json", valueSchema="id BIGINT", **more)
+
+
+def ids(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["value"]["id"] for row in rows]
+
+
+def test_avro_becomes_typed_and_what_cannot_be_read_is_kept(topic: Topic) -> None:
+    topic.fill(["\x02", "\x04", "\x04 and more", "", "\x06"])
+    schema = StructType([StructField("value", ID), StructField("_corrupt", BinaryType())])
+    rows = read(topic.options(valueFormat="avro", valueSchema=AVRO_ID), schema)
+    assert ids([row for row in rows if row["_corrupt"] is None]) == [1, 2, 3]
+    bad = [row["_corrupt"] for row in rows if row["value"] is None]
+    assert bad == [b"\x04 and more", b""]
+
+
+def test_fields_that_an_avro_schema_does_not_have_are_refused(topic: Topic) -> None:
+    schema = StructType([StructField("value", StructType([StructField("id", StringType())]))])
+    with pytest.raises(OptionRefused, match=r"value.id is int64 in valueSchema, not string"):
+        batch_reader(topic.options(valueFormat="avro", valueSchema=AVRO_ID), schema)
+
+
+def test_a_bad_row_ends_the_query_where_that_is_wanted(topic: Topic) -> None:
+    topic.fill(['{"id": 1}', "broken"])
+    with pytest.raises(BadRow, match=f"{topic.name}-0 offset 1: the value cannot be read"):
+        read(json_ids(topic, badRows="fail"), TYPED)
+
+
+def test_dead_letters_have_all_of_the_record_and_say_where_it_lay(new_topic: NEW_TOPIC) -> None:
+    topic, dead = new_topic(2), f"dead-{next(_numbers)}"
+    topic.fill(['{"id": 1}', "broken", '{"id": 3}'], partition=1, key=b"k", headers=[("h", b"1")])
+    topic.fill(["no key"], partition=0)
+    rows = read(json_ids(topic, badRows="deadLetter", deadLetterTopic=dead), TYPED)
+    assert sorted(ids(rows)) == [1, 3]
+    letters = read(
+        Topic(topic.address, dead).options(includeHeaders="true"),
+        StructType([*PLAIN.fields, HEADERS]),
+    )
+    found = {letter["value"]: letter for letter in letters}
+    assert found.keys() == {b"broken", b"no key"}
+    broken: dict[str, Any] = found[b"broken"]
+    assert broken["key"] == b"k"
+    said = {one["key"]: one["value"] for one in broken["headers"]}
+    reason = said.pop("ottla.dead-letter.reason")
+    assert said == {
+        "h": b"1",
+        "ottla.dead-letter.topic": topic.name.encode(),
+        "ottla.dead-letter.partition": b"1",
+        "ottla.dead-letter.offset": b"1",
+        "ottla.dead-letter.timestamp": b"1001",
+    }
+    assert b"JSON" in reason
+
+
+def test_a_task_that_is_run_again_writes_its_dead_letters_again(topic: Topic) -> None:
+    topic.fill(["broken"])
+    dead = Topic(topic.address, f"dead-{next(_numbers)}")
+    reader = batch_reader(json_ids(topic, badRows="deadLetter", deadLetterTopic=dead.name), TYPED)
+    (task,) = reader.partitions()
+    for _ in range(2):
+        assert [batch.num_rows for batch in reader.read(task)] == [0]
+    assert values(dead.options()) == ["broken", "broken"]
+
+
 def test_a_broker_that_advertises_what_cannot_be_reached_is_reached_elsewhere(
     topic: Topic,
 ) -> None:
@@ -253,6 +329,26 @@ def test_a_stream_begins_with_what_comes_next_by_default(topic: Topic) -> None:
     topic.fill(["new"])
     assert reader.initialOffset() == start == {topic.name: {"0": 3}}
     assert planned(reader, start, latest(reader, start)) == ["new"]
+
+
+def test_a_first_batch_that_was_not_finished_begins_where_it_began(topic: Topic) -> None:
+    topic.fill(range(3))
+    killed = stream(topic, startingOffsets="latest")
+    start = killed.initialOffset()
+    topic.fill(range(3, 6))
+    end = latest(killed, start)
+    topic.fill(range(6, 8))
+    again = stream(topic, startingOffsets="latest")
+    later = again.initialOffset()
+    assert later == {topic.name: {"0": 8}}
+    assert planned(again, later, end) == texts(range(3, 6))
+    assert planned(again, end, latest(again, end)) == texts(range(6, 8))
+
+
+def test_a_first_batch_whose_beginning_nobody_knows_is_not_passed_over(topic: Topic) -> None:
+    again = stream(topic, startingOffsets="latest", commitGroup="")
+    with pytest.raises(DataLost, match=f"where it began is not known for {topic.name}-0"):
+        again.partitions(again.initialOffset(), {topic.name: {"0": 5}})
 
 
 def test_nothing_new_is_the_same_offset_after_a_wait(topic: Topic) -> None:

@@ -26,5 +26,7 @@ def __getattr__(name: str) -> object:
     if name == "session":
         from ottla.spark.session import session  # noqa: PLC0415
 
+        # The import has put the module of that name here: what is meant is its function.
+        globals()[name] = session
         return session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,9 +9,11 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from ottla.spark.avro_values import parse_avro, read_schema
 from ottla.spark.decode import COLUMNS, HEADERS_TYPE, TIMESTAMP_TYPE, Located
 from ottla.spark.json_values import parse_json
-from ottla.spark.options import ColumnOptions, OptionRefused, ValueFormat
+from ottla.spark.options import BadRows, ColumnOptions, OptionRefused, ValueFormat
+from ottla.spark.values import TypedValues
 
 CORRUPT: Final = "_corrupt"  # the bytes of a value that could not be read
 _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
@@ -28,14 +30,9 @@ _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
 
 def ddl_of(options: ColumnOptions) -> str:
     """The schema that the options give, in Spark's words."""
-    value = {
-        ValueFormat.BINARY: "value BINARY",
-        ValueFormat.STRING: "value STRING",
-        ValueFormat.JSON: f"value STRUCT<{options.value_schema}>",
-    }[options.value_format]
     columns = [
         "key BINARY",
-        value,
+        f"value {_value_type(options)}",
         "topic STRING",
         "partition INT",
         "offset BIGINT",
@@ -44,9 +41,29 @@ def ddl_of(options: ColumnOptions) -> str:
     ]
     if options.include_headers:
         columns.append("headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
-    if options.value_format is ValueFormat.JSON:
+    if options.is_typed and options.bad_rows is BadRows.NULL:
         columns.append(f"{CORRUPT} BINARY")
     return ", ".join(columns)
+
+
+def _value_type(options: ColumnOptions) -> str:
+    match options.value_format:
+        case ValueFormat.BINARY:
+            return "BINARY"
+        case ValueFormat.STRING:
+            return "STRING"
+        case ValueFormat.JSON:
+            return f"STRUCT<{options.value_schema}>"
+        case ValueFormat.AVRO:
+            return read_schema(options.value_schema or "").ddl
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Records as a batch for Spark; `problems` are of values that could not be read."""
+
+    batch: pa.RecordBatch
+    problems: pa.Array | None = None  # of text, null where there is none; None if there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,46 +71,73 @@ class Projection:
     """The columns that are wanted, and how they are made of records."""
 
     schema: pa.Schema
+    options: ColumnOptions
 
     def __post_init__(self) -> None:
         for field in self.schema:
             _check_field(field)
 
-    def batch_of(self, rows: Located) -> pa.RecordBatch:
+    def rows_of(self, rows: Located) -> Rows:
         """All wanted columns of these records."""
-        made = dict[str, pa.Array]()
+        made, problems = dict[str, pa.Array](), None
         if "value" in self.schema.names or CORRUPT in self.schema.names:
-            made |= self._values(COLUMNS["value"](rows))
+            made, problems = self._values(COLUMNS["value"](rows))
         arrays = [
             made[field.name] if field.name in made else _column(field, rows)
             for field in self.schema
         ]
         if not arrays:  # a count needs rows, and no columns
-            return pa.RecordBatch.from_struct_array(pa.nulls(len(rows), pa.struct([])))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            return Rows(pa.RecordBatch.from_struct_array(pa.nulls(len(rows), pa.struct([]))))
+        return Rows(pa.RecordBatch.from_arrays(arrays, schema=self.schema), problems)
 
-    def _values(self, raw: pa.Array) -> dict[str, pa.Array]:
+    def _values(self, raw: pa.Array) -> tuple[dict[str, pa.Array], pa.Array | None]:
         at = self.schema.get_field_index("value")
         value_type = raw.type if at < 0 else self.schema.field(at).type
-        if value_type == pa.binary():
-            return {"value": raw, CORRUPT: pa.nulls(len(raw), pa.binary())}
-        if value_type == pa.string():
-            return {"value": _as_text(raw), CORRUPT: pa.nulls(len(raw), pa.binary())}
-        parsed, is_bad = parse_json(raw, value_type)
         nothing = pa.nulls(len(raw), pa.binary())
-        return {"value": parsed, CORRUPT: pc.if_else(is_bad, raw, nothing)}
+        if value_type == pa.binary():
+            return {"value": raw, CORRUPT: nothing}, None
+        if value_type == pa.string():
+            return {"value": _as_text(raw), CORRUPT: nothing}, None
+        found = self._typed(raw, value_type)
+        if not found.has_problems:
+            return {"value": found.typed, CORRUPT: nothing}, None
+        corrupt = pc.if_else(found.problems.is_valid(), raw, nothing)
+        return {"value": found.typed, CORRUPT: corrupt}, found.problems
+
+    def _typed(self, raw: pa.Array, value_type: pa.DataType) -> TypedValues:
+        if self.options.value_format is ValueFormat.AVRO:
+            return parse_avro(raw, value_type, self.options.value_schema or "")
+        return parse_json(raw, value_type)
 
 
-def projection_of(schema: StructType) -> Projection:
+def projection_of(schema: StructType, options: ColumnOptions) -> Projection:
     """Read the schema that Spark passes: ours, or one that a user gave."""
-    return Projection(to_arrow_schema(schema, timezone="UTC"))
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    if options.value_format is ValueFormat.AVRO and "value" in arrow.names:
+        _check_avro(arrow.field("value").type, options.value_schema or "")
+    return Projection(arrow, options)
+
+
+def _check_avro(value_type: pa.DataType, schema_text: str) -> None:
+    """Fields of the Avro schema with their types; which of them is up to the user."""
+    if not pa.types.is_struct(value_type):
+        return
+    theirs = {field.name: field.type for field in read_schema(schema_text).arrow}
+    for field in value_type:
+        if theirs.get(field.name) != field.type:
+            raise OptionRefused(
+                f"value.{field.name} is {theirs.get(field.name, 'no field')} in valueSchema,"
+                f" not {field.type}"
+            )
 
 
 def _check_field(field: pa.Field) -> None:
     if field.name == "value":
         if field.type in (pa.binary(), pa.string()) or pa.types.is_struct(field.type):
             return
-        raise OptionRefused(f"value can be BINARY, STRING or (JSON) a STRUCT, not {field.type}")
+        raise OptionRefused(
+            f"value can be BINARY, STRING or (JSON, Avro) a STRUCT, not {field.type}"
+        )
     if field.name not in _TYPES:
         known = ", ".join(["value", *_TYPES])
         raise OptionRefused(f"there is no column {field.name}; there are {known}")

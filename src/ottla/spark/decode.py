@@ -51,6 +51,15 @@ class Located:
     def __len__(self) -> int:
         return int(self.table.shape[1])
 
+    def only(self, wanted: NDArray[np.bool_]) -> "Located":
+        """Those of the records that are wanted."""
+        return Located(
+            tp=self.tp,
+            source=self.source,
+            table=self.table[:, wanted],
+            is_log_append_time=self.is_log_append_time[wanted],
+        )
+
     def slices(self, rows_max: int, bytes_max: int) -> Iterator["Located"]:
         """The same records in pieces of at most so many, and of about so many bytes."""
         if not len(self):
@@ -151,11 +160,12 @@ def _locate(tp: TopicPartition, source: Buffer, spans: list[_Span], wanted: Offs
         find_fields(source, span.start, span.end, span.header.record_count, table, column)
         column += span.header.record_count
     is_log_append_time = _make_absolute(table, counts, headers)
+    found = Located(tp=tp, source=source, table=table, is_log_append_time=is_log_append_time)
     offsets = table[Field.OFFSET]
     inside = (offsets >= wanted.start) & (offsets < wanted.end)
     if not inside.all():
-        table, is_log_append_time = table[:, inside], is_log_append_time[inside]
-    return Located(tp=tp, source=source, table=table, is_log_append_time=is_log_append_time)
+        return found.only(inside)
+    return found
 
 
 def _make_absolute(

@@ -4,27 +4,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from ottla.spark.values import TypedValues, parse_in_halves
+
 _NUMBER, _VALUE = "n", "v"
 _MARGIN_BYTES = 1 << 16
 
 
-def parse_json(values: pa.Array, value_type: pa.DataType) -> tuple[pa.Array, pa.Array]:
-    """Values as `value_type`, and which of them could not be read (their place is null).
-
-    Fields that the type does not have are passed over, those that are missing are null.
-    """
-    try:
-        return _parse_all(values, value_type), pa.repeat(pa.scalar(False), len(values))
-    except pa.ArrowInvalid:
-        if len(values) == 1:
-            return pa.nulls(1, value_type), pa.array([True])
-    # Halves until the bad ones are alone: the good ones stay with many others.
-    half = len(values) // 2
-    parts = [parse_json(part, value_type) for part in (values[:half], values[half:])]
-    return (
-        pa.concat_arrays([parsed for parsed, _ in parts]),
-        pa.concat_arrays([is_bad for _, is_bad in parts]),
-    )
+def parse_json(values: pa.Array, value_type: pa.DataType) -> TypedValues:
+    """Values as `value_type`. Fields that it does not have are passed over, missing ones null."""
+    return parse_in_halves(values, value_type, lambda part: _parse_all(part, value_type))
 
 
 def _parse_all(values: pa.Array, value_type: pa.DataType) -> pa.Array:

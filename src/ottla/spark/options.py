@@ -122,6 +122,15 @@ class ValueFormat(StrEnum):
     BINARY = "binary"
     STRING = "string"
     JSON = "json"
+    AVRO = "avro"
+
+
+class BadRows(StrEnum):
+    """What becomes of a value that its format cannot read."""
+
+    FAIL = "fail"  # the query ends, and names the record
+    NULL = "null"  # a null, with the bytes beside it
+    DEAD_LETTER = "deadletter"  # left out, and written to a topic of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +173,12 @@ class ColumnOptions:
     include_headers: bool = False
     value_format: ValueFormat = ValueFormat.BINARY
     value_schema: str | None = None
+    bad_rows: BadRows = BadRows.NULL
+    dead_letter_topic: str | None = None
+
+    @property
+    def is_typed(self) -> bool:
+        return self.value_schema is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +199,7 @@ class ReadOptions:
     poll_ms: int = POLL_MS
     fetch_bytes_max: int = FETCH_BYTES
     partition_fetch_bytes_max: int = PARTITION_FETCH_BYTES
+    columns: ColumnOptions = ColumnOptions()
 
 
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
@@ -210,6 +226,8 @@ _READ_NAMES: Final = (
     "commitGroup",
     "valueFormat",
     "valueSchema",
+    "badRows",
+    "deadLetterTopic",
     "brokerAddressMap",
     "filterPushdown",
     "pollTimeoutMs",
@@ -234,11 +252,12 @@ def parse_read_options(
     """Read what a user gave to `spark.read` or `spark.readStream`; `OptionRefused` says why not."""
     options = _Options(raw, _READ_NAMES)
     options.refuse_unknown()
-    start = _start(options, is_stream, now_ms)
+    subscription, columns = _subscription(options), parse_columns(raw)
+    _refuse_circle(subscription, columns.dead_letter_topic)
     return ReadOptions(
         brokers=parse_broker_options(raw),
-        subscription=_subscription(options),
-        start=start,
+        subscription=subscription,
+        start=_start(options, is_stream, now_ms),
         end=_end(options, is_stream, now_ms),
         latest_if_all_older=options.choose(
             "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
@@ -268,6 +287,7 @@ def parse_read_options(
         fetch_bytes_max=options.size("kafka.fetch.max.bytes") or FETCH_BYTES,
         partition_fetch_bytes_max=options.size("kafka.max.partition.fetch.bytes")
         or PARTITION_FETCH_BYTES,
+        columns=columns,
     )
 
 
@@ -327,12 +347,16 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
 def parse_columns(raw: Mapping[str, str]) -> ColumnOptions:
     """Read what decides about columns."""
     options = _Options(raw, _READ_NAMES)
+    value_format = ValueFormat(
+        options.choose("valueFormat", tuple(ValueFormat), ValueFormat.BINARY)
+    )
+    bad_rows = _bad_rows(options, value_format)
     return ColumnOptions(
         include_headers=options.truth("includeHeaders", False),
-        value_format=ValueFormat(
-            options.choose("valueFormat", tuple(ValueFormat), ValueFormat.BINARY)
-        ),
-        value_schema=_value_schema(options),
+        value_format=value_format,
+        value_schema=_value_schema(options, value_format),
+        bad_rows=bad_rows,
+        dead_letter_topic=_dead_letter_topic(options, bad_rows),
     )
 
 
@@ -635,16 +659,56 @@ def _transaction_timeout_ms(options: _Options) -> int:
     return timeout_ms
 
 
-def _value_schema(options: _Options) -> str | None:
+_SCHEMA_EXAMPLES: Final = {
+    ValueFormat.JSON: "`id BIGINT, name STRING`",
+    ValueFormat.AVRO: '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}',
+}
+
+
+def _value_schema(options: _Options, value_format: ValueFormat) -> str | None:
     schema = options.text("valueSchema")
-    is_json = (options.text("valueFormat") or "").lower() == ValueFormat.JSON
-    if is_json and not schema:
-        raise OptionRefused(
-            "valueFormat=json needs valueSchema, for example `id BIGINT, name STRING`"
-        )
-    if schema and not is_json:
-        raise OptionRefused("valueSchema is for valueFormat=json")
+    example = _SCHEMA_EXAMPLES.get(value_format)
+    if example and not schema:
+        raise OptionRefused(f"valueFormat={value_format} needs valueSchema, for example {example}")
+    if schema and not example:
+        raise OptionRefused(f"valueSchema is for valueFormat={' and '.join(_SCHEMA_EXAMPLES)}")
     return schema
+
+
+def _bad_rows(options: _Options, value_format: ValueFormat) -> BadRows:
+    if options.text("badRows") is not None and value_format not in _SCHEMA_EXAMPLES:
+        raise OptionRefused(
+            f"badRows is for valueFormat={' and '.join(_SCHEMA_EXAMPLES)}:"
+            " other values are never read"
+        )
+    return BadRows(options.choose("badRows", tuple(BadRows), BadRows.NULL))
+
+
+def _dead_letter_topic(options: _Options, bad_rows: BadRows) -> str | None:
+    topic = options.text("deadLetterTopic")
+    if (topic is not None) != (bad_rows is BadRows.DEAD_LETTER):
+        raise OptionRefused("badRows=deadLetter and deadLetterTopic belong together: give both")
+    if topic is not None and (problem := topic_name_problem(topic)):
+        raise OptionRefused(f"deadLetterTopic={topic}: {problem}")
+    return topic
+
+
+def _refuse_circle(subscription: Subscription, dead_letter_topic: str | None) -> None:
+    """A dead letter that is read again is a dead letter again, for ever."""
+    if dead_letter_topic is not None and _reads(subscription, dead_letter_topic):
+        raise OptionRefused(
+            f"deadLetterTopic={dead_letter_topic} is one of the topics that are read"
+        )
+
+
+def _reads(subscription: Subscription, topic: str) -> bool:
+    match subscription:
+        case Topics(names):
+            return topic in names
+        case TopicPattern():
+            return subscription.matches(topic)
+        case Assigned(tps):
+            return any(tp.topic == topic for tp in tps)
 
 
 def _addresses(options: _Options) -> tuple[tuple[BrokerId, Endpoint], ...]:

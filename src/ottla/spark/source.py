@@ -27,13 +27,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ottla.client.errors import ClientError
-from ottla.client.groups import commit_offsets
+from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.clock import SystemClock
 from ottla.model import Offset, TopicPartition
 from ottla.spark.columns import Projection, projection_of
 from ottla.spark.link import Link, link_to
 from ottla.spark.narrowing import Narrowing, narrowing_of
-from ottla.spark.options import ReadOptions, parse_read_options
+from ottla.spark.options import Edge, OnDataLoss, ReadOptions, Since, parse_read_options
 from ottla.spark.places import (
     Edges,
     find_edges,
@@ -43,6 +43,7 @@ from ottla.spark.places import (
     wait_news,
 )
 from ottla.spark.plan import (
+    DataLost,
     Offsets,
     OffsetsJson,
     check_losses,
@@ -82,7 +83,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
-        self.projection = projection_of(schema)
+        self.projection = projection_of(schema, options.columns)
         self.narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
@@ -116,13 +117,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
-        self.projection = projection_of(schema)
+        self.projection = projection_of(schema, options.columns)
         self._initial: OffsetsJson | None = None
         self._target: dict[TopicPartition, Offset] | None = None  # of a run that ends by itself
         self._latest: OffsetsJson | None = None
         self._committed: OffsetsJson | None = None
         self._commit_again_s = 0.0
         self._last_batch_s = time.monotonic()
+        self._has_planned = False
 
     # What Spark calls, in this order
 
@@ -149,6 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
         """Where the next batch ends; `start` itself when there is nothing to read yet."""
         self.commit(start)
+        self._has_planned = True
         processed = from_json(start)
         edges = self._news_since(processed)
         end = self._end_of_batch(
@@ -163,7 +166,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
-        ranges = ranges_between(from_json(start), from_json(end), self.options.on_data_loss)
+        starts: Offsets = from_json(start)
+        if start == self._initial and not self._has_planned:
+            starts = self._first_starts(starts, from_json(end))
+        ranges = ranges_between(starts, from_json(end), self.options.on_data_loss)
         return [InputPartition(task) for task in plan_tasks(ranges, self.options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -208,6 +214,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return edges
         self._link.start(wait_news(self._link.watcher, processed, self.options)).result()
         return self._edges()
+
+    def _first_starts(self, starts: Offsets, end: Offsets) -> Offsets:
+        """Where a first batch began that an earlier run planned and did not finish.
+
+        The checkpoint knows its end only, and asks again for its beginning, which may have moved
+        on. The group knows: the beginning was committed before the batch was planned.
+        """
+        group = self.options.group
+        if not isinstance(self.options.start, Edge | Since) or self.options.start is Edge.EARLIEST:
+            return starts  # does not move
+        committed = dict[TopicPartition, Offset]()
+        if group is not None:
+            committed = self._link.ask(lambda client: committed_offsets(client, group, end))
+        unknown = [str(tp) for tp in starts if tp in end and tp not in committed]
+        if unknown and self.options.on_data_loss is OnDataLoss.FAIL:
+            raise DataLost(
+                "the first batch of this query was not finished, and where it began is not known"
+                f" for {', '.join(sorted(unknown))}: give those offsets as startingOffsets, or"
+                " begin anew with another checkpointLocation"
+            )
+        return {tp: min(at, committed.get(tp, at)) for tp, at in starts.items()}
 
     def _end_of_batch(
         self, processed: Offsets, edges: Edges, *, is_limited: bool

@@ -14,10 +14,12 @@ from ottla.client.partitions import EARLIEST, LATEST, Fetched, FetchLimits, list
 from ottla.client.reader import ReadRange, fetch_round
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import Offset, OffsetRange, TopicPartition
-from ottla.spark.columns import Projection
+from ottla.spark.columns import Projection, Rows
+from ottla.spark.dead_letters import DeadLetters
 from ottla.spark.decode import Decoder, Located
+from ottla.spark.fields import Field
 from ottla.spark.link import Link
-from ottla.spark.options import OnDataLoss, ReadOptions
+from ottla.spark.options import BadRows, OnDataLoss, ReadOptions
 from ottla.spark.places import isolation_of
 from ottla.spark.plan import DataLost, Task, check_losses, find_losses
 
@@ -28,14 +30,44 @@ _FETCH_WAIT_MS: Final = 500
 _MARGIN: Final = 1.25  # of what is expected to be left of a range
 
 
+class BadRow(ValueError):
+    """A value that its format cannot read, where that ends the query."""
+
+
 def read_task(
     link: Link, task: Task, options: ReadOptions, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
     """Every record of the task's ranges that is there and may be seen."""
     reading = _Reading(link, options, {part.tp: part.offsets for part in task})
+    topic = options.columns.dead_letter_topic
+    dead_letters = None if topic is None else DeadLetters(link, topic)
     for rows in reading.run():
         for piece in rows.slices(ROWS_MAX, BATCH_BYTES):
-            yield projection.batch_of(piece)
+            made = projection.rows_of(piece)
+            if made.problems is None or options.columns.bad_rows is BadRows.NULL:
+                yield made.batch
+            elif dead_letters is None:
+                raise BadRow(_explain_first(piece, made.problems))
+            else:
+                yield _without_bad(piece, made, dead_letters)
+
+
+def _explain_first(rows: Located, problems: pa.Array) -> str:
+    at = problems.is_valid().index(True).as_py()
+    offset = rows.table[Field.OFFSET][at]
+    return (
+        f"{rows.tp} offset {offset}: the value cannot be read: {problems[at]}"
+        " (badRows=null or deadLetter goes on behind it)"
+    )
+
+
+def _without_bad(rows: Located, made: Rows, dead_letters: DeadLetters) -> pa.RecordBatch:
+    """The batch without its bad rows, once those are safe."""
+    assert made.problems is not None
+    is_bad = made.problems.is_valid()
+    reasons = made.problems.drop_null().to_pylist()
+    dead_letters.write(rows.only(is_bad.to_numpy(zero_copy_only=False)), reasons)
+    return made.batch.filter(made.problems.is_null())
 
 
 @dataclass(slots=True)

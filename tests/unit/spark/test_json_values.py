@@ -10,9 +10,10 @@ TYPE = pa.struct([("id", pa.int64()), ("name", pa.string()), ("tags", pa.list_(p
 
 
 def parsed(*values: bytes | None) -> tuple[list[object], list[object]]:
-    found, is_bad = parse_json(pa.array(values, pa.binary()), TYPE)
-    assert found.type == TYPE
-    return found.to_pylist(), is_bad.to_pylist()
+    found = parse_json(pa.array(values, pa.binary()), TYPE)
+    assert found.typed.type == TYPE
+    assert found.has_problems == any(found.problems.is_valid().to_pylist())
+    return found.typed.to_pylist(), found.problems.is_valid().to_pylist()
 
 
 def test_fields_are_typed_and_missing_ones_are_null() -> None:

@@ -6,6 +6,7 @@ from ottla.model import Endpoint, Offset, TimestampMs, TopicPartition
 from ottla.spark.options import (
     Assigned,
     AtOffsets,
+    BadRows,
     Delivery,
     Edge,
     OnDataLoss,
@@ -168,6 +169,30 @@ def test_values_can_be_typed() -> None:
     assert typed.value_schema == "id BIGINT"
 
 
+JSON = {"valueFormat": "json", "valueSchema": "id BIGINT"}
+
+
+def test_bad_rows_are_null_unless_something_else_is_wanted() -> None:
+    assert parse_columns(JSON).bad_rows is BadRows.NULL
+    assert parse_columns(JSON | {"badRows": "fail"}).bad_rows is BadRows.FAIL
+    aside = parse_columns(JSON | {"badRows": "deadLetter", "deadLetterTopic": "dead"})
+    assert aside.bad_rows is BadRows.DEAD_LETTER
+    assert aside.dead_letter_topic == "dead"
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [{"subscribe": "a,dead"}, {"subscribePattern": "d.*"}, {"assign": '{"dead":[0]}'}],
+    ids=lambda reading: next(iter(reading)),
+)
+def test_dead_letters_do_not_go_where_they_are_read(reading: dict[str, str]) -> None:
+    aside = JSON | {"badRows": "deadLetter", "deadLetterTopic": "dead"}
+    raw = {"kafka.bootstrap.servers": "h:1"} | reading | aside
+    with pytest.raises(OptionRefused, match="is one of the topics that are read"):
+        parse_read_options(raw, is_stream=True, now_ms=NOW_MS)
+    parse_read_options(raw | {"deadLetterTopic": "other"}, is_stream=True, now_ms=NOW_MS)
+
+
 def test_brokers_can_be_reached_elsewhere() -> None:
     options = stream(brokerAddressMap='{"1":"proxy:19092"}')
     assert options.brokers.addresses == ((1, Endpoint("proxy", 19092)),)
@@ -210,9 +235,12 @@ def test_nonsense_is_refused_with_a_reason(
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("valueFormat", "json", "needs valueSchema"),
-        ("valueFormat", "xml", "none of binary, string, json"),
-        ("valueSchema", "id BIGINT", "is for valueFormat=json"),
+        ("valueFormat", "json", "needs valueSchema, for example `id BIGINT"),
+        ("valueFormat", "avro", 'needs valueSchema, for example {"type":"record"'),
+        ("valueFormat", "xml", "none of binary, string, json, avro"),
+        ("valueSchema", "id BIGINT", "is for valueFormat=json and avro"),
+        ("badRows", "fail", "is for valueFormat=json and avro"),
+        ("deadLetterTopic", "dead", "belong together"),
     ],
 )
 def test_columns_that_cannot_be_are_refused(name: str, value: str, words: str) -> None:

@@ -1,0 +1,277 @@
+"""Values that are Avro, each a record of one schema, become typed columns.
+
+There is no schema in a value and no name of one: bytes that another schema wrote can only be told
+apart if they do not fit.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from types import ModuleType
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.spark.options import OptionRefused
+from ottla.spark.values import TypedValues, parse_in_halves
+
+AvroSchema = Any  # what JSON can say: a name, an object, or a list of them
+
+DECIMAL_DIGITS_MAX: Final = 38  # of Spark
+_MOMENT: Final = ("TIMESTAMP", pa.timestamp("us", tz="UTC"))
+_LOCAL_MOMENT: Final = ("TIMESTAMP_NTZ", pa.timestamp("us"))
+_PRIMITIVES: Final = {
+    "boolean": ("BOOLEAN", pa.bool_()),
+    "int": ("INT", pa.int32()),
+    "long": ("BIGINT", pa.int64()),
+    "float": ("FLOAT", pa.float32()),
+    "double": ("DOUBLE", pa.float64()),
+    "bytes": ("BINARY", pa.binary()),
+    "string": ("STRING", pa.string()),
+}
+# Of which Spark has a type. All others are read as what they are made of, as Avro wants it.
+_LOGICAL: Final = {
+    ("int", "date"): ("DATE", pa.date32()),
+    ("long", "timestamp-millis"): _MOMENT,
+    ("long", "timestamp-micros"): _MOMENT,
+    ("long", "local-timestamp-millis"): _LOCAL_MOMENT,
+    ("long", "local-timestamp-micros"): _LOCAL_MOMENT,
+}
+_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+# What fastavro raises for bytes that a schema cannot have written.
+_UNREADABLE: Final = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AvroType:
+    """A type as Spark writes it, as Arrow has it, and as the reader is told."""
+
+    ddl: str
+    arrow: pa.DataType
+    schema: AvroSchema  # without what no column needs: aliases, defaults, most logical types
+
+
+@cache
+def read_schema(text: str) -> AvroType:
+    """What a user gave as valueSchema; `OptionRefused` says why it cannot be."""
+    try:
+        schema = json.loads(text)
+    except ValueError:
+        raise OptionRefused(f"valueSchema is not an Avro schema, which is JSON: {text}") from None
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise OptionRefused('valueSchema must be an Avro record: {"type":"record","fields":[...]}')
+    found = _Types(named={}).type_of(schema, "the value")
+    _check_names(found.schema)
+    return found
+
+
+def parse_avro(values: pa.Array, value_type: pa.DataType, schema_text: str) -> TypedValues:
+    """Values as `value_type`, which has all fields of the schema or some of them."""
+    read = _reader(schema_text)
+    rows, problems = list[object](), list[str | None]()
+    for value in values.to_pylist():
+        row, problem = None, None
+        if value is not None:
+            row, problem = read(value)
+        rows.append(row)
+        problems.append(problem)
+    # What Avro can say and Spark cannot hold, such as a decimal with too many digits.
+    numbers = pa.array(range(len(rows)), pa.int64())
+    held = parse_in_halves(
+        numbers,
+        value_type,
+        lambda part: pa.array([rows[number] for number in part.to_pylist()], value_type),
+    )
+    told = pa.array(problems, pa.string())
+    return TypedValues(held.typed, pc.coalesce(told, held.problems))
+
+
+ReadRow = Callable[[bytes], tuple[object, str | None]]
+
+
+@cache
+def _reader(schema_text: str) -> ReadRow:
+    """Reads one value: the row, or why there is none."""
+    fastavro = _fastavro()
+    schema = fastavro.parse_schema(read_schema(schema_text).schema)
+
+    def read(value: bytes) -> tuple[object, str | None]:
+        stream = BytesIO(value)
+        try:
+            row = fastavro.schemaless_reader(stream, schema)
+        except _UNREADABLE as problem:
+            return None, str(problem) or "it ends too early"
+        left_bytes = len(value) - stream.tell()
+        return (None, f"{left_bytes} bytes are left over") if left_bytes else (row, None)
+
+    return read
+
+
+def _fastavro() -> ModuleType:
+    try:
+        import fastavro  # noqa: PLC0415  # the extra `avro`, which need not be there
+    except ImportError:
+        raise OptionRefused(
+            "valueFormat=avro needs fastavro, here and on every executor: pip install 'ottla[avro]'"
+        ) from None
+    return fastavro
+
+
+def _check_names(schema: AvroSchema) -> None:
+    """Let fastavro look at names, sizes and defaults: it knows Avro's rules for them."""
+    fastavro = _fastavro()
+    try:
+        fastavro.parse_schema(schema)
+    except (fastavro.schema.SchemaParseException, KeyError, TypeError, ValueError) as problem:
+        raise OptionRefused(f"valueSchema: {problem}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Types:
+    """Finds the types of a schema. Owns the names that are known so far.
+
+    Refused is what has no column type, and what takes no bytes: a list may say that it has a
+    thousand million of those, and reading it would not end.
+    """
+
+    named: dict[str, AvroType]
+    inside: tuple[str, ...] = ()  # the records around
+    namespace: str = ""  # of the record around, which names without one share
+
+    def type_of(self, schema: AvroSchema, where: str) -> AvroType:
+        match schema:
+            case list():
+                return self._union(schema, where)
+            case dict():
+                return self._complex(schema, where)
+            case str() if schema in _PRIMITIVES:
+                return AvroType(*_PRIMITIVES[schema], schema)
+            case str() if (name := self._full(schema)) in self.named:
+                known = self.named[name]
+                return AvroType(known.ddl, known.arrow, name)
+            case str() if self._full(schema) in self.inside:
+                raise OptionRefused(f"valueSchema: {where} holds itself, which no column can")
+        raise OptionRefused(f"valueSchema: {where} is {json.dumps(schema)}, which is no type here")
+
+    def _union(self, members: list[AvroSchema], where: str) -> AvroType:
+        others = [member for member in members if member != "null"]
+        if len(others) != 1:
+            raise OptionRefused(
+                f"valueSchema: {where} may be one of several types; a column has one (and null)"
+            )
+        found = self.type_of(others[0], where)
+        either = [found.schema if member != "null" else "null" for member in members]
+        return AvroType(found.ddl, found.arrow, either)
+
+    def _complex(self, schema: Mapping[str, AvroSchema], where: str) -> AvroType:
+        match schema.get("type"):
+            case "record":
+                return self._record(schema)
+            case "array":
+                item = self.type_of(schema.get("items"), where)
+                kept = {"type": "array", "items": item.schema}
+                return AvroType(f"ARRAY<{item.ddl}>", pa.list_(item.arrow), kept)
+            case "map":
+                item = self.type_of(schema.get("values"), where)
+                kept = {"type": "map", "values": item.schema}
+                arrow = pa.map_(pa.string(), item.arrow)
+                return AvroType(f"MAP<STRING, {item.ddl}>", arrow, kept)
+            case "enum":
+                return self._remember(("STRING", pa.string()), schema, ("symbols",))
+            case "fixed":
+                return self._fixed(schema, where)
+            case dict() | list() as wrapped:
+                return self.type_of(wrapped, where)
+            case plain:
+                return self._logical(plain, schema, where)
+
+    def _record(self, schema: Mapping[str, AvroSchema]) -> AvroType:
+        name = self._name_of(schema)
+        fields = schema.get("fields")
+        if not isinstance(fields, list) or not fields:
+            raise OptionRefused(f"valueSchema: record {name} has no fields")
+        inner = _Types(self.named, (*self.inside, name), name.rpartition(".")[0])
+        found = dict[str, AvroType]()
+        for field in fields:
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str):
+                raise OptionRefused(f"valueSchema: a field of {name} has no name")
+            if not _NAME.fullmatch(field["name"]):
+                raise OptionRefused(
+                    f"valueSchema: {name} has a field {field['name']}, which is not a name"
+                )
+            found[field["name"]] = inner.type_of(field.get("type"), f"{name}.{field['name']}")
+        made = AvroType(
+            f"STRUCT<{', '.join(f'`{field}`: {one.ddl}' for field, one in found.items())}>",
+            pa.struct([(field, one.arrow) for field, one in found.items()]),
+            {
+                "type": "record",
+                "name": name,
+                "fields": [{"name": field, "type": one.schema} for field, one in found.items()],
+            },
+        )
+        self.named[name] = made
+        return made
+
+    def _fixed(self, schema: Mapping[str, AvroSchema], where: str) -> AvroType:
+        size_bytes = schema.get("size")
+        if not isinstance(size_bytes, int) or size_bytes < 1:
+            raise OptionRefused(f"valueSchema: {where} is fixed and has no size")
+        if schema.get("logicalType") == "decimal":
+            kept = ("size", *_DECIMAL)
+            return self._remember(_decimal(schema, where), schema, kept)
+        return self._remember(_PRIMITIVES["bytes"], schema, ("size",))
+
+    def _remember(
+        self,
+        kind: tuple[str, pa.DataType],
+        schema: Mapping[str, AvroSchema],
+        attributes: tuple[str, ...],
+    ) -> AvroType:
+        name = self._name_of(schema)
+        kept = {key: schema[key] for key in ("type", *attributes) if key in schema}
+        made = self.named[name] = AvroType(*kind, {**kept, "name": name})
+        return made
+
+    def _logical(self, plain: AvroSchema, schema: Mapping[str, AvroSchema], where: str) -> AvroType:
+        logical = schema.get("logicalType")
+        if plain == "bytes" and logical == "decimal":
+            kept = {key: schema[key] for key in ("type", *_DECIMAL) if key in schema}
+            return AvroType(*_decimal(schema, where), kept)
+        if (str(plain), str(logical)) in _LOGICAL:
+            kind = _LOGICAL[str(plain), str(logical)]
+            return AvroType(*kind, {"type": plain, "logicalType": logical})
+        return self.type_of(plain, where)
+
+    def _name_of(self, schema: Mapping[str, AvroSchema]) -> str:
+        name, namespace = schema.get("name"), schema.get("namespace")
+        if not isinstance(name, str) or not name:
+            raise OptionRefused(f"valueSchema: a {schema.get('type')} has no name")
+        return f"{namespace}.{name}" if namespace and "." not in name else self._full(name)
+
+    def _full(self, name: str) -> str:
+        return f"{self.namespace}.{name}" if self.namespace and "." not in name else name
+
+
+_DECIMAL: Final = ("logicalType", "precision", "scale")
+
+
+def _decimal(schema: Mapping[str, AvroSchema], where: str) -> tuple[str, pa.DataType]:
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if not isinstance(precision, int) or not isinstance(scale, int):
+        raise OptionRefused(f"valueSchema: {where} is a decimal without a precision")
+    if not 0 <= scale <= precision <= DECIMAL_DIGITS_MAX or not precision:
+        raise OptionRefused(
+            f"valueSchema: {where} has {precision} digits, {scale} of them behind the point;"
+            f" Spark's decimals have at most {DECIMAL_DIGITS_MAX}"
+        )
+    return f"DECIMAL({precision}, {scale})", pa.decimal128(precision, scale)

@@ -1,0 +1,1 @@
+"""Programs of users, each in a process of its own; each prints what it found as JSON."""
