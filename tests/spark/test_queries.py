@@ -1,9 +1,7 @@
 """Queries of users on a real local Spark, which finds the format by itself."""
 
 import json
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,28 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.spark import register
-from ottla.spark.java import find_java_home
-from ottla.spark.session import settings
 from spark.topics import Topic
 
 QUERY_PATIENCE_S = 400
 NEW_TOPIC = Callable[..., Topic]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session that nobody has told of the format: its lookup has to find it."""
-    home = tmp_path_factory.mktemp("spark")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["JAVA_HOME"] = str(find_java_home(os.environ, home))
-    builder = SparkSession.builder.appName("tests").master("local[2]")
-    conf = {"spark.sql.warehouse.dir": str(home / "warehouse"), "spark.driver.memory": "512m"}
-    for name, value in settings("local[2]", has_ui=False, conf=conf).items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 def batch(spark: SparkSession, topic: Topic, **more: str) -> DataFrame:

@@ -1,6 +1,10 @@
-"""What Spark knows as `ottla`. Light to import: Spark's lookup imports it in every session."""
+"""What Spark knows as `ottla` and `ottla-delta`.
+
+Light to import: Spark's lookup imports it in every session.
+"""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -51,14 +55,48 @@ class OttlaDataSource(DataSource):
         return stream_writer(_plain(self.options), schema)
 
 
-def register(spark: SparkSession) -> None:
-    """Make `format("ottla")` known to a session.
+class DeltaDataSource(DataSource):
+    """Delta tables, written exactly once."""
 
-    Where the package is installed Spark finds it by itself, unless another package named
+    @classmethod
+    def name(cls) -> str:
+        return "ottla-delta"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from ottla.spark.options import OptionRefused
+
+        _need_deltalake()
+        from ottla.spark.lake import LakeBatchWriter, parse_lake_options
+
+        if overwrite:
+            raise OptionRefused("ottla-delta only adds rows: write with mode append")
+        return LakeBatchWriter(parse_lake_options(_plain(self.options), is_stream=False), schema)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        _need_deltalake()
+        from ottla.spark.lake import LakeStreamWriter, parse_lake_options
+
+        return LakeStreamWriter(parse_lake_options(_plain(self.options), is_stream=True), schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("ottla")` and `format("ottla-delta")` known to a session.
+
+    Where the package is installed Spark finds them by itself, unless another package named
     `pyspark_*` is broken: then it finds none.
     """
     spark.dataSource.register(OttlaDataSource)
+    spark.dataSource.register(DeltaDataSource)
 
 
 def _plain(options: Mapping[str, str]) -> dict[str, str]:
     return dict(options.items())
+
+
+def _need_deltalake() -> None:
+    if find_spec("deltalake") is None:
+        raise ImportError(
+            "ottla-delta needs deltalake on driver and executors: pip install 'ottla[lake]'"
+        )

@@ -1,0 +1,247 @@
+"""`format("ottla-delta")`: rows go into a Delta table, exactly once, and without a jar.
+
+Tasks write Parquet files. The driver adds all files of a batch to the table in one commit, and the
+same commit notes the query and the number of the batch. A batch that Spark runs again, because a
+driver died before Spark noted it, finds its number there: its files are removed and nothing is
+added. What a killed driver leaves behind are files no table knows; Delta's VACUUM removes them.
+"""
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ottla.clock import SystemClock
+from ottla.spark.lake_files import DataFile, check_partition_columns, remove_files, write_files
+from ottla.spark.options import OptionRefused
+
+_NAMES: Final = ("path", "partitionColumns", "txnAppId", "txnVersion")
+_OF_SPARK: Final = ("checkpointLocation", "queryName", "outputMode")  # it adds them to a stream's
+_QUERY_ID: Final = "sql.streaming.queryId"  # a property of every task of a stream
+_NAME_BYTES: Final = 16
+
+
+class TableRefused(ValueError):
+    """A table that cannot take these rows; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One write that must count once: by whom, and which of theirs it is."""
+
+    app_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeOptions:
+    """Where a table is and how its rows are split."""
+
+    path: Path
+    partition_columns: tuple[str, ...] = ()
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What a task has written, and for which query."""
+
+    files: tuple[DataFile, ...]
+    query_id: str | None
+
+
+def parse_lake_options(raw: Mapping[str, str], *, is_stream: bool) -> LakeOptions:
+    """Read what a user gave to `write` or `writeStream`; `OptionRefused` says why not."""
+    given = {name.lower(): value.strip() for name, value in raw.items()}
+    known = {name.lower() for name in (*_NAMES, *_OF_SPARK)}
+    if unknown := sorted(given.keys() - known):
+        raise OptionRefused(f"unknown option {', '.join(unknown)}; there are {', '.join(_NAMES)}")
+    version = given.get("txnversion")
+    if version is not None and not (version.isascii() and version.isdigit()):
+        raise OptionRefused(f"txnVersion={version} is not a whole number from 0 on")
+    if is_stream and version is not None:
+        raise OptionRefused("txnVersion is for batches: a stream numbers its batches by itself")
+    if not is_stream and (version is None) != ("txnappid" not in given):
+        raise OptionRefused("txnAppId and txnVersion belong together: give both or neither")
+    columns = given.get("partitioncolumns", "")
+    return LakeOptions(
+        path=_directory(given.get("path", "")),
+        partition_columns=tuple(part.strip() for part in columns.split(",") if part.strip()),
+        txn_app_id=given.get("txnappid") or None,
+        txn_version=None if version is None else int(version),
+    )
+
+
+def _directory(text: str) -> Path:
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "file":
+        text = "/" + rest.lstrip("/")
+    elif "://" in text:
+        raise OptionRefused(
+            f"path={text}: only directories of a file system are written, {scheme} is not one;"
+            " mount it, or write there with Spark's own parquet format"
+        )
+    if not text:
+        raise OptionRefused('where to? give the directory of a table: .option("path", DIR)')
+    return Path(text).absolute()
+
+
+class LakeBatchWriter(DataSourceArrowWriter):
+    """Adds the rows of a data frame; with txnAppId and txnVersion, once however often it is run."""
+
+    def __init__(self, options: LakeOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = lake_schema(schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_task(iterator, self.options, self.schema)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        options = self.options
+        writing = None
+        if options.txn_app_id is not None and options.txn_version is not None:
+            writing = Writing(options.txn_app_id, options.txn_version)
+        add_files(options, self.schema, _files_of(messages), writing)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        remove_files(self.options.path, _files_of(messages))
+
+
+class LakeStreamWriter(DataSourceStreamArrowWriter):
+    """Adds the rows of every micro-batch once."""
+
+    def __init__(self, options: LakeOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = lake_schema(schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_task(iterator, self.options, self.schema)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        # A batch without rows is the same when it is run again: there is nothing to note.
+        if files := _files_of(messages):
+            app_id = self.options.txn_app_id or _query_of(messages)
+            add_files(self.options, self.schema, files, Writing(app_id, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        remove_files(self.options.path, _files_of(messages))
+
+
+def lake_schema(schema: StructType, options: LakeOptions) -> pa.Schema:
+    """The columns of a table for these rows. All may be null: whether Spark thinks that a column
+    cannot be changes with the query, and a table outlives queries."""
+    found = to_arrow_schema(schema.toNullable(), timezone="UTC")
+    check_partition_columns(found, options.partition_columns)
+    return found
+
+
+def write_task(
+    batches: Iterator[pa.RecordBatch], options: LakeOptions, schema: pa.Schema
+) -> Written:
+    """What a task does: every row into files of names that no other attempt has."""
+    options.path.mkdir(parents=True, exist_ok=True)
+    files = write_files(
+        batches,
+        options.path,
+        schema,
+        options.partition_columns,
+        new_name=lambda: f"part-{secrets.token_hex(_NAME_BYTES)}.parquet",
+    )
+    task = TaskContext.get()
+    return Written(tuple(files), None if task is None else task.getLocalProperty(_QUERY_ID))
+
+
+def add_files(
+    options: LakeOptions, schema: pa.Schema, files: Sequence[DataFile], writing: Writing | None
+) -> None:
+    """Make files part of the table, all or none; those of a write that it has already are
+    removed."""
+    table = DeltaTable.create(
+        options.path, schema, mode="ignore", partition_by=list(options.partition_columns)
+    )
+    table.update_incremental()  # one that was there already may have been made by a twin just now
+    _check_shape(table, schema, options)
+    if writing is not None and _has(table, writing):
+        remove_files(options.path, files)
+        return
+    try:
+        table.create_write_transaction(
+            [_add_action(file, options) for file in files],
+            "append",
+            schema,
+            list(options.partition_columns),
+            commit_properties=_properties(writing),
+        )
+    except CommitFailedError:
+        # A driver that was taken for dead may have been here first, with the same batch.
+        if writing is None or not _has(DeltaTable(options.path), writing):
+            raise
+        remove_files(options.path, files)
+
+
+def _check_shape(table: DeltaTable, schema: pa.Schema, options: LakeOptions) -> None:
+    has = {field.name: field.type for field in table.schema().fields}
+    needs = {field.name: field.type for field in Schema.from_arrow(schema).fields}
+    if different := sorted(
+        name for name in has | needs if name not in has or has[name] != needs.get(name)
+    ):
+        raise TableRefused(
+            f"the table in {options.path} has other columns than these rows"
+            f" ({', '.join(different)}): select what it has, or choose another path"
+        )
+    split_by = table.metadata().partition_columns
+    if tuple(split_by) != options.partition_columns:
+        raise TableRefused(
+            f"the table in {options.path} is split by {', '.join(split_by) or 'nothing'}:"
+            " say so in partitionColumns, or choose another path"
+        )
+
+
+def _has(table: DeltaTable, writing: Writing) -> bool:
+    noted = table.transaction_version(writing.app_id)
+    return noted is not None and noted >= writing.version
+
+
+def _properties(writing: Writing | None) -> CommitProperties | None:
+    if writing is None:
+        return None
+    return CommitProperties(app_transactions=[Transaction(writing.app_id, writing.version)])
+
+
+def _add_action(file: DataFile, options: LakeOptions) -> AddAction:
+    return AddAction(
+        path=file.name,
+        size=file.size_bytes,
+        partition_values=dict(zip(options.partition_columns, file.partition_values, strict=True)),
+        modification_time=SystemClock().now_ms(),
+        data_change=True,
+        stats=json.dumps({"numRecords": file.rows}),
+    )
+
+
+def _files_of(messages: Sequence[WriterCommitMessage | None]) -> list[DataFile]:
+    """What tasks have written; those that failed have cleaned up and say nothing."""
+    return [file for one in messages if isinstance(one, Written) for file in one.files]
+
+
+def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str:
+    for one in messages:
+        if isinstance(one, Written) and one.query_id is not None:
+            return one.query_id
+    raise OptionRefused("Spark does not say which query this is: name it with txnAppId")

@@ -1,0 +1,160 @@
+"""Rows as Parquet files: what a task of `format("ottla-delta")` leaves on disk.
+
+Nobody sees such a file until a commit adds it to a table: values of partition columns are in the
+commit and not in the file, so all files lie side by side and need no names made of values.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROW_GROUP_BYTES: Final = 32 << 20  # in memory; on disk it is less
+OPEN_FILES_MAX: Final = 32  # of one task: rows that come sorted by date need one or two
+_PARTITION_TYPES: Final = (
+    pa.string(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.date32(),
+    pa.bool_(),
+)
+
+PartitionValues = tuple[str | None, ...]  # in the order of the partition columns, as Delta has them
+_PartitionValue = str | int | bool | date | None
+
+
+class PartitionRefused(ValueError):
+    """A column that cannot say where rows belong."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A whole Parquet file; `partition_values` are those of all its rows."""
+
+    name: str
+    size_bytes: int
+    rows: int
+    partition_values: PartitionValues
+
+
+def check_partition_columns(schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Refuse what no table can be split by, before anything is written."""
+    for column in columns:
+        if column not in schema.names:
+            raise PartitionRefused(
+                f"partitionColumns: there is no column {column} in {', '.join(schema.names)}"
+            )
+        if schema.field(column).type not in _PARTITION_TYPES:
+            raise PartitionRefused(
+                f"partitionColumns: {column} is {schema.field(column).type}; tables are split by"
+                " strings, whole numbers, dates and booleans, such as CAST(timestamp AS DATE)"
+            )
+    if len(columns) == len(schema.names):
+        raise PartitionRefused("partitionColumns names every column: one has to remain for files")
+
+
+def write_files(
+    batches: Iterator[pa.RecordBatch],
+    directory: Path,
+    schema: pa.Schema,
+    partition_columns: Sequence[str],
+    new_name: Callable[[], str],
+) -> list[DataFile]:
+    """Every row into a file of its partition values. Leaves no file behind when it fails."""
+    done = list[DataFile]()
+    open_files = dict[PartitionValues, _OpenFile]()
+    in_files = pa.schema([field for field in schema if field.name not in partition_columns])
+    try:
+        for batch in batches:
+            for values, rows in _split(batch.cast(schema), partition_columns):
+                if values not in open_files:
+                    if len(open_files) == OPEN_FILES_MAX:
+                        oldest = open_files.pop(next(iter(open_files)))
+                        done.append(oldest.close())
+                    open_files[values] = _OpenFile(directory / new_name(), in_files, values)
+                open_files[values].write(rows)
+        while open_files:
+            _, file = open_files.popitem()
+            done.append(file.close())
+    except BaseException:
+        for file in open_files.values():
+            file.discard()
+        remove_files(directory, done)
+        raise
+    return done
+
+
+def remove_files(directory: Path, files: Sequence[DataFile]) -> None:
+    """Take away what no table will ever know."""
+    for file in files:
+        (directory / file.name).unlink(missing_ok=True)
+
+
+class _OpenFile:
+    """Owns a Parquet file while it grows; gathers small batches into row groups."""
+
+    def __init__(self, path: Path, schema: pa.Schema, values: PartitionValues) -> None:
+        self._path = path
+        self._schema = schema
+        self._values = values
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._waiting = list[pa.RecordBatch]()
+        self._waiting_bytes = 0
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch.select(self._schema.names))
+        self._waiting_bytes += batch.nbytes
+        self._rows += batch.num_rows
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
+
+    def close(self) -> DataFile:
+        self._write_row_group()
+        self._writer.close()
+        size_bytes = self._path.stat().st_size
+        return DataFile(self._path.name, size_bytes, self._rows, self._values)
+
+    def discard(self) -> None:
+        self._writer.close()
+        self._path.unlink(missing_ok=True)
+
+    def _write_row_group(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
+        self._waiting, self._waiting_bytes = [], 0
+
+
+def _split(
+    batch: pa.RecordBatch, columns: Sequence[str]
+) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
+    """Rows that belong together, in their order; an empty batch has none."""
+    if not batch.num_rows:
+        return
+    if not columns:
+        yield (), batch
+        return
+    rows_by_values = dict[tuple[_PartitionValue, ...], list[int]]()
+    for row, values in enumerate(zip(*(batch[name].to_pylist() for name in columns), strict=True)):
+        rows_by_values.setdefault(values, []).append(row)
+    for values, rows in rows_by_values.items():
+        yield tuple(map(_as_text, values)), batch.take(pa.array(rows))
+
+
+def _as_text(value: _PartitionValue) -> str | None:
+    """A value in Delta's spelling; an empty string reads as null, which is Delta's choice."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case date():
+            return value.isoformat()
+        case _:
+            return str(value)

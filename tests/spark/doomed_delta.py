@@ -1,0 +1,85 @@
+"""A driver that streams a topic into a Delta table and is killed where it is told to be.
+
+    python doomed_delta.py ADDRESS TOPIC TABLE CHECKPOINT before|after|never
+
+Everything it does is real; only its sink ends the JVM, the driver and itself, by SIGKILL, right
+before or right after a commit to the table.
+"""
+
+import os
+import signal
+import sys
+
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from ottla.spark.lake import LakeStreamWriter, parse_lake_options
+from ottla.spark.registration import DeltaDataSource
+
+BATCH_RECORDS = 10
+DOOMED_BATCH = 1
+PATIENCE_S = 400
+
+
+class DoomedDeltaDataSource(DeltaDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "doomed-delta"
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        options = dict(self.options.items())
+        when, *pids = options.pop("doom").split(",")
+        lake = parse_lake_options(options, is_stream=True)
+        return DoomedWriter(LakeStreamWriter(lake, schema), when, list(map(int, pids)))
+
+
+class DoomedWriter(LakeStreamWriter):
+    def __init__(self, writer: LakeStreamWriter, when: str, pids: list[int]) -> None:
+        self.options, self.schema = writer.options, writer.schema
+        self.when, self.pids = when, pids
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        if self.when == "before" and batchId == DOOMED_BATCH:
+            self.die()
+        super().commit(messages, batchId)
+        if self.when == "after" and batchId == DOOMED_BATCH:
+            self.die()
+
+    def die(self) -> None:
+        for pid in (*self.pids, os.getpid()):
+            os.kill(pid, signal.SIGKILL)
+
+
+def main(address: str, topic: str, table: str, checkpoint: str, when: str) -> None:
+    import ottla.spark
+
+    spark = ottla.spark.session(master="local[2]", conf={"spark.driver.memory": "512m"})
+    spark.dataSource.register(DoomedDeltaDataSource)
+    jvm_pid = spark.sparkContext._gateway.proc.pid
+    rows = (
+        spark.readStream.format("ottla")
+        .option("kafka.bootstrap.servers", address)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", BATCH_RECORDS)
+        .option("minPartitions", 2)
+        .load()
+    )
+    query = (
+        rows.selectExpr("int(string(value)) AS number", "offset")
+        .writeStream.format("doomed-delta")
+        .option("checkpointLocation", checkpoint)
+        .option("doom", f"{when},{jvm_pid},{os.getpid()}")
+        .trigger(availableNow=True)
+        .start(table)
+    )
+    assert query.awaitTermination(PATIENCE_S)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from spark import doomed_delta  # by its name: workers cannot import what is in __main__
+
+    doomed_delta.main(*sys.argv[1:])
