@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import Final, Self, TypeVar
 
 from ottla.client.cluster_view import ClusterView, view_of
@@ -35,6 +36,19 @@ _CREATION_S: Final = 1.5  # how long a topic may be in the making
 _PAUSE_MIN_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 
+
+class _Coordinated(IntEnum):
+    """What has a coordinator, as FindCoordinator numbers it."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+_KINDS: Final = {
+    _Coordinated.GROUP: "group",
+    _Coordinated.TRANSACTION: "transactional id",
+}
+
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 
@@ -61,7 +75,7 @@ class Client:
         self._addresses = dict(addresses or {})
         self._connections: dict[Endpoint, asyncio.Task[Connection]] = {}
         self._view = ClusterView({}, {})
-        self._coordinators: dict[str, BrokerId] = {}
+        self._coordinators: dict[tuple[_Coordinated, str], BrokerId] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -160,18 +174,37 @@ class Client:
 
     async def coordinator_of(self, group_id: str) -> BrokerId:
         """Who coordinates a group; remembered until something has to be tried again."""
-        known = self._coordinators.get(group_id)
+        return await self._find_coordinator(_Coordinated.GROUP, group_id)
+
+    async def ask_transaction_coordinator(
+        self,
+        transactional_id: str,
+        request: object,
+        answer_class: type[Answer],
+        *,
+        version_max: int | None = None,
+    ) -> Answer:
+        """Ask the broker that coordinates the transactions of an id."""
+        coordinator = await self._find_coordinator(_Coordinated.TRANSACTION, transactional_id)
+        return await self.ask_broker(coordinator, request, answer_class, version_max=version_max)
+
+    async def transaction_version(self) -> int:
+        """Which version of transactions the cluster has agreed on; 0 where it says nothing."""
+        return (await self._connect_any()).transaction_version
+
+    async def _find_coordinator(self, kind: "_Coordinated", name: str) -> BrokerId:
+        known = self._coordinators.get((kind, name))
         if known is not None:
             return known
-        request = FindCoordinatorRequest(key=group_id, coordinator_keys=[group_id])
+        request = FindCoordinatorRequest(key=name, key_type=kind, coordinator_keys=[name])
         answer = await self.ask_any(request, FindCoordinatorResponse)
         # Since version 4 there is one answer for each key; before, the answer is the only one.
         found = answer.coordinators[0] if answer.coordinators else answer
-        check(found.error_code, f"group {group_id}", found.error_message or None)
+        check(found.error_code, f"{_KINDS[kind]} {name}", found.error_message or None)
         broker = BrokerId(found.node_id)
-        brokers = {**self._view.brokers, broker: Endpoint(found.host, found.port)}
-        self._view = ClusterView(brokers, self._view.topics)
-        self._coordinators[group_id] = broker
+        endpoint = self._addresses.get(broker, Endpoint(found.host, found.port))
+        self._view = ClusterView({**self._view.brokers, broker: endpoint}, self._view.topics)
+        self._coordinators[kind, name] = broker
         return broker
 
     async def hang_up(self, broker: BrokerId) -> None:

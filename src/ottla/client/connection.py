@@ -26,6 +26,7 @@ CONNECT_TIMEOUT_S: Final = 10.0
 ANSWER_TIMEOUT_S: Final = 30.0
 
 _APIS: Final = {f"{api.name}Request": api for api in APIS.values()}
+_TRANSACTION_FEATURE: Final = "transaction.version"
 _CORRELATION_ID: Final = Struct(">i")
 _CORRELATION_ID_AND_ERROR: Final = Struct(">ih")
 
@@ -46,6 +47,7 @@ class Connection(asyncio.Protocol):
         self._correlation_id = 0
         self._transport: asyncio.Transport | None = None
         self._versions: dict[int, range] = {}
+        self.transaction_version = 0  # what the cluster has agreed on; 0 where it says nothing
         self._closed_because: str | None = None
 
     @classmethod
@@ -126,6 +128,9 @@ class Connection(asyncio.Protocol):
         self._versions = {
             item.api_key: range(item.min_version, item.max_version + 1) for item in answer.api_keys
         }
+        for feature in answer.finalized_features:
+            if feature.name == _TRANSACTION_FEATURE:
+                self.transaction_version = feature.max_version_level
 
     async def _ask_versions(self, version: int, timeout_s: float) -> ApiVersionsResponse:
         api = APIS[ApiKey.API_VERSIONS]

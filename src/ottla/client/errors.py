@@ -20,10 +20,8 @@ NOTHING_HAPPENED: Final = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
     }
 )
 
@@ -84,6 +82,18 @@ class NoSuchGroup(Refused):
         super().__init__(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id}", "it does not exist")
 
 
+class Fenced(Refused):
+    """Another producer has taken the transactional id, or the transaction was ended for it."""
+
+    def __init__(self, transactional_id: str) -> None:
+        super().__init__(
+            ErrorCode.PRODUCER_FENCED,
+            f"transactional id {transactional_id}",
+            "another producer has taken its place, or its transaction took longer than its"
+            " timeout; nothing of it counts, and this producer has to end",
+        )
+
+
 def check(code: int, subject: str, detail: str | None = None) -> None:
     """Raise unless the answer about `subject` is that all is well."""
     if code != ErrorCode.NONE:
@@ -122,6 +132,8 @@ _EXPLANATIONS: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID: "it has members, and this is not one of them",
     ErrorCode.ILLEGAL_GENERATION: "it has rebalanced, and the partitions are others' now",
     ErrorCode.REBALANCE_IN_PROGRESS: "it is rebalancing",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "its timeout is longer than the broker's"
+    " transaction.max.timeout.ms allows",
 }
 
 

@@ -151,11 +151,22 @@ async def committed_offsets(
 ) -> dict[TopicPartition, Offset]:
     """How far a group has read these partitions, or all for None; others are left out."""
     topics = None if tps is None else by_topic(tps)
+    return await _committed(client, group_id, _offsets_question(group_id, topics))
 
+
+async def stable_offsets(client: Client, group_id: str) -> dict[TopicPartition, Offset]:
+    """`committed_offsets` of all partitions, once no open transaction may still change them."""
+    request = _offsets_question(group_id, None, require_stable=True)
+    return await _committed(client, group_id, request)
+
+
+async def _committed(
+    client: Client, group_id: str, request: OffsetFetchRequest
+) -> dict[TopicPartition, Offset]:
     async def attempt() -> dict[TopicPartition, Offset]:
         answer = await client.ask_coordinator(
             group_id,
-            _offsets_question(group_id, topics),
+            request,
             OffsetFetchResponse,
             version_max=_FETCH_BY_NAME,
         )
@@ -323,14 +334,20 @@ async def _describe_classic(
 
 
 def _offsets_question(
-    group_id: str, topics: Mapping[str, list[TopicPartition]] | None
+    group_id: str,
+    topics: Mapping[str, list[TopicPartition]] | None,
+    *,
+    require_stable: bool = False,
 ) -> OffsetFetchRequest:
     """Both ways to ask: versions before 8 know one group only."""
     if topics is None:
         group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
-        return OffsetFetchRequest(group_id=group_id, topics=None, groups=[group])
+        return OffsetFetchRequest(
+            group_id=group_id, topics=None, groups=[group], require_stable=require_stable
+        )
     wanted = {topic: [tp.partition for tp in tps] for topic, tps in topics.items()}
     return OffsetFetchRequest(
+        require_stable=require_stable,
         group_id=group_id,
         topics=[
             OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)

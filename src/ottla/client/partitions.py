@@ -57,6 +57,14 @@ class Acks(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionTag:
+    """The transaction a batch belongs to, and the last version of Produce that goes with it."""
+
+    transactional_id: str
+    produce_version_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """What one partition answered: whole batches, and perhaps a part of one more."""
 
@@ -90,12 +98,17 @@ async def produce(
 
 
 async def produce_once(
-    client: Client, tp: TopicPartition, batch: Buffer, acks: Acks = Acks.ALL
+    client: Client,
+    tp: TopicPartition,
+    batch: Buffer,
+    acks: Acks = Acks.ALL,
+    transaction: TransactionTag | None = None,
 ) -> Offset | None:
     """`produce` without trying again: for those who know better when that does no harm."""
     leader = await client.leader_of(tp)
     data = PartitionProduceData(index=tp.partition, records=batch)
     request = ProduceRequest(
+        transactional_id=None if transaction is None else transaction.transactional_id,
         acks=acks,
         timeout_ms=int(client.timeout_s * 1000),
         topic_data=[TopicProduceData(name=tp.topic, partition_data=[data])],
@@ -108,7 +121,7 @@ async def produce_once(
         request,
         ProduceResponse,
         timeout_s=client.timeout_s + _ANSWER_MARGIN_S,
-        version_max=_PRODUCE_BY_NAME,
+        version_max=_PRODUCE_BY_NAME if transaction is None else transaction.produce_version_max,
     )
     result = answer.responses[0].partition_responses[0]
     check(result.error_code, str(tp), result.error_message)

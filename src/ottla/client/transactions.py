@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from ottla.client.client import Client
 from ottla.client.errors import Refused, check
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, Offset, ProducerId, TimestampMs, TopicPartition
-from ottla.protocol.messages.coordination import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersRequestTopic,
@@ -28,10 +27,7 @@ from ottla.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
-_TRANSACTION: Final = 1
 _FENCING_TIMEOUT_MS: Final = 1  # nobody will open a transaction with it
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +105,8 @@ async def describe_transaction(client: Client, transactional_id: str) -> Transac
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
     async def attempt() -> TransactionDescription:
-        answer = await _ask_coordinator(
-            client, transactional_id, request, DescribeTransactionsResponse
+        answer = await client.ask_transaction_coordinator(
+            transactional_id, request, DescribeTransactionsResponse
         )
         (one,) = answer.transaction_states
         check(one.error_code, f"transactional id {transactional_id}")
@@ -139,7 +135,9 @@ async def fence_producer(client: Client, transactional_id: str) -> None:
     )
 
     async def attempt() -> None:
-        answer = await _ask_coordinator(client, transactional_id, request, InitProducerIdResponse)
+        answer = await client.ask_transaction_coordinator(
+            transactional_id, request, InitProducerIdResponse
+        )
         check(answer.error_code, f"transactional id {transactional_id}")
 
     await client.retry(attempt)
@@ -186,17 +184,3 @@ async def abort_in_partition(client: Client, hanging: OpenTransaction) -> None:
         WriteTxnMarkersResponse,
     )
     check(answer.markers[0].topics[0].partitions[0].error_code, str(tp))
-
-
-async def _ask_coordinator(
-    client: Client, transactional_id: str, request: Any, answer_class: type[Answer]
-) -> Answer:
-    found = await client.ask_any(
-        FindCoordinatorRequest(
-            key=transactional_id, key_type=_TRANSACTION, coordinator_keys=[transactional_id]
-        ),
-        FindCoordinatorResponse,
-    )
-    one = found.coordinators[0] if found.coordinators else found
-    check(one.error_code, f"transactional id {transactional_id}", one.error_message)
-    return await client.ask_broker(BrokerId(one.node_id), request, answer_class)

@@ -374,6 +374,31 @@ def _read_bytes(letters: Buffer, position: int, end: int) -> tuple[bytes | None,
     return bytes(letters[position : position + size_bytes]), position + size_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Records as they lie in a batch, one behind the other, before they are compressed."""
+
+    payload: Buffer
+    count: int
+    base_timestamp_ms: TimestampMs
+    max_timestamp_ms: TimestampMs
+
+
+def pack(letters: Sequence[Record]) -> Packed:
+    """Lay records one behind the other; their offsets count from the first."""
+    assert letters, "a batch holds at least one record"
+    base_timestamp_ms = letters[0].timestamp_ms
+    payload = bytearray()
+    for delta, letter in enumerate(letters):
+        _write_record(payload, letter, delta, letter.timestamp_ms - base_timestamp_ms)
+    return Packed(
+        payload=payload,
+        count=len(letters),
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max(letter.timestamp_ms for letter in letters),
+    )
+
+
 def build_batch(
     letters: Sequence[Record],
     *,
@@ -387,11 +412,32 @@ def build_batch(
     is_control: bool = False,
 ) -> bytearray:
     """Pack records into a batch; they get the offsets from `base_offset` on, in their order."""
-    assert letters, "a batch holds at least one record"
-    base_timestamp_ms = letters[0].timestamp_ms
-    payload = bytearray()
-    for delta, letter in enumerate(letters):
-        _write_record(payload, letter, delta, letter.timestamp_ms - base_timestamp_ms)
+    return seal(
+        pack(letters),
+        base_offset=base_offset,
+        codec=codec,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+        is_control=is_control,
+    )
+
+
+def seal(
+    packed: Packed,
+    *,
+    base_offset: Offset = FIRST_OFFSET,
+    codec: Codec = Codec.NONE,
+    leader_epoch: LeaderEpoch = NO_EPOCH,
+    producer_id: ProducerId = NO_PRODUCER,
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
+    base_sequence: SequenceNumber = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytearray:
+    """A batch of records that are packed already."""
     header = BatchHeader(
         base_offset=base_offset,
         length=0,
@@ -401,15 +447,15 @@ def build_batch(
         attributes=codec
         | (TRANSACTIONAL if is_transactional else 0)
         | (CONTROL if is_control else 0),
-        last_offset_delta=len(letters) - 1,
-        base_timestamp_ms=base_timestamp_ms,
-        max_timestamp_ms=max(letter.timestamp_ms for letter in letters),
+        last_offset_delta=packed.count - 1,
+        base_timestamp_ms=packed.base_timestamp_ms,
+        max_timestamp_ms=packed.max_timestamp_ms,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
-        record_count=len(letters),
+        record_count=packed.count,
     )
-    return assemble(header, compress(payload, codec))
+    return assemble(header, compress(packed.payload, codec))
 
 
 def assemble(header: BatchHeader, payload: Buffer) -> bytearray:

@@ -26,6 +26,7 @@ RECORD_BYTES: Final = 1000
 CLIENT_ID: Final = "ottla-spark"
 TIMEOUT_MS: Final = 60_000
 POLL_MS: Final = 300
+TRANSACTION_TIMEOUT_MS: Final = 5 * 60_000
 FETCH_BYTES: Final = 32 << 20
 PARTITION_FETCH_BYTES: Final = 8 << 20
 
@@ -284,9 +285,17 @@ class WriteOptions:
     brokers: BrokerOptions
     topic: str | None = None  # for all rows, whatever their column says
     codec: Codec = Codec.NONE
+    delivery: Delivery = Delivery.EXACTLY_ONCE
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
 
 
-_WRITE_NAMES: Final = ("topic", "includeHeaders", "delivery", "brokerAddressMap")
+_WRITE_NAMES: Final = (
+    "topic",
+    "includeHeaders",
+    "delivery",
+    "transactionTimeout",
+    "brokerAddressMap",
+)
 # What Spark itself adds to the options of a stream's sink.
 _OF_SPARK: Final = ("checkpointLocation", "queryName", "outputMode")
 
@@ -295,20 +304,24 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     """Read what a user gave to `write` or `writeStream`; `OptionRefused` says why not."""
     options = _Options(raw, (*_WRITE_NAMES, *_OF_SPARK))
     options.refuse_unknown()
-    delivery = options.choose("delivery", tuple(Delivery), Delivery.AT_LEAST_ONCE)
-    if delivery == Delivery.EXACTLY_ONCE:
+    if options.text("kafka.transactional.id") is not None:
         raise OptionRefused(
-            "delivery=exactly-once is not supported yet;"
-            " at-least-once is, and leaves out repetitions unless a task fails"
+            "kafka.transactional.id is not supported: every task has one of its own, made of"
+            " its query and its partition"
         )
     options.truth("includeHeaders", False)  # as in Spark's connector, a column of headers is enough
     topic = options.text("topic")
     if topic is not None and (problem := topic_name_problem(topic)):
         raise OptionRefused(f"topic={topic}: {problem}")
     names = tuple(codec.name.lower() for codec in Codec)
-    codec = Codec.named(options.choose("kafka.compression.type", names, "none"))
     options.choose("kafka.acks", ("all", "-1"), "all")  # what trying again relies on
-    return WriteOptions(brokers=parse_broker_options(raw), topic=topic, codec=codec)
+    return WriteOptions(
+        brokers=parse_broker_options(raw),
+        topic=topic,
+        codec=Codec.named(options.choose("kafka.compression.type", names, "none")),
+        delivery=Delivery(options.choose("delivery", tuple(Delivery), Delivery.EXACTLY_ONCE)),
+        transaction_timeout_ms=_transaction_timeout_ms(options),
+    )
 
 
 def parse_columns(raw: Mapping[str, str]) -> ColumnOptions:
@@ -610,6 +623,16 @@ def _group(options: _Options) -> str | None:
     prefix = options.text("groupIdPrefix") or "spark-ottla"
     what = next(filter(None, map(options.text, _SUBSCRIPTIONS)), "")
     return f"{prefix}-{re.sub(r'[^A-Za-z0-9._-]+', '-', what).strip('-')}"[:GROUP_LENGTH_MAX]
+
+
+def _transaction_timeout_ms(options: _Options) -> int:
+    name = next(iter(options.given(("transactionTimeout", "kafka.transaction.timeout.ms"))), None)
+    if name is None:
+        return TRANSACTION_TIMEOUT_MS
+    timeout_ms = options.duration_ms(name, TRANSACTION_TIMEOUT_MS)
+    if not 1 <= timeout_ms < 2**31:
+        raise OptionRefused(f"{name}={options.text(name)} is not between 1 ms and 24 days")
+    return timeout_ms
 
 
 def _value_schema(options: _Options) -> str | None:

@@ -1,0 +1,171 @@
+"""Arrow columns to packed records in bulk: no Python object for a record, unless it has headers.
+
+The way back from `decode`: where keys and values lie is known from Arrow's own offsets, rows are
+sorted by where they go, and `packing` lays them one behind the other.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ottla.client.partitioner import Partitioner
+from ottla.model import TimestampMs, TopicPartition
+from ottla.protocol.primitives import write_varint
+from ottla.records.batch import Packed
+from ottla.spark.fields import Source, Table
+from ottla.spark.packing import Hashes, Part, Parts, hash_keys, pack_records
+
+BATCH_BYTES_MAX: Final = 512 << 10  # before compression; below every broker's default limit
+_POSITIVE: Final = np.uint32(0x7FFFFFFF)
+
+Routes = dict[TopicPartition, list[Packed]]
+
+
+class RowRefused(ValueError):
+    """A row that cannot become a record."""
+
+
+def rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> dict[str, Table]:
+    """Which rows go to which topic: all to `topic` if there is one, else where each says."""
+    if topic is not None:
+        return {topic: np.arange(batch.num_rows)}
+    column = batch.column("topic")
+    if column.null_count:
+        raise RowRefused("a row has no topic: its column `topic` is null")
+    distinct = column.dictionary_encode()
+    numbers = distinct.indices.to_numpy()
+    return {
+        name: np.flatnonzero(numbers == number)
+        for number, name in enumerate(distinct.dictionary.to_pylist())
+    }
+
+
+def encode(
+    batch: pa.RecordBatch,
+    rows_of: Mapping[str, Table],
+    partitioners: Mapping[str, Partitioner],
+    now_ms: TimestampMs,
+) -> Routes:
+    """Every row packed for its partition, in the order of the rows."""
+    parts = _parts_of(batch)
+    bounds = parts.record_bytes_max
+    hashes, has_key = hash_keys(parts), parts.table[Part.KEY_BYTES] >= 0
+    routes: Routes = {}
+    for topic, rows in rows_of.items():
+        partitions = _partitions_of(batch, rows, hashes, has_key, topic, partitioners[topic])
+        for partition, chosen in _by_partition(partitions):
+            tp = TopicPartition(topic, partition)
+            routes[tp] = [
+                Packed(
+                    payload=pack_records(parts, some),
+                    count=len(some),
+                    base_timestamp_ms=now_ms,
+                    max_timestamp_ms=now_ms,
+                )
+                for some in _pieces(rows[chosen], bounds)
+            ]
+    return routes
+
+
+# Where rows go
+
+
+def _partitions_of(
+    batch: pa.RecordBatch,
+    rows: Table,
+    hashes: Hashes,
+    has_key: NDArray[np.bool_],
+    topic: str,
+    partitioner: Partitioner,
+) -> NDArray[np.int64]:
+    """The partition of each of these rows of a topic."""
+    by_key = (hashes[rows] & _POSITIVE) % np.uint32(partitioner.partition_count)
+    chosen = np.where(has_key[rows], by_key, partitioner.choose(None))
+    if "partition" not in batch.schema.names:
+        return chosen
+    column = batch.column("partition")
+    given = column.fill_null(0).to_numpy()[rows]
+    is_given = column.is_valid().to_numpy(zero_copy_only=False)[rows]
+    wrong = is_given & ((given < 0) | (given >= partitioner.partition_count))
+    if wrong.any():
+        raise RowRefused(f"topic {topic} has no partition {given[wrong][0]}")
+    return np.where(is_given, given, chosen)
+
+
+def _by_partition(partitions: NDArray[np.int64]) -> Iterator[tuple[int, Table]]:
+    """Each partition with the places where it stands, in their order."""
+    order = np.argsort(partitions, kind="stable")
+    sorted_ = partitions[order]
+    edges = np.flatnonzero(np.diff(sorted_, prepend=-1, append=-1))
+    for start, end in pairwise(edges.tolist()):
+        yield int(sorted_[start]), order[start:end]
+
+
+def _pieces(rows: Table, record_bytes_max: NDArray[np.int64]) -> Iterator[Table]:
+    """Rows for batches of at most `BATCH_BYTES_MAX`; a larger record has one to itself."""
+    ends = np.cumsum(record_bytes_max[rows])
+    start = taken_bytes = 0
+    while start < len(rows):
+        end = int(np.searchsorted(ends, taken_bytes + BATCH_BYTES_MAX, "right"))
+        end = max(end, start + 1)
+        yield rows[start:end]
+        start, taken_bytes = end, int(ends[end - 1])
+
+
+# What rows consist of
+
+
+def _parts_of(batch: pa.RecordBatch) -> Parts:
+    table: Table = np.zeros((len(Part), batch.num_rows), np.int64)
+    table[Part.KEY_BYTES] = -1
+    names = batch.schema.names
+    keys: Source = b""
+    if "key" in names:
+        keys = _locate(batch.column("key"), table[Part.KEY_AT], table[Part.KEY_BYTES])
+    values = _locate(batch.column("value"), table[Part.VALUE_AT], table[Part.VALUE_BYTES])
+    headers: Source = b""
+    if "headers" in names:
+        column = batch.column("headers")
+        headers = _encode_headers(column, table[Part.HEADERS_AT], table[Part.HEADERS_BYTES])
+    return Parts(keys=keys, values=values, headers=headers, table=table)
+
+
+def _locate(column: pa.Array, ats: Table, sizes: Table) -> Source:
+    """Say where the content of a column lies in the buffer that is returned."""
+    is_large = column.type in (pa.large_binary(), pa.large_string())
+    _, offsets, content = column.buffers()
+    edges = np.frombuffer(offsets, np.int64 if is_large else np.int32)
+    edges = edges[column.offset : column.offset + len(column) + 1]
+    ats[:] = edges[:-1]
+    sizes[:] = np.diff(edges)
+    if column.null_count:
+        sizes[column.is_null().to_numpy(zero_copy_only=False)] = -1
+    return b"" if content is None else memoryview(content)
+
+
+def _encode_headers(column: pa.Array, ats: Table, sizes: Table) -> bytes:
+    """Headers of every row as records have them; few records have any, so this is not in bulk."""
+    out = bytearray()
+    for row, headers in enumerate(column.to_pylist()):
+        if headers:
+            start = len(out)
+            _write_headers(out, headers)
+            ats[row], sizes[row] = start, len(out) - start
+    return bytes(out)
+
+
+def _write_headers(out: bytearray, headers: list[dict[str, Any]]) -> None:
+    write_varint(out, len(headers))
+    for header in headers:
+        if header is None or header["key"] is None:
+            raise RowRefused("a header has no key")
+        name = header["key"].encode()
+        write_varint(out, len(name))
+        out += name
+        content = header["value"]
+        write_varint(out, -1 if content is None else len(content))
+        out += content or b""

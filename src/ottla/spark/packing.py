@@ -1,0 +1,132 @@
+"""Many records laid one behind the other as in a batch: by a compiled kernel, or by its plain twin.
+
+The way back from `fields`: a table says where keys, values and headers lie, one row for each
+`Part` and one column for each record. A key or a value that is null has a size of -1; headers are
+encoded already, and a size of 0 means that there are none.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ottla.client.partitioner import murmur2
+from ottla.protocol.primitives import write_varint
+from ottla.spark.fields import Source, Table
+
+try:
+    import ottla.spark._fields as _kernel
+except ImportError:  # it was installed where nothing could be compiled
+    _kernel = None  # type: ignore[assignment]
+
+IS_COMPILED: Final = hasattr(_kernel, "pack_records")  # no: not at all, or before there was one
+OVERHEAD_BYTES_MAX: Final = 23  # length, attributes, two deltas, two sizes, no headers
+
+Hashes = NDArray[np.uint32]
+
+
+class Part(IntEnum):
+    """The rows of the table."""
+
+    KEY_AT = 0
+    KEY_BYTES = 1
+    VALUE_AT = 2
+    VALUE_BYTES = 3
+    HEADERS_AT = 4
+    HEADERS_BYTES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What records are made of, and where it lies."""
+
+    keys: Source
+    values: Source
+    headers: Source
+    table: Table
+
+    @property
+    def record_bytes_max(self) -> NDArray[np.int64]:
+        """What each record takes at most."""
+        sizes = self.table[[Part.KEY_BYTES, Part.VALUE_BYTES, Part.HEADERS_BYTES]]
+        bound: NDArray[np.int64] = np.maximum(sizes, 0).sum(axis=0) + OVERHEAD_BYTES_MAX
+        return bound
+
+
+def pack_records(parts: Parts, rows: Table) -> memoryview:
+    """The records of these rows, one behind the other; they have the time of their batch."""
+    return _pack_records(parts, rows)
+
+
+def hash_keys(parts: Parts) -> Hashes:
+    """What decides about partitions, for each key; 0 for those that are null."""
+    return _hash_keys(parts)
+
+
+# The compiled kernel
+
+
+def compiled_pack_records(parts: Parts, rows: Table) -> memoryview:
+    """`pack_records` in C."""
+    out = np.empty(int(parts.record_bytes_max[rows].sum()), np.uint8)
+    size_bytes = _kernel.pack_records(
+        parts.keys,
+        parts.values,
+        parts.headers,
+        parts.table,
+        parts.table.shape[1],
+        np.ascontiguousarray(rows),
+        out,
+    )
+    return out.data[:size_bytes]
+
+
+def compiled_hash_keys(parts: Parts) -> Hashes:
+    """`hash_keys` in C."""
+    out = np.zeros(parts.table.shape[1], np.uint32)
+    _kernel.hash_keys(parts.keys, parts.table[Part.KEY_AT], parts.table[Part.KEY_BYTES], out)
+    return out
+
+
+# Its plain twin
+
+
+def plain_pack_records(parts: Parts, rows: Table) -> memoryview:
+    """`pack_records` in Python."""
+    sources = memoryview(parts.keys), memoryview(parts.values), memoryview(parts.headers)
+    keys, values, headers = sources
+    out = bytearray()
+    for delta, places in enumerate(parts.table[:, rows].T.tolist()):
+        key_at, key_bytes, value_at, value_bytes, headers_at, headers_bytes = places
+        body = bytearray(2)  # unused attributes, and no time between a batch and its records
+        write_varint(body, delta)
+        _write_piece(body, keys, key_at, key_bytes)
+        _write_piece(body, values, value_at, value_bytes)
+        body += headers[headers_at : headers_at + headers_bytes] if headers_bytes > 0 else b"\0"
+        write_varint(out, len(body))
+        out += body
+    return memoryview(out)
+
+
+def _write_piece(out: bytearray, source: memoryview, at: int, size_bytes: int) -> None:
+    write_varint(out, max(size_bytes, -1))
+    if size_bytes > 0:
+        out += source[at : at + size_bytes]
+
+
+def plain_hash_keys(parts: Parts) -> Hashes:
+    """`hash_keys` in Python."""
+    keys = memoryview(parts.keys)
+    places = zip(
+        parts.table[Part.KEY_AT].tolist(), parts.table[Part.KEY_BYTES].tolist(), strict=True
+    )
+    return np.array(
+        [murmur2(bytes(keys[at : at + size])) if size >= 0 else 0 for at, size in places],
+        np.uint32,
+    )
+
+
+_pack_records: Final = compiled_pack_records if IS_COMPILED else plain_pack_records
+_hash_keys: Final = compiled_hash_keys if IS_COMPILED else plain_hash_keys
