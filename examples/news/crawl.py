@@ -148,7 +148,7 @@ class Crawler:
                 yield Visited(source, problem=str(problem))
 
     def close(self) -> None:
-        self._producer.close()
+        del self._producer  # which ends it; its own `close` cannot end one that was fenced
 
     def _visit(self, source: str, articles_max: int | None) -> int:
         before = self._visits.get(source, Visit())

@@ -92,7 +92,7 @@ class Readers:
 
     def close(self) -> None:
         self._consumer.close()
-        self._producer.close()
+        del self._producer
 
     def _take(self, wait_s: float) -> tuple[list[topics.Value], bool]:
         """Some articles, and whether there are no more."""

@@ -18,7 +18,6 @@ from examples.news.readers import Readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from examples.news.stages import Place
 
@@ -30,7 +29,9 @@ ARTICLES_PER_VISIT: Final = 4  # so that there is something to watch for a while
 TABLES_EVERY_S: Final = 10.0
 TICK_S: Final = 0.3
 PATIENCE_S: Final = 60
+INTERRUPTED: Final = 130
 QUERY_PATIENCE_S: Final = 600
+RESTARTS_MAX: Final = 10
 SPARK_SETTINGS: Final = {
     # A few records at a time: more partitions would only be more state to open and to sync. One
     # also keeps records in order through a shuffle, so the first of two copies is the one to stay.
@@ -79,7 +80,7 @@ def run(asked: Run) -> int:
         signal.signal(signum, signal.default_int_handler)
     say(f"news       {len(asked.sources)} feeds, a broker on {asked.listen}, and Spark")
     try:
-        with running_broker(asked) as (broker, address):
+        with own_terminal(), running_broker(asked) as (broker, address):
             return run_on_broker(asked, broker, address)
     except BrokerEnded as ended:
         return ended.status or 1
@@ -87,7 +88,7 @@ def run(asked: Run) -> int:
         say(f"news       {problem}; Spark's own words are in {spark_log(asked)}")
         return 1
     except KeyboardInterrupt:
-        return 0
+        return INTERRUPTED if asked.is_once else 0  # who asked for an end has not seen it
 
 
 def run_on_broker(asked: Run, broker: subprocess.Popen[str], address: str) -> int:
@@ -125,30 +126,29 @@ def run_on_spark(broker: subprocess.Popen[str], crawler: Crawler, place: "Place"
 
 
 def run_once(place: "Place") -> None:
-    from examples.news import stages
-
     topics.wait_settled(place.address)
-    finish(stages.start_clean(place))
+    finish(place, "clean")
     topics.wait_settled(place.address)
     with contextlib.closing(Readers(place.address)) as readers:
         say(show.clicks_line(readers.click(PATIENCE_S)))
     topics.wait_settled(place.address)
-    finish(stages.start_trends(place), stages.start_recommend(place))
-    topics.wait_settled(place.address)
-    finish(stages.start_archive(place))
+    for stage in ("trends", "recommend", "archive"):
+        finish(place, stage)
+        topics.wait_settled(place.address)
 
 
-def finish(*queries: "StreamingQuery") -> None:
-    """Show the batches of streams until all have ended."""
-    batches = Batches()
+def finish(place: "Place", stage: str) -> None:
+    """Let a stage work on what is there, until it has ended."""
+    streams = Streams(place, [stage])
     deadline_s = time.monotonic() + QUERY_PATIENCE_S
-    while any(query.isActive for query in queries):
-        batches.say_new(queries)
+    is_over = False
+    while not is_over:
+        is_over = not streams.are_active()
+        streams.look()
+        is_over &= not streams.are_active()  # if it failed, it may have been started again
         if time.monotonic() > deadline_s:
-            raise StageFailed(f"no end within {QUERY_PATIENCE_S} s")
+            raise StageFailed(f"{stage}: no end within {QUERY_PATIENCE_S} s")
         time.sleep(TICK_S)
-    batches.say_new(queries)
-    check(queries)
 
 
 def count_all(place: "Place") -> show.Totals:
@@ -172,20 +172,16 @@ def count_all(place: "Place") -> show.Totals:
 # Until Ctrl-C: all stages side by side
 
 
-def stay(broker: subprocess.Popen[str], crawler: Crawler, readers: Readers, place: "Place") -> None:
-    """Crawl, click and show what streams do, for as long as all of them live."""
-    from examples.news import stages
+def stay(
+    broker: subprocess.Popen[str], crawler: Crawler, readers: Readers, place: "Place"
+) -> NoReturn:
+    """Crawl, click and show what streams do, until the broker is gone or somebody says so."""
+    from examples.news.stages import STAGES
 
-    queries = (
-        stages.start_clean(place),
-        stages.start_trends(place),
-        stages.start_recommend(place),
-        stages.start_archive(place),
-    )
-    batches = Batches()
+    streams = Streams(place, tuple(STAGES))
     visit_at_s = time.monotonic() + VISIT_EVERY_S
     tables_at_s = 0.0
-    is_table_old = False
+    are_tables_old = False
     while broker.poll() is None:
         now_s = time.monotonic()
         if now_s >= visit_at_s:
@@ -193,20 +189,58 @@ def stay(broker: subprocess.Popen[str], crawler: Crawler, readers: Readers, plac
             visit_at_s = now_s + VISIT_EVERY_S
         if clicks := readers.click(0):
             say(show.clicks_line(clicks))
-        is_table_old |= bool({"trends", "recommend"} & batches.say_new(queries))
-        if is_table_old and now_s >= tables_at_s:
+        are_tables_old |= bool({"trends", "recommend"} & streams.look())
+        if are_tables_old and now_s >= tables_at_s:
             say_tables(place.address)
-            is_table_old, tables_at_s = False, now_s + TABLES_EVERY_S
-        check(queries)
+            are_tables_old, tables_at_s = False, now_s + TABLES_EVERY_S
         time.sleep(TICK_S)
     raise BrokerEnded(broker.returncode)
 
 
-def check(queries: Sequence["StreamingQuery"]) -> None:
-    for query in queries:
-        if (problem := query.exception()) is not None:
-            reason = str(problem).strip().splitlines()[0]
-            raise StageFailed(f"the stage {query.name} has failed: {reason}")
+class Streams:
+    """Owns running streams, and which of their batches have been shown.
+
+    One that fails is started again and goes on from its checkpoint, a few times: on a machine with
+    far too much to do, Spark gives up on Python processes that start slowly.
+    """
+
+    def __init__(self, place: "Place", stages: Sequence[str]) -> None:
+        from examples.news.stages import STAGES
+
+        self._place = place
+        self._starts = {stage: STAGES[stage] for stage in stages}
+        self._queries = {stage: start(place) for stage, start in self._starts.items()}
+        self._shown = dict.fromkeys(stages, -1)
+        self._restarts_left = RESTARTS_MAX
+
+    def are_active(self) -> bool:
+        return any(query.isActive for query in self._queries.values())
+
+    def look(self) -> set[str]:
+        """A line for each new batch with something in it; the stages that had one."""
+        busy = {stage for stage in self._queries if self._say_batches(stage)}
+        for stage, query in self._queries.items():
+            if (problem := query.exception()) is not None:
+                self._start_again(stage, first_line(problem))
+        return busy
+
+    def _say_batches(self, stage: str) -> bool:
+        new: list[show.Value] = [
+            progress
+            for progress in self._queries[stage].recentProgress
+            if progress["batchId"] > self._shown[stage] and progress["numInputRows"]
+        ]
+        for progress in new:
+            say(show.batch_line(progress))
+            self._shown[stage] = progress["batchId"]
+        return bool(new)
+
+    def _start_again(self, stage: str, reason: str) -> None:
+        if not self._restarts_left:
+            raise StageFailed(f"the stage {stage} has failed: {reason}")
+        self._restarts_left -= 1
+        say(f"{stage:<10} failed and is started again: {reason}")
+        self._queries[stage] = self._starts[stage](self._place)
 
 
 # What is said
@@ -233,29 +267,8 @@ def say_tables(address: str) -> None:
     say(f"\n{show.trends_table(trends)}\n\n{show.recommendations_table(advice)}\n")
 
 
-class Batches:
-    """Owns which batches have been shown."""
-
-    def __init__(self) -> None:
-        self._shown: dict[str, int] = {}
-
-    def say_new(self, queries: Sequence["StreamingQuery"]) -> set[str]:
-        """A line for each batch that had something in it; the stages that had one."""
-        busy = set[str]()
-        for query in queries:
-            for progress in self._new(query):
-                say(show.batch_line(progress))
-                busy.add(query.name)
-        return busy
-
-    def _new(self, query: "StreamingQuery") -> list[show.Value]:
-        last = self._shown.get(query.name, -1)
-        new: list[show.Value] = [
-            one for one in query.recentProgress if one["batchId"] > last and one["numInputRows"]
-        ]
-        if new:
-            self._shown[query.name] = new[-1]["batchId"]
-        return new
+def first_line(problem: Exception) -> str:
+    return str(problem).strip().partition("\n")[0]
 
 
 # What is started has an end
@@ -315,8 +328,7 @@ def start_spark(asked: Run) -> "SparkSession":
     except Exception as problem:  # noqa: BLE001
         # Java is missing, or does not run, or the session does not like it: whichever it is, the
         # broker goes on.
-        reason = str(problem).strip().splitlines()[0]
-        raise SparkAway(f"{reason} ({spark_log(asked)} may say more)") from None
+        raise SparkAway(f"{first_line(problem)} ({spark_log(asked)} may say more)") from None
 
 
 def stop_spark(spark: "SparkSession") -> None:
@@ -344,6 +356,28 @@ def errors_into(file: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def own_terminal() -> Iterator[None]:
+    """Have Ctrl-C reach this process alone.
+
+    A terminal tells everybody in its foreground group, and `make`, which only waits in it, would
+    call that an error. So this process makes a group of its own, as every job of a shell is one.
+    Nobody could continue it after Ctrl-Z then, so that does nothing.
+    """
+    group = os.getpgrp()
+    if group == os.getpid() or not sys.stdin.isatty() or os.tcgetpgrp(0) != group:
+        yield  # it is alone already, or in the background, or there is no terminal
+        return
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # what stops who takes a terminal from behind
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpgrp())
+    try:
+        yield
+    finally:
+        os.tcsetpgrp(0, group)
 
 
 def ignore_signals() -> None:

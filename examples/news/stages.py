@@ -8,6 +8,7 @@ The functions know nothing of topics: they take what was read and say what is to
 ties them to a broker is at the end of the file.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -174,14 +175,20 @@ class Place:
 
 
 def start_clean(place: Place) -> StreamingQuery:
-    articles = clean(articles_of(place, topics.RAW, "clean"))
-    return to_topic(place, "clean", articles.drop("crawled"), F.col("id"), topics.CLEAN)
+    articles = clean(articles_of(place, topics.RAW, "clean")).drop("crawled")
+    writer = (
+        as_records(articles, F.col("id"))
+        .writeStream.format("ottla")
+        .option("kafka.bootstrap.servers", place.address)
+        .option("topic", topics.CLEAN)
+    )
+    return start(place, "clean", writer)
 
 
 def start_trends(place: Place) -> StreamingQuery:
     counts = count_topics(published_articles(articles_of(place, topics.CLEAN, "trends")))
     key = F.concat_ws(" ", F.date_format("start", "yyyy-MM-dd'T'HH:mm"), "topic")
-    return to_topic(place, "trends", counts, key, topics.TRENDS, output_mode="update")
+    return start(place, "trends", changes_to(place, as_records(counts, key), topics.TRENDS))
 
 
 def start_recommend(place: Place) -> StreamingQuery:
@@ -194,9 +201,8 @@ def start_recommend(place: Place) -> StreamingQuery:
             .load()
         )
     )
-    advice = recommend(clicks, known)
-    key = F.col("reader")
-    return to_topic(place, "recommend", advice, key, topics.RECOMMENDED, output_mode="update")
+    advice = as_records(recommend(clicks, known), F.col("reader"))
+    return start(place, "recommend", changes_to(place, advice, topics.RECOMMENDED))
 
 
 def start_archive(place: Place) -> StreamingQuery:
@@ -211,6 +217,14 @@ def start_archive(place: Place) -> StreamingQuery:
     )
     writer = archive(records).writeStream.format("ottla-delta").option("path", str(place.lake))
     return start(place, "archive", writer)
+
+
+STAGES: Final[Mapping[str, Callable[[Place], StreamingQuery]]] = {
+    "clean": start_clean,
+    "trends": start_trends,
+    "recommend": start_recommend,
+    "archive": start_archive,
+}
 
 
 def stream(place: Place, topic: str, stage: str, schema: str) -> DataFrame:
@@ -247,24 +261,28 @@ def published_articles(articles: DataFrame) -> DataFrame:
     return articles.withColumn("published", F.try_to_timestamp("published"))
 
 
-def to_topic(
-    place: Place,
-    stage: str,
-    rows: DataFrame,
-    key: Column,
-    topic: str,
-    *,
-    output_mode: str = "append",
-) -> StreamingQuery:
-    """Write rows as JSON, each under its key."""
-    records = rows.select(key.alias("key"), F.to_json(F.struct("*")).alias("value"))
-    writer = (
-        records.writeStream.format("ottla")
-        .outputMode(output_mode)
-        .option("kafka.bootstrap.servers", place.address)
-        .option("topic", topic)
-    )
-    return start(place, stage, writer)
+def as_records(rows: DataFrame, key: Column) -> DataFrame:
+    """Rows as JSON, each under its key."""
+    return rows.select(key.alias("key"), F.to_json(F.struct("*")).alias("value"))
+
+
+def changes_to(place: Place, records: DataFrame, topic: str) -> DataStreamWriter:
+    """Writes what has changed in each batch, for topics in which the last record of a key holds.
+
+    Spark offers update mode to no sink in Python, so each batch is written by itself. One that a
+    crash makes Spark repeat is written again, which leaves the last records as they were.
+    """
+
+    def write(batch: DataFrame, number: int) -> None:
+        (
+            batch.write.format("ottla")
+            .mode("append")
+            .option("kafka.bootstrap.servers", place.address)
+            .option("topic", topic)
+            .save()
+        )
+
+    return records.writeStream.outputMode("update").foreachBatch(write)
 
 
 def start(place: Place, stage: str, writer: DataStreamWriter) -> StreamingQuery:
