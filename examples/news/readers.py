@@ -43,6 +43,8 @@ class Click:
 
 def clicks_on(article: Mapping[str, Any]) -> list[Click]:
     """Who opens an article: chance decides, but it falls the same way every time."""
+    if not article.keys() >= {"id", "topics"}:
+        return []  # whatever it is
     return [
         Click(reader, article["id"])
         for reader, interests in INTERESTS.items()

@@ -114,12 +114,13 @@ def place_of(asked: Run, spark: "SparkSession", address: str) -> "Place":
 
 
 def run_on_spark(broker: subprocess.Popen[str], crawler: Crawler, place: "Place") -> None:
-    if not place.is_once:
+    if place.is_once:
+        run_once(place)
+        say_tables(place.address)
+        say(show.summary(count_all(place), place.lake))
+    else:
         with contextlib.closing(Readers(place.address)) as readers:
             stay(broker, crawler, readers, place)
-    run_once(place)
-    say_tables(place.address)
-    say(show.summary(count_all(place), place.lake))
 
 
 # Once: stage after stage, each on everything that the one before has written
@@ -141,14 +142,12 @@ def finish(place: "Place", stage: str) -> None:
     """Let a stage work on what is there, until it has ended."""
     streams = Streams(place, [stage])
     deadline_s = time.monotonic() + QUERY_PATIENCE_S
-    is_over = False
-    while not is_over:
-        is_over = not streams.are_active()
+    while streams.are_unfinished():
         streams.look()
-        is_over &= not streams.are_active()  # if it failed, it may have been started again
         if time.monotonic() > deadline_s:
             raise StageFailed(f"{stage}: no end within {QUERY_PATIENCE_S} s")
         time.sleep(TICK_S)
+    streams.look()
 
 
 def count_all(place: "Place") -> show.Totals:
@@ -213,13 +212,16 @@ class Streams:
         self._shown = dict.fromkeys(stages, -1)
         self._restarts_left = RESTARTS_MAX
 
-    def are_active(self) -> bool:
-        return any(query.isActive for query in self._queries.values())
+    def are_unfinished(self) -> bool:
+        """Whether one of them runs, or has failed and is about to be started again."""
+        return any(
+            query.isActive or query.exception() is not None for query in self._queries.values()
+        )
 
     def look(self) -> set[str]:
         """A line for each new batch with something in it; the stages that had one."""
         busy = {stage for stage in self._queries if self._say_batches(stage)}
-        for stage, query in self._queries.items():
+        for stage, query in list(self._queries.items()):
             if (problem := query.exception()) is not None:
                 self._start_again(stage, first_line(problem))
         return busy
@@ -262,9 +264,11 @@ def crawl(crawler: Crawler, articles_max: int | None, *, is_quiet: bool = False)
 
 
 def say_tables(address: str) -> None:
-    trends = topics.read_last(address, topics.TRENDS).values()
-    advice = topics.read_last(address, topics.RECOMMENDED).values()
-    say(f"\n{show.trends_table(trends)}\n\n{show.recommendations_table(advice)}\n")
+    """What there is by now."""
+    if trends := topics.read_last(address, topics.TRENDS).values():
+        say(f"\n{show.trends_table(trends)}\n")
+    if advice := topics.read_last(address, topics.RECOMMENDED).values():
+        say(f"{show.recommendations_table(advice)}\n")
 
 
 def first_line(problem: Exception) -> str:

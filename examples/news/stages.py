@@ -51,15 +51,21 @@ def clean(raw: DataFrame) -> DataFrame:
 
 
 def normalise(raw: DataFrame) -> DataFrame:
-    """One way to write topics and times, and a fingerprint of the title."""
+    """One way to write topics and times, and a fingerprint of the title.
+
+    What has no id or title is no article, whoever wrote it.
+    """
+    topics_given = F.coalesce("topics", F.array().cast("array<string>"))
     published = F.coalesce(F.try_to_timestamp("published"), F.col("crawled"))
-    return raw.select(
+    return raw.where("id IS NOT NULL AND title IS NOT NULL").select(
         "id",
         "feed",
         "title",
         "link",
         "summary",
-        F.array_distinct(F.transform("topics", lambda one: F.lower(F.trim(one)))).alias("topics"),
+        F.array_distinct(F.transform(topics_given, lambda one: F.lower(F.trim(one)))).alias(
+            "topics"
+        ),
         # Nothing was published after it was found: one clock that is wrong would make all others
         # look late.
         F.least(published, "crawled").alias("published"),
@@ -270,7 +276,7 @@ def changes_to(place: Place, records: DataFrame, topic: str) -> DataStreamWriter
     """Writes what has changed in each batch, for topics in which the last record of a key holds.
 
     Spark offers update mode to no sink in Python, so each batch is written by itself. One that a
-    crash makes Spark repeat is written again, which leaves the last records as they were.
+    crash makes Spark repeat is written again, under the same keys.
     """
 
     def write(batch: DataFrame, number: int) -> None:

@@ -69,7 +69,7 @@ def _ends(admin: AdminClient, isolation: IsolationLevel) -> dict[str, int]:
 
 
 def read_all(address: str, topic: str) -> Iterator[tuple[str, Value]]:
-    """Every committed record of a topic, from its beginning to its end, as key and value."""
+    """Key and value of every committed record, from the beginning of a topic to its end."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": address,
@@ -94,8 +94,12 @@ def read_last(address: str, topic: str) -> dict[str, Value]:
 
 
 def value_of(message: confluent_kafka.Message) -> Value:
-    value: Value = json.loads(message.value() or b"{}")
-    return value
+    """The object in a record; an empty one where there is none: anybody may write to a topic."""
+    try:
+        value = json.loads(message.value() or b"")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def is_at_end(message: confluent_kafka.Message) -> bool:

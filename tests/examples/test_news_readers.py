@@ -51,3 +51,14 @@ def test_each_article_is_clicked_on_once_over_restarts(ottla_broker: str) -> Non
             assert readers.click(PATIENCE_S) == len(expected)
     everything = [click for number in range(450) for click in clicks_on(article(number))]
     assert clicks(ottla_broker) == everything
+
+
+def test_what_is_no_article_is_passed_over(ottla_broker: str) -> None:
+    topics.create_topics(ottla_broker)
+    producer = confluent_kafka.Producer({"bootstrap.servers": ottla_broker})
+    for value in ("hello", "[1]", "{}", None):
+        producer.produce(topics.CLEAN, value)
+    assert producer.flush(PATIENCE_S) == 0
+    produce(ottla_broker, range(1))
+    with closing(Readers(ottla_broker)) as readers:
+        assert readers.click(PATIENCE_S) == len(clicks_on(article(0)))

@@ -70,7 +70,9 @@ def test_ctrl_c_in_a_terminal_is_no_error_to_make(
     try:
         seen = b""
         while b"the broker stays up" not in seen:
-            seen += read_some(terminal)
+            more = read_some(terminal)
+            assert more, f"it has ended: {seen.decode()}"
+            seen += more
         os.write(terminal, b"\x03")
         while more := read_some(terminal):
             seen += more
