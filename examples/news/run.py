@@ -18,6 +18,7 @@ from examples.news.readers import Readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from examples.news.stages import Place
 
@@ -31,7 +32,8 @@ TICK_S: Final = 0.3
 PATIENCE_S: Final = 60
 INTERRUPTED: Final = 130
 QUERY_PATIENCE_S: Final = 600
-RESTARTS_MAX: Final = 10
+FAILURES_MAX: Final = 10
+PAUSE_S: Final = 2.0
 SPARK_SETTINGS: Final = {
     # A few records at a time: more partitions would only be more state to open and to sync. One
     # also keeps records in order through a shuffle, so the first of two copies is the one to stay.
@@ -199,31 +201,29 @@ def stay(
 class Streams:
     """Owns running streams, and which of their batches have been shown.
 
-    One that fails is started again and goes on from its checkpoint, a few times: on a machine with
-    far too much to do, Spark gives up on Python processes that start slowly.
+    They are started one after another, for each of them starts Python processes, and Spark gives
+    up on those that take longer than ten seconds. A stream that fails is started again after a
+    pause, and goes on from its checkpoint.
     """
 
     def __init__(self, place: "Place", stages: Sequence[str]) -> None:
-        from examples.news.stages import STAGES
-
         self._place = place
-        self._starts = {stage: STAGES[stage] for stage in stages}
-        self._queries = {stage: start(place) for stage, start in self._starts.items()}
+        self._queries: dict[str, StreamingQuery] = {}
+        self._start_at_s = dict.fromkeys(stages, 0.0)  # of those that do not run
+        self._failures = dict.fromkeys(stages, 0)  # since the last batch
         self._shown = dict.fromkeys(stages, -1)
-        self._restarts_left = RESTARTS_MAX
 
     def are_unfinished(self) -> bool:
-        """Whether one of them runs, or has failed and is about to be started again."""
-        return any(
+        return bool(self._start_at_s) or any(
             query.isActive or query.exception() is not None for query in self._queries.values()
         )
 
     def look(self) -> set[str]:
         """A line for each new batch with something in it; the stages that had one."""
         busy = {stage for stage in self._queries if self._say_batches(stage)}
-        for stage, query in list(self._queries.items()):
-            if (problem := query.exception()) is not None:
-                self._start_again(stage, first_line(problem))
+        for stage in tuple(self._queries):
+            self._note_failure(stage)
+        self._start_next()
         return busy
 
     def _say_batches(self, stage: str) -> bool:
@@ -235,14 +235,38 @@ class Streams:
         for progress in new:
             say(show.batch_line(progress))
             self._shown[stage] = progress["batchId"]
+            self._failures[stage] = 0
         return bool(new)
 
-    def _start_again(self, stage: str, reason: str) -> None:
-        if not self._restarts_left:
-            raise StageFailed(f"the stage {stage} has failed: {reason}")
-        self._restarts_left -= 1
-        say(f"{stage:<10} failed and is started again: {reason}")
-        self._queries[stage] = self._starts[stage](self._place)
+    def _note_failure(self, stage: str) -> None:
+        problem = self._queries[stage].exception()
+        if problem is None:
+            return
+        self._failures[stage] += 1
+        if self._failures[stage] > FAILURES_MAX:
+            raise StageFailed(f"the stage {stage} has failed: {first_line(problem)}")
+        pause_s = PAUSE_S * self._failures[stage]
+        say(f"{stage:<10} failed, and starts again in {pause_s:.0f} s: {first_line(problem)}")
+        del self._queries[stage]
+        self._start_at_s[stage] = time.monotonic() + pause_s
+
+    def _start_next(self) -> None:
+        from examples.news.stages import STAGES
+
+        now_s = time.monotonic()
+        due = [stage for stage, at_s in self._start_at_s.items() if at_s <= now_s]
+        if due and all(map(is_under_way, self._queries.values())):
+            self._queries[due[0]] = STAGES[due[0]](self._place)
+            del self._start_at_s[due[0]]
+
+
+def is_under_way(query: "StreamingQuery") -> bool:
+    """Whether a stream has done its first batch, or waits for one."""
+    return (
+        not query.isActive
+        or query.lastProgress is not None
+        or query.status["message"].startswith("Waiting")
+    )
 
 
 # What is said

@@ -13,7 +13,7 @@ from threading import Thread
 
 ROOT = Path(__file__).parents[2]
 READY = "ottla ready on "
-PAUSE_S = 0.2
+PAUSE_S = 0.5
 PATIENCE_S = 300  # for Spark to start and end on a machine with far too much to do
 
 
@@ -42,8 +42,8 @@ class NewsProcess:
         """Ask again and again, for as long as it runs."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not is_true():
-            assert self.process.poll() is None, f"{what}: it has ended before\n{self.lines}"
-            assert time.monotonic() < deadline_s, f"{what}: not within {PATIENCE_S} s\n{self.lines}"
+            assert self.process.poll() is None, f"{what}: it has ended before"
+            assert time.monotonic() < deadline_s, f"{what}: not within {PATIENCE_S} s"
             time.sleep(PAUSE_S)
 
     @property
@@ -81,4 +81,5 @@ def news_process(
                 process.terminate()
                 process.wait(PATIENCE_S)
             reader.join(PATIENCE_S)
+            sys.stdout.write("\n".join(news.lines))  # for who has to find out why a test failed
             assert not reader.is_alive(), "something it started still runs"

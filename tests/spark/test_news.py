@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,9 +53,11 @@ class Found:
             (news_oracle.moment(one["start"]), one["topic"]): one["articles"]
             for one in topics.read_last(address, topics.TRENDS).values()
         }
+        advice = topics.read_last(address, topics.RECOMMENDED)
+        self.read = {reader: value["read"] for reader, value in advice.items()}
         self.advice = {
             reader: [(one["id"], one["score"]) for one in value["articles"]]
-            for reader, value in topics.read_last(address, topics.RECOMMENDED).items()
+            for reader, value in advice.items()
         }
         self.record_count = sum(
             sum(1 for _ in topics.read_all(address, topic)) for topic in topics.ARCHIVED
@@ -120,11 +123,10 @@ def test_trends_are_counts_by_window_and_topic(first: Found) -> None:
 
 
 def test_readers_click_once_and_are_recommended_what_they_like(first: Found) -> None:
-    expected = [asdict(click) for article in first.clean for click in clicks_on(article)]
-    assert first.clicks == expected
+    assert first.clicks == clicks_on_all(first.clean)
     assert first.advice == {
         reader: news_oracle.recommended(history, first.clean)
-        for reader, history in news_oracle.histories(expected).items()
+        for reader, history in news_oracle.histories(first.clicks).items()
     }
 
 
@@ -159,8 +161,7 @@ def test_a_second_run_adds_only_what_is_new(first: Found, second: Found) -> None
         "From the future",
     ]
     assert second.clicks[: len(first.clicks)] == first.clicks
-    new = [asdict(click) for one in second.clean[len(first.clean) :] for click in clicks_on(one)]
-    assert second.clicks[len(first.clicks) :] == new
+    assert second.clicks[len(first.clicks) :] == clicks_on_all(second.clean[len(first.clean) :])
 
 
 def test_nothing_is_published_after_it_was_found(second: Found) -> None:
@@ -188,16 +189,12 @@ def is_all_there(address: str, data: Path, clean_count: int) -> bool:
     return (
         len(found.clean) == clean_count
         and found.trends == news_oracle.trends(found.clean)
-        and len(found.clicks) == sum(len(clicks_on(one)) for one in found.clean)
+        and found.clicks == clicks_on_all(found.clean)
+        and found.read
+        == {reader: len(history) for reader, history in news_oracle.histories(found.clicks).items()}
         and len(found.lake) == found.record_count
-        and is_advice_new(address)
     )
 
 
-def is_advice_new(address: str) -> bool:
-    """Whether advice counts as many articles read as there are clicks."""
-    clicks = news_oracle.histories(value for _, value in topics.read_all(address, topics.CLICKS))
-    advice = topics.read_last(address, topics.RECOMMENDED)
-    return {reader: len(history) for reader, history in clicks.items()} == {
-        reader: value["read"] for reader, value in advice.items()
-    }
+def clicks_on_all(articles: Iterable[Article]) -> list[dict[str, str]]:
+    return [asdict(click) for article in articles for click in clicks_on(article)]

@@ -18,11 +18,15 @@ from pyspark.sql.types import (
 )
 
 from crash.processes import BrokerProcess
+from ottla.client.errors import Fenced, Refused
 from ottla.client.partitioner import partition_of_key
 from ottla.spark.decode import HEADERS_TYPE
-from ottla.spark.options import OptionRefused
-from ottla.spark.sink import BATCH_BYTES_MAX, RowRefused, Written, batch_writer, stream_writer
+from ottla.spark.encode import BATCH_BYTES_MAX, RowRefused
+from ottla.spark.options import OptionRefused, parse_write_options
+from ottla.spark.sink import batch_writer, stream_writer
 from ottla.spark.source import batch_reader
+from ottla.spark.writing import Work, Written, write_exactly_once
+from spark.tasks import task
 from spark.topics import PATIENCE_S, Topic
 
 NEW_TOPIC = Callable[..., Topic]
@@ -39,6 +43,13 @@ READ = StructType(
         StructField("headers", HEADERS),
     ]
 )
+
+
+@pytest.fixture(autouse=True)
+def batch_task() -> Iterator[None]:
+    """What runs here is the first task of a batch."""
+    with task():
+        yield
 
 
 def write(topic: Topic, rows: Sequence[dict[str, Any]], schema: StructType, **more: str) -> int:
@@ -110,11 +121,13 @@ def test_the_option_wins_over_the_column(new_topic: NEW_TOPIC) -> None:
     schema = StructType([StructField("value", StringType()), StructField("topic", StringType())])
     write(topic, [{"value": "v", "topic": other.name}], schema)
     assert [row["value"] for row in read(topic)] == [b"v"]
-    by_column = batch_writer({"kafka.bootstrap.servers": topic.address}, schema, overwrite=False)
+    options = {"kafka.bootstrap.servers": topic.address}
+    by_column = batch_writer(options, schema, overwrite=False)
     by_column.write(iter([batch_of([{"value": "w", "topic": other.name}])]))
     assert [row["value"] for row in read(other)] == [b"w"]
+    without = batch_writer(options, schema, overwrite=False)
     with pytest.raises(RowRefused, match="`topic` is null"):
-        by_column.write(iter([batch_of([{"value": "w", "topic": None}])]))
+        without.write(iter([batch_of([{"value": "w", "topic": None}])]))
 
 
 def test_a_partition_that_is_not_there_is_refused(topic: Topic) -> None:
@@ -135,7 +148,8 @@ def test_many_rows_keep_their_order_over_several_batches(topic: Topic, codec: st
 def test_a_task_without_rows_says_so_without_a_broker() -> None:
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
     writer = stream_writer(options | {"checkpointLocation": "/somewhere"}, TEXT)
-    done = writer.write(iter(()))
+    with task(query_id="query", batch_id=0):
+        done = writer.write(iter(()))
     assert done == Written(0)
     writer.commit([done], batchId=0)
     writer.abort([None], batchId=0)
@@ -144,7 +158,9 @@ def test_a_task_without_rows_says_so_without_a_broker() -> None:
 @pytest.mark.parametrize(
     ("more", "schema", "words"),
     [
-        ({"delivery": "exactly-once"}, TEXT, "not supported yet"),
+        ({"kafka.transactional.id": "mine"}, TEXT, "every task has one of its own"),
+        ({"transactionTimeout": "soon"}, TEXT, "is not a duration"),
+        ({"transactionTimeout": "0"}, TEXT, "not between 1 ms"),
         ({"delivery": "perhaps"}, TEXT, "none of at-least-once, exactly-once"),
         ({"subscribe": "t"}, TEXT, "unknown option subscribe"),
         ({"topic": "a b"}, TEXT, "a topic name consists of"),
@@ -174,8 +190,119 @@ def test_a_place_to_write_to_is_needed_and_nothing_is_overwritten() -> None:
         batch_writer(options, TEXT, overwrite=True)
 
 
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_every_delivery_writes_to_many_topics_and_partitions(
+    new_topic: NEW_TOPIC, delivery: str
+) -> None:
+    topics = [new_topic(3), new_topic(2)]
+    schema = StructType(
+        [StructField(name, StringType()) for name in ("value", "topic")]
+        + [StructField("partition", IntegerType())]
+    )
+    rows = [
+        {"value": str(number), "topic": topics[number % 2].name, "partition": number % 3 % 2}
+        for number in range(100)
+    ]
+    options = {"kafka.bootstrap.servers": topics[0].address, "delivery": delivery}
+    done = batch_writer(options, schema, overwrite=False).write(iter([batch_of(rows)]))
+    assert done == Written(100)
+    for number, topic in enumerate(topics):
+        assert sorted(map(int, topic.committed())) == list(range(number, 100, 2))
+
+
+# Exactly once
+
+
+def sink_of(topic: Topic, **more: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": topic.address, "topic": topic.name, **more}
+
+
+def texts(*values: str) -> Iterator[pa.RecordBatch]:
+    """One Arrow batch for each value."""
+    return iter([batch_of([{"value": value}]) for value in values])
+
+
+def stream(topic: Topic, batch_id: int, *values: str, query_id: str = "query") -> Written:
+    """What a stream does with one micro-batch of one task."""
+    with task(query_id=f"{query_id}-{topic.name}", batch_id=batch_id):
+        done = stream_writer(sink_of(topic), TEXT).write(texts(*values))
+    assert isinstance(done, Written)
+    return done
+
+
+def test_a_micro_batch_that_comes_again_is_left_out(topic: Topic) -> None:
+    assert stream(topic, 0, "a", "b") == Written(2)
+    assert stream(topic, 1, "c") == Written(1)
+    assert stream(topic, 1, "c") == Written(1, is_repetition=True)
+    assert stream(topic, 0, "a", "b") == Written(2, is_repetition=True)
+    assert stream(topic, 2, "d") == Written(1)
+    assert stream(topic, 2, "d", query_id="another") == Written(1)
+    assert topic.committed() == ["a", "b", "c", "d", "d"]
+
+
+def test_tasks_of_one_micro_batch_do_not_stand_for_each_other(topic: Topic) -> None:
+    options = parse_write_options(sink_of(topic))
+    for partition in range(3):
+        work = Work(owner=topic.name, partition=partition, number=5)
+        assert write_exactly_once(texts(str(partition)), options, work) == Written(1)
+    assert sorted(topic.committed()) == ["0", "1", "2"]
+
+
+def test_a_batch_job_writes_again_and_its_tasks_do_not(topic: Topic) -> None:
+    job = batch_writer(sink_of(topic), TEXT, overwrite=False)
+    assert job.write(texts("a")) == Written(1)
+    assert job.write(texts("a")) == Written(1, is_repetition=True)
+    assert batch_writer(sink_of(topic), TEXT, overwrite=False).write(texts("a")) == Written(1)
+    assert topic.committed() == ["a", "a"]
+
+
+def test_a_zombie_is_fenced_by_the_task_that_took_its_work(topic: Topic) -> None:
+    options = parse_write_options(sink_of(topic))
+    work = Work(owner=topic.name, partition=0, number=0)
+
+    def rows_of_zombie() -> Iterator[pa.RecordBatch]:
+        yield from texts("a", "b")  # the first of them is on its way when the second is taken
+        assert write_exactly_once(texts("a", "b", "c"), options, work) == Written(3)
+        yield from texts("c")
+
+    with pytest.raises(Fenced, match="another producer has taken its place"):
+        write_exactly_once(rows_of_zombie(), options, work)
+    assert topic.committed() == ["a", "b", "c"]
+
+
+def test_rows_of_a_task_that_fails_count_for_nothing_and_hold_up_nobody(topic: Topic) -> None:
+    class Spilled(Exception):
+        pass
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from texts("a", "b", "c")
+        raise Spilled
+
+    options = parse_write_options(sink_of(topic))
+    work = Work(owner=topic.name, partition=0, number=0)
+    with pytest.raises(Spilled):
+        write_exactly_once(rows(), options, work)
+    assert topic.ends() != {0: 0}
+    assert topic.committed() == []
+    assert write_exactly_once(texts("a", "b", "c"), options, work) == Written(3)
+    assert topic.committed() == ["a", "b", "c"]
+
+
+def test_a_task_of_no_query_is_told_what_to_do(topic: Topic) -> None:
+    with pytest.raises(OptionRefused, match="set delivery=at-least-once"):
+        stream_writer(sink_of(topic), TEXT).write(texts("a"))
+
+
+def test_a_timeout_beyond_what_the_broker_allows_is_explained(topic: Topic) -> None:
+    with pytest.raises(Refused, match=r"transaction\.max\.timeout\.ms"):
+        batch_writer(sink_of(topic, transactionTimeout="10d"), TEXT, overwrite=False).write(
+            texts("a")
+        )
+
+
 @pytest.mark.slow
-def test_a_broker_killed_under_way_gets_every_row_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_broker_killed_under_way_gets_every_row_once(tmp_path: Path, delivery: str) -> None:
     broker = BrokerProcess(tmp_path / "data", log_file=tmp_path / "log")
     broker.start()
     try:
@@ -189,11 +316,9 @@ def test_a_broker_killed_under_way_gets_every_row_once(tmp_path: Path) -> None:
                     sent.set()
                 yield batch_of([{"value": f"{number}-{row}"} for row in range(50)])
 
-        options = {"kafka.bootstrap.servers": topic.address, "topic": topic.name}
+        writer = batch_writer(sink_of(topic, delivery=delivery), TEXT, overwrite=False)
         done = list[object]()
-        writing = threading.Thread(
-            target=lambda: done.append(stream_writer(options, TEXT).write(batches()))
-        )
+        writing = threading.Thread(target=lambda: done.append(writer.write(batches())))
         writing.start()
         assert sent.wait(PATIENCE_S)
         broker.kill()

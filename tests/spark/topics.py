@@ -1,11 +1,13 @@
 """A topic of a test, and what can be done to it."""
 
+import time
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 PATIENCE_S = 60
+JUDGE_PATIENCE_S = 120
 
 
 class Topic:
@@ -49,7 +51,12 @@ class Topic:
     ) -> None:
         """Write one record for each value, with times 1000, 1001 and so on."""
         producer = Producer(
-            {"bootstrap.servers": self.address, "compression.type": codec, "linger.ms": 5}
+            {
+                "bootstrap.servers": self.address,
+                "compression.type": codec,
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 0,  # as many as there are
+            }
         )
         for number, value in enumerate(values):
             producer.produce(
@@ -60,3 +67,48 @@ class Topic:
                 **more,
             )
         assert producer.flush(PATIENCE_S) == 0
+
+    def ends(self) -> dict[int, int]:
+        """Where every partition ends, whatever of it counts."""
+        described = self.admin.list_topics(self.name, timeout=PATIENCE_S).topics[self.name]
+        wanted = {
+            TopicPartition(self.name, partition): OffsetSpec.latest()
+            for partition in described.partitions
+        }
+        found = self.admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=PATIENCE_S
+        )
+        return {tp.partition: end.result(PATIENCE_S).offset for tp, end in found.items()}
+
+    def committed(self) -> list[str]:
+        """Every value that counts, of all partitions: what librdkafka reads of committed records.
+
+        Reads to the ends, so a transaction that stays open is found out.
+        """
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": f"judge-{self.name}",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            }
+        )
+        left = {partition: end for partition, end in self.ends().items() if end}
+        consumer.assign([TopicPartition(self.name, partition, 0) for partition in left])
+        give_up_s = time.monotonic() + JUDGE_PATIENCE_S
+        values = list[str]()
+        while left:
+            assert time.monotonic() < give_up_s, f"not read to the ends {left} of {self.name}"
+            for message in consumer.consume(10_000, timeout=1):
+                error = message.error()
+                if error is None:
+                    values.append(message.value().decode())
+                    give_up_s = time.monotonic() + JUDGE_PATIENCE_S
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    if message.offset() >= left.get(message.partition(), 0):
+                        left.pop(message.partition(), None)
+                else:
+                    raise AssertionError(error)
+        consumer.close()
+        return values

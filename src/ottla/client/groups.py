@@ -155,7 +155,11 @@ async def committed_offsets(
 
 
 async def stable_offsets(client: Client, group_id: str) -> dict[TopicPartition, Offset]:
-    """`committed_offsets` of all partitions, once no open transaction may still change them."""
+    """`committed_offsets` of all partitions, once no open transaction may still change them.
+
+    Apache Kafka leaves out partitions that an open transaction is the first to commit: whoever
+    needs to know of those has to see to it that none is open.
+    """
     request = _offsets_question(group_id, None, require_stable=True)
     return await _committed(client, group_id, request)
 

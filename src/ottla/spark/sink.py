@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.options import Delivery, OptionRefused, WriteOptions, parse_write_options
-from ottla.spark.writing import Work, write_at_least_once, write_exactly_once
+from ottla.spark.writing import Work, wait_readable, write_at_least_once, write_exactly_once
 
 # What Spark tells a task of its query.
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -64,7 +64,10 @@ class BatchWriter(DataSourceArrowWriter):
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             return write_at_least_once(iterator, self.options)
         work = Work(owner=self.job_id, partition=_task().partitionId(), number=0)
-        return write_exactly_once(iterator, self.options, work)
+        written = write_exactly_once(iterator, self.options, work)
+        if written.rows:
+            wait_readable(self.options, work)  # who writes a batch may want to read it next
+        return written
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -87,7 +87,7 @@ def write_exactly_once(
     link = link_to(options.brokers)
     group = work.marker_group(options.topic)
     producer = link.ask(lambda client: _open(client, options, work))
-    # Asked after the id was taken: from then on no earlier try can commit any more.
+    # Asked after the id was taken: earlier tries have ended by then, and none can commit any more.
     if link.ask(lambda client: _last_done(client, group)) >= work.number:
         return Written(sum(batch.num_rows for batch in filled), is_repetition=True)
     writing = _Writing(link, producer, options.topic)
@@ -102,6 +102,15 @@ def write_exactly_once(
             link.start(producer.abort(_ABORT_PATIENCE_S)).result()
         raise
     return Written(writing.rows)
+
+
+def wait_readable(options: WriteOptions, work: Work) -> None:
+    """Return when readers of committed records see what was written.
+
+    A commit is answered before every partition has heard of it. Who takes the id has to wait
+    until all have.
+    """
+    link_to(options.brokers).ask(lambda client: _open(client, options, work))
 
 
 async def _open(client: Client, options: WriteOptions, work: Work) -> TransactionalProducer:

@@ -6,6 +6,7 @@ from ottla.model import Endpoint, Offset, TimestampMs, TopicPartition
 from ottla.spark.options import (
     Assigned,
     AtOffsets,
+    Delivery,
     Edge,
     OnDataLoss,
     OptionRefused,
@@ -20,6 +21,7 @@ from ottla.spark.options import (
     parse_duration_ms,
     parse_read_options,
     parse_size,
+    parse_write_options,
 )
 
 NOW_MS = TimestampMs(1_800_000_000_000)
@@ -216,6 +218,20 @@ def test_nonsense_is_refused_with_a_reason(
 def test_columns_that_cannot_be_are_refused(name: str, value: str, words: str) -> None:
     with pytest.raises(OptionRefused, match=words):
         parse_columns({name: value})
+
+
+def test_rows_are_written_exactly_once_unless_told_otherwise() -> None:
+    least = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+    options = parse_write_options(least)
+    assert options.delivery is Delivery.EXACTLY_ONCE
+    assert options.transaction_timeout_ms == 5 * 60_000
+    assert parse_write_options(least | {"transactionTimeout": "90s"}).transaction_timeout_ms == (
+        90_000
+    )
+    kafkas = parse_write_options(least | {"kafka.transaction.timeout.ms": "7000"})
+    assert kafkas.transaction_timeout_ms == 7000
+    at_least = parse_write_options(least | {"delivery": "At-Least-Once"})
+    assert at_least.delivery is Delivery.AT_LEAST_ONCE
 
 
 def test_sizes_and_durations_are_read_as_spark_writes_them() -> None:

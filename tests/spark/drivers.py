@@ -1,0 +1,95 @@
+"""A Spark driver in a process of its own, which may be killed together with all that it started."""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from spark.doomed_driver import READY
+
+START_PATIENCE_S = 300  # until a session is there; on a machine with much else to do
+TESTS = Path(__file__).parents[1]
+
+
+class DriverProcess:
+    """One run of `spark.doomed_driver`."""
+
+    def __init__(self, log_file: Path, **told: Any) -> None:
+        paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with log_file.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "spark.doomed_driver", json.dumps(told)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            )
+        self._log_file = log_file
+        self._jvm: int | None = None
+
+    def wait_ready(self) -> None:
+        """Return when it has a session."""
+        output = self._process.stdout
+        assert output is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            assert selector.select(START_PATIENCE_S), f"no session in time: {self.said()}"
+        line = output.readline()
+        assert line.startswith(READY), self.said()
+        self._jvm = int(line.removeprefix(READY))
+
+    def wait(self, patience_s: float) -> int | None:
+        """Its exit status; None when it still runs after that time."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(patience_s)
+        return None
+
+    def workers(self) -> list[int]:
+        """The Python processes that its JVM has started, directly or not."""
+        found = list[int]()
+        parents = {self._jvm} - {None}
+        for pid, parent in sorted(_parents().items()):
+            if parent in parents:
+                parents.add(pid)
+                found.append(pid)
+        return [pid for pid in found if b"pyspark" in _command(pid)]
+
+    def kill(self) -> None:
+        """SIGKILL for the JVM and the Python process beside it."""
+        for pid in filter(None, (self._jvm, self._process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(START_PATIENCE_S)
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        if self._process.poll() is None:
+            self.kill()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def said(self) -> str:
+        return self._log_file.read_text()[-5000:]
+
+
+def _parents() -> dict[int, int]:
+    """Every process with its parent; a parent has the lower number, near enough."""
+    found = dict[int, int]()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                found[int(entry.name)] = int(fields[1])
+    return found
+
+
+def _command(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""

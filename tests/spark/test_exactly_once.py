@@ -1,0 +1,164 @@
+"""A stream from topic to topic on a real Spark, parts of which are killed: all comes out once.
+
+What came out is judged by librdkafka, which reads committed records only.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from crash.processes import BrokerProcess
+from spark.drivers import START_PATIENCE_S, DriverProcess
+from spark.topics import Topic
+
+RUN_PATIENCE_S = 400
+RECORDS = int(os.environ.get("OTTLA_SPARK_CHAOS_RECORDS", "4000"))
+SEED = int(os.environ.get("OTTLA_SPARK_CHAOS_SEED", "1"))
+ROUNDS_MAX = 200
+TRIES_MAX = 5
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+START = Callable[..., DriverProcess]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path / "data", log_file=tmp_path / "broker.log")
+    process.start()
+    yield process
+    process.end()
+
+
+@pytest.fixture
+def start(broker: BrokerProcess, tmp_path: Path) -> Iterator[START]:
+    """Starts drivers that go on from one checkpoint."""
+    started = list[DriverProcess]()
+
+    def begin(rows: int, **more: object) -> DriverProcess:
+        driver = DriverProcess(
+            tmp_path / "driver.log",
+            **{"address": broker.address, "source": "in", "target": "out", "rows": rows, **more},
+            home=str(tmp_path),
+        )
+        started.append(driver)
+        driver.wait_ready()
+        return driver
+
+    yield begin
+    for driver in started:
+        driver.end()
+
+
+def filled(broker: BrokerProcess, records: int) -> Topic:
+    """A topic of three partitions with a number in every record, and an empty one to copy it to."""
+    source, target = Topic(broker.address, "in"), Topic(broker.address, "out")
+    source.create(3)
+    target.create(4)
+    for partition in range(3):
+        source.fill(range(partition, records, 3), partition=partition)
+    return target
+
+
+def end_of(begin: Callable[[], DriverProcess]) -> int:
+    """How a driver ended, by itself or by SIGKILL.
+
+    One that failed is started again, a few times: Spark gives a Python process ten seconds to
+    start, which is not always enough where much else is going on.
+    """
+    for _ in range(TRIES_MAX):
+        driver = begin()
+        status = driver.wait(RUN_PATIENCE_S)
+        assert status is not None, f"not done in {RUN_PATIENCE_S} s: {driver.said()}"
+        if status in (0, -signal.SIGKILL):
+            return status
+    raise AssertionError(f"failed {TRIES_MAX} times: {driver.said()}")
+
+
+def test_a_driver_killed_before_spark_noted_a_batch_and_failing_tasks_double_nothing(
+    broker: BrokerProcess, start: START, tmp_path: Path
+) -> None:
+    target = filled(broker, 60)
+    assert end_of(lambda: start(rows=20, commit_is_fatal=1)) == -signal.SIGKILL
+    # The rows of the second micro-batch count already, and Spark does not know.
+    assert len(target.committed()) == 40
+    assert (tmp_path / "checkpoint" / "offsets" / "1").exists()
+    assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
+    # From here on every task fails at first: half of them after they have committed.
+    numbers = list[Topic]()
+
+    def failing() -> DriverProcess:
+        numbers.append(Topic(broker.address, f"numbers-{len(numbers)}"))
+        numbers[-1].create(2)
+        return start(
+            rows=20,
+            master="local[2,4]",
+            tasks_fail=True,
+            batch_target=numbers[-1].name,
+            batch_rows=50,
+        )
+
+    assert end_of(failing) == 0
+    assert sorted(map(int, target.committed())) == list(range(60))
+    assert sorted(map(int, numbers[-1].committed())) == list(range(50))
+
+
+def test_chaos_loses_and_doubles_nothing(
+    broker: BrokerProcess, start: START, record_property: Callable[[str, object], None]
+) -> None:
+    """Kills of the driver, its Python processes and the broker, at moments that chance decides."""
+    chance = Random(SEED)
+    target = filled(broker, RECORDS)
+    began_s = time.monotonic()
+    kills = {"driver": 0, "worker": 0, "broker": 0}
+    left = ["driver", "worker", "broker"] * max(1, RECORDS // 250_000)
+    driver: DriverProcess | None = None
+    for _ in range(ROUNDS_MAX):
+        if driver is None:
+            driver = start(rows=max(RECORDS // 20, 200), master="local[2,4]")
+        status = _wait_moment(driver, target, chance) if left else driver.wait(RUN_PATIENCE_S)
+        if status == 0:
+            break
+        if status is not None or not left:
+            driver.end()  # its query did not survive: the next one goes on from the checkpoint
+            driver = None
+            continue
+        victim = left.pop(0)
+        kills[victim] += 1
+        if victim == "broker":
+            broker.kill()
+            broker.start()
+        elif victim == "worker" and (workers := driver.workers()):
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(workers), signal.SIGKILL)
+        else:
+            driver.kill()
+            driver.end()
+            driver = None
+    else:
+        raise AssertionError(f"not done after {ROUNDS_MAX} rounds")
+    took_s = time.monotonic() - began_s
+    found = sorted(map(int, target.committed()))
+    assert len(found) == RECORDS
+    assert found == list(range(RECORDS))
+    killed = ", ".join(f"{count} x {what}" for what, count in kills.items())
+    record_property(
+        "figures", f"Spark, exactly once: {RECORDS} records in {took_s:.0f} s; killed {killed}"
+    )
+
+
+def _wait_moment(driver: DriverProcess, target: Topic, chance: Random) -> int | None:
+    """Wait until more was written, and for a moment more; the driver's status if it ended."""
+    before = sum(target.ends().values())
+    give_up_s = time.monotonic() + START_PATIENCE_S
+    while sum(target.ends().values()) == before:
+        assert time.monotonic() < give_up_s, f"nothing more is written: {driver.said()}"
+        status = driver.wait(0.05)
+        if status is not None:
+            return status
+    return driver.wait(chance.uniform(0, 1))
