@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, NoReturn
@@ -179,8 +179,10 @@ def stay(
     """Crawl, click and show what streams do, until the broker is gone or somebody says so."""
     from examples.news.stages import STAGES
 
+    say(f"news       watch it: .venv/bin/ottla --broker {place.address} consume articles.clean")
     streams = Streams(place, tuple(STAGES))
     visit_at_s = time.monotonic() + VISIT_EVERY_S
+    tables: list[str] = []
     tables_at_s = 0.0
     are_tables_old = False
     while broker.poll() is None:
@@ -192,7 +194,7 @@ def stay(
             say(show.clicks_line(clicks))
         are_tables_old |= bool({"trends", "recommend"} & streams.look())
         if are_tables_old and now_s >= tables_at_s:
-            say_tables(place.address)
+            tables = say_tables(place.address, tables)
             are_tables_old, tables_at_s = False, now_s + TABLES_EVERY_S
         time.sleep(TICK_S)
     raise BrokerEnded(broker.returncode)
@@ -287,12 +289,16 @@ def crawl(crawler: Crawler, articles_max: int | None, *, is_quiet: bool = False)
             say(show.visit_line(visited))
 
 
-def say_tables(address: str) -> None:
-    """What there is by now."""
-    if trends := topics.read_last(address, topics.TRENDS).values():
-        say(f"\n{show.trends_table(trends)}\n")
-    if advice := topics.read_last(address, topics.RECOMMENDED).values():
-        say(f"{show.recommendations_table(advice)}\n")
+def say_tables(address: str, said: Collection[str] = ()) -> list[str]:
+    """Say the tables that have rows, without those that were said before; all of them."""
+    trends = topics.read_last(address, topics.TRENDS).values()
+    advice = topics.read_last(address, topics.RECOMMENDED).values()
+    tables = [show.trends_table(trends)] if trends else []
+    tables += [show.recommendations_table(advice)] if advice else []
+    for table in tables:
+        if table not in said:
+            say(f"\n{table}\n")
+    return tables
 
 
 def first_line(problem: Exception) -> str:
