@@ -146,7 +146,9 @@ def ottla(generators: Generators) -> Server:
 
     def prepare(data: Path, port: int) -> Spawn:
         where = ["--data", str(data / "data"), "--listen", f"{HOST}:{port}"]
-        return Spawn(command=[str(program), "serve", *where])
+        # What is installed has its bytecode: half of a start would be compiling it again.
+        bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
+        return Spawn(command=[str(program), "serve", *where], environment=bytecode)
 
     def load(port: int) -> Load:
         return KafkaLoad(port, generators, {"durability": "replicated"}, {"durability": "fsync"})

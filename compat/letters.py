@@ -19,7 +19,7 @@ COUNT: Final = 1500
 ABORTED: Final = b"aborted"
 _FIRST_MS: Final = 1_700_000_000_000
 _BATCH: Final = 50
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
 _SEGMENT_BYTES: Final = 1 << 20  # the least that Apache Kafka allows
 
 
@@ -42,7 +42,8 @@ def letters(seed: str) -> Iterator[Letter]:
 
 def create_topic(address: str, name: str, **settings: object) -> None:
     config = {key.replace("_", "."): str(value) for key, value in settings.items()}
-    topic = NewTopic(name, 1, 1, config={"segment.bytes": str(_SEGMENT_BYTES), **config})
+    ours = {"segment.bytes": str(_SEGMENT_BYTES), "retention.ms": "-1"}  # letters are old
+    topic = NewTopic(name, 1, 1, config={**ours, **config})
     admin = AdminClient({"bootstrap.servers": address})
     for made in admin.create_topics([topic]).values():
         made.result(_PATIENCE_S)

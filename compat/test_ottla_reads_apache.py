@@ -32,6 +32,8 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         letters.send_in_transactions(
             broker.address, TRANSACTIONS, "lz4", list(letters.letters(TRANSACTIONS))
         )
+        # Apache Kafka answers a commit before its marker is written.
+        letters.read_all(broker.address, TRANSACTIONS, count_min=letters.COUNT)
         broker.end(signal.Signals[request.param])
     return broker.data
 

@@ -59,6 +59,13 @@ SCENARIOS: Final = (
     "describe_producers",
     "describe_metadata_quorum",
     "describe_features",
+    "members_come_and_go_range",
+    "a_group_goes_on_where_it_committed_range",
+    "offsets_of_groups_are_changed_range",
+    "members_come_and_go_consumer",
+    "transactions_are_whole_or_nothing",
+    "offsets_move_with_their_transaction",
+    "transactions_are_described_and_listed",
 )
 _TOOLS: Final = "org.apache.kafka.tools."
 _READ: Final = ("--topic", "read", "--from-beginning", "--max-messages", "1", "--timeout-ms")

@@ -56,6 +56,9 @@ def run_confluent(settings: dict[str, Any], report: Report) -> None:
         "partition.assignment.strategy": settings["strategy"],
         "topic.metadata.refresh.interval.ms": 500,
         "reconnect.backoff.max.ms": 200,
+        # librdkafka 2.16 forgets a broker that was the only one and went down, to look for it anew;
+        # now and then it goes on waiting for the coordinator that it forgot.
+        "metadata.recovery.strategy": "none",
         "log_level": 0,
     }
     if settings["protocol"] == "consumer":

@@ -4,8 +4,10 @@ import gc
 import signal
 import subprocess
 import threading
+import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from compat.served import ServedBroker
 from compat.wire import batch, create_topic, fetch, list_offset, produce, topic_id
 from ottla.errors import ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, Sequence
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.producers import InitProducerIdRequest
 
 # Clients written in Python leave sockets behind when nobody listens at the other end.
@@ -226,3 +229,30 @@ def test_producer_ids_are_not_given_again_after_a_restart(mortal: ServedBroker) 
     mortal.start()
     with connected(mortal.address) as raw:
         assert raw.ask(fresh, 4).producer_id > before
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.name)
+def test_whoever_asks_while_the_broker_starts_is_told_of_it(
+    ending: signal.Signals, mortal: ServedBroker
+) -> None:
+    """Whoever is told of no broker at all has nobody to ask again."""
+    mortal.end(ending)
+    starting = threading.Thread(target=mortal.start)
+    starting.start()
+    try:
+        answer = first_answer(mortal.address)
+    finally:
+        starting.join()
+    host, port = mortal.address.split(":")
+    assert [(one.host, one.port) for one in answer.brokers] == [(host, int(port))]
+    assert answer.controller_id == 0
+
+
+def first_answer(address: str) -> MetadataResponse:
+    """What the broker says to whoever comes first."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        with suppress(ConnectionError), connected(address) as raw:
+            answer: MetadataResponse = raw.ask(MetadataRequest(topics=None), 12)
+            return answer
+    raise AssertionError("nobody answers")

@@ -58,6 +58,8 @@ class _Confluent:
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
                 "reconnect.backoff.max.ms": 200,
+                # librdkafka 2.16 may go on waiting for a coordinator that was down for a moment.
+                "metadata.recovery.strategy": "none",
                 "linger.ms": 1,
             }
         )

@@ -140,6 +140,9 @@ def _confluent_config(settings: dict[str, Any]) -> dict[str, Any]:
         "topic.metadata.refresh.interval.ms": 1000,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200,
+        # librdkafka 2.16 forgets a broker that was the only one and went down, to look for it anew;
+        # now and then it goes on waiting for the coordinator that it forgot.
+        "metadata.recovery.strategy": "none",
         "log_level": 0,
     }
     if settings["instance"]:

@@ -28,6 +28,9 @@ _UNSETTLED_MAX: Final = 500
 _FILLER: Final = "." * 60
 
 # librdkafka tells its log of every refused connection; here that is the point.
+# librdkafka 2.16 forgets a broker that was the only one and went down, to look for it anew; now and
+# then it goes on waiting for the coordinator that it forgot.
+STEADY: Final = {"metadata.recovery.strategy": "none"}
 SILENT: Final = logging.getLogger("crash.librdkafka")
 SILENT.setLevel(logging.CRITICAL + 1)
 
@@ -92,6 +95,7 @@ class Load:
                 "retry.backoff.max.ms": 100,
                 "topic.metadata.refresh.fast.interval.ms": 20,
                 "logger": SILENT,
+                **STEADY,
                 **more,
             }
         )

@@ -14,6 +14,7 @@ from typing import Final
 COMMAND: Final = [sys.executable, "-m", "ottla.cli.main"]
 READY: Final = "ottla ready on "
 PATIENCE_S: Final = 60
+_SHOWN_CHARS: Final = 10_000
 _PORTS: Final = range(20_000, 30_000)  # below those that the kernel hands out by itself
 
 
@@ -103,6 +104,9 @@ def broker_process(
     try:
         broker.start()
         yield broker
+    except BaseException:
+        sys.stdout.write(broker.said()[-_SHOWN_CHARS:])  # pytest shows it beside what failed
+        raise
     finally:
         broker.end()
 

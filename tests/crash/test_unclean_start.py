@@ -32,7 +32,7 @@ def test_a_gibibyte_is_opened_to_its_last_batch(
     record_count: int,
 ) -> None:
     with broker_process(tmp_path / "data") as broker:
-        create_topics(admin_of(broker.address), {"large": {}})
+        create_topics(admin_of(broker.address), {"large": {"retention.ms": "-1"}})
         broker.kill()
         end = _write_log(tmp_path / "data" / "large-0", record_bytes, record_count)
         began_s = time.monotonic()

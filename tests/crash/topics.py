@@ -7,7 +7,7 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from crash.load import SILENT
+from crash.load import SILENT, STEADY
 
 PATIENCE_S: Final = 30
 _PARTITION_DIRECTORY: Final = re.compile(r"(.+)-(\d+)")
@@ -22,6 +22,7 @@ def admin_of(address: str) -> AdminClient:
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 100,
             "logger": SILENT,
+            **STEADY,
         }
     )
 

@@ -28,6 +28,9 @@ _GIVES_UP: Final = 3  # exit status: start me again
 # librdkafka 2.16 can wait for ever in send_offsets_to_transaction when the transaction fails
 # meanwhile, whatever its timeout says: then the alarm ends the process.
 _HANG_S: Final = 40
+# And it forgets a broker that was the only one and went down, to look for it anew; now and then
+# it goes on waiting for the coordinator that it forgot.
+_STEADY: Final = {"metadata.recovery.strategy": "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,7 @@ def run_confluent(worker: Worker) -> None:
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 100,
             "retry.backoff.ms": 20,
+            **_STEADY,
         }
     )
     producer.init_transactions(_PATIENCE_S)
@@ -129,6 +133,7 @@ def run_confluent(worker: Worker) -> None:
             "fetch.wait.max.ms": 20,
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 100,
+            **_STEADY,
         }
     )
     consumer.subscribe([settings.source])

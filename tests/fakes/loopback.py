@@ -126,7 +126,8 @@ async def serving(dispatch: Dispatch, **settings: str) -> AsyncIterator[Serving]
         dispatch,
         defects.append,
     )
-    endpoint = await server.listen(Endpoint("127.0.0.1", 0))
+    endpoint = await server.bind(Endpoint("127.0.0.1", 0))
+    await server.listen(endpoint)
     served = Serving(server, clock, (endpoint.host, endpoint.port), defects)
     try:
         yield served

@@ -23,7 +23,7 @@ SEED = int(os.environ.get("OTTLA_SPARK_CHAOS_SEED", "1"))
 ROUNDS_MAX = 200
 TRIES_MAX = 5
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 START = Callable[..., DriverProcess]
 
 

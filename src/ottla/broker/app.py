@@ -20,15 +20,12 @@ from ottla.broker.commits import Commits
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
 from ottla.broker.groups import GROUP_KEYS, GroupApis
-from ottla.broker.handlers.coordination import GROUP, TRANSACTION, FindCoordinator
 from ottla.broker.handlers.fetch import Fetch
-from ottla.broker.handlers.metadata import Metadata
-from ottla.broker.handlers.offsets import ListOffsets, OffsetForLeaderEpoch
 from ottla.broker.handlers.produce import Produce
-from ottla.broker.handlers.producers import DescribeProducers, InitProducerId
 from ottla.broker.identity import check_identity
 from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.questions import QUESTION_KEYS, Questions
 from ottla.broker.routes import RequestContext, Route
 from ottla.broker.server import Server, raise_descriptor_limit
 from ottla.broker.settings import Settings
@@ -226,7 +223,7 @@ class Broker:
     async def _begin(self) -> None:
         self._replicas.open(self._state.image)
         self._state.subscribe(self._note_image)
-        self.address = await self._server.listen(self._options.listen)
+        self.address = await self._server.bind(self._options.listen)
         await self._register()
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
@@ -234,6 +231,7 @@ class Broker:
         self._transactions.open()
         if self._options.metrics is not None:
             self.metrics_address = await self._pages.listen(self._options.metrics)
+        await self._server.listen(self.address)
         self._background = self._loop.create_task(background.run(self._chores()))
         self._background.add_done_callback(self._note_background_over)
         self._is_ready = True
@@ -331,20 +329,14 @@ class Broker:
         state, replicas, settings = self._state, self._replicas, self.settings
         commits, creation = self._commits, self._creation
         admin = Admin(state, replicas, settings, commits, creation, self._options.node_id)
+        questions = Questions(
+            state, replicas, creation, self._groups, self._transactions, self._producer_ids
+        )
         answers: dict[ApiKey, Callable[[Any, RequestContext], Any]] = {
-            ApiKey.METADATA: Metadata(state, replicas, creation),
-            ApiKey.LIST_OFFSETS: ListOffsets(replicas),
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(replicas),
-            ApiKey.FIND_COORDINATOR: FindCoordinator(
-                {GROUP: self._groups.find, TRANSACTION: self._transactions.find}
-            ),
-            ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(replicas),
-            **{key: partial(admin.answer, key) for key in ADMIN_KEYS},
             **{key: partial(self._groups.answer, key) for key in GROUP_KEYS},
             **{key: partial(self._transactions.answer, key) for key in TRANSACTION_KEYS},
-            ApiKey.INIT_PRODUCER_ID: InitProducerId(
-                self._producer_ids, partial(self._transactions.answer, ApiKey.INIT_PRODUCER_ID)
-            ),
+            **{key: partial(admin.answer, key) for key in ADMIN_KEYS},
+            **{key: partial(questions.answer, key) for key in QUESTION_KEYS},
         }
         return [Route(key, APIS[key].versions, answer) for key, answer in answers.items()]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SIZE: Final = Struct(">i")
 _FRAME_BYTES_MIN: Final = 8  # api key, version and correlation id
-_TURN_BYTES: Final = 64 * 1024  # after so many bytes of requests, others get the loop
+_TURN_BYTES: Final = 64 * 1024  # of requests; beyond, others get the loop in between
 _TURN_REQUESTS: Final = 500  # and after so many requests, however small
 _ANSWER_BYTES_MAX: Final = 256 * 1024  # unsent answers; beyond, the client must read first
 _PENDING_MAX: Final = 256  # unanswered produce requests; beyond, reading stops
@@ -53,7 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog: bytearray | None = None  # frames that must wait for their turn
         self._order: deque[Pending | Parts] | None = None
         self._paused = False
-        self._resuming = False
+        self._resuming = False  # a turn of the loop that is to come will go on with it
         self.peer = ""
         self.active_s = 0.0
         self.begun_s = 0.0  # when the unfinished frame began; 0 when there is none
@@ -82,13 +82,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         writer = self._writer
-        if writer is None:
-            return  # closed, or never admitted; the transport has yet to notice
         server = self._server
+        if writer is None or server.is_closing:
+            return  # closed, or never admitted; the transport has yet to notice
         self.active_s = server.loop.time()
         try:
             if self._buffer is None:
-                self._take_frames(server.shared_view, nbytes)
+                if self._take_frames(server.shared_view, nbytes) >= _TURN_BYTES:
+                    self._yield_loop()
             else:
                 self._filled += nbytes
                 if self._filled == min(len(self._buffer), self._size):
@@ -117,6 +118,20 @@ class Connection(asyncio.BufferedProtocol):
         self._release()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
+
+    def finish(self) -> bool:
+        """Whether the peer has all answers; then it is told that no more will come.
+
+        It closes its side. Were ours closed while requests lie unread, the system would reset
+        the connection, and with it drop answers that the peer has not read either.
+        """
+        if self._writer is None or not self.is_idle:
+            return self._writer is None
+        try:
+            self._writer.finish()
+        except OSError:
+            self.close()  # the peer has gone
+        return True
 
     @property
     def is_idle(self) -> bool:
@@ -148,6 +163,21 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as problem:
             self._end(problem)
 
+    def take_large(self) -> None:
+        """Take the request that was put off until others had their turn."""
+        self._resuming = False
+        writer = self._writer
+        if writer is None:
+            return  # closed while it waited
+        try:
+            self._take_whole()
+            if writer.queued_bytes or self._order:
+                self._server.flush_soon(self)
+            if self._backlog is None:
+                self._resume_if_free()
+        except Exception as problem:
+            self._end(problem)
+
     def _end(self, problem: Exception) -> None:
         """Whatever goes wrong ends this connection and no other."""
         self.close()
@@ -158,8 +188,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # Frames
 
-    def _take_frames(self, view: memoryview, end: int) -> None:
-        """Dispatch every whole frame in `view` before `end`; keep the rest."""
+    def _take_frames(self, view: memoryview, end: int) -> int:
+        """Dispatch every whole frame in `view` before `end`; keep the rest.
+
+        Returns how many bytes were dispatched.
+        """
         server, writer = self._server, self._writer
         assert writer is not None
         position = 0
@@ -173,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             if not left or ((self._order or writer.queued_bytes) and self._must_wait()):
                 self._hold(view[position:end])
-                return
+                return position
             answer: Answer = server.dispatch(view[position + 4 : frame_end], self)
             if isinstance(answer, bytes) and not self._order:
                 writer.queue(answer)
@@ -183,8 +216,7 @@ class Connection(asyncio.BufferedProtocol):
             position = frame_end
         if position < end:
             self._begin_frame(view[position:end])
-        if position >= _TURN_BYTES:
-            self._yield_loop()
+        return position
 
     def _begin_frame(self, head: memoryview) -> None:
         self.begun_s = self._server.loop.time()  # not when its bytes came: it may have waited
@@ -203,7 +235,16 @@ class Connection(asyncio.BufferedProtocol):
             self._size = 4 + size
         if self._filled < self._size:
             self._grow(memoryview(self._buffer)[: self._filled])
-            return
+        elif self._size >= _TURN_BYTES:
+            self._pause()
+            self._resuming = True
+            self._server.take_later(self)
+        else:
+            self._take_whole()
+
+    def _take_whole(self) -> None:
+        """Dispatch the frame that has arrived in a buffer of its own."""
+        assert self._buffer is not None
         buffer, size = self._buffer, self._size
         self._drop_buffer()
         self._take_frames(memoryview(buffer), size)
@@ -266,9 +307,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._backlog is not None and not self._resuming and not self._must_wait():
             backlog, self._backlog = self._backlog, None
             self._server.note_buffered(-len(backlog))
-            self._take_frames(memoryview(backlog), len(backlog))
+            taken_bytes = self._take_frames(memoryview(backlog), len(backlog))
             self._flush()
-            if self._backlog is not None:
+            if self._backlog is not None or taken_bytes >= _TURN_BYTES:
                 self._yield_loop()
         if self._backlog is None and self._paused:
             self._resume_if_free()

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import sys
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from ottla.broker.answers import Answer
@@ -18,9 +19,21 @@ log = logging.getLogger("ottla.broker")
 _SHARED_BUFFER_BYTES: Final = 256 * 1024
 _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
-_DRAIN_LOOK_S: Final = 0.01
+_GOODBYE_S: Final = 0.25  # for clients to notice that the broker hung up, and do so too
+_LOOK_S: Final = 0.01
 _VIOLATORS_MAX: Final = 1000
 _DESCRIPTORS_PER_CONNECTION: Final = 2  # the transport's and the writer's
+
+
+@contextmanager
+def _taking(endpoint: Endpoint) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise UsageRefused(
+            f"cannot listen on {endpoint}: {problem.strerror or problem};"
+            " choose another address with --listen HOST:PORT"
+        ) from problem
 
 
 class BufferPool:
@@ -75,38 +88,56 @@ class Server:
         self._per_ip: Counter[str] = Counter()
         self._violators: set[str] = set()
         self._dirty: dict[Connection, None] = {}
+        self._large: deque[Connection] = deque()
         self._waiting: deque[Connection] = deque()
         self._exceeding: Connection | None = None
         self._listener: asyncio.Server | None = None
+        self.is_closing = False
 
-    async def listen(self, endpoint: Endpoint) -> Endpoint:
-        """Begin to accept; the answer says which port it became if 0 was asked for."""
-        try:
+    async def bind(self, endpoint: Endpoint) -> Endpoint:
+        """Take the address; the answer says which port it became if 0 was asked for.
+
+        Clients are refused until `listen`: whom a broker answers before the cluster knows it,
+        it tells that there are no brokers, and then they have nobody to ask again.
+        """
+        with _taking(endpoint):
             self._listener = await self.loop.create_server(
-                lambda: Connection(self), endpoint.host, endpoint.port, backlog=_BACKLOG
+                lambda: Connection(self),
+                endpoint.host,
+                endpoint.port,
+                backlog=_BACKLOG,
+                start_serving=False,
             )
-        except OSError as problem:
-            raise UsageRefused(
-                f"cannot listen on {endpoint}: {problem.strerror or problem};"
-                " choose another address with --listen HOST:PORT"
-            ) from problem
         port = self._listener.sockets[0].getsockname()[1]
         return Endpoint(endpoint.host, int(port))
 
+    async def listen(self, endpoint: Endpoint) -> None:
+        """Begin to accept, at the address that was bound."""
+        assert self._listener is not None
+        with _taking(endpoint):
+            await self._listener.start_serving()
+
     async def close(self) -> None:
-        """Accept nobody new, let answers that are under way leave, then close."""
+        """Accept nobody new, take no request, let answers that are under way leave; close."""
+        self.is_closing = True
         if self._listener is not None:
             self._listener.close()
-        deadline_s = self.loop.time() + _DRAIN_S
-        while self.loop.time() < deadline_s and not self._is_drained():  # noqa: ASYNC110
-            await asyncio.sleep(_DRAIN_LOOK_S)
+        await self._look_until(_DRAIN_S, self._finish_all)
+        await self._look_until(_GOODBYE_S, lambda: not self.connections)
         for connection in list(self.connections):
             connection.close()
         if self._listener is not None:
             await self._listener.wait_closed()
 
-    def _is_drained(self) -> bool:
-        return all(connection.is_idle for connection in self.connections)
+    async def _look_until(self, patience_s: float, is_true: Callable[[], bool]) -> None:
+        deadline_s = self.loop.time() + patience_s
+        while not is_true() and self.loop.time() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+
+    def _finish_all(self) -> bool:
+        """Whether everybody who is connected has all answers, and knows that it has."""
+        finished = [connection.finish() for connection in list(self.connections)]
+        return all(finished)
 
     # Connections come and go
 
@@ -182,6 +213,28 @@ class Server:
         dirty, self._dirty = self._dirty, {}
         for connection in dirty:
             connection.flush_answers()
+
+    # Large requests
+
+    def take_later(self, connection: Connection) -> None:
+        """Have this connection take its large request when others have been served, one a turn.
+
+        A megabyte on its way into the page cache holds up everybody. Whoever was read together
+        with it is answered first, and however many write in bulk, one request is between two
+        looks at the sockets.
+        """
+        if not self._large:
+            self.loop.call_soon(self._let_others)
+        self._large.append(connection)
+
+    def _let_others(self) -> None:
+        """Behind what this turn still has to do: readers to wake, answers to send."""
+        self.loop.call_soon(self._take_large)
+
+    def _take_large(self) -> None:
+        self._large.popleft().take_large()
+        if self._large:
+            self.loop.call_soon(self._let_others)
 
     # Memory for requests that are arriving or waiting
 

@@ -33,6 +33,11 @@ class Writer(Protocol):
 
     def queue(self, part: Part) -> None: ...
     def flush(self) -> None: ...
+
+    def finish(self) -> None:
+        """Tell the peer that nothing follows what was sent."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -92,6 +97,9 @@ class SocketWriter:
                     self._note_sent(head, self._socket.send(head))
         except (BlockingIOError, InterruptedError):
             self._arm()
+
+    def finish(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
 
     @property
     def has_left(self) -> bool:
@@ -194,6 +202,10 @@ class TransportWriter:
         if self._joined:
             self._transport.write(b"".join(self._joined))
             self.close()
+
+    def finish(self) -> None:
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
 
     def close(self) -> None:
         self._joined.clear()

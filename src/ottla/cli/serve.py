@@ -4,7 +4,6 @@ The one command that is parsed with argparse: a broker starts without importing 
 """
 
 import argparse
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
@@ -154,6 +153,8 @@ def read_config(file: Path | None, assignments: Sequence[str]) -> BrokerConfig:
 
 
 def _read_toml(file: Path) -> dict[str, object]:
+    import tomllib  # noqa: PLC0415  # most brokers start without a file
+
     try:
         return tomllib.loads(file.read_text())
     except OSError as problem:

@@ -91,6 +91,7 @@ class ClusterState:
         self._subscribers: list[Subscriber] = []
         self._advanced = asyncio.Event()
         self._registration: _Registration | None = None
+        self._self: BrokerImage | None = None  # who this process is, or was, or wants to be
         self._tasks: list[asyncio.Task[None]] = []
         self._follower = self._spawn(self._follow(), "ottla-cluster-follow")
 
@@ -125,6 +126,14 @@ class ClusterState:
         """Call `callback(old, new)` on every change, before anything else can look at the new."""
         self._subscribers.append(callback)
 
+    def brokers_to_ask(self) -> list[BrokerImage]:
+        """The brokers that clients are told of. Never none: a client would be left with nobody.
+
+        If no broker is alive, it is this one, which is at least there to be asked again.
+        """
+        alive = [broker for _, broker in sorted(self.image.brokers.items())]
+        return alive or [one for one in (self._self,) if one is not None]
+
     def draw_uuid(self) -> Uuid:
         """An id for something new."""
         return draw_uuid(self._rng)
@@ -150,6 +159,7 @@ class ClusterState:
     async def register(self, broker: BrokerImage, *, ttl_ms: int = LEASE_TTL_MS) -> int:
         """Become this broker, in place of whoever was it before. Returns the broker epoch."""
         assert self._registration is None, "a process is one broker"
+        self._self = broker
         lease = await self._store.grant(ttl_ms)
         try:
             _, epoch = await self._commit(

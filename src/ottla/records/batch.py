@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ottla.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -35,6 +33,7 @@ from ottla.model import (
 from ottla.model import Sequence as SequenceNumber
 from ottla.protocol.primitives import read_varint, read_varlong, write_varint, write_varlong
 from ottla.records.compression import Codec, compress, decompress
+from ottla.records.crc import crc32c
 
 Buffer = bytes | bytearray | memoryview
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
+from ottla.records.crc import crc32c
 from ottla.storage.files import Files, replace_file
 
 _VERSION: Final = "1"

@@ -1,8 +1,9 @@
 """Keep the last record of every key: which log and which segments, and the copying itself.
 
 A pass reads the dirty end of a log and remembers the last offset of every key it meets, then
-copies the log from its start without the records that have a later one. Offsets never change, so
-a log becomes one with gaps:
+copies the log from its start without the records that have a later one. Of what it has just read
+it knows where the last records are: a batch without any is dropped by its header. Offsets never
+change, so a log becomes one with gaps:
 
 * a batch that keeps all its records is copied as it is;
 * one that loses some keeps its place, its producer's numbers and its codec;
@@ -20,14 +21,13 @@ it runs on any thread, while the log's owner goes on. Only the owner swaps the r
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
-
-from crc32c import crc32c
 
 from ottla.config import INT32_MAX, TopicConfig
 from ottla.errors import ApiError
@@ -42,6 +42,7 @@ from ottla.records.batch import (
     Buffer,
     read_header,
 )
+from ottla.records.crc import crc32c
 from ottla.records.letters import Letter, find_letters, payload_of, rebuild, shell
 from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedTransaction
@@ -57,6 +58,8 @@ _READ_BYTES: Final = 1 << 20
 _WRITE_BYTES: Final = 1 << 20
 _RECORDS_PER_TURN: Final = 200  # between two pauses, in which the owner's thread gets its turn
 _BYTES_PER_RECORD: Final = 4096  # that cost as much as one more record
+_SOURCES_MAX: Final = 16  # of one segment: the owner removes them all in one go
+_RUNS_MAX: Final = 1 << 20  # of offsets that are told apart when looking for last records
 
 
 # Planning
@@ -126,23 +129,15 @@ def dirtiest(parts: Sequence[Cleanable]) -> int:
     return max(range(len(parts)), key=lambda at: (parts[at].is_overdue, parts[at].dirty_ratio))
 
 
-def grouped(segments: Iterable[SegmentFacts], bytes_max: int) -> list[list[SegmentFacts]]:
-    """Neighbours that fit into one segment of `bytes_max` together, even if nothing is dropped."""
-    groups: list[list[SegmentFacts]] = []
-    group_bytes = 0
-    for segment in segments:
-        fits = (
-            groups
-            and group_bytes + segment.size_bytes <= bytes_max
-            and segment.end_offset - groups[-1][0].base_offset <= INT32_MAX
-        )
-        if fits:
-            groups[-1].append(segment)
-            group_bytes += segment.size_bytes
-        else:
-            groups.append([segment])
-            group_bytes = segment.size_bytes
-    return groups
+def fits(group: Sequence[SegmentFacts], left_bytes: int, next_: SegmentFacts, max_: int) -> bool:
+    """Whether a segment may join those of which `left_bytes` are left, even if it stays whole."""
+    if not group:
+        return True
+    return (
+        len(group) < _SOURCES_MAX
+        and left_bytes + next_.size_bytes <= max_
+        and next_.end_offset - group[0].base_offset <= INT32_MAX
+    )
 
 
 # Copying
@@ -194,6 +189,28 @@ class CleanedSegment(NamedTuple):
         return self.replaced[-1].end_offset
 
 
+class LastPlaces:
+    """Where the last records of keys are among many offsets, in little memory.
+
+    Offsets are taken together in runs, so the answer may be yes by mistake, and never no.
+    """
+
+    __slots__ = ("_runs", "_shift", "_start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self._start = start
+        self._shift = ((end - start) // _RUNS_MAX).bit_length()
+        self._runs = bytearray(((end - start) >> self._shift) + 1)
+
+    def add(self, offset: int) -> None:
+        self._runs[(offset - self._start) >> self._shift] = 1
+
+    def has_any(self, first: int, last: int) -> bool:
+        """Whether a last record may be at `first`, at `last`, or between them."""
+        run = (first - self._start) >> self._shift
+        return self._runs.find(1, run, ((last - self._start) >> self._shift) + 1) >= 0
+
+
 @dataclass(slots=True, kw_only=True)
 class Pass:
     """One compaction of one log, group by group.
@@ -219,21 +236,24 @@ class Pass:
     counts: Counts = field(default_factory=Counts)
     last_offsets: dict[bytes, int] = field(default_factory=dict)  # of every key that is dirty
     _aborted_by_producer: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
-    _groups: list[list[SegmentFacts]] | None = None
+    _places: LastPlaces | None = None  # None when a batch's header does not tell where they are
+    _left: deque[SegmentFacts] | None = None  # still to be copied
+    _sources: list[File] = field(default_factory=list)  # of the segment that was written last
     _seen: set[int] = field(default_factory=set)  # producers with data since their last marker
     _leader_epoch: int | None = None  # of the batch before
     _work_left: int = 0  # until the next pause
 
     def run_next(self, files: Files, pause: Callable[[], None]) -> CleanedSegment | None:
         """Write the next segment; None when there is no other. `pause` is called often."""
-        if self._groups is None:
+        # By now the owner has removed them. Whoever closes them last frees their pages, which
+        # takes long enough for the owner not to do it.
+        self._sources.clear()
+        if self._left is None:
             self._index_aborted()
             self._read_keys(files, pause)
-            wanted = [segment for segment in self.segments if segment.base_offset < self.end]
-            self._groups = grouped(wanted, self.segment_bytes_max)
-        if not self._groups:
-            return None
-        return self._write_segment(files, self._groups.pop(0), pause)
+            wanted = (segment for segment in self.segments if segment.base_offset < self.end)
+            self._left = deque(wanted)
+        return self._write_segment(files, self._left, pause) if self._left else None
 
     def _index_aborted(self) -> None:
         for one in sorted(self.aborted, key=lambda one: one.first_offset):
@@ -258,24 +278,43 @@ class Pass:
 
     def _read_keys(self, files: Files, pause: Callable[[], None]) -> None:
         keys_max = self.memory_bytes_max // KEY_COST_BYTES
-        last_offsets = self.last_offsets
-        for segment in self.segments:
-            if segment.end_offset <= self.dirty_start:
-                continue
+        dirty = [segment for segment in self.segments if segment.end_offset > self.dirty_start]
+        is_orderly = True
+        for batch, header in self._dirty_batches(files, dirty):
+            if not header.attributes & CONTROL and not self._is_aborted(header):
+                is_orderly &= self._note_keys(batch, header)
+            self._take_turn(_work_of(header), pause)
+            if len(self.last_offsets) >= keys_max:
+                self.end = header.next_offset
+                break
+        if is_orderly and dirty:
+            self._places = LastPlaces(dirty[0].base_offset, self.end)
+            for offset in self.last_offsets.values():
+                self._places.add(offset)
+                self._take_turn(1, pause)
+
+    def _dirty_batches(
+        self, files: Files, dirty: list[SegmentFacts]
+    ) -> Iterator[tuple[memoryview, BatchHeader]]:
+        for segment in dirty:
             file = files.open(self.directory / file_name(segment.base_offset, LOG))
             for batch, header in _batches(file, segment.size_bytes):
-                if header.last_offset < self.dirty_start:
-                    continue
-                if not header.attributes & CONTROL and not self._is_aborted(header):
-                    base_offset = header.base_offset
-                    for _, _, _, delta, key, _ in self._letters(batch, header)[1]:
-                        if key is not None:
-                            short = key if len(key) <= _RAW_KEY_BYTES_MAX else _digest(key)
-                            last_offsets[short] = base_offset + delta
-                self._take_turn(header.record_count + len(batch) // _BYTES_PER_RECORD, pause)
-                if len(last_offsets) >= keys_max:
-                    self.end = header.next_offset
-                    return
+                if header.last_offset >= self.dirty_start:
+                    yield batch, header
+
+    def _note_keys(self, batch: memoryview, header: BatchHeader) -> bool:
+        """Remember a batch's keys; False unless all of its records are where its header says."""
+        last_offsets = self.last_offsets
+        base_offset, last_delta = header.base_offset, header.last_offset_delta
+        _, letters = self._letters(batch, header)
+        is_orderly = len(letters) == header.record_count
+        for _, _, _, delta, key, _ in letters:
+            if not 0 <= delta <= last_delta:
+                is_orderly = False
+            if key is not None:
+                short = key if len(key) <= _RAW_KEY_BYTES_MAX else _digest(key)
+                last_offsets[short] = base_offset + delta
+        return is_orderly
 
     def _letters(self, batch: memoryview, header: BatchHeader) -> tuple[bytes, list[Letter]]:
         """A batch's records. One that cannot be read has none that anybody could find."""
@@ -288,29 +327,22 @@ class Pass:
     # Writing segments
 
     def _write_segment(
-        self, files: Files, group: list[SegmentFacts], pause: Callable[[], None]
+        self, files: Files, left: deque[SegmentFacts], pause: Callable[[], None]
     ) -> CleanedSegment:
-        base_offset, last = group[0].base_offset, group[-1]
+        """One segment out of those that are left, as many of them as it takes to fill it."""
+        base_offset = left[0].base_offset
         path = self.directory / file_name(base_offset, LOG + CLEANED)
         out = _Output(files.create(path), base_offset, self.index_interval_bytes)
+        group: list[SegmentFacts] = []
         gone_markers: set[int] = set()
-        for segment in group:
-            file = files.open(self.directory / file_name(segment.base_offset, LOG))
-            self.counts.read_bytes += segment.size_bytes
-            behind = 0
-            for batch, header in _batches(file, segment.size_bytes):
-                behind += len(batch)
-                is_last = segment is last and behind == segment.size_bytes
-                kept = self._kept(batch, header, is_last=is_last)
-                if header.attributes & CONTROL and _is_empty(kept):
-                    gone_markers.add(header.base_offset)
-                out.append(kept, header, is_same=kept is batch)
-                self._take_turn(header.record_count + len(batch) // _BYTES_PER_RECORD, pause)
+        while left and fits(group, out.size_bytes, left[0], self.segment_bytes_max):
+            group.append(left.popleft())
+            self._copy_segment(files, group[-1], out, gone_markers, pause)
+        end_offset = group[-1].end_offset
         out.indexes.aborted = [
             one
             for one in self.aborted
-            if base_offset <= one.last_offset < last.end_offset
-            and one.last_offset not in gone_markers
+            if base_offset <= one.last_offset < end_offset and one.last_offset not in gone_markers
         ]
         out.finish()
         write_cleaned_indexes(files, self.directory, base_offset, out.indexes)
@@ -321,7 +353,25 @@ class Pass:
             tuple(group), out.size_bytes, out.indexes.max_timestamp_ms, is_changed
         )
 
-    def _kept(self, batch: memoryview, header: BatchHeader, *, is_last: bool) -> Buffer | None:
+    def _copy_segment(
+        self,
+        files: Files,
+        segment: SegmentFacts,
+        out: "_Output",
+        gone_markers: set[int],
+        pause: Callable[[], None],
+    ) -> None:
+        file = files.open(self.directory / file_name(segment.base_offset, LOG))
+        self._sources.append(file)
+        self.counts.read_bytes += segment.size_bytes
+        for batch, header in _batches(file, segment.size_bytes):
+            kept = self._kept(batch, header)
+            if header.attributes & CONTROL and _is_empty(kept):
+                gone_markers.add(header.base_offset)
+            out.append(kept, batch, header)
+            self._take_turn(1 if self._is_outlived(header) else _work_of(header), pause)
+
+    def _kept(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
         """What is left of a batch: itself, a smaller one, a shell, or nothing."""
         begins_epoch = header.leader_epoch != self._leader_epoch
         self._leader_epoch = header.leader_epoch
@@ -334,10 +384,8 @@ class Pass:
         if left is not None:
             return left
         if self._is_last_word(header):
-            left = shell(header, keeps_producer=True)
-        elif begins_epoch or is_last:
-            left = shell(header, keeps_producer=False)
-        return batch if left is not None and left == bytes(batch) else left
+            return _shell(batch, header, keeps_producer=True)
+        return _shell(batch, header, keeps_producer=False) if begins_epoch else None
 
     def _is_last_word(self, header: BatchHeader) -> bool:
         """Whether the log could not tell without this batch what its producer sent last."""
@@ -368,7 +416,7 @@ class Pass:
             self._seen.add(header.producer_id)
         if not header.record_count:
             return None
-        if self._is_aborted(header):
+        if self._is_aborted(header) or self._is_outlived(header):
             self.counts.dropped_records += header.record_count
             return None
         payload, letters = self._letters(batch, header)
@@ -391,6 +439,12 @@ class Pass:
         if has_tombstones and horizon_ms is None:
             return self._with_horizon(header, payload, kept)
         return batch if len(kept) == len(letters) else rebuild(header, payload, kept)
+
+    def _is_outlived(self, header: BatchHeader) -> bool:
+        """Whether a batch whose keys were read is known to hold the last record of none."""
+        if self._places is None or header.last_offset < self.dirty_start:
+            return False
+        return not self._places.has_any(header.base_offset, header.last_offset)
 
     def _last_of_keys(self, base_offset: int, letters: list[Letter]) -> list[Letter]:
         """The records that no later one replaces. Those without key cannot be kept apart: gone."""
@@ -423,31 +477,41 @@ class _Output:
         self._base_offset = base_offset
         self._interval_bytes = interval_bytes
         self._waiting = bytearray()
+        self._dropped: tuple[memoryview, BatchHeader] | None = None  # if it was the last one
 
-    def append(self, batch: Buffer | None, source: BatchHeader, *, is_same: bool) -> None:
-        """Add what is left of the batch `source`, perhaps nothing."""
-        self.is_changed |= not is_same
-        if batch is None:
+    def append(self, kept: Buffer | None, batch: memoryview, header: BatchHeader) -> None:
+        """Add what is left of a batch, perhaps nothing."""
+        if self._dropped is not None:
+            self.is_changed = True
+            self._dropped = None
+        if kept is None:
+            self._dropped = batch, header
             return
-        size_bytes = len(batch)
+        size_bytes = len(kept)
         if self.size_bytes + size_bytes > INT32_MAX:
             raise SegmentDamaged("compressed anew, the segment outgrows what an index can say")
-        max_timestamp_ms = source.max_timestamp_ms
-        if not is_same:
-            max_timestamp_ms = read_header(batch).max_timestamp_ms
+        max_timestamp_ms = header.max_timestamp_ms
+        if kept is not batch:
+            self.is_changed = True
+            max_timestamp_ms = read_header(kept).max_timestamp_ms
         self.indexes.note(
             self.size_bytes,
             size_bytes,
-            source.last_offset - self._base_offset,
+            header.last_offset - self._base_offset,
             max_timestamp_ms,
             self._interval_bytes,
         )
         self.size_bytes += size_bytes
-        self._waiting += batch
+        self._waiting += kept
         if len(self._waiting) >= _WRITE_BYTES:
             self._write()
 
     def finish(self) -> None:
+        """The last batch's place is where the next segment begins: it stays, if only as a shell."""
+        if self._dropped is not None:
+            batch, header = self._dropped
+            self._dropped = None
+            self.append(_shell(batch, header, keeps_producer=False), batch, header)
         self._write()
         self._file.sync()
         self.indexes.finish()
@@ -459,6 +523,17 @@ class _Output:
 
 def _digest(key: bytes) -> bytes:
     return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+def _work_of(header: BatchHeader) -> int:
+    """How much of a turn it takes to read a batch's records."""
+    return header.record_count + header.size_bytes // _BYTES_PER_RECORD
+
+
+def _shell(batch: memoryview, header: BatchHeader, *, keeps_producer: bool) -> Buffer:
+    """What holds the place of a batch: that batch itself when nothing else was left of it."""
+    left = shell(header, keeps_producer=keeps_producer)
+    return batch if left == batch else left
 
 
 def _is_empty(batch: Buffer | None) -> bool:

@@ -82,7 +82,9 @@ class LogDir:
                 if progress is not None:
                     progress(done, len(found))
             self.reserve.refill()
-            self.checkpoint()
+            is_known = recovery_points == self._points() and start_offsets == self._starts()
+            if not is_known or (found and not was_clean):
+                self.checkpoint()  # what was recovered need not be recovered again
         except OSError as error:
             self.take_offline(error)
             raise StorageFailed(f"{self.path} cannot be read: {error}") from error
@@ -322,13 +324,18 @@ class LogDir:
         return deleted.get((tp, self._read_topic_id(self.path / str(tp))), Offset(0))
 
     def _write_offsets(self) -> None:
-        points = {tp: log.durable_offset for tp, log in self.logs.items()}
+        points = self._points()
         self._write_file(RECOVERY_POINTS_FILE, points)
         for tp, point in points.items():
             self.logs[tp].checkpointed_offset = point
-        starts = {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset}
-        self._write_file(START_OFFSETS_FILE, starts)
+        self._write_file(START_OFFSETS_FILE, self._starts())
         self._checkpointed = set(points)
+
+    def _points(self) -> dict[TopicPartition, Offset]:
+        return {tp: log.durable_offset for tp, log in self.logs.items()}
+
+    def _starts(self) -> dict[TopicPartition, Offset]:
+        return {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset}
 
     def _write_file(self, name: str, offsets: dict[TopicPartition, Offset]) -> None:
         lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ottla.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
@@ -22,6 +20,7 @@ from ottla.errors import (
 )
 from ottla.model import NO_OFFSET, Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.records.batch import SEQUENCE_MASK, TRANSACTIONAL, BatchHeader, Marker, MarkerKind
+from ottla.records.crc import crc32c
 from ottla.storage.index import AbortedTransaction
 
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight

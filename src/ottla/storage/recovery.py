@@ -21,8 +21,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ottla.config import INT32_MAX, INT64_MAX
 from ottla.errors import ApiError
 from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, Position, TimestampMs
@@ -38,6 +36,7 @@ from ottla.records.batch import (
     read_header,
     read_marker,
 )
+from ottla.records.crc import crc32c
 from ottla.storage.epochs import Epochs, EpochsDamaged
 from ottla.storage.files import Entry, File, Files
 from ottla.storage.index import AbortedTransaction, IndexDamaged

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
 
-from fakes.loopback import framed, run, serving, turns, until
+from fakes.loopback import Client, Serving, framed, run, serving, turns, until
 from ottla.broker.answers import Answer, Pending
 from ottla.broker.connection import Connection
 from ottla.errors import ProtocolViolation
 
 REQUEST = b"request!"  # the shortest frame there is
+LARGE_BYTES = 300_000  # of a request that has a turn of the loop for itself
 
 
 def echo(frame: memoryview, connection: Connection) -> Answer:
@@ -184,6 +186,101 @@ def test_bulk_in_larger_frames_shares_the_loop_too() -> None:
             await asyncio.gather(*(client.send_all(bulk) for client in clients))
             await until(lambda: len(taken) == 200)
             assert len(set(taken[:40])) == 2
+
+    run(scenario())
+
+
+async def connect_bulk(served: Serving, size: int = LARGE_BYTES) -> tuple[Client, bytes]:
+    """A client of whose large request all has arrived but the bytes that are returned."""
+    client = await served.connect_admitted()
+    wire = framed(bytes(size))
+    before_bytes = served.server.buffered_bytes
+    await client.send_all(wire[:-10])
+    await until(lambda: served.server.buffered_bytes >= before_bytes + size)
+    await turns(20)
+    return client, wire[-10:]
+
+
+def test_whoever_is_read_with_a_large_request_is_answered_before_it() -> None:
+    async def scenario() -> None:
+        answered: list[bytes] = []
+
+        def note(frame: memoryview, connection: Connection) -> Answer:
+            if len(frame) == LARGE_BYTES:
+                with suppress(BlockingIOError):
+                    answered.append(small.socket.recv(100))
+                return None
+            return framed(bytes(frame))
+
+        async with serving(note) as served:
+            bulk, rest = await connect_bulk(served)
+            small = await served.connect_admitted()
+            bulk.send(rest)
+            small.send(framed(REQUEST))
+            await until(lambda: not served.server.buffered_bytes)
+            assert answered == [framed(REQUEST)]
+
+    run(scenario())
+
+
+def test_between_two_large_requests_others_get_their_turn() -> None:
+    async def scenario() -> None:
+        taken: list[int] = []
+
+        def note(frame: memoryview, connection: Connection) -> Answer:
+            taken.append(len(frame))
+            if len(frame) == LARGE_BYTES:
+                small.send(framed(REQUEST))
+            return None
+
+        async with serving(note) as served:
+            bulk = [await connect_bulk(served) for _ in range(3)]
+            small = await served.connect_admitted()
+            for client, rest in bulk:
+                client.send(rest)
+            await until(lambda: len(taken) == 6)
+            assert taken == [LARGE_BYTES, len(REQUEST)] * 3
+
+    run(scenario())
+
+
+def test_a_connection_that_ends_before_its_large_request_has_its_turn_is_forgotten() -> None:
+    async def scenario() -> None:
+        taken: list[Connection] = []
+
+        def note(frame: memoryview, connection: Connection) -> Answer:
+            taken.append(connection)
+            for other in list(served.server.connections - {connection}):
+                other.close()
+            return None
+
+        async with serving(note) as served:
+            bulk = [await connect_bulk(served) for _ in range(2)]
+            for client, rest in bulk:
+                client.send(rest)
+            await until(lambda: bool(taken))
+            await turns(20)
+            assert len(taken) == 1
+            assert served.server.buffered_bytes == 0
+            assert served.defects == []
+
+    run(scenario())
+
+
+def test_a_large_request_behind_a_barrier_waits_for_it_and_not_only_for_its_turn() -> None:
+    async def scenario() -> None:
+        dispatch = Waiting(is_barrier=lambda request: request == REQUEST)
+        async with serving(dispatch) as served:
+            client = await served.connect_admitted()
+            await client.send_all(framed(REQUEST) + framed(bytes(LARGE_BYTES)))
+            await until(lambda: served.server.buffered_bytes >= LARGE_BYTES)
+            await turns(20)
+            assert dispatch.taken == [REQUEST]
+            dispatch.promises[0].complete(framed(b"the answer"))
+            await until(lambda: len(dispatch.taken) == 2)
+            dispatch.promises[1].complete(framed(b"and the next"))
+            assert await client.receive_frame() == b"the answer"
+            assert await client.receive_frame() == b"and the next"
 
     run(scenario())
 

@@ -1,15 +1,18 @@
 """Who is let in, what they may hold, and when they must go."""
 
+import asyncio
 import logging
+import socket
 import struct
 
 import pytest
 
-from fakes.loopback import Serving, framed, run, serving, turns, until
+from fakes.loopback import Client, Serving, framed, run, serving, turns, until
 from ottla.broker.answers import Answer, Pending
 from ottla.broker.connection import Connection
 from ottla.broker.server import BufferPool
 from ottla.errors import ProtocolViolation
+from ottla.model import Endpoint
 
 REQUEST = b"request!"
 BUDGET = 1 << 20  # the smallest that can be set
@@ -305,6 +308,50 @@ def test_answers_under_way_leave_before_the_server_closes() -> None:
             await served.server.close()
             assert await client.receive_frame() == b"answer"
             assert await client.is_closed()
+
+    run(scenario())
+
+
+def test_a_closing_server_takes_no_request_and_resets_nobody() -> None:
+    async def scenario() -> None:
+        promises = []
+
+        def promise(frame: memoryview, connection: Connection) -> Answer:
+            promises.append(Pending(is_barrier=False))
+            return promises[-1]
+
+        async with serving(promise) as served:
+            client = await served.connect_admitted()
+            client.send(framed(REQUEST))
+            await until(lambda: bool(promises))
+            closing = asyncio.create_task(served.server.close())
+            await until(lambda: served.server.is_closing)
+            client.send(framed(REQUEST) * 100)
+            promises[0].complete(framed(b"answer"))
+            # A reset would drop the answer that lies unread here.
+            await until(lambda: ended(client))
+            assert await client.receive_frame() == b"answer"
+            assert await client.is_closed()
+            client.socket.close()
+            await closing
+        assert len(promises) == 1
+
+    run(scenario())
+
+
+def ended(client: Client) -> bool:
+    """Whether the other side has sent all it will send, which may wait here to be read."""
+    closed_wait = 8  # as Linux numbers the states of a connection
+    return client.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == closed_wait
+
+
+def test_nobody_is_served_before_the_server_listens() -> None:
+    async def scenario() -> None:
+        async with serving(echo) as served:
+            await served.server.close()
+            endpoint = await served.server.bind(Endpoint("127.0.0.1", 0))
+            with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+                client.connect((endpoint.host, endpoint.port))
 
     run(scenario())
 

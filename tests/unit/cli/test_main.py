@@ -84,10 +84,12 @@ def test_a_reader_that_leaves_early_gets_no_complaint() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_a_broker_starts_without_typer_rich_and_client() -> None:
+def test_a_broker_starts_without_what_only_others_need() -> None:
+    """No command line, no client; and no package that asks for its version, or reads TOML."""
     script = (
         "import sys; from ottla.cli.main import run; run(['serve', '--help']);"
-        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'typer', 'rich'}),"
+        "needless = {'typer', 'rich', 'email', 'zipfile', 'csv', 'tomllib'};"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & needless),"
         "[name for name in sys.modules if name.startswith('ottla.client')], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

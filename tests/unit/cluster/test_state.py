@@ -379,6 +379,8 @@ def test_a_broker_whose_lease_was_ended_is_told_once_and_may_register_again() ->
         await state.catch_up()
         await asyncio.sleep(60)
         assert [type(problem) for problem in world.lost["a"]] == [LeaseLost]
+        assert not state.image.brokers
+        assert state.brokers_to_ask() == [broker(1)], "clients can ask it again"
         await state.register(broker(1))
         assert list(state.image.brokers) == [1]
 

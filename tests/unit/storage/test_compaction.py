@@ -1,6 +1,8 @@
 """What compaction keeps, what it drops, and when."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,6 +15,7 @@ from ottla.errors import InvalidRecord
 from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs
 from ottla.records.batch import (
     DELETE_HORIZON,
+    HEADER_BYTES,
     NO_PRODUCER_EPOCH,
     BatchHeader,
     Marker,
@@ -28,12 +31,14 @@ from ottla.storage.cleaner import Cleaner
 from ottla.storage.compaction import (
     KEY_COST_BYTES,
     Cleanable,
+    LastPlaces,
     SegmentFacts,
     cleanable,
     dirtiest,
-    grouped,
+    fits,
     is_worth_it,
 )
+from ottla.storage.files import OsFiles
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
 from ottla.storage.worker import InlineWorker
@@ -154,6 +159,49 @@ def test_nothing_is_swapped_when_nothing_is_gained(files: MemoryFiles) -> None:
     compact(log, rolls=False)
     assert log._sealed == [segment]
     assert log.clean_offset == 1
+
+
+def test_a_place_that_is_only_held_is_not_written_anew(files: MemoryFiles) -> None:
+    log = build.log(files, CONFIG)
+    put(log, (b"a", bytes(100)))
+    put(log, (b"b", bytes(100)))
+    log.roll(build.NOW_MS)
+    put(log, (b"b", bytes(100)))
+    log.config = replace(CONFIG, segment_bytes=200)  # they are not merged
+    compact(log)
+    assert [(one.base_offset, one.record_count) for one in headers(log)] == [(0, 1), (1, 0), (2, 1)]
+    segments = list(log._sealed)
+    log.clean_offset = Offset(0)
+    compact(log, rolls=False)
+    assert log._sealed == segments
+
+
+def test_a_record_outside_the_offsets_of_its_batch_is_not_taken_for_gone(
+    files: MemoryFiles,
+) -> None:
+    """No client writes such a thing; whoever does shall not lose the last value of another key."""
+    log = build.log(files, CONFIG)
+    put(log, (b"first", b"0"))
+    batch = build_batch([Record(timestamp_ms=build.NOW_MS, key=b"odd", value=b"1")])
+    batch[HEADER_BYTES + 3] = 2 * 3  # the record's offset delta, zig-zag
+    _stamp_crc(batch)
+    log.append_as_leader(batch, LeaderEpoch(0), build.NOW_MS)
+    put(log, (b"last", b"2"), (b"last", b"3"), (b"last", b"4"))
+    compact(log)
+    assert [key for _, key, _ in contents(log)] == [b"first", b"odd", b"last"]
+
+
+def test_a_batch_that_cannot_be_read_stays(files: MemoryFiles) -> None:
+    log = build.log(files, TopicConfig())
+    put(log, (b"first", b"0"))
+    batch = build_batch([Record(timestamp_ms=build.NOW_MS, key=b"torn", value=b"1")])
+    batch[HEADER_BYTES] += 2  # the record's length
+    _stamp_crc(batch)
+    log.append_as_leader(batch, LeaderEpoch(0), build.NOW_MS)
+    put(log, (b"first", b"2"))
+    log.config = CONFIG
+    compact(log)
+    assert [(one.base_offset, one.record_count) for one in headers(log)] == [(0, 0), (1, 1), (2, 1)]
 
 
 def test_keys_longer_than_their_digest_are_told_apart(files: MemoryFiles) -> None:
@@ -358,6 +406,39 @@ def test_small_segments_are_merged(files: MemoryFiles) -> None:
     left = {entry.name for entry in files.list(log.directory)}
     assert f"{1:020d}.log" in names - left
     assert not {name for name in left if name.endswith((".cleaned", ".swap"))}
+
+
+def test_segments_are_merged_by_what_is_left_of_them(files: MemoryFiles) -> None:
+    config = replace(CONFIG, segment_bytes=1200)
+    log = build.log(files, config)
+    for number in range(12):
+        put(log, (b"%d" % (number % 4), bytes(1000)))
+    assert len(log._sealed) == 11
+    compact(log)
+    assert [offset for offset, _, _ in contents(log)] == [8, 9, 10, 11]
+    assert [one.base_offset for one in log._sealed] == [0, 9, 10, 11]
+
+
+def test_the_worker_closes_what_was_replaced(tmp_path: Path) -> None:
+    """Freeing a segment's pages takes a while: the owner's loop must not be the one to do it."""
+    log = build.log(OsFiles(), CONFIG, directory=tmp_path / "orders-0")
+    for number in range(3):
+        put(log, (b"a", b"%d" % number))
+        log.roll(build.NOW_MS)
+    log.flush()
+    work = log.begin_cleaning(log.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20)
+    cleaned = work.run_next(OsFiles(), lambda: None)
+    assert cleaned is not None
+    assert log.swap_in(work, cleaned)
+    assert len(replaced_but_open(tmp_path)) == 3
+    assert work.run_next(OsFiles(), lambda: None) is None
+    assert not replaced_but_open(tmp_path)
+
+
+def replaced_but_open(directory: Path) -> list[str]:
+    opened = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    names = [os.readlink(one) for one in opened if one.is_symlink()]
+    return [name for name in names if name.startswith(str(directory)) and "(deleted)" in name]
 
 
 def test_epochs_end_where_they_ended_although_their_records_are_gone(files: MemoryFiles) -> None:
@@ -589,8 +670,27 @@ def test_a_record_that_waited_too_long_is_sealed_and_compacted(files: MemoryFile
     assert [offset for offset, _, _ in contents(log)] == [0, 2]
 
 
-def test_neighbours_are_grouped_as_long_as_they_fit() -> None:
-    assert [len(group) for group in grouped(SEALED, 150)] == [2, 1]
-    assert [len(group) for group in grouped(SEALED, 10)] == [1, 1, 1]
+def test_a_segment_joins_those_before_it_if_there_is_room_for_all_of_it() -> None:
+    first, second, third = SEALED
+    assert fits([], 0, first, 10), "one is always taken, however large"
+    assert fits([first], 50, second, 50 + second.size_bytes)
+    assert not fits([first], 51, second, 50 + second.size_bytes)
+    assert fits([first, second], 0, third, third.size_bytes)
     far = facts((0, 10, 1, 0), (10, 2**31 + 5, 1, 0))
-    assert [len(group) for group in grouped(far, 100)] == [1, 1]
+    assert not fits(far[:1], 1, far[1], 100)
+    many = facts(*((at, at + 1, 1, 0) for at in range(100)))
+    assert not fits(many[:-1], 0, many[-1], 100), "their files are removed in one go"
+
+
+def test_last_places_are_found_also_when_many_offsets_share_a_run() -> None:
+    few = LastPlaces(100, 200)
+    few.add(150)
+    assert few.has_any(100, 150)
+    assert few.has_any(150, 199)
+    assert not few.has_any(100, 149)
+    assert not few.has_any(151, 199)
+    many = LastPlaces(100, 100 + (1 << 30))
+    many.add(5_000_000)
+    assert many.has_any(5_000_000, 5_000_000)
+    assert many.has_any(100, 1 << 29)
+    assert not many.has_any(6_000_000, 1 << 30)

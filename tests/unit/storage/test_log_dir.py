@@ -18,6 +18,7 @@ from ottla.storage.reserve import RESERVE_BYTES
 ROOT = Path("/data")
 ORDERS, CLICKS = TopicPartition("orders", 0), TopicPartition("web-clicks", 12)
 TOPIC_ID = Uuid(bytes(range(16)))
+RECOVERY_POINTS = ROOT / "recovery-point-offset-checkpoint"
 
 
 @pytest.fixture
@@ -235,6 +236,30 @@ def test_checkpoints_of_quiet_logs_cost_two_small_files(files: MemoryFiles) -> N
     before = files.counts["sync"]
     log_dir.checkpoint()
     assert files.counts["sync"] == before + 2
+
+
+def test_a_start_after_a_clean_stop_writes_no_checkpoint_that_is_there(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 3)
+    log_dir.close()
+    files = files.kill()
+    kept = files._names[RECOVERY_POINTS]
+    open_dir(files)
+    assert files._names[RECOVERY_POINTS] is kept
+
+
+def test_a_start_writes_down_what_its_checkpoints_do_not_say(files: MemoryFiles) -> None:
+    """Else what is appended to a log that lost its end would not be read after a crash."""
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 3)
+    log_dir.close()
+    files = files.kill()
+    files._names[ROOT / str(ORDERS) / f"{0:020d}.log"].content.clear()
+    opened = open_dir(files)
+    assert opened.logs[ORDERS].end_offset == 0
+    assert files.read_whole(RECOVERY_POINTS).decode().splitlines()[2] == f"{ORDERS.topic} 0 0"
 
 
 def test_a_checkpoint_that_is_damaged_means_reading_more_not_less(files: MemoryFiles) -> None:

@@ -61,7 +61,7 @@ class DescribeCluster:
                     port=broker.endpoint.port,
                     rack=broker.rack,
                 )
-                for _, broker in sorted(image.brokers.items())
+                for broker in self._state.brokers_to_ask()
             ],
         )
 

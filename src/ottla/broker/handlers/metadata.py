@@ -82,7 +82,7 @@ class Metadata:
     def _respond(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
         image = self._state.image
         return MetadataResponse(
-            brokers=[_broker(broker) for _, broker in sorted(image.brokers.items())],
+            brokers=[_broker(broker) for broker in self._state.brokers_to_ask()],
             cluster_id=image.cluster_id,
             controller_id=-1 if image.controller_id is None else image.controller_id,
             topics=topics,

@@ -21,7 +21,8 @@ import org.apache.kafka.common.errors.TimeoutException;
 
 /** Reading by assignment: where to begin, where to go on, when to wait. */
 final class ConsumerScenarios {
-    private static final long FIRST_MS = 1_700_000_000_000L;
+    /** A while ago, in whole seconds; not so long that retention would take the records. */
+    private static final long FIRST_MS = System.currentTimeMillis() / 1000 * 1000 - 3_600_000;
 
     private ConsumerScenarios() {}
 
