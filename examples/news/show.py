@@ -10,7 +10,7 @@ from examples.news.crawl import Visited, is_web_address
 
 WINDOWS_SHOWN: Final = 4
 TOPICS_SHOWN: Final = 5
-TITLE_LENGTH_SHOWN: Final = 44
+TITLE_LENGTH_SHOWN: Final = 58  # in a terminal of 80 columns
 Value = Mapping[str, Any]
 
 

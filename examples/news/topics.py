@@ -52,7 +52,8 @@ def wait_settled(address: str) -> None:
 
     The commit of a transaction is answered a moment before readers get to see it.
     """
-    admin = AdminClient({"bootstrap.servers": address})
+    # Warnings and worse: the library tells of every answer that it throws away.
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 4})
     deadline_s = time.monotonic() + _PATIENCE_S
     while _ends(admin, IsolationLevel.READ_COMMITTED) != _ends(
         admin, IsolationLevel.READ_UNCOMMITTED

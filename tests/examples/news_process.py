@@ -14,7 +14,7 @@ from threading import Thread
 ROOT = Path(__file__).parents[2]
 READY = "ottla ready on "
 PAUSE_S = 0.5
-PATIENCE_S = 300  # for Spark to start and end on a machine with far too much to do
+PATIENCE_S = 500  # for Spark to start and end on a machine with far too much to do
 
 
 @dataclass

@@ -39,7 +39,7 @@ def test_readers_get_the_first_of_what_is_recommended() -> None:
         "Recommended\n"
         "  reader  has read  next\n"
         "  ada     3         Moon clock\n"
-        f"  bo      12        {'T' * 43}…"
+        f"  bo      12        {'T' * 57}…"
     )
 
 
