@@ -5,15 +5,19 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 LISTEN ?= 127.0.0.1:9092
 DATA ?= ./data
+FEEDS ?=
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check lint format compat bench lock clean
+.PHONY: help run broker setup test check lint format compat bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-run: $(STAMP) ## start a broker on 127.0.0.1:9092 with its data in ./data
+run: $(STAMP) ## a broker on 127.0.0.1:9092 and the news example on it; with ONCE=1 it ends by itself
+	@$(BIN)/python -m examples.news --data $(DATA) --listen $(LISTEN) $(if $(ONCE),--once) $(FEEDS:%=--feed %)
+
+broker: $(STAMP) ## only the broker, with its data in ./data as well
 	@$(BIN)/ottla serve --data $(DATA) --listen $(LISTEN) --hints
 
 setup: $(STAMP) ## only the set-up: .venv with the package and all that tests need
