@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from ottla.errors import ErrorCode
 
@@ -14,6 +14,7 @@ BEGINNING: Final = "beginning"
 END: Final = "end"
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
+_LOG_APPEND_TIME: Final = 1
 _CODES: Final = frozenset(map(int, ErrorCode))
 
 Start = int | str  # an offset, BEGINNING or END
@@ -43,6 +44,19 @@ class Received:
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+def received(message: Any) -> Received:
+    """A record of aiokafka or kafka-python, which have the same names for what it has."""
+    return Received(
+        partition=message.partition,
+        offset=message.offset,
+        timestamp_ms=message.timestamp,
+        is_log_append_time=message.timestamp_type == _LOG_APPEND_TIME,
+        key=message.key,
+        value=message.value,
+        headers=tuple(message.headers),
+    )
 
 
 class Refused(Exception):

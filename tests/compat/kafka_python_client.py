@@ -15,6 +15,7 @@ from compat.adapter import (
     Sent,
     Start,
     collect,
+    received,
 )
 from ottla.errors import ErrorCode
 
@@ -30,7 +31,6 @@ with warnings.catch_warnings():
 lend_codecs()
 
 _BYTES_MAX: Final = 64 << 20
-_LOG_APPEND_TIME: Final = 1
 
 
 class KafkaPythonClient(Library):
@@ -159,19 +159,7 @@ class _Consumer:
             found = self._consumer.poll(timeout_ms=500, max_records=count)
         except KafkaError as problem:
             raise Refused(problem.errno, str(problem)) from None
-        return [_received(message) for messages in found.values() for message in messages]
-
-
-def _received(message: Any) -> Received:
-    return Received(
-        partition=message.partition,
-        offset=message.offset,
-        timestamp_ms=message.timestamp,
-        is_log_append_time=message.timestamp_type == _LOG_APPEND_TIME,
-        key=message.key,
-        value=message.value,
-        headers=tuple(message.headers),
-    )
+        return [received(message) for messages in found.values() for message in messages]
 
 
 class _Admin:

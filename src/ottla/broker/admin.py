@@ -1,13 +1,10 @@
-"""The handlers of administration, imported when somebody first administers.
+"""What administrators ask."""
 
-Their messages are many classes; a broker that only moves records starts without them.
-"""
-
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from ottla.broker.commits import Commits
-from ottla.broker.routes import RequestContext
+from ottla.broker.late_handlers import Answering, LateHandlers
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.state import ClusterState
@@ -30,12 +27,8 @@ ADMIN_KEYS: Final = (
     ApiKey.DESCRIBE_QUORUM,
 )
 
-Answering = Callable[[Any, RequestContext], Any]
 
-
-class Admin:
-    """Makes all of them at the first request for one."""
-
+class Admin(LateHandlers):
     def __init__(
         self,
         state: ClusterState,
@@ -45,20 +38,15 @@ class Admin:
         creation: TopicCreation,
         node_id: BrokerId,
     ) -> None:
+        super().__init__()
         self._state = state
         self._replicas = replicas
         self._settings = settings
         self._commits = commits
         self._creation = creation
         self._node_id = node_id
-        self._handlers: dict[ApiKey, Answering] = {}
 
-    def answer(self, key: ApiKey, request: Any, context: RequestContext) -> Any:
-        if not self._handlers:
-            self._handlers = self._make_handlers()
-        return self._handlers[key](request, context)
-
-    def _make_handlers(self) -> dict[ApiKey, Answering]:
+    def _make_handlers(self) -> Mapping[ApiKey, Answering]:
         from ottla.broker.handlers import cluster, configs, metadata, topics  # noqa: PLC0415
 
         state, replicas, settings = self._state, self._replicas, self._settings

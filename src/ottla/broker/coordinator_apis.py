@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ottla.broker.late_handlers import Answering
 from ottla.broker.routes import RequestContext
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
@@ -19,7 +20,6 @@ from ottla.replication.replicas import Replicas
 if TYPE_CHECKING:
     from ottla.broker.shards import Shards
 
-Answering = Callable[[Any, RequestContext], Any]
 CoordinatorT = TypeVar("CoordinatorT", bound="Shards[Any]")
 
 

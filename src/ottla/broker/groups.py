@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.coordinator_apis import Answering, CoordinatorApis
+from ottla.broker.coordinator_apis import CoordinatorApis
+from ottla.broker.late_handlers import Answering
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import OFFSETS_TOPIC, TopicCreation
 from ottla.clock import Clock

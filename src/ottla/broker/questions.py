@@ -1,15 +1,12 @@
-"""What clients ask before they write or read; the handlers are imported with the first question.
+"""What clients ask before they write or read."""
 
-Their messages are many classes, and a broker is ready to be asked without them.
-"""
-
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ottla.broker.groups import GroupApis
+from ottla.broker.late_handlers import Answering, LateHandlers
 from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.routes import RequestContext
 from ottla.broker.topic_creation import TopicCreation
 from ottla.broker.transactions import TransactionApis
 from ottla.cluster.state import ClusterState
@@ -25,12 +22,8 @@ QUESTION_KEYS: Final = (
     ApiKey.DESCRIBE_PRODUCERS,
 )
 
-Answering = Callable[[Any, RequestContext], Any]
 
-
-class Questions:
-    """Makes all of the handlers at the first request for one."""
-
+class Questions(LateHandlers):
     def __init__(
         self,
         state: ClusterState,
@@ -40,20 +33,15 @@ class Questions:
         transactions: TransactionApis,
         producer_ids: ProducerIds,
     ) -> None:
+        super().__init__()
         self._state = state
         self._replicas = replicas
         self._creation = creation
         self._groups = groups
         self._transactions = transactions
         self._producer_ids = producer_ids
-        self._handlers: dict[ApiKey, Answering] = {}
 
-    def answer(self, key: ApiKey, request: Any, context: RequestContext) -> Any:
-        if not self._handlers:
-            self._handlers = self._make_handlers()
-        return self._handlers[key](request, context)
-
-    def _make_handlers(self) -> dict[ApiKey, Answering]:
+    def _make_handlers(self) -> Mapping[ApiKey, Answering]:
         from ottla.broker.handlers import (  # noqa: PLC0415
             coordination,
             metadata,

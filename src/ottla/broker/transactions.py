@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.answers import Answer, Pending
-from ottla.broker.coordinator_apis import Answering, CoordinatorApis
+from ottla.broker.coordinator_apis import CoordinatorApis
 from ottla.broker.groups import GroupApis
+from ottla.broker.late_handlers import Answering
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TRANSACTIONS_TOPIC, TopicCreation
