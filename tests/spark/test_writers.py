@@ -182,6 +182,19 @@ def test_what_cannot_be_written_is_refused(
         stream_writer(options, schema)
 
 
+def test_headers_that_cannot_be_null_are_taken_too() -> None:
+    """Spark knows that of literals."""
+    header = StructType(
+        [
+            StructField("key", StringType(), nullable=False),
+            StructField("value", BinaryType(), False),
+        ]
+    )
+    headers = StructField("headers", ArrayType(header, containsNull=False), nullable=False)
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    stream_writer(options, StructType([*TEXT.fields, headers]))
+
+
 def test_a_place_to_write_to_is_needed_and_nothing_is_overwritten() -> None:
     with pytest.raises(OptionRefused, match="where to"):
         stream_writer({"kafka.bootstrap.servers": "127.0.0.1:1"}, TEXT)

@@ -58,7 +58,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.options = options
         # Made once for a job, and handed to all tries of its tasks together with the options.
         self.job_id = f"{SystemRandom().getrandbits(64):016x}"
-        check_columns(to_arrow_schema(schema, timezone="UTC"), options)
+        check_columns(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
@@ -75,7 +75,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
-        check_columns(to_arrow_schema(schema, timezone="UTC"), options)
+        check_columns(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
@@ -110,8 +110,9 @@ def _task() -> TaskContext:
     return task
 
 
-def check_columns(schema: pa.Schema, options: WriteOptions) -> None:
+def check_columns(given: StructType, options: WriteOptions) -> None:
     """Refuse what Spark's Kafka sink refuses, before anything is written."""
+    schema = to_arrow_schema(given.toNullable(), timezone="UTC")  # as headers of literals are not
     if "value" not in schema.names:
         raise OptionRefused("a column `value` of STRING or BINARY is needed")
     if options.topic is None and "topic" not in schema.names:
