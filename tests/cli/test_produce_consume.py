@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.processes import COMMAND, PATIENCE_S, Ottla, RunningBroker
+from cli.processes import COMMAND, PATIENCE_S, Ottla, RunningBroker, wait_until
 from ottla.client.partitioner import partition_of_key
 
 
@@ -78,7 +78,8 @@ def test_options_apply_to_every_record(ottla: Ottla) -> None:
 def test_without_acks_records_arrive_too(ottla: Ottla) -> None:
     sent = ottla("produce", "no-acks", "--acks", "0", stdin="x\n" * 1000)
     assert sent.stderr == "1000 records sent to no-acks\n"
-    assert ottla("consume", "no-acks").stdout == "x\n" * 1000
+    # Nobody waited for them to be on disk, and before they are nobody reads them.
+    wait_until(lambda: ottla("consume", "no-acks").stdout == "x\n" * 1000)
 
 
 def test_a_file_is_read_like_a_pipe(ottla: Ottla, tmp_path: Path) -> None:
