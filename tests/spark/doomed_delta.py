@@ -71,7 +71,8 @@ def main(address: str, topic: str, table: str, checkpoint: str, when: str) -> No
         rows.selectExpr("int(string(value)) AS number", "offset")
         .writeStream.format("doomed-delta")
         .option("checkpointLocation", checkpoint)
-        .option("doom", f"{when},{jvm_pid},{os.getpid()}")
+        # The driver first: one that is told of the end of its JVM ends by itself.
+        .option("doom", f"{when},{os.getpid()},{jvm_pid}")
         .trigger(availableNow=True)
         .start(table)
     )

@@ -16,11 +16,16 @@ START_PATIENCE_S = 300  # until a session is there; on a machine with much else 
 TESTS = Path(__file__).parents[1]
 
 
+def environment() -> dict[str, str]:
+    """For a driver whose Python processes import what the tests have."""
+    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 class DriverProcess:
     """One run of `spark.doomed_driver`."""
 
     def __init__(self, log_file: Path, **told: Any) -> None:
-        paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         with log_file.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "spark.doomed_driver", json.dumps(told)],
@@ -28,7 +33,7 @@ class DriverProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env=environment(),
             )
         self._log_file = log_file
         self._jvm: int | None = None

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from pyspark.errors import PySparkException
 
 TRIES: Final = 8
-_TOO_LATE: Final = "Python worker failed to connect back"
+TOO_LATE: Final = "Python worker failed to connect back"
 
 Result = TypeVar("Result")
 
@@ -21,6 +21,6 @@ def patiently(query: Callable[[], Result]) -> Result:
         try:
             return query()
         except PySparkException as problem:
-            if _TOO_LATE not in str(problem):
+            if TOO_LATE not in str(problem):
                 raise
     return query()
