@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -67,6 +68,18 @@ class Found:
         self.lake = list(zip(lake["topic"].to_pylist(), lake["offset"].to_pylist(), strict=True))
 
 
+def wait_gone(group: int) -> None:
+    """Return when nothing of a process group is left: neither Java nor its workers."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("something was left behind")
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("news") / "data"
@@ -99,8 +112,7 @@ def second(first: Found, data: Path, tmp_path_factory: pytest.TempPathFactory) -
         news.wait_said("Recommended")
         assert news.press_ctrl_c() == 0, news.lines
     assert not any("Traceback" in line for line in news.lines), news.lines
-    with pytest.raises(ProcessLookupError):  # neither Java nor its workers are left
-        os.killpg(news.process.pid, 0)
+    wait_gone(news.process.pid)
     with ottla.testing.broker(data=data) as again:
         return Found(again, data)
 
