@@ -124,7 +124,8 @@ def test_only_some_partitions_are_read(ottla: Ottla) -> None:
 def test_following_sees_what_is_written_later(ottla: Ottla, broker: RunningBroker) -> None:
     ottla("produce", "followed", stdin="before\n")
     follower = subprocess.Popen(
-        [*COMMAND, "consume", "followed", "--follow"],
+        # Whoever runs the tests in the background has its children ignore Ctrl-C.
+        ["env", "--default-signal=INT", *COMMAND, "consume", "followed", "--follow"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
