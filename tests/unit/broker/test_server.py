@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from fakes.loopback import Client, Serving, framed, run, serving, turns, until
+from fakes.loopback import Client, Dispatch, Serving, framed, run, serving, turns, until
 from ottla.broker.answers import Answer, Pending
 from ottla.broker.connection import Connection
 from ottla.broker.server import BufferPool
@@ -20,6 +20,16 @@ BUDGET = 1 << 20  # the smallest that can be set
 
 def echo(frame: memoryview, connection: Connection) -> Answer:
     return framed(bytes(frame))
+
+
+def promising(promises: list[Pending]) -> Dispatch:
+    """Every request gets a promise of an answer, which the test keeps when it likes."""
+
+    def promise(frame: memoryview, connection: Connection) -> Answer:
+        promises.append(Pending(is_barrier=False))
+        return promises[-1]
+
+    return promise
 
 
 def silent(frame: memoryview, connection: Connection) -> Answer:
@@ -294,13 +304,8 @@ def test_a_violator_is_logged_once_and_counted_always(caplog: pytest.LogCaptureF
 
 def test_answers_under_way_leave_before_the_server_closes() -> None:
     async def scenario() -> None:
-        promises = []
-
-        def promise(frame: memoryview, connection: Connection) -> Answer:
-            promises.append(Pending(is_barrier=False))
-            return promises[-1]
-
-        async with serving(promise) as served:
+        promises = list[Pending]()
+        async with serving(promising(promises)) as served:
             client = await served.connect_admitted()
             client.send(framed(REQUEST))
             await until(lambda: bool(promises))
@@ -314,13 +319,8 @@ def test_answers_under_way_leave_before_the_server_closes() -> None:
 
 def test_a_closing_server_takes_no_request_and_resets_nobody() -> None:
     async def scenario() -> None:
-        promises = []
-
-        def promise(frame: memoryview, connection: Connection) -> Answer:
-            promises.append(Pending(is_barrier=False))
-            return promises[-1]
-
-        async with serving(promise) as served:
+        promises = list[Pending]()
+        async with serving(promising(promises)) as served:
             client = await served.connect_admitted()
             client.send(framed(REQUEST))
             await until(lambda: bool(promises))
