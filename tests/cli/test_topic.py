@@ -24,7 +24,8 @@ def test_a_topic_is_made_listed_described_and_deleted(ottla: Ottla) -> None:
 
     deleted = ottla("topic", "delete", "life")
     assert (deleted.returncode, deleted.stderr) == (0, "topic life deleted\n")
-    assert "life" not in ottla("topic", "list").stdout
+    left = [json.loads(line)["name"] for line in ottla("topic", "list", "--json").stdout.splitlines()]
+    assert "life" not in left
 
 
 def test_people_get_tables(ottla: Ottla) -> None:
