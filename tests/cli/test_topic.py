@@ -24,7 +24,9 @@ def test_a_topic_is_made_listed_described_and_deleted(ottla: Ottla) -> None:
 
     deleted = ottla("topic", "delete", "life")
     assert (deleted.returncode, deleted.stderr) == (0, "topic life deleted\n")
-    left = [json.loads(line)["name"] for line in ottla("topic", "list", "--json").stdout.splitlines()]
+    left = [
+        json.loads(line)["name"] for line in ottla("topic", "list", "--json").stdout.splitlines()
+    ]
     assert "life" not in left
 
 
