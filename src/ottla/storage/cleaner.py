@@ -18,7 +18,7 @@ from ottla.storage.compaction import (
 )
 from ottla.storage.files import FULL_DISK_ERRNOS, Files
 from ottla.storage.log import Log
-from ottla.storage.segment import remove_cleaned
+from ottla.storage.swap import Swap, remove_cleaned
 from ottla.storage.worker import Worker
 
 Outcome = CleanedSegment | None | Exception
@@ -90,13 +90,30 @@ class Cleaner:
             elif outcome is None:
                 log.end_cleaning(work)
                 self._note_finished(log, work)
-            elif log.swap_in(work, outcome):
-                self._step(log, work)
             else:
-                self._is_busy = False  # the log has changed: begin anew with what it is now
-        except OSError as error:  # half done on disk: nothing here may be trusted any more
+                self._swap_in(log, work, outcome)
+        except OSError as error:
             self._is_busy = False
             log.on_failed(error)
+
+    def _swap_in(self, log: Log, work: Pass, cleaned: CleanedSegment) -> None:
+        swap = log.begin_swap(work, cleaned)
+        if swap is None:
+            self._is_busy = False  # the log has changed: begin anew with what it is now
+            return
+        self._worker.run(lambda _: swap.run(self._files), partial(self._note_swap, log, work, swap))
+
+    def _note_swap(self, log: Log, work: Pass, swap: Swap, outcome: Exception | None) -> None:
+        if log.offline_reason is not None:
+            self._is_busy = False  # deleted, or its disk is known to have failed
+        elif isinstance(outcome, OSError):  # half done: nothing here may be trusted any more
+            self._is_busy = False
+            log.on_failed(outcome)
+        elif isinstance(outcome, Exception):
+            raise outcome
+        else:
+            log.end_swap(swap)
+            self._step(log, work)
 
     def _note_finished(self, log: Log, work: Pass) -> None:
         self._is_busy = False

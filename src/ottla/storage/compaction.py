@@ -17,7 +17,7 @@ the moment when it may go into its batch (KIP-534), and a pass after that moment
 marker of a transaction of which nothing is left goes the same way. Aborted records go at once.
 
 Planning is pure. Copying touches only sealed segments, which do not change, and files of its own:
-it runs on any thread, while the log's owner goes on. Only the owner swaps the result in.
+it runs on any thread, while the log's owner goes on.
 """
 
 from bisect import bisect_right
@@ -47,6 +47,7 @@ from ottla.records.letters import Letter, find_letters, payload_of, rebuild, she
 from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedTransaction
 from ottla.storage.segment import CLEANED, LOG, Indexes, file_name, write_cleaned_indexes
+from ottla.storage.swap import remove_cleaned
 
 _IS_TOMBSTONE: Final = itemgetter(5)
 CLEAN_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
@@ -58,7 +59,7 @@ _READ_BYTES: Final = 1 << 20
 _WRITE_BYTES: Final = 1 << 20
 _RECORDS_PER_TURN: Final = 200  # between two pauses, in which the owner's thread gets its turn
 _BYTES_PER_RECORD: Final = 4096  # that cost as much as one more record
-_EMPTIED_MAX: Final = 4  # segments that become one: the owner removes them all in one go
+_EMPTIED_MAX: Final = 16  # segments that become one: all of them stay open until it is there
 _RUNS_MAX: Final = 1 << 20  # of offsets that are told apart when looking for last records
 
 
@@ -181,7 +182,6 @@ class CleanedSegment(NamedTuple):
     replaced: tuple[SegmentFacts, ...]
     size_bytes: int
     max_timestamp_ms: TimestampMs
-    is_changed: bool  # False when it is a copy, and the swap not worth it
 
     @property
     def base_offset(self) -> Offset:
@@ -256,7 +256,12 @@ class Pass:
             self._read_keys(files, pause)
             wanted = (segment for segment in self.segments if segment.base_offset < self.end)
             self._left = deque(wanted)
-        return self._write_segment(files, self._left, pause) if self._left else None
+        while self._left:
+            cleaned = self._write_segment(files, self._left, pause)
+            if cleaned is not None:
+                return cleaned
+            remove_cleaned(files, self.directory)
+        return None
 
     def _index_aborted(self) -> None:
         for one in sorted(self.aborted, key=lambda one: one.first_offset):
@@ -331,8 +336,11 @@ class Pass:
 
     def _write_segment(
         self, files: Files, left: deque[SegmentFacts], pause: Callable[[], None]
-    ) -> CleanedSegment:
-        """One segment out of those that are left, as many of them as it takes to fill it."""
+    ) -> CleanedSegment | None:
+        """One segment out of those that are left, as many of them as it takes to fill it.
+
+        None when it is a copy of one, and a swap not worth it.
+        """
         base_offset = left[0].base_offset
         path = self.directory / file_name(base_offset, LOG + CLEANED)
         out = _Output(files.create(path), base_offset, self.index_interval_bytes)
@@ -351,10 +359,9 @@ class Pass:
         write_cleaned_indexes(files, self.directory, base_offset, out.indexes)
         files.sync_dir(self.directory)
         self.counts.written_bytes += out.size_bytes
-        is_changed = out.is_changed or len(group) > 1
-        return CleanedSegment(
-            tuple(group), out.size_bytes, out.indexes.max_timestamp_ms, is_changed
-        )
+        if not out.is_changed and len(group) == 1:
+            return None
+        return CleanedSegment(tuple(group), out.size_bytes, out.indexes.max_timestamp_ms)
 
     def _copy_segment(
         self,

@@ -4,7 +4,7 @@ A log has one owner and is called from the owner's thread only. The flusher's th
 files that `begin_flush` hands out and nothing else.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -82,16 +82,14 @@ from ottla.storage.segment import (
     Segment,
     UnsyncedFile,
     begin_indexes,
-    commit_swap,
-    complete_swap,
     file_name,
     find_batch,
     find_boundary,
     load_aborted,
-    remove_cleaned,
     walk,
     write_indexes,
 )
+from ottla.storage.swap import Swap, remove_cleaned
 
 _CREATE_TIME: Final = TimestampType.CREATE_TIME
 _HINTS_MAX: Final = 64  # readers whose place is remembered, per log
@@ -200,6 +198,7 @@ class Log:
         self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
         self._warm: list[SealedSegment] = []
+        self._swap: Swap | None = None  # whose old segments are not deleted, but replaced
         self._adopt(self._recover(recovery_point, now_ms))
         self.durable_offset = self.end_offset
         self.clean_offset = self._read_clean_offset()  # compaction has seen all keys below
@@ -529,6 +528,8 @@ class Log:
         interval_bytes = self.config.index_interval_bytes
         indexes = rebuild_indexes(self._files, segment, interval_bytes)
         segment.warm_up(segment.file, indexes)
+        if not self._is_swapped(segment):
+            write_indexes(self._files, self.directory, segment.base_offset, indexes)
 
     def _note_warm(self, segment: SealedSegment) -> None:
         self._warm.append(segment)
@@ -817,19 +818,22 @@ class Log:
             self.roll(now_ms)
         facts = map(self._facts, self._sealed)
         count = expired_count(facts, self.size_bytes, self.start_offset, self.config, now_ms)
-        self._delete_first(count)
-        return count
+        return self._delete_first(count)
 
     def _facts(self, segment: SealedSegment) -> SegmentFacts:
         return SegmentFacts(segment.end_offset, segment.size_bytes, self._max_timestamp_of(segment))
 
-    def _delete_first(self, count: int) -> None:
+    def _delete_first(self, count: int) -> int:
+        """Delete so many segments, but for those that are just being replaced; how many went."""
+        if self._swap is not None:
+            count = min(count, bisect_left(self._bases, self._swap.new.base_offset))
         for segment in self._sealed[:count]:
             self._delete(segment)
         del self._sealed[:count], self._bases[:count]
         if count:
             self.start_offset = max(self.start_offset, self._first_base())
             self._forget_before_start()
+        return count
 
     def _delete(self, segment: SealedSegment) -> None:
         self.size_bytes -= segment.size_bytes
@@ -873,7 +877,7 @@ class Log:
 
         Remembered for as long as they are there, also after a restart.
         """
-        if segment not in self._sealed:
+        if segment not in self._sealed or self._is_swapped(segment):
             return []
         found = (
             CorruptRange(one.start_offset, one.end_offset, segment.base_offset, one.position)
@@ -965,40 +969,57 @@ class Log:
                     self._open(segment)
             yield from segment.indexes.aborted
 
-    def swap_in(self, work: Pass, cleaned: CleanedSegment) -> bool:
-        """Put a compacted segment in its place; False if the log has changed there meanwhile.
+    def begin_swap(self, work: Pass, cleaned: CleanedSegment) -> Swap | None:
+        """Prepare to put a compacted segment in its place; None if the log has changed there.
 
-        Whoever is reading the old one holds its file and can finish.
+        Until `end_swap` the old ones are read through the files that are open now: their names
+        are the worker's. Whoever is reading them even then can finish.
         """
-        count = len(cleaned.replaced)
-        at = bisect_right(self._bases, cleaned.base_offset) - 1
-        old = self._sealed[at : at + count] if at >= 0 else []
+        if self.offline_reason is not None:
+            return None
+        at = max(0, bisect_right(self._bases, cleaned.base_offset) - 1)
+        old = self._sealed[at : at + len(cleaned.replaced)]
         is_there = [(one.base_offset, one.end_offset, one.size_bytes) for one in old] == [
             fact[:3] for fact in cleaned.replaced
         ]
-        if self.offline_reason is not None:
-            return False
         if work.timeline != self._timeline or not is_there or self.corrupt:
             remove_cleaned(self._files, self.directory)
-            return False
-        if cleaned.is_changed:
-            self._replace(old, at, cleaned)
-        else:
-            remove_cleaned(self._files, self.directory)
-        return True
-
-    def _replace(self, old: list[SealedSegment], at: int, cleaned: CleanedSegment) -> None:
-        base_offset = cleaned.base_offset
-        commit_swap(self._files, self.directory, base_offset)
-        merged = [segment.base_offset for segment in old[1:]]
-        complete_swap(self._files, self.directory, base_offset, merged)
-        new = SealedSegment(self.directory, base_offset, cleaned.end_offset, cleaned.size_bytes)
-        new.max_timestamp_ms = cleaned.max_timestamp_ms
-        self._sealed[at : at + len(old)] = [new]
-        self._bases[at : at + len(old)] = [base_offset]
+            return None
+        for segment in old:
+            self._open(segment)
         self._warm = [segment for segment in self._warm if segment not in old]
+        new = SealedSegment(
+            self.directory, cleaned.base_offset, cleaned.end_offset, cleaned.size_bytes
+        )
+        new.max_timestamp_ms = cleaned.max_timestamp_ms
+        self._swap = Swap(self.directory, old, new)
+        return self._swap
+
+    def end_swap(self, swap: Swap) -> None:
+        """It has been carried out: from now on the new segment is read."""
+        if swap is not self._swap:
+            return  # somebody could not wait
+        self._swap = None
+        old, new = swap.old, swap.new
+        at = bisect_left(self._bases, new.base_offset)
+        self._sealed[at : at + len(old)] = [new]
+        self._bases[at : at + len(old)] = [new.base_offset]
         self._hints.clear()
         self.size_bytes += new.size_bytes - sum(segment.size_bytes for segment in old)
+
+    def give_up_swap(self) -> None:
+        """The log is about to go: nobody may touch its files for compaction any more."""
+        if self._swap is not None:
+            self._swap.give_up()
+
+    def _finish_swap(self) -> None:
+        """Have every segment under its name, now."""
+        if self._swap is not None:
+            self._swap.run(self._files)
+            self.end_swap(self._swap)
+
+    def _is_swapped(self, segment: SealedSegment) -> bool:
+        return self._swap is not None and segment in self._swap.old
 
     def end_cleaning(self, work: Pass) -> None:
         """Every segment of a pass has been swapped in: remember how far it came."""
@@ -1025,6 +1046,7 @@ class Log:
         """
         if to_offset >= self.end_offset:
             return
+        self._finish_swap()
         if to_offset <= self._first_base():
             self.restart_at(to_offset, now_ms)
             return
@@ -1055,6 +1077,7 @@ class Log:
 
     def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything and begin again, empty, at `offset`."""
+        self._finish_swap()
         self._lower_durable(min(offset, self._first_base()))
         for segment in reversed(self._all_segments()):
             self._unlink_segment(segment.base_offset)

@@ -151,6 +151,7 @@ class LogDir:
         self.topic_ids.pop(tp, None)
         log.offline_reason = f"{tp} has been deleted"
         log.on_failed = _no_concern  # its files go while work on them may be under way
+        log.give_up_swap()
         name = f"{str(tp)[:_NAME_LENGTH_MAX]}.{rng.getrandbits(128):032x}{DELETED}"
         return Forgotten(log.directory, self.path / name)
 

@@ -49,13 +49,12 @@ from ottla.storage.segment import (
     ActiveSegment,
     Indexes,
     SealedSegment,
-    complete_swap,
     file_name,
     load_aborted,
     load_indexes,
-    remove_cleaned,
     write_indexes,
 )
+from ottla.storage.swap import complete_swap, remove_cleaned
 
 EVERYTHING: Final = Offset(INT64_MAX)  # the recovery point of a log that was closed cleanly
 CORRUPT_FILE: Final = "corrupt-ranges"
@@ -209,7 +208,6 @@ def rebuild_indexes(files: Files, segment: SealedSegment, interval_bytes: int) -
     again = ActiveSegment(segment.directory, base, segment.file, NO_TIMESTAMP)
     scan.scan_whole(again, segment.size_bytes)
     again.indexes.finish()
-    write_indexes(files, segment.directory, base, again.indexes)
     return again.indexes
 
 

@@ -1,7 +1,7 @@
 """One file of a partition's log: the active one, which grows, and the sealed ones before it."""
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -358,39 +358,3 @@ def write_cleaned_indexes(
         file = files.create(directory / file_name(base_offset, suffix + CLEANED))
         file.append(content)
         file.sync()
-
-
-def commit_swap(files: Files, directory: Path, base_offset: Offset) -> None:
-    """Decide for the cleaned segment: from here on a crash is followed by `complete_swap`."""
-    cleaned = directory / file_name(base_offset, LOG + CLEANED)
-    files.rename(cleaned, directory / file_name(base_offset, LOG + SWAP))
-    files.sync_dir(directory)
-
-
-def complete_swap(
-    files: Files, directory: Path, base_offset: Offset, also_replaced: Iterable[Offset]
-) -> None:
-    """Put a committed segment in the place of the old one, and of those merged into it.
-
-    May be interrupted anywhere and begun again. The old segment's log is the last to go: as long
-    as the swap file has its name, everything before can be done once more.
-    """
-    for old in also_replaced:
-        for suffix in SEGMENT_SUFFIXES:
-            files.unlink(directory / file_name(old, suffix))
-    there = {entry.name for entry in files.list(directory)}
-    for suffix in INDEX_SUFFIXES:
-        cleaned = file_name(base_offset, suffix + CLEANED)
-        if cleaned in there:
-            files.rename(directory / cleaned, directory / file_name(base_offset, suffix))
-    files.sync_dir(directory)
-    swap = directory / file_name(base_offset, LOG + SWAP)
-    files.rename(swap, directory / file_name(base_offset, LOG))
-    files.sync_dir(directory)
-
-
-def remove_cleaned(files: Files, directory: Path) -> None:
-    """Forget segments that compaction began to write and did not commit."""
-    for entry in files.list(directory):
-        if entry.name.endswith(CLEANED):
-            files.unlink(directory / entry.name)

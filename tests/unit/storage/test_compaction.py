@@ -12,7 +12,15 @@ from fakes import build
 from fakes.memory_files import MachineStopped, MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import InvalidRecord
-from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs
+from ottla.model import (
+    LeaderEpoch,
+    Offset,
+    Position,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TimestampMs,
+)
 from ottla.records.batch import (
     DELETE_HORIZON,
     HEADER_BYTES,
@@ -39,8 +47,9 @@ from ottla.storage.compaction import (
     is_worth_it,
 )
 from ottla.storage.files import OsFiles
-from ottla.storage.log import Log
+from ottla.storage.log import Damage, Log
 from ottla.storage.recovery import EVERYTHING
+from ottla.storage.swap import Swap
 from ottla.storage.worker import InlineWorker
 
 CONFIG = TopicConfig(
@@ -416,7 +425,7 @@ def test_segments_are_merged_by_what_is_left_of_them(files: MemoryFiles) -> None
     assert len(log._sealed) == 11
     compact(log)
     assert [offset for offset, _, _ in contents(log)] == [8, 9, 10, 11]
-    assert [one.base_offset for one in log._sealed] == [0, 4, 8, 9, 10, 11]
+    assert [one.base_offset for one in log._sealed] == [0, 9, 10, 11]
 
 
 def test_the_worker_closes_what_was_replaced(tmp_path: Path) -> None:
@@ -429,7 +438,11 @@ def test_the_worker_closes_what_was_replaced(tmp_path: Path) -> None:
     work = log.begin_cleaning(log.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20)
     cleaned = work.run_next(OsFiles(), lambda: None)
     assert cleaned is not None
-    assert log.swap_in(work, cleaned)
+    swap = log.begin_swap(work, cleaned)
+    assert swap is not None
+    swap.run(OsFiles())
+    log.end_swap(swap)
+    del swap
     assert len(replaced_but_open(tmp_path)) == 3
     assert work.run_next(OsFiles(), lambda: None) is None
     assert not replaced_but_open(tmp_path)
@@ -501,10 +514,105 @@ def test_a_log_that_changed_meanwhile_is_not_touched(files: MemoryFiles) -> None
     cleaned = work.run_next(files, lambda: None)
     assert cleaned is not None
     log.truncate(Offset(3), build.NOW_MS)
-    assert not log.swap_in(work, cleaned)
+    assert log.begin_swap(work, cleaned) is None
     assert [offset for offset, _, _ in contents(log)] == [0, 1, 2]
     log.end_cleaning(work)
     assert log.clean_offset == 0
+
+
+def begin_swap(files: MemoryFiles, log: Log) -> Swap:
+    """A pass over everything but the active segment, up to the moment a worker has to swap."""
+    log.flush()
+    part = log.cleanable(log.end_offset, build.NOW_MS)
+    work = log.begin_cleaning(part, build.NOW_MS, PLENTY_BYTES)
+    cleaned = work.run_next(files, lambda: None)
+    assert cleaned is not None
+    swap = log.begin_swap(work, cleaned)
+    assert swap is not None
+    return swap
+
+
+def swapping(files: MemoryFiles) -> tuple[Log, Swap]:
+    """Six records of one key in three segments, which are about to become one."""
+    log = build.log(files, CONFIG)
+    for number in range(6):
+        put(log, (b"a", b"%d" % number))
+        if number % 2:
+            log.roll(build.NOW_MS)
+    log.save()
+    return log, begin_swap(files, log)
+
+
+def test_readers_see_the_old_segments_until_the_owner_knows_of_the_new_one(
+    files: MemoryFiles,
+) -> None:
+    log, swap = swapping(files)
+    assert len(contents(log)) == 6
+    swap.run(files)
+    assert len(contents(log)) == 6, "their names are gone, but they are open"
+    log.end_swap(swap)
+    assert contents(log) == [(5, b"a", b"5")]
+    assert log.size_bytes == sum(len(view) for _, view in _read(log))
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_log_that_is_truncated_in_the_middle_of_a_swap_finishes_it_first(
+    files: MemoryFiles, has_run: bool
+) -> None:
+    log, swap = swapping(files)
+    put(log, (b"b", b"6"))
+    if has_run:
+        swap.run(files)
+    log.truncate(Offset(6), build.NOW_MS)
+    swap.run(files)
+    log.end_swap(swap)
+    assert contents(log) == [(5, b"a", b"5")]
+    assert contents(build.log(files.kill(), CONFIG, recovery_point=6)) == [(5, b"a", b"5")]
+
+
+def test_a_log_that_begins_again_in_the_middle_of_a_swap_is_empty(files: MemoryFiles) -> None:
+    log, swap = swapping(files)
+    log.restart_at(Offset(100), build.NOW_MS)
+    swap.run(files)
+    log.end_swap(swap)
+    assert (log.start_offset, log.end_offset, log.size_bytes) == (100, 100, 0)
+    assert contents(build.log(files.kill(), CONFIG, start_offset=100)) == []
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_what_is_being_replaced_is_deleted_afterwards(files: MemoryFiles, has_run: bool) -> None:
+    log, swap = swapping(files)
+    put(log, (b"b", b"6"))
+    if has_run:
+        swap.run(files)
+    log.advance_start(Offset(6))
+    log.config = replace(CONFIG, cleanup_policy=("compact", "delete"))
+    assert log.delete_old_segments(build.NOW_MS) == 0
+    assert contents(log) == [(6, b"b", b"6")]
+    swap.run(files)
+    log.end_swap(swap)
+    assert log.delete_old_segments(build.NOW_MS) == 1
+    assert log.size_bytes == sum(len(view) for _, view in _read(log))
+    names = [entry.name for entry in files.list(log.directory)]
+    assert [name for name in names if name.endswith(".log")] == [f"{6:020d}.log"]
+
+
+def test_damage_to_what_is_being_replaced_is_none_of_the_new_one(files: MemoryFiles) -> None:
+    log, swap = swapping(files)
+    damaged = log.sealed_segments[0]
+    assert log.note_damages(damaged, [Damage(Offset(0), Offset(2), Position(0), None)]) == []
+    assert log.corrupt == []
+    swap.run(files)
+    log.end_swap(swap)
+    assert contents(log) == [(5, b"a", b"5")]
+
+
+def test_nobody_touches_the_files_of_a_log_that_is_about_to_go(files: MemoryFiles) -> None:
+    log, swap = swapping(files)
+    log.give_up_swap()
+    before = files.list(log.directory)
+    swap.run(files)
+    assert files.list(log.directory) == before
 
 
 def test_truncation_makes_what_follows_dirty_again(files: MemoryFiles) -> None:
@@ -680,8 +788,8 @@ def test_a_segment_joins_those_before_it_if_there_is_room_for_all_of_it() -> Non
     assert not fits(far[:1], 1, far[1], 100)
     small, large = (facts(*((at, at + 1, size, 0) for at in range(100))) for size in (1, 100))
     assert fits(small[:-1], 99, small[-1], 100)
-    assert fits(large[:3], 0, large[3], 100)
-    assert not fits(large[:4], 0, large[4], 100), "their files are removed in one go"
+    assert fits(large[:15], 0, large[15], 100)
+    assert not fits(large[:16], 0, large[16], 100), "their files are all open for a while"
 
 
 def test_last_places_are_found_also_when_many_offsets_share_a_run() -> None:
