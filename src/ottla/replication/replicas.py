@@ -24,7 +24,7 @@ from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
 from ottla.storage.files import FULL_DISK_ERRNOS
-from ottla.storage.log import Log
+from ottla.storage.log import Discarded, Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
 from ottla.storage.worker import Worker
@@ -73,6 +73,7 @@ class Replicas:
         self._unfinished: dict[str, StorageFailed] = {}  # topics with logs that could not be made
         self._follower: asyncio.Task[None] | None = None
         log_dir.on_offline = self._note_offline
+        log_dir.discard = self._discard
 
     def open(self, image: ClusterImage) -> None:
         """Open every log that the image knows, and begin to follow it."""
@@ -252,6 +253,16 @@ class Replicas:
 
         self._worker.run(lambda _: work(), settle)
         await done
+
+    def _discard(self, discarded: Discarded) -> None:
+        """Have the worker remove a file: a segment of a gigabyte takes a third of a second."""
+        self._worker.run(lambda _: discarded.remove(), self._note_removal)
+
+    def _note_removal(self, outcome: Exception | None) -> None:
+        if isinstance(outcome, OSError):
+            self._log_dir.take_offline(outcome)
+        elif outcome is not None:
+            raise outcome
 
     def _change(
         self, leader: LeaderPartition, partition: PartitionImage, config: TopicConfig

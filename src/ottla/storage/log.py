@@ -73,6 +73,8 @@ from ottla.storage.recovery import (
 )
 from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
 from ottla.storage.segment import (
+    DELETED,
+    INDEX_SUFFIXES,
     LOG,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
@@ -132,6 +134,21 @@ class Damage(NamedTuple):
     resumed: Position | None
 
 
+class Discarded(NamedTuple):
+    """A file that is to be removed by somebody who has the time: large ones take a while.
+
+    Whoever closes a removed file last frees its pages, so the descriptor goes with the name.
+    """
+
+    files: Files
+    path: Path
+    file: File | None
+
+    def remove(self) -> None:
+        """On any thread. If this never happens, the next start does it."""
+        self.files.unlink(self.path)
+
+
 class FlushWork(NamedTuple):
     """What has to be synced for everything below `end_offset` to be durable.
 
@@ -186,6 +203,7 @@ class Log:
         self.on_durable: Callable[[], None] = _do_nothing
         self.on_failed: Callable[[OSError], None] = self._go_offline
         self.before_truncate: Callable[[], None] = _do_nothing  # stores a lower recovery point
+        self.discard: Callable[[Discarded], None] = Discarded.remove
         self.checkpointed_offset = recovery_point  # the recovery point that is on disk
         self._plain_config: TopicConfig | None = None  # the config, once known to ask for nothing
         self._files = files
@@ -837,10 +855,15 @@ class Log:
 
     def _delete(self, segment: SealedSegment) -> None:
         self.size_bytes -= segment.size_bytes
+        file = segment.file if segment.is_warm else None
         if segment in self._warm:
             self._warm.remove(segment)
-        for suffix in SEGMENT_SUFFIXES:
+        for suffix in INDEX_SUFFIXES:
             self._files.unlink(self.directory / file_name(segment.base_offset, suffix))
+        path = self.directory / file_name(segment.base_offset, LOG)
+        deleted = path.with_name(path.name + DELETED)
+        self._files.rename(path, deleted)
+        self.discard(Discarded(self._files, deleted, file))
 
     def _first_base(self) -> Offset:
         return self._bases[0] if self._bases else self._active.base_offset

@@ -18,7 +18,7 @@ from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists
 from ottla.model import NO_UUID, Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
 from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Files, replace_file
-from ottla.storage.log import Log
+from ottla.storage.log import Discarded, Log
 from ottla.storage.recovery import EVERYTHING
 from ottla.storage.reserve import Reserve
 from ottla.storage.segment import LOG, file_name
@@ -55,6 +55,7 @@ class LogDir:
         self.topic_ids: dict[TopicPartition, Uuid] = {}
         self.offline_reason: str | None = None
         self.on_offline: Callable[[str], None] = _ignore
+        self.discard: Callable[[Discarded], None] = Discarded.remove
         self._files = files
         self._checkpointed: set[TopicPartition] = set()  # of whom the checkpoints on disk speak
         files.make_dir(path)
@@ -241,6 +242,7 @@ class LogDir:
         )
         log.on_failed = self.take_offline
         log.before_truncate = self._write_offsets
+        log.discard = self.discard
         self.logs[tp] = log
         self.topic_ids[tp] = self._read_topic_id(log.directory)
         if log.cut_bytes:

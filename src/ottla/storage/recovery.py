@@ -43,6 +43,7 @@ from ottla.storage.index import AbortedTransaction, IndexDamaged
 from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
 from ottla.storage.segment import (
     CLEANED,
+    DELETED,
     LOG,
     SNAPSHOT,
     SWAP,
@@ -54,7 +55,7 @@ from ottla.storage.segment import (
     load_indexes,
     write_indexes,
 )
-from ottla.storage.swap import complete_swap, remove_cleaned
+from ottla.storage.swap import complete_swap, remove_all, remove_cleaned
 
 EVERYTHING: Final = Offset(INT64_MAX)  # the recovery point of a log that was closed cleanly
 CORRUPT_FILE: Final = "corrupt-ranges"
@@ -113,8 +114,9 @@ def recover(
 ) -> Recovered:
     """Open the log in `directory`, which is trusted below `recovery_point`."""
     found = files.list(directory)
-    if any(entry.name.endswith((CLEANED, SWAP)) for entry in found):
+    if any(entry.name.endswith((CLEANED, SWAP, DELETED)) for entry in found):
         finish_swaps(files, directory)
+        remove_all(files, directory, DELETED)
         found = files.list(directory)
     sizes = {_offset_of(entry): entry.size_bytes for entry in found if _is_a(entry, LOG)}
     if not sizes:

@@ -31,6 +31,7 @@ SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, ABORTED_INDEX)
 INDEX_SUFFIXES: Final = (INDEX, TIME_INDEX, ABORTED_INDEX)
 CLEANED: Final = ".cleaned"  # written by compaction, and nothing else so far
 SWAP: Final = ".swap"  # whole, on disk, and about to replace what it was made from
+DELETED: Final = ".deleted"  # nobody's any more, and about to be removed
 
 
 def file_name(offset: Offset, suffix: str) -> str:

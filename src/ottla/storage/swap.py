@@ -82,6 +82,11 @@ def complete_swap(
 
 def remove_cleaned(files: Files, directory: Path) -> None:
     """Forget segments that compaction began to write and did not commit."""
+    remove_all(files, directory, CLEANED)
+
+
+def remove_all(files: Files, directory: Path, suffix: str) -> None:
+    """Remove every file whose name ends so."""
     for entry in files.list(directory):
-        if entry.name.endswith(CLEANED):
+        if entry.name.endswith(suffix):
             files.unlink(directory / entry.name)

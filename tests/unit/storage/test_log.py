@@ -29,7 +29,7 @@ from ottla.model import (
 )
 from ottla.records.batch import Marker, MarkerKind, batches, build_marker, read_header, records
 from ottla.records.compression import Codec
-from ottla.storage.log import Appended, Log
+from ottla.storage.log import Appended, Discarded, Log
 from ottla.storage.recovery import EVERYTHING
 
 SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
@@ -237,6 +237,23 @@ def test_old_segments_go_and_the_log_starts_later(files: MemoryFiles) -> None:
     assert not any(entry.name.startswith(f"{0:020d}") for entry in files.list(log.directory))
     with pytest.raises(OffsetOutOfRange):
         log.read(Offset(0), log.end_offset, 100, at_least_one=True)
+
+
+def test_somebody_else_removes_the_files_of_old_segments(files: MemoryFiles) -> None:
+    log = build.log(files, SMALL)
+    fill(log, 3)
+    discarded: list[Discarded] = []
+    log.discard = discarded.append
+    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._sealed[0].size_bytes)
+    assert log.delete_old_segments(build.NOW_MS) == 1
+    first = [one.name for one in files.list(log.directory) if one.name.startswith(f"{0:020d}")]
+    assert first == [f"{0:020d}.log.deleted"]
+    again = build.log(files.kill(), SMALL, start_offset=log.start_offset)
+    assert again.start_offset == log.start_offset
+    assert not [e.name for e in again._files.list(log.directory) if e.name.endswith(".deleted")]
+    discarded[0].remove()
+    discarded[0].remove()
+    assert not [e.name for e in files.list(log.directory) if e.name.endswith(".deleted")]
 
 
 def test_even_the_active_segment_goes_when_all_of_it_is_too_old(files: MemoryFiles) -> None:
