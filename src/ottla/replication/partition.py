@@ -1,6 +1,7 @@
 """A partition this broker leads: its log, and what has been promised about it."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from ottla.config import Durability
@@ -86,6 +87,7 @@ class LeaderPartition:
         self._readers: set[Callable[[], None]] = set()
         self._is_waking = False
         log.on_durable = self._note_progress
+        log.on_crowded = partial(flusher.request, log)
         log.epochs.note(leader_epoch, log.end_offset)
         self._note_progress()
 
@@ -179,7 +181,7 @@ class LeaderPartition:
 
     def give_up(self, error: ApiError) -> None:
         """The partition is no longer ours: tell everyone who waits for it."""
-        self.log.on_durable = _nothing
+        self.log.on_durable = self.log.on_crowded = _nothing
         self._durable.fail(error)
         self._committed.fail(error)
         self._wake_readers()

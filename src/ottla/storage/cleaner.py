@@ -101,7 +101,7 @@ class Cleaner:
         if swap is None:
             self._is_busy = False  # the log has changed: begin anew with what it is now
             return
-        self._worker.run(lambda _: swap.run(self._files), partial(self._note_swap, log, work, swap))
+        self._worker.run(lambda _: swap.errand.run(), partial(self._note_swap, log, work, swap))
 
     def _note_swap(self, log: Log, work: Pass, swap: Swap, outcome: Exception | None) -> None:
         if log.offline_reason is not None:

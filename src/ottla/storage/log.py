@@ -5,8 +5,9 @@ files that `begin_flush` hands out and nothing else.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -88,14 +89,17 @@ from ottla.storage.segment import (
     find_batch,
     find_boundary,
     load_aborted,
+    store_indexes,
     walk,
     write_indexes,
 )
-from ottla.storage.swap import Swap, remove_cleaned
+from ottla.storage.swap import Swap, carry_out, remove_cleaned
+from ottla.storage.worker import Errand
 
 _CREATE_TIME: Final = TimestampType.CREATE_TIME
 _HINTS_MAX: Final = 64  # readers whose place is remembered, per log
 _WARM_MAX: Final = 8  # sealed segments that stay open, per log
+_UNSTORED_MAX: Final = 4  # sealed segments that stay open until they are flushed, per log
 _SPARE_SNAPSHOTS: Final = 2  # snapshots kept besides those at the start of segments
 
 
@@ -149,6 +153,14 @@ class Discarded(NamedTuple):
         self.files.unlink(self.path)
 
 
+class Unstored(NamedTuple):
+    """A sealed segment whose indexes are not on disk: it stays open, for they are in memory."""
+
+    segment: SealedSegment
+    indexes: Sequence[UnsyncedFile]
+    errand: Errand
+
+
 class FlushWork(NamedTuple):
     """What has to be synced for everything below `end_offset` to be durable.
 
@@ -157,6 +169,7 @@ class FlushWork(NamedTuple):
     """
 
     log: "Log"
+    unstored: tuple[Unstored, ...]
     sealed_files: tuple[File, ...]
     active_file: File
     directory: Path | None  # whose names are not yet on disk
@@ -168,17 +181,22 @@ class FlushWork(NamedTuple):
 
     def run(self, files: Files) -> None:
         """Sync. Older files first: what is durable has no holes."""
+        try:
+            self._run(files)
+        except FileNotFoundError:
+            if self.log.offline_reason is None:  # else it has been deleted, names and all
+                raise
+
+    def _run(self, files: Files) -> None:
+        for one in self.unstored:
+            one.errand.run()
         for unsynced in self.indexes:
             unsynced.file.sync()
         for file in self.sealed_files:
             file.sync()
         self.active_file.sync()
         if self.directory is not None:
-            try:
-                files.sync_dir(self.directory)
-            except FileNotFoundError:
-                if self.log.offline_reason is None:  # else it has been deleted, names and all
-                    raise
+            files.sync_dir(self.directory)
 
 
 class Log:
@@ -203,6 +221,7 @@ class Log:
         self.on_durable: Callable[[], None] = _do_nothing
         self.on_failed: Callable[[OSError], None] = self._go_offline
         self.before_truncate: Callable[[], None] = _do_nothing  # stores a lower recovery point
+        self.on_crowded: Callable[[], None] = _do_nothing  # it should be flushed soon
         self.discard: Callable[[Discarded], None] = Discarded.remove
         self.checkpointed_offset = recovery_point  # the recovery point that is on disk
         self._plain_config: TopicConfig | None = None  # the config, once known to ask for nothing
@@ -216,6 +235,7 @@ class Log:
         self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
         self._warm: list[SealedSegment] = []
+        self._unstored: list[Unstored] = []
         self._swap: Swap | None = None  # whose old segments are not deleted, but replaced
         self._adopt(self._recover(recovery_point, now_ms))
         self.durable_offset = self.end_offset
@@ -547,6 +567,7 @@ class Log:
         indexes = rebuild_indexes(self._files, segment, interval_bytes)
         segment.warm_up(segment.file, indexes)
         if not self._is_swapped(segment):
+            self._store_indexes()
             write_indexes(self._files, self.directory, segment.base_offset, indexes)
 
     def _note_warm(self, segment: SealedSegment) -> None:
@@ -701,6 +722,7 @@ class Log:
         has_new_names = self._segments_created != self._segments_synced
         return FlushWork(
             log=self,
+            unstored=tuple(self._unstored),
             sealed_files=tuple(self._unsynced),
             active_file=self._active.file,
             directory=self.directory if has_new_names else None,
@@ -717,8 +739,15 @@ class Log:
             return
         self._unsynced = [file for file in self._unsynced if file not in work.sealed_files]
         self._segments_synced = max(self._segments_synced, work.segments_created)
+        self._note_stored(work.unstored)
         self._end_save(work)
         self.note_durable(work.end_offset)
+
+    def _note_stored(self, stored: Sequence[Unstored]) -> None:
+        for one in stored:
+            if one in self._unstored:
+                self._unstored.remove(one)
+                self._note_warm(one.segment)
 
     def _begin_save(self) -> tuple[tuple[UnsyncedFile, ...], bytes | None]:
         if not self._is_save_wanted:
@@ -738,7 +767,7 @@ class Log:
         try:
             if work.active_file is self._active.file:  # else sealing has stored newer ones
                 for unsynced in work.indexes:
-                    with suppress(FileNotFoundError):  # a roll that failed has stored newer ones
+                    with suppress(FileNotFoundError):  # a roll that failed has removed them
                         unsynced.take_name(self._files)
             self._write_snapshot(work.end_offset, work.snapshot)
         except OSError as error:
@@ -780,7 +809,9 @@ class Log:
     @property
     def wants_flush(self) -> bool:
         """Whether anything waits to be made durable."""
-        return self._is_save_wanted or self.durable_offset != self.end_offset
+        return bool(
+            self._is_save_wanted or self.durable_offset != self.end_offset or self._unstored
+        )
 
     def close(self) -> None:
         """Make everything durable and the next start short."""
@@ -814,17 +845,26 @@ class Log:
                 raise self._undo_write(error) from error
 
     def _roll(self, now_ms: TimestampMs) -> None:
-        sealed = self._active.seal(self._files)
+        sealed = self._active.seal()
         self._write_snapshot(self.end_offset, self.producers.encode())
+        begun = begin_indexes(self._files, self.directory, sealed.base_offset, sealed.indexes)
         # Last, for what came before can be done again: nothing has begun until this file exists.
-        file = self._files.create(self.directory / file_name(self.end_offset, LOG))
+        try:
+            file = self._files.create(self.directory / file_name(self.end_offset, LOG))
+        except OSError:
+            for unsynced in begun:
+                unsynced.remove(self._files)
+            raise
+        errand = Errand(partial(store_indexes, self._files, begun))
+        self._unstored.append(Unstored(sealed, begun, errand))
         self._unsynced.append(sealed.file)
         self._segments_created += 1
         self._sealed.append(sealed)
         self._bases.append(sealed.base_offset)
-        self._note_warm(sealed)
         self._active = ActiveSegment(self.directory, self.end_offset, file, now_ms)
         self._hints.clear()
+        if len(self._unstored) >= _UNSTORED_MAX:
+            self.on_crowded()
 
     def delete_old_segments(self, now_ms: TimestampMs) -> int:
         """Let go of what retention no longer wants; return how many segments went."""
@@ -858,12 +898,20 @@ class Log:
         file = segment.file if segment.is_warm else None
         if segment in self._warm:
             self._warm.remove(segment)
+        self._forget_unstored(segment)
         for suffix in INDEX_SUFFIXES:
             self._files.unlink(self.directory / file_name(segment.base_offset, suffix))
         path = self.directory / file_name(segment.base_offset, LOG)
         deleted = path.with_name(path.name + DELETED)
         self._files.rename(path, deleted)
         self.discard(Discarded(self._files, deleted, file))
+
+    def _forget_unstored(self, segment: SealedSegment) -> None:
+        for one in [one for one in self._unstored if one.segment is segment]:
+            one.errand.give_up()
+            for unsynced in one.indexes:
+                unsynced.remove(self._files)
+            self._unstored.remove(one)
 
     def _first_base(self) -> Offset:
         return self._bases[0] if self._bases else self._active.base_offset
@@ -912,6 +960,7 @@ class Log:
         self._hints.clear()
         try:
             self._store_corrupt(self.corrupt, stored)
+            self._store_indexes()
             self._open(segment)
             for one in damages:
                 if one.resumed is None:
@@ -931,7 +980,9 @@ class Log:
         dirty_start = max(self.clean_offset, self._first_base())
         if self.corrupt:  # its bytes have places that are written down elsewhere
             return Cleanable(dirty_start, dirty_start, 0, 0, False)
-        limit = min(limit, self.durable_offset)
+        limit = min(
+            limit, self.durable_offset, *(one.segment.base_offset for one in self._unstored)
+        )
         oldest_ms = NO_TIMESTAMP
         if self.config.max_compaction_lag_ms < INT64_MAX and dirty_start < self.end_offset:
             oldest_ms = TimestampMs(self._header_at(dirty_start).max_timestamp_ms)
@@ -1015,7 +1066,9 @@ class Log:
             self.directory, cleaned.base_offset, cleaned.end_offset, cleaned.size_bytes
         )
         new.max_timestamp_ms = cleaned.max_timestamp_ms
-        self._swap = Swap(self.directory, old, new)
+        bases = [segment.base_offset for segment in old]
+        errand = Errand(partial(carry_out, self._files, self.directory, bases))
+        self._swap = Swap(old, new, errand)
         return self._swap
 
     def end_swap(self, swap: Swap) -> None:
@@ -1033,13 +1086,19 @@ class Log:
     def give_up_swap(self) -> None:
         """The log is about to go: nobody may touch its files for compaction any more."""
         if self._swap is not None:
-            self._swap.give_up()
+            self._swap.errand.give_up()
 
-    def _finish_swap(self) -> None:
-        """Have every segment under its name, now."""
+    def _settle(self) -> None:
+        """Have everything under its name, now, and nobody else at work on it."""
         if self._swap is not None:
-            self._swap.run(self._files)
+            self._swap.errand.run()
             self.end_swap(self._swap)
+        self._store_indexes()
+
+    def _store_indexes(self) -> None:
+        for one in self._unstored:
+            one.errand.run()
+        self._note_stored(tuple(self._unstored))
 
     def _is_swapped(self, segment: SealedSegment) -> bool:
         return self._swap is not None and segment in self._swap.old
@@ -1069,7 +1128,7 @@ class Log:
         """
         if to_offset >= self.end_offset:
             return
-        self._finish_swap()
+        self._settle()
         if to_offset <= self._first_base():
             self.restart_at(to_offset, now_ms)
             return
@@ -1100,7 +1159,7 @@ class Log:
 
     def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything and begin again, empty, at `offset`."""
-        self._finish_swap()
+        self._settle()
         self._lower_durable(min(offset, self._first_base()))
         for segment in reversed(self._all_segments()):
             self._unlink_segment(segment.base_offset)

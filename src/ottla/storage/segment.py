@@ -1,7 +1,7 @@
 """One file of a partition's log: the active one, which grows, and the sealed ones before it."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -135,10 +135,9 @@ class ActiveSegment:
         self.size_bytes = position + size_bytes
         self.end_offset = Offset(last_offset + 1)
 
-    def seal(self, files: Files) -> "SealedSegment":
-        """End this segment where it is."""
+    def seal(self) -> "SealedSegment":
+        """End this segment where it is. Its indexes are in memory only."""
         self.indexes.finish()
-        write_indexes(files, self.directory, self.base_offset, self.indexes)
         sealed = SealedSegment(self.directory, self.base_offset, self.end_offset, self.size_bytes)
         sealed.warm_up(self.file, self.indexes)
         return sealed
@@ -312,6 +311,9 @@ class UnsyncedFile(NamedTuple):
     def take_name(self, files: Files) -> None:
         files.rename(_temporary(self.path), self.path)
 
+    def remove(self, files: Files) -> None:
+        files.unlink(_temporary(self.path))
+
 
 def begin_indexes(
     files: Files, directory: Path, base_offset: Offset, indexes: Indexes
@@ -334,7 +336,12 @@ def begin_indexes(
 
 def write_indexes(files: Files, directory: Path, base_offset: Offset, indexes: Indexes) -> None:
     """Store a segment's indexes at once."""
-    for unsynced in begin_indexes(files, directory, base_offset, indexes):
+    store_indexes(files, begin_indexes(files, directory, base_offset, indexes))
+
+
+def store_indexes(files: Files, begun: Iterable[UnsyncedFile]) -> None:
+    """Finish what `begin_indexes` began. On any thread."""
+    for unsynced in begun:
         unsynced.file.sync()
         unsynced.take_name(files)
 

@@ -6,8 +6,8 @@ removed and their names taken. What was committed is completed by the next start
 undone.
 """
 
-import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.model import Offset
@@ -21,34 +21,23 @@ from ottla.storage.segment import (
     SealedSegment,
     file_name,
 )
+from ottla.storage.worker import Errand
 
 
+@dataclass(frozen=True, slots=True)
 class Swap:
-    """One swap. Prepared by a log's owner, carried out by a worker, which waits for the disk.
+    """One swap. Prepared by a log's owner, carried out by a worker, which waits for the disk."""
 
-    The owner may be unable to wait for the worker: then it does the work itself.
-    """
+    old: Sequence[SealedSegment]
+    new: SealedSegment
+    errand: Errand
 
-    def __init__(self, directory: Path, old: Sequence[SealedSegment], new: SealedSegment) -> None:
-        self.old = old
-        self.new = new
-        self._directory = directory
-        self._lock = threading.Lock()
-        self._is_over = False
 
-    def run(self, files: Files) -> None:
-        """Carry it out, once: whoever comes second waits for the first."""
-        with self._lock:
-            if not self._is_over:
-                base_offset, *merged = (segment.base_offset for segment in self.old)
-                commit_swap(files, self._directory, base_offset)
-                complete_swap(files, self._directory, base_offset, merged)
-                self._is_over = True
-
-    def give_up(self) -> None:
-        """Return when nothing is being done, and let nothing be done from now on."""
-        with self._lock:
-            self._is_over = True
+def carry_out(files: Files, directory: Path, replaced: Sequence[Offset]) -> None:
+    """Put the cleaned segment in the place of those that began at these offsets."""
+    base_offset, *merged = replaced
+    commit_swap(files, directory, base_offset)
+    complete_swap(files, directory, base_offset, merged)
 
 
 def commit_swap(files: Files, directory: Path, base_offset: Offset) -> None:

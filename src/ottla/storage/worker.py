@@ -29,6 +29,29 @@ class Worker(Protocol):
         ...
 
 
+class Errand:
+    """Work for another thread that the owner may need done, or never done, at once."""
+
+    __slots__ = ("_is_over", "_lock", "_work")
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def run(self) -> None:
+        """Do it, once: whoever comes second waits for the first."""
+        with self._lock:
+            if not self._is_over:
+                self._work()
+                self._is_over = True
+
+    def give_up(self) -> None:
+        """Return when nothing is being done, and let nothing be done from now on."""
+        with self._lock:
+            self._is_over = True
+
+
 class InlineWorker:
     """Works at once, on the caller's thread: for simulation and tests."""
 

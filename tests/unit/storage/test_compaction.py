@@ -440,7 +440,7 @@ def test_the_worker_closes_what_was_replaced(tmp_path: Path) -> None:
     assert cleaned is not None
     swap = log.begin_swap(work, cleaned)
     assert swap is not None
-    swap.run(OsFiles())
+    swap.errand.run()
     log.end_swap(swap)
     del swap
     assert len(replaced_but_open(tmp_path)) == 3
@@ -548,7 +548,7 @@ def test_readers_see_the_old_segments_until_the_owner_knows_of_the_new_one(
 ) -> None:
     log, swap = swapping(files)
     assert len(contents(log)) == 6
-    swap.run(files)
+    swap.errand.run()
     assert len(contents(log)) == 6, "their names are gone, but they are open"
     log.end_swap(swap)
     assert contents(log) == [(5, b"a", b"5")]
@@ -562,9 +562,9 @@ def test_a_log_that_is_truncated_in_the_middle_of_a_swap_finishes_it_first(
     log, swap = swapping(files)
     put(log, (b"b", b"6"))
     if has_run:
-        swap.run(files)
+        swap.errand.run()
     log.truncate(Offset(6), build.NOW_MS)
-    swap.run(files)
+    swap.errand.run()
     log.end_swap(swap)
     assert contents(log) == [(5, b"a", b"5")]
     assert contents(build.log(files.kill(), CONFIG, recovery_point=6)) == [(5, b"a", b"5")]
@@ -573,7 +573,7 @@ def test_a_log_that_is_truncated_in_the_middle_of_a_swap_finishes_it_first(
 def test_a_log_that_begins_again_in_the_middle_of_a_swap_is_empty(files: MemoryFiles) -> None:
     log, swap = swapping(files)
     log.restart_at(Offset(100), build.NOW_MS)
-    swap.run(files)
+    swap.errand.run()
     log.end_swap(swap)
     assert (log.start_offset, log.end_offset, log.size_bytes) == (100, 100, 0)
     assert contents(build.log(files.kill(), CONFIG, start_offset=100)) == []
@@ -584,12 +584,12 @@ def test_what_is_being_replaced_is_deleted_afterwards(files: MemoryFiles, has_ru
     log, swap = swapping(files)
     put(log, (b"b", b"6"))
     if has_run:
-        swap.run(files)
+        swap.errand.run()
     log.advance_start(Offset(6))
     log.config = replace(CONFIG, cleanup_policy=("compact", "delete"))
     assert log.delete_old_segments(build.NOW_MS) == 0
     assert contents(log) == [(6, b"b", b"6")]
-    swap.run(files)
+    swap.errand.run()
     log.end_swap(swap)
     assert log.delete_old_segments(build.NOW_MS) == 1
     assert log.size_bytes == sum(len(view) for _, view in _read(log))
@@ -602,7 +602,7 @@ def test_damage_to_what_is_being_replaced_is_none_of_the_new_one(files: MemoryFi
     damaged = log.sealed_segments[0]
     assert log.note_damages(damaged, [Damage(Offset(0), Offset(2), Position(0), None)]) == []
     assert log.corrupt == []
-    swap.run(files)
+    swap.errand.run()
     log.end_swap(swap)
     assert contents(log) == [(5, b"a", b"5")]
 
@@ -611,7 +611,7 @@ def test_nobody_touches_the_files_of_a_log_that_is_about_to_go(files: MemoryFile
     log, swap = swapping(files)
     log.give_up_swap()
     before = files.list(log.directory)
-    swap.run(files)
+    swap.errand.run()
     assert files.list(log.directory) == before
 
 

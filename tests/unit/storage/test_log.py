@@ -2,6 +2,7 @@
 
 import errno
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -11,6 +12,7 @@ from ottla.config import TimestampType, TopicConfig
 from ottla.errors import (
     ApiError,
     CorruptBatch,
+    DiskFull,
     InvalidProducerEpoch,
     InvalidRecord,
     InvalidTimestamp,
@@ -277,9 +279,82 @@ def test_a_range_outlives_the_segment_it_points_to(files: MemoryFiles) -> None:
 def test_few_sealed_segments_stay_open(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 20)
+    log.flush()
     for segment in list(log._sealed):
         assert log.read(segment.base_offset, log.end_offset, 10, at_least_one=True) is not None
     assert sum(segment.is_warm for segment in log._sealed) <= 8
+
+
+def names_of(files: MemoryFiles, log: Log, *suffixes: str) -> list[str]:
+    return [one.name for one in files.list(log.directory) if one.name.endswith(suffixes)]
+
+
+def test_a_roll_waits_for_no_disk_and_a_flush_stores_what_it_left(files: MemoryFiles) -> None:
+    log = build.log(files, SMALL)
+    fill(log, 2)
+    assert not names_of(files, log, ".index", ".timeindex")
+    assert all(segment.is_warm for segment in log._sealed)
+    log.flush()
+    assert len(names_of(files, log, ".index")) == len(log._sealed) == 2
+    assert not names_of(files, log, ".tmp")
+    after = files.cut_power(Random(1))
+    again = build.log(after, SMALL, recovery_point=log.end_offset)
+    assert again.end_offset == log.end_offset
+    for segment in again._sealed:
+        segment.open(after)
+
+
+def test_a_log_that_grows_fast_asks_to_be_flushed(files: MemoryFiles) -> None:
+    log = build.log(files, SMALL)
+    asked: list[int] = []
+    log.on_crowded = lambda: asked.append(len(log._sealed))
+    fill(log, 5)
+    assert asked == [4, 5]
+    log.on_crowded = log.flush
+    fill(log, 20)
+    assert sum(segment.is_warm for segment in log._sealed) <= 12
+
+
+def test_a_segment_that_goes_before_its_indexes_are_stored_leaves_nothing(
+    files: MemoryFiles,
+) -> None:
+    log = build.log(files, SMALL)
+    fill(log, 3)
+    work = log.begin_flush()
+    assert work is not None
+    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._sealed[0].size_bytes)
+    assert log.delete_old_segments(build.NOW_MS) == 1
+    work.run(files)
+    log.end_flush(work)
+    assert not [name for name in names_of(files, log, "") if name.startswith(f"{0:020d}")]
+    assert not names_of(files, log, ".tmp")
+    assert len(names_of(files, log, ".index")) == len(log._sealed)
+
+
+def test_a_log_that_is_cut_in_the_middle_of_a_flush_has_its_indexes(files: MemoryFiles) -> None:
+    log = build.log(files, SMALL)
+    fill(log, 3)
+    work = log.begin_flush()
+    assert work is not None
+    log.truncate(Offset(log.end_offset - 1), build.NOW_MS)
+    work.run(files)
+    log.end_flush(work)
+    assert not names_of(files, log, ".tmp")
+    for segment in log._sealed:
+        segment.cool_down()
+        segment.open(files)
+
+
+def test_a_roll_that_finds_no_room_leaves_no_half_index(files: MemoryFiles) -> None:
+    log = build.log(files, SMALL)
+    build.append(log, 3)
+    files.fail_next("create", errno.ENOSPC, suffix=".log")
+    with pytest.raises(DiskFull):
+        log.roll(build.NOW_MS)
+    assert not names_of(files, log, ".tmp")
+    log.roll(build.NOW_MS)
+    log.flush()
+    assert len(log._sealed) == 1
 
 
 # Reading

@@ -48,6 +48,7 @@ def test_a_sealed_segment_and_its_indexes_are_byte_for_byte_kafkas(files: Memory
     size_bytes = log.size_bytes // 8
     assert size_bytes == 97
     log.roll(build.NOW_MS)
+    log.flush()
     directory = log.directory
     by_offset = files.read_whole(directory / "00000000000000000000.index")
     by_time = files.read_whole(directory / "00000000000000000000.timeindex")
@@ -119,6 +120,7 @@ def test_a_batch_larger_than_a_look_is_walked_over(files: MemoryFiles) -> None:
 def test_a_sealed_segment_opens_when_it_is_read_and_can_rest_again(files: MemoryFiles) -> None:
     log = log_of(files, 8)
     log.roll(build.NOW_MS)
+    log.flush()
     sealed = SealedSegment(log.directory, Offset(0), Offset(24), log.size_bytes)
     assert not sealed.is_warm
     sealed.open(files)
