@@ -280,7 +280,7 @@ class History:
             assert found.end_offset > offset
 
     def segments_touch(self) -> None:
-        segments = self.log._all_segments()
+        segments = self.log._segments.all()
         for before, after in pairwise(segments):
             assert before.end_offset == after.base_offset
         assert self.log.size_bytes == sum(segment.size_bytes for segment in segments)

@@ -155,7 +155,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def segments_touch_and_do_not_overlap(self) -> None:
-        segments = [*self.log._sealed, self.log._active]
+        segments = [*self.log._segments.sealed, self.log._segments.active]
         for before, after in pairwise(segments):
             assert before.end_offset == after.base_offset
         assert self.log.size_bytes == sum(segment.size_bytes for segment in segments)

@@ -24,9 +24,10 @@ from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
 from ottla.storage.files import FULL_DISK_ERRNOS
-from ottla.storage.log import Discarded, Log
+from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
+from ottla.storage.segments import Discarded
 from ottla.storage.worker import Worker
 
 log = logging.getLogger("ottla.replication")

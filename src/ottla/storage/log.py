@@ -4,10 +4,8 @@ A log has one owner and is called from the owner's thread only. The flusher's th
 files that `begin_flush` hands out and nothing else.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,7 +30,6 @@ from ottla.model import (
 )
 from ottla.records.batch import (
     CONTROL,
-    HEADER_BYTES,
     BatchHeader,
     Marker,
     build_marker,
@@ -40,7 +37,6 @@ from ottla.records.batch import (
     check_plain,
     check_stored,
     decompressed_bytes_max,
-    first_since,
     read_header,
     read_marker,
     recompress,
@@ -69,37 +65,28 @@ from ottla.storage.recovery import (
     EVERYTHING,
     CorruptRange,
     Recovered,
-    rebuild_indexes,
     recover,
 )
 from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
 from ottla.storage.segment import (
-    DELETED,
-    INDEX_SUFFIXES,
-    LOG,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
-    ActiveSegment,
     FoundBatch,
     SealedSegment,
     Segment,
     UnsyncedFile,
     begin_indexes,
     file_name,
-    find_batch,
-    find_boundary,
     load_aborted,
-    store_indexes,
     walk,
     write_indexes,
 )
-from ottla.storage.swap import Swap, carry_out, remove_cleaned
-from ottla.storage.worker import Errand
+from ottla.storage.segments import UNSTORED_MAX, Discarded, Segments, Unstored
+from ottla.storage.swap import Swap, remove_cleaned
+from ottla.storage.times import TimedOffset, max_timestamp, offset_for_time
 
 _CREATE_TIME: Final = TimestampType.CREATE_TIME
 _HINTS_MAX: Final = 64  # readers whose place is remembered, per log
-_WARM_MAX: Final = 8  # sealed segments that stay open, per log
-_UNSTORED_MAX: Final = 4  # sealed segments that stay open until they are flushed, per log
 _SPARE_SNAPSHOTS: Final = 2  # snapshots kept besides those at the start of segments
 
 
@@ -121,14 +108,6 @@ class FileRange(NamedTuple):
     end_offset: Offset  # where to read on
 
 
-class TimedOffset(NamedTuple):
-    """A record found by its time."""
-
-    offset: Offset
-    timestamp_ms: TimestampMs
-    leader_epoch: LeaderEpoch
-
-
 class Damage(NamedTuple):
     """Offsets of a sealed segment that are not what was written, and where intact ones follow."""
 
@@ -136,29 +115,6 @@ class Damage(NamedTuple):
     end_offset: Offset
     position: Position
     resumed: Position | None
-
-
-class Discarded(NamedTuple):
-    """A file that is to be removed by somebody who has the time: large ones take a while.
-
-    Whoever closes a removed file last frees its pages, so the descriptor goes with the name.
-    """
-
-    files: Files
-    path: Path
-    file: File | None
-
-    def remove(self) -> None:
-        """On any thread. If this never happens, the next start does it."""
-        self.files.unlink(self.path)
-
-
-class Unstored(NamedTuple):
-    """A sealed segment whose indexes are not on disk: it stays open, for they are in memory."""
-
-    segment: SealedSegment
-    indexes: Sequence[UnsyncedFile]
-    errand: Errand
 
 
 class FlushWork(NamedTuple):
@@ -234,9 +190,6 @@ class Log:
         self._saved_epochs = b""
         self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
-        self._warm: list[SealedSegment] = []
-        self._unstored: list[Unstored] = []
-        self._swap: Swap | None = None  # whose old segments are not deleted, but replaced
         self._adopt(self._recover(recovery_point, now_ms))
         self.durable_offset = self.end_offset
         self.clean_offset = self._read_clean_offset()  # compaction has seen all keys below
@@ -254,18 +207,21 @@ class Log:
         )
 
     def _adopt(self, found: Recovered) -> None:
-        self._sealed = found.sealed
-        self._bases = [segment.base_offset for segment in found.sealed]
-        self._active = found.active
+        self._segments = Segments(
+            self._files,
+            self.directory,
+            found.sealed,
+            found.active,
+            interval_bytes=self.config.index_interval_bytes,
+        )
         self.epochs = found.epochs
         self.producers = found.producers
         self.corrupt = self._known_corrupt(found)
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
         self._snapshots = sorted(found.snapshots)
         self._hints.clear()
-        self._warm.clear()
         self.end_offset = found.active.end_offset
-        self.start_offset = max(self.start_offset, self._first_base())
+        self.start_offset = max(self.start_offset, self._segments.first_base)
         self.size_bytes = found.active.size_bytes + sum(one.size_bytes for one in found.sealed)
 
     def _known_corrupt(self, found: Recovered) -> list[CorruptRange]:
@@ -307,7 +263,7 @@ class Log:
         if plain is None:
             return self._append_any(batch, config, leader_epoch, now_ms)
         last_delta, base_timestamp_ms, max_timestamp_ms = plain
-        active = self._active
+        active = self._segments.active
         size_bytes = len(batch)
         base_offset = self.end_offset
         last_offset = base_offset + last_delta
@@ -419,7 +375,7 @@ class Log:
     ) -> None:
         aborted = self.producers.note_marker(header, offset, marker, now_ms)
         if aborted is not None:
-            self._active.indexes.aborted.append(aborted)
+            self._segments.active.indexes.aborted.append(aborted)
 
     def _write(
         self,
@@ -429,7 +385,7 @@ class Log:
         now_ms: TimestampMs,
     ) -> None:
         config = self.config
-        active = self._active
+        active = self._segments.active
         size_bytes = len(batch)
         try:
             if active.size_bytes and (
@@ -438,7 +394,7 @@ class Log:
                 or last_offset - active.base_offset > INT32_MAX
             ):
                 self._roll(now_ms)
-                active = self._active
+                active = self._segments.active
             active.append(batch, last_offset, max_timestamp_ms, config.index_interval_bytes)
         except OSError as error:
             raise self._undo_write(error) from error
@@ -448,7 +404,7 @@ class Log:
     def _undo_write(self, error: OSError) -> StorageFailed:
         """Half a batch may be in the file: take it out, and go on unless the disk is broken."""
         try:
-            self._active.file.truncate(self._active.size_bytes)
+            self._segments.active.file.truncate(self._segments.active.size_bytes)
         except OSError as worse:
             error = worse
         if error.errno not in FULL_DISK_ERRNOS:
@@ -488,18 +444,17 @@ class Log:
         first: FoundBatch | None = None
         if hint is not None:
             segment, position = hint
-            if isinstance(segment, SealedSegment):
-                self._open(segment)
+            self._segments.open(segment)
         else:
-            segment = self._segment_of(start)
-            first = self._find(segment, start)
+            segment = self._segments.of(start)
+            first = self._segments.find(segment, start)
             position = first.position
         limit, end_offset = self._limit(segment, start, end)
         if limit - position > bytes_max:
-            cut, cut_offset = self._boundary(segment, position, position + bytes_max)
+            cut, cut_offset = self._segments.boundary(segment, position, position + bytes_max)
             if cut == position and at_least_one:
-                size_bytes = (first or self._find(segment, start)).size_bytes
-                cut, cut_offset = self._boundary(segment, position, position + size_bytes)
+                size_bytes = (first or self._segments.find(segment, start)).size_bytes
+                cut, cut_offset = self._segments.boundary(segment, position, position + size_bytes)
             limit, end_offset = cut, cut_offset
         if limit <= position:
             return None
@@ -521,66 +476,15 @@ class Log:
         hint = self._hints.get(end)
         if hint is not None and hint[0] is segment:
             return hint[1], end
-        found = self._find(segment, end)
+        found = self._segments.find(segment, end)
         return found.position, found.base_offset
-
-    def _find(self, segment: Segment, offset: Offset) -> FoundBatch:
-        try:
-            found = find_batch(segment, offset)
-        except CorruptBatch:
-            if not isinstance(segment, SealedSegment):
-                raise
-            self._rebuild_indexes(segment)
-            found = find_batch(segment, offset)
-        if found is None:
-            raise CorruptBatch(f"offset {offset} is missing on this broker's disk")
-        return found
-
-    def _boundary(self, segment: Segment, position: Position, end: int) -> tuple[Position, Offset]:
-        try:
-            return find_boundary(segment, position, end)
-        except CorruptBatch:
-            if not isinstance(segment, SealedSegment):
-                raise
-            self._rebuild_indexes(segment)
-            return find_boundary(segment, position, end)
-
-    def _segment_of(self, offset: Offset) -> Segment:
-        if offset >= self._active.base_offset:
-            return self._active
-        segment = self._sealed[max(0, bisect_right(self._bases, offset) - 1)]
-        self._open(segment)
-        return segment
-
-    def _open(self, segment: SealedSegment) -> None:
-        """Make a sealed segment readable, and let the one go that was opened longest ago."""
-        if segment.is_warm:
-            return
-        try:
-            segment.open(self._files)
-        except IndexDamaged:
-            self._rebuild_indexes(segment)
-        self._note_warm(segment)
-
-    def _rebuild_indexes(self, segment: SealedSegment) -> None:
-        interval_bytes = self.config.index_interval_bytes
-        indexes = rebuild_indexes(self._files, segment, interval_bytes)
-        segment.warm_up(segment.file, indexes)
-        if not self._is_swapped(segment):
-            self._store_indexes()
-            write_indexes(self._files, self.directory, segment.base_offset, indexes)
-
-    def _note_warm(self, segment: SealedSegment) -> None:
-        self._warm.append(segment)
-        if len(self._warm) > _WARM_MAX:
-            self._warm.pop(0).cool_down()
 
     def _hint(self, offset: Offset, segment: Segment, position: Position) -> None:
         """Remember where a batch begins: somebody is about to read on from there."""
         hints = self._hints
         if len(hints) >= _HINTS_MAX:
             del hints[next(iter(hints))]
-        if offset < segment.end_offset or segment is self._active:
+        if offset < segment.end_offset or segment is self._segments.active:
             hints[offset] = (segment, position)
 
     def read_bytes(self, found: FileRange) -> bytes:
@@ -595,62 +499,15 @@ class Log:
 
     def offset_for_time(self, timestamp_ms: TimestampMs) -> TimedOffset | None:
         """The first record whose timestamp is not before `timestamp_ms`."""
-        for segment in self._all_segments():
-            if segment.end_offset <= self.start_offset:
-                continue
-            if isinstance(segment, SealedSegment):
-                if self._max_timestamp_of(segment) < timestamp_ms:
-                    continue
-                self._open(segment)
-            relative_offset = segment.indexes.by_time.below(timestamp_ms) + 1
-            start = max(Offset(segment.base_offset + relative_offset), self.start_offset)
-            if (found := self._first_since(segment, start, timestamp_ms)) is not None:
-                return found
-        return None
+        bytes_max = decompressed_bytes_max(self.config.max_message_bytes)
+        return offset_for_time(
+            self._segments, self.start_offset, timestamp_ms, decompressed_bytes_max=bytes_max
+        )
 
     def max_timestamp(self) -> TimedOffset | None:
         """The first record that has the largest timestamp of the whole log."""
-        timestamp_ms = self._active.indexes.max_timestamp_ms
-        best: Segment = self._active
-        for segment in reversed(self._sealed):
-            if self._max_timestamp_of(segment) >= timestamp_ms:
-                timestamp_ms, best = self._max_timestamp_of(segment), segment
-        if timestamp_ms < 0 or self.end_offset == self.start_offset:
-            return None
-        if isinstance(best, SealedSegment):
-            self._open(best)
-        at = self._find(best, Offset(best.base_offset + best.indexes.max_timestamp_at))
-        start = max(at.base_offset, self.start_offset)
-        return self._first_since(best, start, timestamp_ms)
-
-    def _max_timestamp_of(self, segment: SealedSegment) -> TimestampMs:
-        if segment.max_timestamp_ms is None:
-            self._open(segment)
-            segment.max_timestamp_ms = segment.indexes.max_timestamp_ms
-        return segment.max_timestamp_ms
-
-    def _first_since(
-        self, segment: Segment, start: Offset, timestamp_ms: TimestampMs
-    ) -> TimedOffset | None:
-        if start >= segment.end_offset:
-            return None
-        first = self._find(segment, start)
-        for position, header in walk(segment.file, first.position, segment.size_bytes):
-            if header.max_timestamp_ms < timestamp_ms:
-                continue
-            batch = segment.file.read(position, header.size_bytes)
-            bytes_max = decompressed_bytes_max(self.config.max_message_bytes)
-            found = first_since(batch, start, timestamp_ms, decompressed_bytes_max=bytes_max)
-            if found is not None:
-                return TimedOffset(*found, LeaderEpoch(header.leader_epoch))
-            if header.base_offset >= start:
-                # Its envelope lied about its time. The next may lie as well: do not open all.
-                time_ms = TimestampMs(header.max_timestamp_ms)
-                return TimedOffset(header.last_offset, time_ms, LeaderEpoch(header.leader_epoch))
-        return None
-
-    def _all_segments(self) -> list[Segment]:
-        return [*self._sealed, self._active]
+        bytes_max = decompressed_bytes_max(self.config.max_message_bytes)
+        return max_timestamp(self._segments, self.start_offset, decompressed_bytes_max=bytes_max)
 
     # What replicas and transactions ask
 
@@ -669,24 +526,18 @@ class Log:
         """Whether a batch of another epoch begins at the end of this one."""
         if not self.start_offset < end.end_offset < self.end_offset:
             return True
-        before = self._header_at(Offset(end.end_offset - 1))
-        behind = self._header_at(end.end_offset)
+        before = self._segments.header_at(Offset(end.end_offset - 1))
+        behind = self._segments.header_at(end.end_offset)
         # Compaction keeps the first batch of an epoch, but not the last of the one before.
         is_gone = before.base_offset >= end.end_offset
         return (is_gone or before.leader_epoch <= end.epoch) and (
             end.epoch < behind.leader_epoch == self.epochs.at(end.end_offset)
         )
 
-    def _header_at(self, offset: Offset) -> BatchHeader:
-        segment = self._segment_of(offset)
-        position = self._find(segment, offset).position
-        return read_header(segment.file.read(position, HEADER_BYTES))
-
     def _rebuild_epochs(self) -> None:
         self.epochs = Epochs()
-        for segment in self._all_segments():
-            if isinstance(segment, SealedSegment):
-                self._open(segment)
+        for segment in self._segments.all():
+            self._segments.open(segment)
             for _, header in walk(segment.file, Position(0), segment.size_bytes):
                 self.epochs.note(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
         self.epochs.truncate_start(self.start_offset)
@@ -699,11 +550,10 @@ class Log:
     def aborted_transactions(self, start: Offset, end: Offset) -> list[AbortedTransaction]:
         """The aborted transactions that a reader of `start` to `end` has to skip."""
         found = []
-        for segment in self._all_segments():
+        for segment in self._segments.all():
             if segment.end_offset <= start:
                 continue
-            if isinstance(segment, SealedSegment):
-                self._open(segment)
+            self._segments.open(segment)
             for item in segment.indexes.aborted:
                 if item.last_offset >= start and item.first_offset < end:
                     found.append(item)
@@ -717,14 +567,15 @@ class Log:
         """What to sync for everything appended so far; None when all of it is durable."""
         if self.offline_reason is not None or not self.wants_flush:
             return None
-        self._hint(self.end_offset, self._active, Position(self._active.size_bytes))
+        active = self._segments.active
+        self._hint(self.end_offset, active, Position(active.size_bytes))
         indexes, snapshot = self._begin_save()
         has_new_names = self._segments_created != self._segments_synced
         return FlushWork(
             log=self,
-            unstored=tuple(self._unstored),
+            unstored=tuple(self._segments.unstored),
             sealed_files=tuple(self._unsynced),
-            active_file=self._active.file,
+            active_file=active.file,
             directory=self.directory if has_new_names else None,
             end_offset=self.end_offset,
             timeline=self._timeline,
@@ -739,21 +590,15 @@ class Log:
             return
         self._unsynced = [file for file in self._unsynced if file not in work.sealed_files]
         self._segments_synced = max(self._segments_synced, work.segments_created)
-        self._note_stored(work.unstored)
+        self._segments.note_stored(work.unstored)
         self._end_save(work)
         self.note_durable(work.end_offset)
-
-    def _note_stored(self, stored: Sequence[Unstored]) -> None:
-        for one in stored:
-            if one in self._unstored:
-                self._unstored.remove(one)
-                self._note_warm(one.segment)
 
     def _begin_save(self) -> tuple[tuple[UnsyncedFile, ...], bytes | None]:
         if not self._is_save_wanted:
             return (), None
         self._is_save_wanted = False
-        active = self._active
+        active = self._segments.active
         try:
             indexes = begin_indexes(self._files, self.directory, active.base_offset, active.indexes)
         except OSError as error:
@@ -765,7 +610,7 @@ class Log:
         if work.snapshot is None or self.offline_reason is not None:  # deleted meanwhile, say
             return
         try:
-            if work.active_file is self._active.file:  # else sealing has stored newer ones
+            if work.active_file is self._segments.active.file:  # else sealing has stored newer ones
                 for unsynced in work.indexes:
                     with suppress(FileNotFoundError):  # a roll that failed has removed them
                         unsynced.take_name(self._files)
@@ -798,19 +643,24 @@ class Log:
 
     def save(self) -> None:
         """Store what shortens the next start: epochs now, indexes and producers when flushed."""
+        self._save_epochs()
+        if self._saved_end != (self._timeline, self.end_offset):
+            self._saved_end = (self._timeline, self.end_offset)
+            self._is_save_wanted = True
+
+    def _save_epochs(self) -> None:
         epochs = self.epochs.encode()
         if epochs != self._saved_epochs:
             replace_file(self._files, self.directory / EPOCHS_FILE, epochs)
             self._saved_epochs = epochs
-        if self._saved_end != (self._timeline, self.end_offset):
-            self._saved_end = (self._timeline, self.end_offset)
-            self._is_save_wanted = True
 
     @property
     def wants_flush(self) -> bool:
         """Whether anything waits to be made durable."""
         return bool(
-            self._is_save_wanted or self.durable_offset != self.end_offset or self._unstored
+            self._is_save_wanted
+            or self.durable_offset != self.end_offset
+            or self._segments.unstored
         )
 
     def close(self) -> None:
@@ -825,7 +675,7 @@ class Log:
         if offset not in self._snapshots:
             self._snapshots.append(offset)
             self._snapshots.sort()
-        bases = {*self._bases, self._active.base_offset}
+        bases = {segment.base_offset for segment in self._segments.all()}
         spare = [one for one in self._snapshots if one not in bases]
         for one in spare[:-_SPARE_SNAPSHOTS]:
             self._remove_snapshot(one)
@@ -838,83 +688,45 @@ class Log:
 
     def roll(self, now_ms: TimestampMs) -> None:
         """End the active segment, if anything is in it, and begin the next."""
-        if self._active.size_bytes:
+        if self._segments.active.size_bytes:
             try:
                 self._roll(now_ms)
             except OSError as error:
                 raise self._undo_write(error) from error
 
     def _roll(self, now_ms: TimestampMs) -> None:
-        sealed = self._active.seal()
         self._write_snapshot(self.end_offset, self.producers.encode())
-        begun = begin_indexes(self._files, self.directory, sealed.base_offset, sealed.indexes)
-        # Last, for what came before can be done again: nothing has begun until this file exists.
-        try:
-            file = self._files.create(self.directory / file_name(self.end_offset, LOG))
-        except OSError:
-            for unsynced in begun:
-                unsynced.remove(self._files)
-            raise
-        errand = Errand(partial(store_indexes, self._files, begun))
-        self._unstored.append(Unstored(sealed, begun, errand))
+        sealed = self._segments.roll(now_ms)
         self._unsynced.append(sealed.file)
         self._segments_created += 1
-        self._sealed.append(sealed)
-        self._bases.append(sealed.base_offset)
-        self._active = ActiveSegment(self.directory, self.end_offset, file, now_ms)
         self._hints.clear()
-        if len(self._unstored) >= _UNSTORED_MAX:
+        if len(self._segments.unstored) >= UNSTORED_MAX:
             self.on_crowded()
 
     def delete_old_segments(self, now_ms: TimestampMs) -> int:
         """Let go of what retention no longer wants; return how many segments went."""
         if (
             "delete" in self.config.cleanup_policy
-            and self._active.size_bytes
-            and is_too_old(self._active.indexes.max_timestamp_ms, self.config, now_ms)
+            and self._segments.active.size_bytes
+            and is_too_old(self._segments.active.indexes.max_timestamp_ms, self.config, now_ms)
         ):
             self.roll(now_ms)
-        facts = map(self._facts, self._sealed)
+        facts = map(self._facts, self._segments.sealed)
         count = expired_count(facts, self.size_bytes, self.start_offset, self.config, now_ms)
         return self._delete_first(count)
 
     def _facts(self, segment: SealedSegment) -> SegmentFacts:
-        return SegmentFacts(segment.end_offset, segment.size_bytes, self._max_timestamp_of(segment))
+        return SegmentFacts(
+            segment.end_offset, segment.size_bytes, self._segments.max_timestamp_of(segment)
+        )
 
     def _delete_first(self, count: int) -> int:
-        """Delete so many segments, but for those that are just being replaced; how many went."""
-        if self._swap is not None:
-            count = min(count, bisect_left(self._bases, self._swap.new.base_offset))
-        for segment in self._sealed[:count]:
-            self._delete(segment)
-        del self._sealed[:count], self._bases[:count]
-        if count:
-            self.start_offset = max(self.start_offset, self._first_base())
+        deleted = self._segments.delete_first(count, self.discard)
+        if deleted:
+            self.size_bytes -= sum(segment.size_bytes for segment in deleted)
+            self.start_offset = max(self.start_offset, self._segments.first_base)
             self._forget_before_start()
-        return count
-
-    def _delete(self, segment: SealedSegment) -> None:
-        self.size_bytes -= segment.size_bytes
-        file = segment.file if segment.is_warm else None
-        if segment in self._warm:
-            self._warm.remove(segment)
-        self._forget_unstored(segment)
-        for suffix in INDEX_SUFFIXES:
-            self._files.unlink(self.directory / file_name(segment.base_offset, suffix))
-        path = self.directory / file_name(segment.base_offset, LOG)
-        deleted = path.with_name(path.name + DELETED)
-        self._files.rename(path, deleted)
-        self.discard(Discarded(self._files, deleted, file))
-
-    def _forget_unstored(self, segment: SealedSegment) -> None:
-        for one in [one for one in self._unstored if one.segment is segment]:
-            one.errand.give_up()
-            for unsynced in one.indexes:
-                unsynced.remove(self._files)
-            self._unstored.remove(one)
-
-    def _first_base(self) -> Offset:
-        return self._bases[0] if self._bases else self._active.base_offset
+        return len(deleted)
 
     def _forget_before_start(self) -> None:
         self._hints.clear()
@@ -922,7 +734,7 @@ class Log:
         kept = [one for one in self.corrupt if one.end_offset > self.start_offset]
         self._store_corrupt(kept, [str(one) for one in self.corrupt])
         self.corrupt = kept
-        for offset in [one for one in self._snapshots if one < self._first_base()]:
+        for offset in [one for one in self._snapshots if one < self._segments.first_base]:
             self._remove_snapshot(offset)
 
     def advance_start(self, offset: Offset) -> None:
@@ -932,7 +744,7 @@ class Log:
                 f"offset {offset} is outside {self.start_offset} to {self.end_offset}"
             )
         self.start_offset = offset
-        passed = sum(1 for segment in self._sealed if segment.end_offset <= offset)
+        passed = sum(1 for segment in self._segments.sealed if segment.end_offset <= offset)
         self._delete_first(passed)
         self._forget_before_start()
 
@@ -941,14 +753,14 @@ class Log:
     @property
     def sealed_segments(self) -> tuple[SealedSegment, ...]:
         """The segments that no longer grow, as they are now."""
-        return tuple(self._sealed)
+        return tuple(self._segments.sealed)
 
     def note_damages(self, segment: SealedSegment, damages: list[Damage]) -> list[CorruptRange]:
         """These parts of a sealed segment are not served any more; returned are those not known.
 
         Remembered for as long as they are there, also after a restart.
         """
-        if segment not in self._sealed or self._is_swapped(segment):
+        if segment not in self._segments.sealed or self._segments.is_swapped(segment):
             return []
         found = (
             CorruptRange(one.start_offset, one.end_offset, segment.base_offset, one.position)
@@ -960,8 +772,8 @@ class Log:
         self._hints.clear()
         try:
             self._store_corrupt(self.corrupt, stored)
-            self._store_indexes()
-            self._open(segment)
+            self._segments.store_indexes()
+            self._segments.open(segment)
             for one in damages:
                 if one.resumed is None:
                     segment.indexes.by_offset.truncate(one.position)
@@ -977,25 +789,29 @@ class Log:
 
     def cleanable(self, limit: Offset, now_ms: TimestampMs) -> Cleanable:
         """What a pass could compact of what lies below `limit`: decided, durable and sealed."""
-        dirty_start = max(self.clean_offset, self._first_base())
+        dirty_start = max(self.clean_offset, self._segments.first_base)
         if self.corrupt:  # its bytes have places that are written down elsewhere
             return Cleanable(dirty_start, dirty_start, 0, 0, False)
         limit = min(
-            limit, self.durable_offset, *(one.segment.base_offset for one in self._unstored)
+            limit,
+            self.durable_offset,
+            *(one.segment.base_offset for one in self._segments.unstored),
         )
         oldest_ms = NO_TIMESTAMP
         if self.config.max_compaction_lag_ms < INT64_MAX and dirty_start < self.end_offset:
-            oldest_ms = TimestampMs(self._header_at(dirty_start).max_timestamp_ms)
+            oldest_ms = TimestampMs(self._segments.header_at(dirty_start).max_timestamp_ms)
             is_overdue = 0 <= oldest_ms <= now_ms - self.config.max_compaction_lag_ms
-            if is_overdue and dirty_start >= self._active.base_offset:
+            if is_overdue and dirty_start >= self._segments.active.base_offset:
                 self.roll(now_ms)
-        facts = map(self._cleanable_facts, self._sealed)
+        facts = map(self._cleanable_facts, self._segments.sealed)
         return cleanable(facts, dirty_start, limit, self.config, now_ms, oldest_ms)
 
     @property
     def dirty_bytes(self) -> int:
         """Sealed segments whose keys compaction has not seen."""
-        dirty = (one.size_bytes for one in self._sealed if one.end_offset > self.clean_offset)
+        dirty = (
+            one.size_bytes for one in self._segments.sealed if one.end_offset > self.clean_offset
+        )
         return sum(dirty)
 
     def _cleanable_facts(self, segment: SealedSegment) -> CleanableFacts:
@@ -1003,12 +819,12 @@ class Log:
             segment.base_offset,
             segment.end_offset,
             segment.size_bytes,
-            self._max_timestamp_of(segment),
+            self._segments.max_timestamp_of(segment),
         )
 
     def begin_cleaning(self, part: Cleanable, now_ms: TimestampMs, memory_bytes_max: int) -> Pass:
         """Everything a worker has to know to compact `part` of this log."""
-        wanted = [segment for segment in self._sealed if segment.base_offset < part.end]
+        wanted = [segment for segment in self._segments.sealed if segment.base_offset < part.end]
         config = self.config
         return Pass(
             tp=self.tp,
@@ -1034,74 +850,46 @@ class Log:
 
     def _all_aborted(self) -> Iterator[AbortedTransaction]:
         """Every aborted transaction of the log; segments that are not open stay so."""
-        for segment in self._all_segments():
+        for segment in self._segments.all():
             if isinstance(segment, SealedSegment) and not segment.is_warm:
                 try:
                     yield from load_aborted(self._files, self.directory, segment.base_offset)
                     continue
                 except IndexDamaged:
-                    self._open(segment)
+                    self._segments.open(segment)
             yield from segment.indexes.aborted
 
     def begin_swap(self, work: Pass, cleaned: CleanedSegment) -> Swap | None:
-        """Prepare to put a compacted segment in its place; None if the log has changed there.
-
-        Until `end_swap` the old ones are read through the files that are open now: their names
-        are the worker's. Whoever is reading them even then can finish.
-        """
+        """Prepare to put a compacted segment in its place; None if the log has changed there."""
         if self.offline_reason is not None:
             return None
-        at = max(0, bisect_right(self._bases, cleaned.base_offset) - 1)
-        old = self._sealed[at : at + len(cleaned.replaced)]
-        is_there = [(one.base_offset, one.end_offset, one.size_bytes) for one in old] == [
-            fact[:3] for fact in cleaned.replaced
-        ]
-        if work.timeline != self._timeline or not is_there or self.corrupt:
+        old = self._segments.same_as([fact[:3] for fact in cleaned.replaced])
+        if work.timeline != self._timeline or not old or self.corrupt:
             remove_cleaned(self._files, self.directory)
             return None
-        for segment in old:
-            self._open(segment)
-        self._warm = [segment for segment in self._warm if segment not in old]
         new = SealedSegment(
             self.directory, cleaned.base_offset, cleaned.end_offset, cleaned.size_bytes
         )
         new.max_timestamp_ms = cleaned.max_timestamp_ms
-        bases = [segment.base_offset for segment in old]
-        errand = Errand(partial(carry_out, self._files, self.directory, bases))
-        self._swap = Swap(old, new, errand)
-        return self._swap
+        return self._segments.begin_swap(old, new)
 
     def end_swap(self, swap: Swap) -> None:
         """It has been carried out: from now on the new segment is read."""
-        if swap is not self._swap:
-            return  # somebody could not wait
-        self._swap = None
-        old, new = swap.old, swap.new
-        at = bisect_left(self._bases, new.base_offset)
-        self._sealed[at : at + len(old)] = [new]
-        self._bases[at : at + len(old)] = [new.base_offset]
-        self._hints.clear()
-        self.size_bytes += new.size_bytes - sum(segment.size_bytes for segment in old)
+        if self._segments.end_swap(swap):
+            self._hints.clear()
+            old_bytes = sum(segment.size_bytes for segment in swap.old)
+            self.size_bytes += swap.new.size_bytes - old_bytes
 
     def give_up_swap(self) -> None:
         """The log is about to go: nobody may touch its files for compaction any more."""
-        if self._swap is not None:
-            self._swap.errand.give_up()
+        self._segments.give_up_swap()
 
     def _settle(self) -> None:
         """Have everything under its name, now, and nobody else at work on it."""
-        if self._swap is not None:
-            self._swap.errand.run()
-            self.end_swap(self._swap)
-        self._store_indexes()
-
-    def _store_indexes(self) -> None:
-        for one in self._unstored:
-            one.errand.run()
-        self._note_stored(tuple(self._unstored))
-
-    def _is_swapped(self, segment: SealedSegment) -> bool:
-        return self._swap is not None and segment in self._swap.old
+        swap = self._segments.finish_swap()
+        if swap is not None:
+            self.end_swap(swap)
+        self._segments.store_indexes()
 
     def end_cleaning(self, work: Pass) -> None:
         """Every segment of a pass has been swapped in: remember how far it came."""
@@ -1129,16 +917,16 @@ class Log:
         if to_offset >= self.end_offset:
             return
         self._settle()
-        if to_offset <= self._first_base():
+        if to_offset <= self._segments.first_base:
             self.restart_at(to_offset, now_ms)
             return
         segment, size_bytes, end_offset = self._last_kept(to_offset)
         self._lower_durable(end_offset)
         self.save()
         self._is_save_wanted = False
-        active = self._active
+        active = self._segments.active
         write_indexes(self._files, self.directory, active.base_offset, active.indexes)
-        for later in reversed(self._all_segments()):
+        for later in reversed(self._segments.all()):
             if later.base_offset > segment.base_offset:
                 self._unlink_segment(later.base_offset)
         segment.file.truncate(size_bytes)
@@ -1149,19 +937,19 @@ class Log:
         """The segment that a log cut at `to_offset` ends in, its size then, and the log's end."""
         for damage in self.corrupt:
             if damage.start_offset <= to_offset <= damage.end_offset:
-                segment = self._segment_of(damage.segment_base)
+                segment = self._segments.of(damage.segment_base)
                 return segment, damage.position, damage.start_offset
-        segment = self._segment_of(Offset(to_offset - 1))
+        segment = self._segments.of(Offset(to_offset - 1))
         if to_offset >= segment.end_offset:
             return segment, segment.size_bytes, segment.end_offset
-        first_gone = self._find(segment, to_offset)
+        first_gone = self._segments.find(segment, to_offset)
         return segment, first_gone.position, first_gone.base_offset
 
     def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything and begin again, empty, at `offset`."""
         self._settle()
-        self._lower_durable(min(offset, self._first_base()))
-        for segment in reversed(self._all_segments()):
+        self._lower_durable(min(offset, self._segments.first_base))
+        for segment in reversed(self._segments.all()):
             self._unlink_segment(segment.base_offset)
         for snapshot in list(self._snapshots):
             self._remove_snapshot(snapshot)
@@ -1192,6 +980,7 @@ class Log:
             self._remove_snapshot(snapshot)
         self._files.sync_dir(self.directory)
         self._adopt(self._recover(EVERYTHING, now_ms))
+        self._save_epochs()  # or what was cut off would be believed again after a crash
         self.start_offset = min(self.start_offset, self.end_offset)
         self.durable_offset = self.end_offset
 

@@ -18,10 +18,11 @@ from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists
 from ottla.model import NO_UUID, Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
 from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Files, replace_file
-from ottla.storage.log import Discarded, Log
+from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
 from ottla.storage.reserve import Reserve
 from ottla.storage.segment import LOG, file_name
+from ottla.storage.segments import Discarded
 
 LOCK_FILE: Final = ".lock"
 CLEAN_FILE: Final = ".clean-shutdown"

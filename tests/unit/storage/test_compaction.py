@@ -164,9 +164,9 @@ def test_nothing_is_swapped_when_nothing_is_gained(files: MemoryFiles) -> None:
     log = build.log(files, CONFIG)
     put(log, (b"a", b"1"))
     log.roll(build.NOW_MS)
-    segment = log._sealed[0]
+    segment = log._segments.sealed[0]
     compact(log, rolls=False)
-    assert log._sealed == [segment]
+    assert log._segments.sealed == [segment]
     assert log.clean_offset == 1
 
 
@@ -179,10 +179,10 @@ def test_a_place_that_is_only_held_is_not_written_anew(files: MemoryFiles) -> No
     log.config = replace(CONFIG, segment_bytes=200)  # they are not merged
     compact(log)
     assert [(one.base_offset, one.record_count) for one in headers(log)] == [(0, 1), (1, 0), (2, 1)]
-    segments = list(log._sealed)
+    segments = list(log._segments.sealed)
     log.clean_offset = Offset(0)
     compact(log, rolls=False)
-    assert log._sealed == segments
+    assert log._segments.sealed == segments
 
 
 def test_a_record_outside_the_offsets_of_its_batch_is_not_taken_for_gone(
@@ -410,7 +410,7 @@ def test_small_segments_are_merged(files: MemoryFiles) -> None:
         log.roll(build.NOW_MS)
     names = {entry.name for entry in files.list(log.directory)}
     compact(log, rolls=False)
-    assert [segment.base_offset for segment in log._sealed] == [0]
+    assert [segment.base_offset for segment in log._segments.sealed] == [0]
     assert len(contents(log)) == 10
     left = {entry.name for entry in files.list(log.directory)}
     assert f"{1:020d}.log" in names - left
@@ -422,10 +422,10 @@ def test_segments_are_merged_by_what_is_left_of_them(files: MemoryFiles) -> None
     log = build.log(files, config)
     for number in range(12):
         put(log, (b"%d" % (number % 4), bytes(1000)))
-    assert len(log._sealed) == 11
+    assert len(log._segments.sealed) == 11
     compact(log)
     assert [offset for offset, _, _ in contents(log)] == [8, 9, 10, 11]
-    assert [one.base_offset for one in log._sealed] == [0, 9, 10, 11]
+    assert [one.base_offset for one in log._segments.sealed] == [0, 9, 10, 11]
 
 
 def test_the_worker_closes_what_was_replaced(tmp_path: Path) -> None:
@@ -671,7 +671,7 @@ def test_a_stop_at_any_moment_leaves_the_old_or_the_new(files: MemoryFiles) -> N
             again = build.log(after, CONFIG, recovery_point=6)
             offsets = tuple(offset for offset, _, _ in contents(again))
             assert offsets in {(0, 1, 2, 3, 4, 5), (4, 5)}
-            assert [one.end_offset for one in again._sealed][-1] == 6
+            assert [one.end_offset for one in again._segments.sealed][-1] == 6
             assert not [
                 entry.name
                 for entry in after.list(again.directory)

@@ -31,8 +31,9 @@ from ottla.model import (
 )
 from ottla.records.batch import Marker, MarkerKind, batches, build_marker, read_header, records
 from ottla.records.compression import Codec
-from ottla.storage.log import Appended, Discarded, Log
+from ottla.storage.log import Appended, Log
 from ottla.storage.recovery import EVERYTHING
+from ottla.storage.segments import Discarded
 
 SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
 
@@ -59,7 +60,7 @@ def append(log: Log, batch: bytearray, epoch: int = build.EPOCH) -> Appended:
 
 def fill(log: Log, segments: int) -> None:
     """Append one batch after the other until there are so many sealed segments."""
-    while len(log._sealed) < segments:
+    while len(log._segments.sealed) < segments:
         build.append(log, 2, value=bytes(100))
 
 
@@ -189,17 +190,17 @@ def test_a_full_segment_is_followed_by_the_next(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 3)
     names = [entry.name for entry in files.list(log.directory) if entry.name.endswith(".log")]
-    assert names == [f"{segment.base_offset:020d}.log" for segment in [*log._sealed, log._active]]
-    assert all(segment.size_bytes <= 1024 for segment in log._sealed)
+    assert names == [f"{segment.base_offset:020d}.log" for segment in log._segments.all()]
+    assert all(segment.size_bytes <= 1024 for segment in log._segments.sealed)
 
 
 def test_an_old_segment_is_followed_by_the_next(files: MemoryFiles) -> None:
     log = build.log(files, TopicConfig(segment_ms=1000))
     build.append(log)
     log.append_as_leader(build.batch(), build.EPOCH, TimestampMs(build.NOW_MS + 999))
-    assert not log._sealed
+    assert not log._segments.sealed
     log.append_as_leader(build.batch(), build.EPOCH, TimestampMs(build.NOW_MS + 1000))
-    assert len(log._sealed) == 1
+    assert len(log._segments.sealed) == 1
 
 
 def test_offsets_too_far_apart_for_one_index_get_a_new_segment(files: MemoryFiles) -> None:
@@ -207,7 +208,7 @@ def test_offsets_too_far_apart_for_one_index_get_a_new_segment(files: MemoryFile
     build.append(log)
     log.append_as_follower(build.batch(base_offset=2**30), build.NOW_MS)
     log.append_as_follower(build.batch(base_offset=2**31 + 5), build.NOW_MS)
-    assert [segment.base_offset for segment in log._sealed] == [0]
+    assert [segment.base_offset for segment in log._segments.sealed] == [0]
     found = log.read(Offset(2**30 + 1), log.end_offset, 1000, at_least_one=True)
     assert found is not None
     assert found.end_offset == 2**31 + 6
@@ -226,14 +227,14 @@ def test_a_follower_that_is_too_far_behind_has_to_restart(files: MemoryFiles) ->
 def test_an_empty_segment_is_not_rolled(files: MemoryFiles) -> None:
     log = build.log(files)
     log.roll(build.NOW_MS)
-    assert not log._sealed
+    assert not log._segments.sealed
 
 
 def test_old_segments_go_and_the_log_starts_later(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 3)
-    second = log._sealed[1].base_offset
-    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._sealed[0].size_bytes)
+    second = log._segments.sealed[1].base_offset
+    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._segments.sealed[0].size_bytes)
     assert log.delete_old_segments(build.NOW_MS) == 1
     assert log.start_offset == second
     assert not any(entry.name.startswith(f"{0:020d}") for entry in files.list(log.directory))
@@ -246,7 +247,7 @@ def test_somebody_else_removes_the_files_of_old_segments(files: MemoryFiles) -> 
     fill(log, 3)
     discarded: list[Discarded] = []
     log.discard = discarded.append
-    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._sealed[0].size_bytes)
+    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._segments.sealed[0].size_bytes)
     assert log.delete_old_segments(build.NOW_MS) == 1
     first = [one.name for one in files.list(log.directory) if one.name.startswith(f"{0:020d}")]
     assert first == [f"{0:020d}.log.deleted"]
@@ -272,7 +273,7 @@ def test_a_range_outlives_the_segment_it_points_to(files: MemoryFiles) -> None:
     fill(log, 2)
     found = log.read(Offset(0), log.end_offset, 10_000, at_least_one=True)
     assert found is not None
-    log.advance_start(log._sealed[1].base_offset)
+    log.advance_start(log._segments.sealed[1].base_offset)
     assert offsets_of(log, log.read_bytes(found))[0] == 0
 
 
@@ -280,9 +281,9 @@ def test_few_sealed_segments_stay_open(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 20)
     log.flush()
-    for segment in list(log._sealed):
+    for segment in list(log._segments.sealed):
         assert log.read(segment.base_offset, log.end_offset, 10, at_least_one=True) is not None
-    assert sum(segment.is_warm for segment in log._sealed) <= 8
+    assert sum(segment.is_warm for segment in log._segments.sealed) <= 8
 
 
 def names_of(files: MemoryFiles, log: Log, *suffixes: str) -> list[str]:
@@ -293,26 +294,26 @@ def test_a_roll_waits_for_no_disk_and_a_flush_stores_what_it_left(files: MemoryF
     log = build.log(files, SMALL)
     fill(log, 2)
     assert not names_of(files, log, ".index", ".timeindex")
-    assert all(segment.is_warm for segment in log._sealed)
+    assert all(segment.is_warm for segment in log._segments.sealed)
     log.flush()
-    assert len(names_of(files, log, ".index")) == len(log._sealed) == 2
+    assert len(names_of(files, log, ".index")) == len(log._segments.sealed) == 2
     assert not names_of(files, log, ".tmp")
     after = files.cut_power(Random(1))
     again = build.log(after, SMALL, recovery_point=log.end_offset)
     assert again.end_offset == log.end_offset
-    for segment in again._sealed:
+    for segment in again._segments.sealed:
         segment.open(after)
 
 
 def test_a_log_that_grows_fast_asks_to_be_flushed(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     asked: list[int] = []
-    log.on_crowded = lambda: asked.append(len(log._sealed))
+    log.on_crowded = lambda: asked.append(len(log._segments.sealed))
     fill(log, 5)
     assert asked == [4, 5]
     log.on_crowded = log.flush
     fill(log, 20)
-    assert sum(segment.is_warm for segment in log._sealed) <= 12
+    assert sum(segment.is_warm for segment in log._segments.sealed) <= 12
 
 
 def test_a_segment_that_goes_before_its_indexes_are_stored_leaves_nothing(
@@ -322,13 +323,13 @@ def test_a_segment_that_goes_before_its_indexes_are_stored_leaves_nothing(
     fill(log, 3)
     work = log.begin_flush()
     assert work is not None
-    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._sealed[0].size_bytes)
+    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._segments.sealed[0].size_bytes)
     assert log.delete_old_segments(build.NOW_MS) == 1
     work.run(files)
     log.end_flush(work)
     assert not [name for name in names_of(files, log, "") if name.startswith(f"{0:020d}")]
     assert not names_of(files, log, ".tmp")
-    assert len(names_of(files, log, ".index")) == len(log._sealed)
+    assert len(names_of(files, log, ".index")) == len(log._segments.sealed)
 
 
 def test_a_log_that_is_cut_in_the_middle_of_a_flush_has_its_indexes(files: MemoryFiles) -> None:
@@ -340,9 +341,21 @@ def test_a_log_that_is_cut_in_the_middle_of_a_flush_has_its_indexes(files: Memor
     work.run(files)
     log.end_flush(work)
     assert not names_of(files, log, ".tmp")
-    for segment in log._sealed:
+    for segment in log._segments.sealed:
         segment.cool_down()
         segment.open(files)
+
+
+def test_the_epochs_of_what_was_cut_off_do_not_come_back(files: MemoryFiles) -> None:
+    """Nothing that is left of the log contradicts what the checkpoint says."""
+    log = build.log(files)
+    build.append(log, 2)
+    log.truncate(Offset(1), build.NOW_MS)
+    append(log, build.batch(1), epoch=build.EPOCH + 1)
+    log.roll(build.NOW_MS)
+    log.advance_start(Offset(1))
+    again = build.log(files.kill(), start_offset=1)
+    assert build.EPOCH not in [epoch for epoch, _ in again.epochs.entries()]
 
 
 def test_a_roll_that_finds_no_room_leaves_no_half_index(files: MemoryFiles) -> None:
@@ -354,7 +367,7 @@ def test_a_roll_that_finds_no_room_leaves_no_half_index(files: MemoryFiles) -> N
     assert not names_of(files, log, ".tmp")
     log.roll(build.NOW_MS)
     log.flush()
-    assert len(log._sealed) == 1
+    assert len(log._segments.sealed) == 1
 
 
 # Reading
@@ -416,7 +429,7 @@ def test_readers_that_go_on_need_no_search(files: MemoryFiles) -> None:
     offset = Offset(0)
     while (found := log.read(offset, log.end_offset, 400, at_least_one=True)) is not None:
         offset = found.end_offset
-        assert offset in log._hints or offset in {one.base_offset for one in log._all_segments()}
+        assert offset in log._hints or offset in {one.base_offset for one in log._segments.all()}
     for number in range(200):
         log.read(Offset(number % log.end_offset), log.end_offset, 1, at_least_one=True)
     assert len(log._hints) <= 64
@@ -445,7 +458,7 @@ def test_a_record_is_found_by_its_time(files: MemoryFiles) -> None:
             LeaderEpoch(number // 30),
             build.NOW_MS,
         )
-    assert len(log._sealed) > 2
+    assert len(log._segments.sealed) > 2
     for number in (0, 1, 29, 30, 59):
         base_ms = 1_000_000 + number * 10
         expected = (number * 3 + 1, base_ms + 1, number // 30)
@@ -549,7 +562,7 @@ def test_readers_of_committed_records_are_told_what_to_skip(files: MemoryFiles) 
         write(log, number * 2)
         write(log, number * 2 + 1)
         end(log, MarkerKind.ABORT if number % 3 == 0 else MarkerKind.COMMIT)
-    assert len(log._sealed) > 1
+    assert len(log._segments.sealed) > 1
     skipped = log.aborted_transactions(Offset(0), log.end_offset)
     assert [(item.first_offset, item.last_offset) for item in skipped] == [
         (0, 2),

@@ -66,7 +66,7 @@ def test_a_killed_process_loses_nothing_and_leaves_nothing_undone(files: MemoryF
 def test_a_torn_tail_is_cut(files: MemoryFiles) -> None:
     log = log_of(files, 3)
     size_bytes = log.size_bytes // 3
-    log._active.file.truncate(log.size_bytes - 1)
+    log._segments.active.file.truncate(log.size_bytes - 1)
     log = build.log(files.kill())
     assert log.end_offset == 4
     assert log.cut_bytes == size_bytes - 1
@@ -76,13 +76,13 @@ def test_a_torn_tail_is_cut(files: MemoryFiles) -> None:
 
 def test_garbage_behind_the_last_batch_is_cut(files: MemoryFiles) -> None:
     log = log_of(files, 3)
-    log._active.file.append(Random(7).randbytes(5000))
+    log._segments.active.file.append(Random(7).randbytes(5000))
     assert build.log(files.kill()).end_offset == 6
 
 
 def test_zeros_behind_the_last_batch_are_cut(files: MemoryFiles) -> None:
     log = log_of(files, 3)
-    log._active.file.append(bytes(100_000))
+    log._segments.active.file.append(bytes(100_000))
     assert build.log(files.kill()).end_offset == 6
 
 
@@ -141,7 +141,7 @@ def test_what_was_durable_and_is_gone_is_reported_and_its_offsets_are_not_reused
 ) -> None:
     log = log_of(files, 10)
     log.flush()
-    log._active.file.truncate(3 * (log.size_bytes // 10) + 20)
+    log._segments.active.file.truncate(3 * (log.size_bytes // 10) + 20)
     log = build.log(files.kill(), recovery_point=16)
     assert [(one.start_offset, one.end_offset) for one in log.corrupt] == [(6, 16)]
     assert build.append(log) == 16
@@ -152,7 +152,7 @@ def test_what_was_durable_and_is_gone_is_reported_and_its_offsets_are_not_reused
 
 def test_segments_behind_a_lost_tail_are_set_aside(files: MemoryFiles) -> None:
     log = log_of(files, 30, SMALL)
-    first = log._sealed[0]
+    first = log._segments.sealed[0]
     files._names[FIRST].content[first.size_bytes - 30 :] = b""
     files = files.kill()
     log = build.log(files, SMALL)
@@ -166,7 +166,7 @@ def test_a_flipped_bit_in_the_last_batch_of_a_sealed_segment_costs_that_batch(
     files: MemoryFiles,
 ) -> None:
     log = log_of(files, 30, SMALL)
-    first = log._sealed[0]
+    first = log._segments.sealed[0]
     damage(files, FIRST, first.size_bytes - 30)
     log = build.log(files.kill(), SMALL)
     assert log.end_offset == 60
@@ -178,7 +178,7 @@ def test_a_flipped_bit_in_the_last_batch_of_a_sealed_segment_costs_that_batch(
 def test_below_the_recovery_point_nothing_is_read(files: MemoryFiles) -> None:
     log = log_of(files, 30, SMALL)
     log.close()
-    base = log._active.base_offset
+    base = log._segments.active.base_offset
     after = files.kill()
     after.fail_next("open", suffix=f"{0:020d}.log")
     assert build.log(after, SMALL, recovery_point=base).end_offset == 60
@@ -191,7 +191,7 @@ def test_indexes_that_are_missing_short_or_wrong_are_rebuilt(
 ) -> None:
     log = log_of(files, 30, SMALL)
     log.close()
-    for segment in [*log._sealed, log._active]:
+    for segment in [*log._segments.sealed, log._segments.active]:
         path = log.directory / f"{segment.base_offset:020d}{suffix}"
         if content is None:
             files.unlink(path)

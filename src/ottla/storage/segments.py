@@ -1,0 +1,276 @@
+"""The segments of one log: which there are, which of them are open, and how they come and go.
+
+Sealed segments are opened when they are read, and few of them stay open. Two kinds stay open for
+another reason: those that were sealed a moment ago, whose indexes are on disk only after the next
+flush, and those that a compacted segment is about to replace, whose names are a worker's until it
+has. Owned by the log, and called from its owner's thread only.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ottla.errors import CorruptBatch
+from ottla.model import Offset, Position, TimestampMs
+from ottla.records.batch import HEADER_BYTES, BatchHeader, read_header
+from ottla.storage.files import File, Files
+from ottla.storage.index import IndexDamaged
+from ottla.storage.recovery import rebuild_indexes
+from ottla.storage.segment import (
+    DELETED,
+    INDEX_SUFFIXES,
+    LOG,
+    ActiveSegment,
+    FoundBatch,
+    SealedSegment,
+    Segment,
+    UnsyncedFile,
+    begin_indexes,
+    file_name,
+    find_batch,
+    find_boundary,
+    store_indexes,
+    write_indexes,
+)
+from ottla.storage.swap import Swap, carry_out
+from ottla.storage.worker import Errand
+
+UNSTORED_MAX: Final = 4  # sealed segments that stay open until they are flushed
+_WARM_MAX: Final = 8  # sealed segments that stay open because they were read
+
+
+class Discarded(NamedTuple):
+    """A file that is to be removed by somebody who has the time: large ones take a while.
+
+    Whoever closes a removed file last frees its pages, so the descriptor goes with the name.
+    """
+
+    files: Files
+    path: Path
+    file: File | None
+
+    def remove(self) -> None:
+        """On any thread. If this never happens, the next start does it."""
+        self.files.unlink(self.path)
+
+
+class Unstored(NamedTuple):
+    """A sealed segment whose indexes are not on disk: it stays open, for they are in memory."""
+
+    segment: SealedSegment
+    indexes: Sequence[UnsyncedFile]
+    errand: Errand
+
+
+class Segments:
+    """All segments of a log, in order: the sealed ones, and the active one behind them."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        sealed: list[SealedSegment],
+        active: ActiveSegment,
+        *,
+        interval_bytes: int,
+    ) -> None:
+        self.sealed = sealed
+        self.active = active
+        self.unstored: list[Unstored] = []
+        self._files = files
+        self._directory = directory
+        self._interval_bytes = interval_bytes  # of indexes that have to be made again
+        self._bases = [segment.base_offset for segment in sealed]
+        self._warm: list[SealedSegment] = []
+        self._swap: Swap | None = None  # whose old segments are not deleted, but replaced
+
+    # Finding
+
+    @property
+    def first_base(self) -> Offset:
+        return self._bases[0] if self._bases else self.active.base_offset
+
+    def all(self) -> list[Segment]:
+        return [*self.sealed, self.active]
+
+    def of(self, offset: Offset) -> Segment:
+        """The segment that an offset is in, opened."""
+        if offset >= self.active.base_offset:
+            return self.active
+        segment = self.sealed[max(0, bisect_right(self._bases, offset) - 1)]
+        self.open(segment)
+        return segment
+
+    def find(self, segment: Segment, offset: Offset) -> FoundBatch:
+        """The batch of an open segment that holds `offset`, or the first behind it."""
+        try:
+            found = find_batch(segment, offset)
+        except CorruptBatch:
+            if not isinstance(segment, SealedSegment):
+                raise
+            self._rebuild_indexes(segment)
+            found = find_batch(segment, offset)
+        if found is None:
+            raise CorruptBatch(f"offset {offset} is missing on this broker's disk")
+        return found
+
+    def boundary(self, segment: Segment, position: Position, end: int) -> tuple[Position, Offset]:
+        """Where the last batch that lies wholly before byte `end` ends, and the offset behind."""
+        try:
+            return find_boundary(segment, position, end)
+        except CorruptBatch:
+            if not isinstance(segment, SealedSegment):
+                raise
+            self._rebuild_indexes(segment)
+            return find_boundary(segment, position, end)
+
+    def header_at(self, offset: Offset) -> BatchHeader:
+        segment = self.of(offset)
+        position = self.find(segment, offset).position
+        return read_header(segment.file.read(position, HEADER_BYTES))
+
+    def max_timestamp_of(self, segment: SealedSegment) -> TimestampMs:
+        if segment.max_timestamp_ms is None:
+            self.open(segment)
+            segment.max_timestamp_ms = segment.indexes.max_timestamp_ms
+        return segment.max_timestamp_ms
+
+    # Opening
+
+    def open(self, segment: Segment) -> None:
+        """Make a segment readable, and let the one go that was opened longest ago."""
+        if not isinstance(segment, SealedSegment) or segment.is_warm:
+            return
+        try:
+            segment.open(self._files)
+        except IndexDamaged:
+            self._rebuild_indexes(segment)
+        self._note_warm(segment)
+
+    def _rebuild_indexes(self, segment: SealedSegment) -> None:
+        indexes = rebuild_indexes(self._files, segment, self._interval_bytes)
+        segment.warm_up(segment.file, indexes)
+        if not self.is_swapped(segment):
+            self.store_indexes()
+            write_indexes(self._files, self._directory, segment.base_offset, indexes)
+
+    def _note_warm(self, segment: SealedSegment) -> None:
+        self._warm.append(segment)
+        if len(self._warm) > _WARM_MAX:
+            self._warm.pop(0).cool_down()
+
+    # Sealing
+
+    def roll(self, now_ms: TimestampMs) -> SealedSegment:
+        """End the active segment and begin the next. Waits for no disk: see `Unstored`."""
+        sealed = self.active.seal()
+        begun = begin_indexes(self._files, self._directory, sealed.base_offset, sealed.indexes)
+        # Last, for what came before can be done again: nothing has begun until this file exists.
+        try:
+            file = self._files.create(self._directory / file_name(sealed.end_offset, LOG))
+        except OSError:
+            for unsynced in begun:
+                unsynced.remove(self._files)
+            raise
+        errand = Errand(partial(store_indexes, self._files, begun))
+        self.unstored.append(Unstored(sealed, begun, errand))
+        self.sealed.append(sealed)
+        self._bases.append(sealed.base_offset)
+        self.active = ActiveSegment(self._directory, sealed.end_offset, file, now_ms)
+        return sealed
+
+    def store_indexes(self) -> None:
+        """Have all indexes on disk, now."""
+        for one in self.unstored:
+            one.errand.run()
+        self.note_stored(tuple(self.unstored))
+
+    def note_stored(self, stored: Sequence[Unstored]) -> None:
+        """The indexes of these segments are on disk: they may be closed."""
+        for one in stored:
+            if one in self.unstored:
+                self.unstored.remove(one)
+                self._note_warm(one.segment)
+
+    # Deleting
+
+    def delete_first(
+        self, count: int, discard: Callable[[Discarded], None]
+    ) -> Sequence[SealedSegment]:
+        """Delete so many segments, but for those that are just being replaced; which ones went."""
+        if self._swap is not None:
+            count = min(count, bisect_left(self._bases, self._swap.new.base_offset))
+        deleted = self.sealed[:count]
+        for segment in deleted:
+            discard(self._delete(segment))
+        del self.sealed[:count], self._bases[:count]
+        return deleted
+
+    def _delete(self, segment: SealedSegment) -> Discarded:
+        file = segment.file if segment.is_warm else None
+        if segment in self._warm:
+            self._warm.remove(segment)
+        self._forget_unstored(segment)
+        for suffix in INDEX_SUFFIXES:
+            self._files.unlink(self._directory / file_name(segment.base_offset, suffix))
+        path = self._directory / file_name(segment.base_offset, LOG)
+        aside = path.with_name(path.name + DELETED)
+        self._files.rename(path, aside)
+        return Discarded(self._files, aside, file)
+
+    def _forget_unstored(self, segment: SealedSegment) -> None:
+        for one in [one for one in self.unstored if one.segment is segment]:
+            one.errand.give_up()
+            for unsynced in one.indexes:
+                unsynced.remove(self._files)
+            self.unstored.remove(one)
+
+    # Replacing
+
+    def begin_swap(self, old: Sequence[SealedSegment], new: SealedSegment) -> Swap:
+        """Prepare to put a compacted segment in the place of those it was made from.
+
+        Until `end_swap` the old ones are read through the files that are open now: their names
+        are the worker's. Whoever is reading them even then can finish.
+        """
+        for segment in old:
+            self.open(segment)
+        self._warm = [segment for segment in self._warm if segment not in old]
+        bases = [segment.base_offset for segment in old]
+        errand = Errand(partial(carry_out, self._files, self._directory, bases))
+        self._swap = Swap(old, new, errand)
+        return self._swap
+
+    def end_swap(self, swap: Swap) -> bool:
+        """It has been carried out, so the new segment is read. False if that was known."""
+        if swap is not self._swap:
+            return False  # somebody could not wait
+        self._swap = None
+        at = bisect_left(self._bases, swap.new.base_offset)
+        self.sealed[at : at + len(swap.old)] = [swap.new]
+        self._bases[at : at + len(swap.old)] = [swap.new.base_offset]
+        return True
+
+    def finish_swap(self) -> Swap | None:
+        """Carry out what is left of a swap, now; which one, if there was any."""
+        swap = self._swap
+        if swap is not None:
+            swap.errand.run()
+        return swap
+
+    def give_up_swap(self) -> None:
+        """The log is about to go: nobody may touch its files for compaction any more."""
+        if self._swap is not None:
+            self._swap.errand.give_up()
+
+    def is_swapped(self, segment: SealedSegment) -> bool:
+        return self._swap is not None and segment in self._swap.old
+
+    def same_as(self, facts: Sequence[tuple[Offset, Offset, int]]) -> Sequence[SealedSegment]:
+        """The segments with these bases, ends and sizes; none unless all of them are here."""
+        at = bisect_left(self._bases, facts[0][0])
+        found = self.sealed[at : at + len(facts)]
+        are_same = [(one.base_offset, one.end_offset, one.size_bytes) for one in found] == facts
+        return found if are_same else ()
