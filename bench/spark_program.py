@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from confluent_kafka import Consumer, KafkaError, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla.spark import session
-from ottla.spark.options import OptionRefused, parse_write_options
 
 OURS: Final = "ottla"
 THEIRS: Final = "kafka"
@@ -25,6 +25,14 @@ STREAM_BATCHES: Final = 4  # at least: the first one is warming up
 WARM_BATCHES: Final = 5
 REPEATS: Final = 3
 EXACTLY_ONCE: Final = {"delivery": "exactly-once"}
+AT_LEAST_ONCE: Final[dict[str, dict[str, str]]] = {
+    OURS: {"delivery": "at-least-once"},
+    THEIRS: {},  # it has no other
+}
+RATE: Final = 100  # records in a second, on their way from topic to topic
+WAY_S: Final = 12.0
+WARM_S: Final = 2.0  # of it, not counted
+PATIENCE_S: Final = 120.0
 
 Found = tuple[str, str, float]  # a case, a format, and rows in a second (or milliseconds)
 
@@ -38,7 +46,8 @@ def main() -> None:
     formats = (OURS, THEIRS) if options.jars else (OURS,)
     with tempfile.TemporaryDirectory(prefix="spark-", dir=options.scratch) as scratch:
         program = Program(spark, options.address, formats, options.rows, Path(scratch))
-        for case, kind, value in program.run(options.topics, options.tiny, options.sink):
+        way = Way(options.address, options.from_topic, options.to_topic)
+        for case, kind, value in program.run(options.topics, options.tiny, options.sink, way):
             print(json.dumps({"case": case, "format": kind, "value": value}), flush=True)
     spark.stop()
 
@@ -50,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topics", type=json.loads, required=True, help="cases and their topics")
     parser.add_argument("--tiny", required=True, help="a topic with a few records")
     parser.add_argument("--sink", required=True, help="a topic to write to")
+    parser.add_argument("--from-topic", required=True, help="where records begin their way")
+    parser.add_argument("--to-topic", required=True, help="where they are expected")
     parser.add_argument("--jars", default="", help="of Spark's connector, with commas between")
     parser.add_argument("--scratch", required=True, help="a directory for checkpoints")
     return parser
@@ -73,7 +84,7 @@ class Program:
         self.scratch = scratch
         self._checkpoints = 0
 
-    def run(self, topics: dict[str, str], tiny: str, sink: str) -> Iterator[Found]:
+    def run(self, topics: dict[str, str], tiny: str, sink: str, way: "Way") -> Iterator[Found]:
         for case, topic in topics.items():
             for kind in self.formats:
                 yield f"batch.{case}", kind, self._batch_rate(kind, topic)
@@ -84,6 +95,11 @@ class Program:
                 yield from self._write_rates(case, topic, sink)
         for kind in self.formats:
             yield "batch-cost", kind, self._batch_cost_ms(kind, tiny)
+        for kind in self.formats:
+            for percentile, taken_ms in self._latencies(kind, way, AT_LEAST_ONCE[kind]):
+                yield f"latency.{percentile}", kind, taken_ms
+        for percentile, taken_ms in self._latencies(OURS, way, EXACTLY_ONCE):
+            yield f"exactly.latency.{percentile}", OURS, taken_ms
 
     def _batch_rate(self, kind: str, topic: str) -> float:
         frame = self.spark.read.format(kind).options(**self.servers, subscribe=topic).load()
@@ -115,25 +131,37 @@ class Program:
         query.awaitTermination()
         return [one for one in query.recentProgress if one["numInputRows"]]
 
+    def _latencies(
+        self, kind: str, way: "Way", more: dict[str, str]
+    ) -> Iterator[tuple[str, float]]:
+        """How long records take through a stream that reads and writes as fast as it can."""
+        self._checkpoints += 1
+        rows = self.spark.readStream.format(kind).options(**self.servers, subscribe=way.from_topic)
+        query = (
+            rows.load()
+            .selectExpr("value")
+            .writeStream.format(kind)
+            .options(**self.servers, topic=way.to_topic, **more)
+            .option("checkpointLocation", str(self.scratch / str(self._checkpoints)))
+            .start()
+        )
+        try:
+            taken_ms = sorted(way.travel_ms())
+        finally:
+            query.stop()
+        yield "p50", taken_ms[len(taken_ms) // 2]
+        yield "p99", taken_ms[len(taken_ms) * 99 // 100]
+
     def _write_rates(self, case: str, topic: str, sink: str) -> Iterator[Found]:
         """Rows that lie in Spark's memory: nobody's reading is part of it."""
         rows = self.spark.read.format(OURS).options(**self.servers, subscribe=topic).load()
         rows = rows.select("key", "value").persist()
         rows.count()
         for kind in self.formats:
-            more = {"delivery": "at-least-once"} if kind == OURS else {}  # theirs has no other
-            yield f"write.{case}", kind, self.rows / self._write_s(rows, kind, sink, more)
-        if self._writes_exactly_once(sink):
-            taken_s = self._write_s(rows, OURS, sink, EXACTLY_ONCE)
-            yield f"exactly.{case}", OURS, self.rows / taken_s
+            taken_s = self._write_s(rows, kind, sink, AT_LEAST_ONCE[kind])
+            yield f"write.{case}", kind, self.rows / taken_s
+        yield f"exactly.{case}", OURS, self.rows / self._write_s(rows, OURS, sink, EXACTLY_ONCE)
         rows.unpersist()
-
-    def _writes_exactly_once(self, sink: str) -> bool:
-        try:
-            parse_write_options({**self.servers, "topic": sink, **EXACTLY_ONCE})
-        except OptionRefused:
-            return False
-        return True
 
     def _write_s(self, rows: DataFrame, kind: str, sink: str, more: dict[str, str]) -> float:
         taken_s = list[float]()
@@ -143,6 +171,63 @@ class Program:
             writer.mode("append").save()
             taken_s.append(time.perf_counter() - begun_s)
         return median(taken_s[1:])
+
+
+class Way:
+    """From one topic to another, through whatever copies records from here to there."""
+
+    def __init__(self, address: str, from_topic: str, to_topic: str) -> None:
+        self.from_topic = from_topic
+        self.to_topic = to_topic
+        self._producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": "bench-way",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        self._consumer.subscribe([to_topic])
+
+    def travel_ms(self) -> list[float]:
+        """How long records took that were sent at a steady rate, from when each was due."""
+        self._wait_open()
+        begun_s = time.perf_counter()
+        count, end_s = int(RATE * WAY_S), begun_s + WAY_S + PATIENCE_S
+        sent, taken = 0, dict[int, float]()
+        while len(taken) < count and time.perf_counter() < end_s:
+            while sent < count and begun_s + sent / RATE <= time.perf_counter():
+                self._producer.produce(self.from_topic, b"%d" % sent)
+                sent += 1
+            self._producer.poll(0)
+            for number in self._arrived(0.001):
+                taken.setdefault(number, (time.perf_counter() - begun_s - number / RATE) * 1000)
+        if len(taken) < count:
+            raise SystemExit(f"{count - len(taken)} of {count} records never arrived")
+        return [taken[number] for number in range(int(RATE * WARM_S), count)]
+
+    def _wait_open(self) -> None:
+        """Until a record that is sent now arrives at once: then all before it have arrived."""
+        end_s = time.perf_counter() + PATIENCE_S
+        for turn in range(int(PATIENCE_S)):
+            self._producer.produce(self.from_topic, b"-%d" % (turn + 1))
+            self._producer.poll(0)
+            next_s = time.perf_counter() + 1
+            while time.perf_counter() < min(next_s, end_s):
+                if -(turn + 1) in self._arrived(0.01):
+                    return
+        raise SystemExit(f"nothing arrived in {PATIENCE_S:.0f} s")
+
+    def _arrived(self, timeout_s: float) -> list[int]:
+        found = []
+        for message in self._consumer.consume(1000, timeout_s):
+            error = message.error()
+            if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise SystemExit(f"the records cannot be read: {error}")
+            if error is None:
+                found.append(int(message.value() or b"0"))
+        return found
 
 
 def _warm_s(frame: DataFrame) -> float:

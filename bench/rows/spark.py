@@ -50,7 +50,11 @@ def _metrics(case: str, title: str, unit: str, *, is_rate: bool = True) -> Itera
 CASES: Final = {
     f"{size}.{codec}": f"{SIZES[size]}{CODECS[codec]}" for size in SIZES for codec in CODECS
 }
-COST: Final = "batch-cost"
+TIMES: Final = {
+    "batch-cost": "micro-batch of one record",
+    "latency.p50": "topic to topic at 100 msg/s, p50",
+    "latency.p99": "topic to topic at 100 msg/s, p99",
+}
 METRICS: Final = (
     *(
         metric
@@ -72,7 +76,20 @@ METRICS: Final = (
         )
         for size, title in SIZES.items()
     ),
-    *_metrics(COST, "micro-batch of one record", "ms", is_rate=False),
+    *(
+        metric
+        for case, title in TIMES.items()
+        for metric in _metrics(case, title, "ms", is_rate=False)
+    ),
+    *(
+        Metric(
+            name=f"spark.exactly.{case}.{OURS}",
+            title=f'Spark {TIMES[case]}, exactly once, format("ottla")',
+            unit="ms",
+            higher_is_better=False,
+        )
+        for case in ("latency.p50", "latency.p99")
+    ),
 )
 
 
@@ -91,7 +108,9 @@ def measure(running: Running, effort: Effort) -> Samples:
         tiny = up.enter_context(new_kafka_topic(load))
         fill(load.address, tiny, effort.spark_batches, 100, "none")
         sink = up.enter_context(new_kafka_topic(load, partitions=PARTITIONS))
+        way = [up.enter_context(new_kafka_topic(load)) for _ in range(2)]
         arguments = [load.address, "--tiny", tiny, "--sink", sink, "--topics", json.dumps(topics)]
+        arguments += ["--from-topic", way[0], "--to-topic", way[1]]
         yield from _with_ratios(_run([*arguments, "--rows", str(effort.spark_rows)]))
 
 
@@ -148,7 +167,7 @@ def _with_ratios(found: Iterator[tuple[str, str, float]]) -> Samples:
         if kind == OURS:
             ours = {case: value}
         elif case in ours:
-            gain = value / ours[case] if case == COST else ours[case] / value
+            gain = value / ours[case] if case in TIMES else ours[case] / value
             yield f"spark.{case}.ratio", gain
 
 
