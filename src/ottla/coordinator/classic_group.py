@@ -676,13 +676,16 @@ class ClassicGroup:
             protocol_type=self.protocol_type,
             protocol=self.protocol,
             leader=self.leader or "",
-            members=tuple(
-                (m.member_id, m.instance_id, m.metadata(self.protocol))
-                for m in self.members.values()
-            )
-            if shows_members
-            else (),
+            members=self._told_members() if shows_members else (),
         )
+
+    def _told_members(self) -> tuple[tuple[str, str | None, bytes], ...]:
+        """All members, for the one that assigns; static ones first.
+
+        Given another order, the range assignor of kafka-python leaves members out.
+        """
+        in_order = sorted(self.members.values(), key=lambda m: m.instance_id is None)
+        return tuple((m.member_id, m.instance_id, m.metadata(self.protocol)) for m in in_order)
 
     def _synced(self, member: Member) -> Synced:
         return Synced(

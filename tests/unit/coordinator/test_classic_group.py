@@ -32,6 +32,16 @@ def test_an_id_says_whose_it_is(group: ClassicGroup) -> None:
     assert first_member(group, client_id="clock") == "clock-1"
 
 
+def test_the_leader_is_told_of_static_members_first(group: ClassicGroup) -> None:
+    leader = first_member(group)
+    group.join(3, said.join(version=5, instance_id="clock"), 0)
+    group.join(4, said.join(version=3), 0)
+    told = answers(group.join(5, said.join(leader), 0))[5]
+    assert isinstance(told, Joined)
+    assert [instance_id for _, instance_id, _ in told.members] == ["clock", None, None]
+    assert [one for one, _, _ in told.members][1] == leader
+
+
 def test_a_second_join_of_a_member_that_waits_takes_the_place_of_the_first(
     group: ClassicGroup,
 ) -> None:
