@@ -117,13 +117,11 @@ class KafkaLoad:
         return running_generator(self._produce_command(topic, job))
 
     def consume(self, topic: str, job: Job) -> Throughput:
-        settings = TUNED_CONSUMER if job.tuned else ()
-        command: Command = (
-            *self.generators.rdkafka,
-            *("consume", self.address, topic, job.count, job.seconds),
-            *settings,
-        )
-        return throughput(run_generator(command, seconds=job.seconds))
+        return throughput(run_generator(self._consume_command(topic, job), seconds=job.seconds))
+
+    def consuming(self, topic: str, job: Job) -> AbstractContextManager[None]:
+        """The same in the background, ended when the block ends."""
+        return running_generator(self._consume_command(topic, job))
 
     def latency(self, topic: str, rate: int, job: Job) -> Latency:
         command: Command = (
@@ -237,6 +235,13 @@ class KafkaLoad:
             *self.generators.rdkafka,
             *("transact", self.address, topic, job.size_bytes, records, job.count, job.seconds),
             *TRANSACTIONAL_PRODUCER,
+        )
+
+    def _consume_command(self, topic: str, job: Job) -> Command:
+        return (
+            *self.generators.rdkafka,
+            *("consume", self.address, topic, job.count, job.seconds),
+            *(TUNED_CONSUMER if job.tuned else ()),
         )
 
     def _produce_command(self, topic: str, job: Job) -> Command:

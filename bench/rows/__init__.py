@@ -8,6 +8,7 @@ from bench.rows import (
     footprint,
     heartbeats,
     latency,
+    replay,
     requests,
     spark,
     takeover,
@@ -25,6 +26,7 @@ ROWS: tuple[Row, ...] = (
     heartbeats.ROW,
     takeover.ROW,
     compaction.ROW,
+    replay.ROW,
     transactions.ROW,
     spark.ROW,
 )

@@ -75,7 +75,8 @@ def running(directory: Path, *words: str) -> Iterator[Process]:
 def test_a_stream_goes_on_until_it_is_told_to_stop(topic: Topic, tmp_path: Path) -> None:
     topic.fill(range(3))
     words = ("archive", topic.name, "lake", "--format", "delta", "--broker", topic.address)
-    with running(tmp_path, *words, "--metrics", "127.0.0.1:0", *MEMORY) as pipeline:
+    where = ("--master", "local[1]", "--every", "1s", "--metrics", "127.0.0.1:0")
+    with running(tmp_path, *words, *where, *MEMORY) as pipeline:
         pipeline.line("^starting Spark")
         assert pipeline.said == ["starting Spark ...\n"]  # before anything that takes time
         address = pipeline.line(r"metrics on (http://\S+)")[1]
