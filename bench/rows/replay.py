@@ -10,7 +10,7 @@ from bench.servers import Server, running
 
 SIZE_BYTES = 1000
 RATE = 1_000
-FILLS = 2
+FILLS = 3
 
 SPEED = Metric(
     name="replay.rate",
@@ -42,7 +42,8 @@ def measure(server: Server, effort: Effort, workspace: Path) -> Samples:
             yield SPEED.name, load.consume(old, replay).per_s
             chill(log)
             job = Job(size_bytes=100, seconds=effort.latency_s)
-            with load.consuming(old, replay):
+            endless = Job(size_bytes=SIZE_BYTES, seconds=effort.gigabyte_s)
+            with load.consuming(old, endless):
                 yield BESIDE.name, load.latency(other, RATE, job).p99_ms
 
 

@@ -10,7 +10,6 @@ import urllib.request
 from pathlib import Path
 
 from cli.processes import PATIENCE_S, RunningBroker, start_broker
-from ottla.storage.files import OsFiles
 
 # Test processes that run side by side look in different places.
 _ports = itertools.cycle(range(10_000 + os.getpid() % 1000 * 20, 32_000))
@@ -58,15 +57,6 @@ class ServedBroker:
         assert " error  " not in log, log
         assert " critical " not in log, log
         assert "Traceback" not in log, log
-
-    def chill(self, topic: str) -> bool:
-        """Have the system forget what it remembers of a topic's files; whether it has."""
-        is_cold = False
-        for path in self._data.glob(f"{topic}-*/*.log"):
-            file = OsFiles().open(path)
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            is_cold |= not file.is_warm(0, file.size_bytes())
-        return is_cold
 
     def metric(self, name: str, **labels: str) -> float:
         """The value that Prometheus would scrape now."""

@@ -7,11 +7,10 @@ import pytest
 from compat.adapter import BEGINNING, END, Client, MakeTopic, Received, Refused, Sent, wait_until
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
-from compat.wire import NAMES_FETCH, batch, fetch_request, fetched, produce, want
+from compat.wire import batch, fetch_request, fetched, produce, want
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
-from ottla.records.batch import batches
 
 A_LONG_TIME_MS = 240_000  # longer than any test may take: only a produce can end such a wait
 
@@ -40,29 +39,6 @@ def test_an_offset_inside_a_batch_gives_no_record_before_it(
     got = client.consume(topic, 10, start=57)
     assert [one.offset for one in got] == list(range(57, 67))
     assert values(got)[0] == b"57"
-
-
-@pytest.mark.parametrize("wait_ms", [0, A_LONG_TIME_MS])
-def test_what_is_on_disk_only_is_read_before_it_is_sent(
-    confluent: Client,
-    broker: ServedBroker,
-    raw: RawConnection,
-    make_topic: MakeTopic,
-    wait_ms: int,
-) -> None:
-    topic = make_topic()
-    sent = [Sent(value=b"%d" % number + bytes(20_000)) for number in range(100)]
-    confluent.produce(topic, *sent)
-    if not broker.chill(topic):
-        pytest.skip("this file system does not forget, or does not tell")
-    before = broker.metric("ottla_fetch_cold_total")
-    wanted = {topic: [want(partition_max_bytes=500_000)]}
-    answer = raw.ask(fetch_request(wanted, max_wait_ms=wait_ms), NAMES_FETCH)
-    (begins,) = list(batches(fetched(answer)[topic, 0].records or b""))[:1]
-    assert begins[0].base_offset == 0
-    assert broker.metric("ottla_fetch_cold_total") > before
-    assert broker.chill(topic)
-    assert values(confluent.consume(topic, len(sent))) == [one.value for one in sent]
 
 
 def test_a_reader_at_the_end_sees_only_what_comes_later(

@@ -63,12 +63,6 @@ class MemoryFile:
         self._files.counts["sync"] += 1
         self._inode.synced = bytes(self._inode.content)
 
-    def is_warm(self, position: int, size_bytes: int) -> bool:
-        return True
-
-    def warm_up(self, position: int, size_bytes: int) -> None:
-        return
-
     def size_bytes(self) -> int:
         return len(self._inode.content)
 

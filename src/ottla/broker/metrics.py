@@ -63,7 +63,6 @@ def collect(
         "ottla_produce_waiting", _GAUGE, "Produce requests not yet settled.", produce.waiting_count
     )
     yield _one("ottla_fetch_bytes", _COUNTER, "Bytes of batches sent.", fetch.bytes_count)
-    yield _one("ottla_fetch_cold", _COUNTER, "Fetches that waited for the disk.", fetch.cold_count)
     yield _one("ottla_fetch_sessions", _GAUGE, "Fetch sessions kept.", len(fetch.sessions))
     yield _one(
         "ottla_fetch_sessions_continued",

@@ -21,10 +21,6 @@ FULL_DISK_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 REFUSAL_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE})
 
 
-_NO_WAIT: Final = os.RWF_NOWAIT
-_WARM_BYTES: Final = 128 << 10  # read at a time by whoever waits for the disk
-
-
 class Entry(NamedTuple):
     """One name in a directory."""
 
@@ -49,15 +45,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return once content and size are on disk. Other threads may call this, and `warm_up`."""
-        ...
-
-    def is_warm(self, position: int, size_bytes: int) -> bool:
-        """Whether these bytes are likely to be in memory, so that nobody waits for the disk."""
-        ...
-
-    def warm_up(self, position: int, size_bytes: int) -> None:
-        """Wait for the disk until these bytes are in memory, and ask for as many behind them."""
+        """Return once content and size are on disk. The one method other threads may call."""
         ...
 
     def size_bytes(self) -> int: ...
@@ -148,25 +136,6 @@ class OsFile:
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
-
-    def is_warm(self, position: int, size_bytes: int) -> bool:
-        # What is cold is cold over a long stretch. Its ends were read just now, to find them.
-        return all(self._is_byte_warm(position + size_bytes * at // 4) for at in (1, 2, 3))
-
-    def _is_byte_warm(self, position: int) -> bool:
-        try:
-            os.preadv(self._descriptor, (bytearray(1),), position, _NO_WAIT)
-        except BlockingIOError:
-            return False
-        except OSError:  # a file system that cannot tell
-            return True
-        return True
-
-    def warm_up(self, position: int, size_bytes: int) -> None:
-        os.posix_fadvise(self._descriptor, position, 2 * size_bytes, os.POSIX_FADV_WILLNEED)
-        end = position + size_bytes
-        for at in range(position, end, _WARM_BYTES):
-            os.pread(self._descriptor, min(_WARM_BYTES, end - at), at)
 
     def size_bytes(self) -> int:
         return os.fstat(self._descriptor).st_size

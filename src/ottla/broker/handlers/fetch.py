@@ -2,13 +2,11 @@
 
 Partitions are served in the order of the request; the first one with data gives at least one
 batch, however large. What is sent are ranges of segment files. Too little data means one bounded
-wait for the partitions asked for, and a second read. What lies on disk only is first read by
-another thread: sendfile would wait for it, and everybody with it.
+wait for the partitions asked for, and a second read.
 Not done: followers. A fetch that names a replica gets CLUSTER_AUTHORIZATION_FAILED.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from ottla.broker.answers import Answer, Part, Pending
@@ -49,7 +47,6 @@ class Fetch:
         self.locate = replicas.locate
         self.sessions = FetchSessions(settings.broker.fetch_sessions_max)
         self.bytes_count = 0
-        self.cold_count = 0
 
     def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Answer:
         request = read_fetch(frame, position, version)
@@ -61,21 +58,8 @@ class Fetch:
         fetch = _OneFetch(self, request, session, version, correlation_id)
         if fetch.try_answer(is_last_try=request.wait_ms_max <= 0):
             return fetch.parts
-        if fetch.cold:
-            return fetch.warm_up()
         wait_s = min(request.wait_ms_max, self._settings.broker.fetch_wait_max_ms) / 1000
         return fetch.wait(wait_s)
-
-    def warm_up(self, ranges: list[FileRange], then: Callable[[], None]) -> None:
-        """Bring these ranges into memory on another thread, then go on here."""
-        self.cold_count += 1
-
-        def go_on(warmed: asyncio.Future[None]) -> None:
-            if not warmed.cancelled():
-                warmed.exception()  # whoever sends them meets a disk that fails, and says so
-                then()
-
-        self.loop.run_in_executor(None, _warm_up, ranges).add_done_callback(go_on)
 
     def bytes_enough(self, request: FetchRequest) -> int:
         """What a reader waits for: not for more than one answer can hold."""
@@ -113,7 +97,6 @@ class _OneFetch:
         "_correlation_id",
         "_handler",
         "_has_news",
-        "_is_over",
         "_partitions",
         "_pending",
         "_request",
@@ -122,7 +105,6 @@ class _OneFetch:
         "_timer",
         "_version",
         "_wanted",
-        "cold",
         "parts",
     )
 
@@ -145,22 +127,14 @@ class _OneFetch:
         self._timer: asyncio.TimerHandle | None = None
         self._rest: asyncio.TimerHandle | None = None
         self._has_news = False
-        self._is_over = False
-        self.cold: list[FileRange] | None = None  # what has to be read first, once that is known
         self.parts: list[Part] = []
 
     def try_answer(self, *, is_last_try: bool) -> bool:
-        """Read; True when that is worth sending, and `parts` holds it.
-
-        False with something `cold`: it is, but the disk has to be waited for.
-        """
+        """Read; True when that is worth sending, and `parts` holds it."""
         request = self._request
         fetched, total_bytes, has_error = self._handler.read(self._wanted, request)
         is_enough = total_bytes >= self._handler.bytes_enough(request) or has_error
         if not (is_enough or is_last_try or not self._wanted):
-            return False
-        if self.cold is None and (cold := _cold(fetched)):
-            self.cold = cold
             return False
         session = self._session
         # The first answer of a session, like one without, lists every partition.
@@ -176,20 +150,6 @@ class _OneFetch:
             session_id=session.session_id if session is not None else 0,
         )
         return True
-
-    def warm_up(self) -> Pending:
-        """Have another thread read what is cold, and answer then."""
-        if self._pending is None:
-            self._pending = Pending(is_barrier=True)
-            self._pending.on_abandon(self._stop)
-        assert self.cold
-        self._handler.warm_up(self.cold, self._note_warm)
-        return self._pending
-
-    def _note_warm(self) -> None:
-        if not self._is_over:
-            self.try_answer(is_last_try=True)
-            self._finish()
 
     def wait(self, wait_s: float) -> Pending:
         self._pending = Pending(is_barrier=True)
@@ -207,9 +167,6 @@ class _OneFetch:
             self._has_news = True
         elif self.try_answer(is_last_try=False):
             self._finish()
-        elif self.cold:
-            self._stop_waiting()
-            self.warm_up()
         elif len(self._partitions) >= _COSTLY_PARTITIONS:
             # Every append wakes us, and every look reads all partitions: not too often.
             rest_s = len(self._partitions) * _REST_S_PER_PARTITION
@@ -222,11 +179,8 @@ class _OneFetch:
             self._wake()
 
     def _time_out(self) -> None:
-        if self.try_answer(is_last_try=True):
-            self._finish()
-        else:
-            self._stop_waiting()
-            self.warm_up()
+        self.try_answer(is_last_try=True)
+        self._finish()
 
     def _finish(self) -> None:
         self._stop()
@@ -234,10 +188,6 @@ class _OneFetch:
         self._pending.complete(self.parts)
 
     def _stop(self) -> None:
-        self._is_over = True
-        self._stop_waiting()
-
-    def _stop_waiting(self) -> None:
         for partition in self._partitions:
             partition.remove_reader(self._wake)
         self._partitions.clear()
@@ -245,23 +195,6 @@ class _OneFetch:
             self._timer.cancel()
         if self._rest is not None:
             self._rest.cancel()
-
-
-def _cold(fetched: Fetched) -> list[FileRange]:
-    """What is not in memory. Readers at a log's end are not asked: it was written just now."""
-    return [
-        result.records
-        for _, results in fetched
-        for result in results
-        if result.records is not None
-        and result.records.end_offset < result.high_watermark
-        and not result.records.file.is_warm(result.records.position, result.records.size_bytes)
-    ]
-
-
-def _warm_up(ranges: list[FileRange]) -> None:
-    for one in ranges:
-        one.file.warm_up(one.position, one.size_bytes)
 
 
 def _read_partition(
