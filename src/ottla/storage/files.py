@@ -7,7 +7,8 @@ never synced, tear the last write and fail on request.
 import errno
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -68,7 +69,9 @@ class Files(Protocol):
 
     def read_whole(self, path: Path) -> bytes: ...
 
-    def list(self, directory: Path) -> list[Entry]: ...
+    def list(self, directory: Path) -> list[Entry]:
+        """What is in a directory, by name. Other threads may be changing it."""
+        ...
 
     def make_dir(self, path: Path) -> None:
         """Make a directory and those above it; it may exist."""
@@ -191,5 +194,7 @@ class OsFiles:
         return file
 
 
-def _entries(found: Iterable[os.DirEntry[str]]) -> list[Entry]:
-    return [Entry(item.name, item.is_dir(), item.stat().st_size) for item in found]
+def _entries(found: Iterable[os.DirEntry[str]]) -> Iterator[Entry]:
+    for item in found:
+        with suppress(FileNotFoundError):  # another thread has renamed or removed it meanwhile
+            yield Entry(item.name, item.is_dir(), item.stat().st_size)

@@ -93,3 +93,10 @@ def test_a_lock_is_held_until_it_is_dropped(tmp_path: Path) -> None:
     assert held is not None
     held = None
     OsFiles().lock(tmp_path / ".lock")
+
+
+def test_what_vanishes_while_a_directory_is_listed_is_not_listed(tmp_path: Path) -> None:
+    """Flusher and worker rename files while the other looks. A name without a file is the same."""
+    (tmp_path / "b").write_bytes(b"12")
+    (tmp_path / "a").symlink_to(tmp_path / "gone")
+    assert OsFiles().list(tmp_path) == [Entry("b", False, 2)]
