@@ -1,8 +1,9 @@
-"""A driver that copies a topic to another one exactly once, and may be told to come to harm.
+"""A driver that copies a topic exactly once, and may be told to come to harm.
 
     python -m spark.doomed_driver '{"address": ..., "source": ..., "target": ..., "home": ...}'
 
-Reads what is there, in micro-batches of `rows`, and ends. `commit_is_fatal` names a micro-batch:
+Reads what is there, in micro-batches of `rows`, and ends. Rows go to the topic `target`, or to the
+Delta table `table` if there is one. `commit_is_fatal` names a micro-batch:
 when its rows are written and before Spark has noted that, the driver is killed with SIGKILL. With
 `tasks_fail`, first tries of tasks fail: some before they have committed, some after. At the end a
 batch of `batch_rows` numbers is written to `batch_target`, if there is one.
@@ -128,7 +129,7 @@ def main(told: dict[str, Any]) -> None:
 
 
 def stream(spark: SparkSession, told: dict[str, Any], doom: dict[str, Any]) -> None:
-    query = (
+    rows = (
         spark.readStream.format("ottla")
         .option("kafka.bootstrap.servers", told["address"])
         .option("subscribe", told["source"])
@@ -136,17 +137,21 @@ def stream(spark: SparkSession, told: dict[str, Any], doom: dict[str, Any]) -> N
         .option("maxOffsetsPerTrigger", told["rows"])
         .option("minPartitions", 2)
         .load()
-        .select("key", "value")
-        .writeStream.format("doomed")
-        .option("kafka.bootstrap.servers", told["address"])
-        .option("topic", told["target"])
-        .option("checkpointLocation", str(Path(told["home"], "checkpoint")))
-        .option("transactionTimeout", "60s")
-        .option(_DOOM, json.dumps(doom))
-        .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    if "table" in told:
+        numbers = rows.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS number")
+        writer = numbers.writeStream.format("ottla-delta").option("path", told["table"])
+    else:
+        writer = (
+            rows.select("key", "value")
+            .writeStream.format("doomed")
+            .option("kafka.bootstrap.servers", told["address"])
+            .option("topic", told["target"])
+            .option("transactionTimeout", "60s")
+            .option(_DOOM, json.dumps(doom))
+        )
+    writer = writer.option("checkpointLocation", str(Path(told["home"], "checkpoint")))
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def batch(spark: SparkSession, told: dict[str, Any], doom: dict[str, Any]) -> None:

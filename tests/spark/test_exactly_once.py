@@ -1,6 +1,7 @@
-"""A stream from topic to topic on a real Spark, parts of which are killed: all comes out once.
+"""A stream from a topic on a real Spark, parts of which are killed: all comes out once.
 
-What came out is judged by librdkafka, which reads committed records only.
+What came out of a topic is judged by librdkafka, which reads committed records only, and what came
+out of a Delta table by deltalake.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from deltalake import DeltaTable
 
 from crash.processes import BrokerProcess
 from spark.drivers import DriverProcess
@@ -19,6 +21,7 @@ from spark.topics import Topic
 
 RUN_PATIENCE_S = 900  # a machine with far more to do than cores takes minutes for a batch
 RECORDS = int(os.environ.get("OTTLA_SPARK_CHAOS_RECORDS", "4000"))
+SINKS = ("topic", "table") if "OTTLA_SPARK_CHAOS_RECORDS" in os.environ else ("topic",)
 SEED = int(os.environ.get("OTTLA_SPARK_CHAOS_SEED", "1"))
 ROUNDS_MAX = 200
 TRIES_MAX = 5
@@ -108,19 +111,42 @@ def test_a_driver_killed_before_spark_noted_a_batch_and_failing_tasks_double_not
     assert sorted(map(int, numbers[-1].committed())) == list(range(50))
 
 
+class Table:
+    """A Delta table, with what this test asks of a topic."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def ends(self) -> dict[int, int]:
+        """How many changes it has seen."""
+        return {0: len(list(self.path.glob("_delta_log/*.json")))}
+
+    def committed(self) -> list[int]:
+        return [*DeltaTable(self.path).to_pyarrow_table().column("number").to_pylist()]
+
+
+@pytest.mark.parametrize("sink", SINKS)  # test_lake.py kills drivers that write tables, too
 def test_chaos_loses_and_doubles_nothing(
-    broker: BrokerProcess, start: START, record_property: Callable[[str, object], None]
+    broker: BrokerProcess,
+    start: START,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+    sink: str,
 ) -> None:
     """Kills of the driver, its Python processes and the broker, at moments that chance decides."""
     chance = Random(SEED)
-    target = filled(broker, RECORDS)
+    target: Topic | Table = filled(broker, RECORDS)
+    where = dict[str, str]()
+    if sink == "table":
+        target = Table(tmp_path / "table")
+        where = {"table": str(target.path)}
     began_s = time.monotonic()
     kills = {"driver": 0, "worker": 0, "broker": 0}
     left = ["driver", "worker", "broker"] * max(1, RECORDS // 250_000)
     driver: DriverProcess | None = None
     for _ in range(ROUNDS_MAX):
         if driver is None:
-            driver = start(rows=max(RECORDS // 20, 200), master="local[2,4]")
+            driver = start(rows=max(RECORDS // 20, 200), master="local[2,4]", **where)
         status = _wait_moment(driver, target, chance) if left else driver.wait(RUN_PATIENCE_S)
         if status == 0:
             break
@@ -148,11 +174,13 @@ def test_chaos_loses_and_doubles_nothing(
     assert found == list(range(RECORDS))
     killed = ", ".join(f"{count} x {what}" for what, count in kills.items())
     record_property(
-        "figures", f"Spark, exactly once: {RECORDS} records in {took_s:.0f} s; killed {killed}"
+        "figures",
+        f"Spark, topic to {sink}, exactly once: {RECORDS} records in {took_s:.0f} s;"
+        f" killed {killed}",
     )
 
 
-def _wait_moment(driver: DriverProcess, target: Topic, chance: Random) -> int | None:
+def _wait_moment(driver: DriverProcess, target: Topic | Table, chance: Random) -> int | None:
     """Wait until more was written, and for a moment more; the driver's status if it ended."""
     before = sum(target.ends().values())
     give_up_s = time.monotonic() + RUN_PATIENCE_S
