@@ -10,9 +10,13 @@ from pyspark import TaskContext
 def task(
     partition: int = 0, *, query_id: str | None = None, batch_id: int | None = None
 ) -> Iterator[None]:
-    """Inside, this process runs this task; without a query, one of a batch."""
+    """Inside, this process runs this task; without a query, one of a batch.
+
+    Outside it must be no task again: Spark starts no session in one.
+    """
+    before = TaskContext._taskContext
+    TaskContext._taskContext = None
     context = TaskContext._getOrCreate()
-    before = context._partitionId, context._localProperties
     context._partitionId = partition
     context._localProperties = {}
     if query_id is not None:
@@ -21,4 +25,4 @@ def task(
     try:
         yield
     finally:
-        context._partitionId, context._localProperties = before
+        TaskContext._taskContext = before
