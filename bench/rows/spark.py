@@ -6,7 +6,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -161,11 +161,11 @@ def _run(arguments: list[str]) -> Iterator[tuple[str, str, float]]:
 
 
 def _with_ratios(found: Iterator[tuple[str, str, float]]) -> Samples:
-    ours: Mapping[str, float] = {}
+    ours = dict[str, float]()
     for case, kind, value in found:
         yield f"spark.{case}.{kind}", value
         if kind == OURS:
-            ours = {case: value}
+            ours[case] = value
         elif case in ours:
             gain = value / ours[case] if case in TIMES else ours[case] / value
             yield f"spark.{case}.ratio", gain
