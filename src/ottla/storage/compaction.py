@@ -248,8 +248,8 @@ class Pass:
 
     def run_next(self, files: Files, pause: Callable[[], None]) -> CleanedSegment | None:
         """Write the next segment; None when there is no other. `pause` is called often."""
-        # By now the owner has removed them. Whoever closes them last frees their pages, which
-        # takes long enough for the owner not to do it.
+        # By now they have been replaced. Whoever closes them last frees their pages, which takes
+        # long enough for the owner not to do it.
         self._sources.clear()
         if self._left is None:
             self._index_aborted()
@@ -261,6 +261,7 @@ class Pass:
             if cleaned is not None:
                 return cleaned
             remove_cleaned(files, self.directory)
+            self._sources.clear()
         return None
 
     def _index_aborted(self) -> None:

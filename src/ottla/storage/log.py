@@ -1,7 +1,8 @@
 """A partition's log on this machine: append, read, and know what is where.
 
-A log has one owner and is called from the owner's thread only. The flusher's thread syncs the
-files that `begin_flush` hands out and nothing else.
+A log has one owner and is called from the owner's thread only. What waits for the disk is handed
+to others: to the flusher what `begin_flush` returns, to a worker what `begin_swap` returns and what
+is discarded.
 """
 
 from collections.abc import Callable, Iterator
@@ -610,7 +611,7 @@ class Log:
         if work.snapshot is None or self.offline_reason is not None:  # deleted meanwhile, say
             return
         try:
-            if work.active_file is self._segments.active.file:  # else sealing has stored newer ones
+            if work.active_file is self._segments.active.file:  # else sealing has newer ones
                 for unsynced in work.indexes:
                     with suppress(FileNotFoundError):  # a roll that failed has removed them
                         unsynced.take_name(self._files)

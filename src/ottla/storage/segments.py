@@ -141,13 +141,15 @@ class Segments:
 
     def open(self, segment: Segment) -> None:
         """Make a segment readable, and let the one go that was opened longest ago."""
-        if not isinstance(segment, SealedSegment) or segment.is_warm:
-            return
+        if isinstance(segment, SealedSegment) and not segment.is_warm:
+            self._load(segment)
+            self._note_warm(segment)
+
+    def _load(self, segment: SealedSegment) -> None:
         try:
             segment.open(self._files)
         except IndexDamaged:
             self._rebuild_indexes(segment)
-        self._note_warm(segment)
 
     def _rebuild_indexes(self, segment: SealedSegment) -> None:
         indexes = rebuild_indexes(self._files, segment, self._interval_bytes)
@@ -235,9 +237,9 @@ class Segments:
         Until `end_swap` the old ones are read through the files that are open now: their names
         are the worker's. Whoever is reading them even then can finish.
         """
-        for segment in old:
-            self.open(segment)
         self._warm = [segment for segment in self._warm if segment not in old]
+        for segment in old:
+            self._load(segment)  # however many: none may be closed before it is replaced
         bases = [segment.base_offset for segment in old]
         errand = Errand(partial(carry_out, self._files, self._directory, bases))
         self._swap = Swap(old, new, errand)
@@ -268,7 +270,7 @@ class Segments:
     def is_swapped(self, segment: SealedSegment) -> bool:
         return self._swap is not None and segment in self._swap.old
 
-    def same_as(self, facts: Sequence[tuple[Offset, Offset, int]]) -> Sequence[SealedSegment]:
+    def same_as(self, facts: list[tuple[Offset, Offset, int]]) -> Sequence[SealedSegment]:
         """The segments with these bases, ends and sizes; none unless all of them are here."""
         at = bisect_left(self._bases, facts[0][0])
         found = self.sealed[at : at + len(facts)]

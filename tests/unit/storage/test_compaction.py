@@ -448,6 +448,17 @@ def test_the_worker_closes_what_was_replaced(tmp_path: Path) -> None:
     assert not replaced_but_open(tmp_path)
 
 
+def test_segments_that_stay_as_they_are_are_not_kept_open(tmp_path: Path) -> None:
+    config = replace(CONFIG, segment_bytes=1200)
+    log = build.log(OsFiles(), config, directory=tmp_path / "orders-0")
+    for number in range(12):
+        put(log, (b"%d" % number, bytes(1000)))
+    log.flush()
+    work = log.begin_cleaning(log.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20)
+    assert work.run_next(OsFiles(), lambda: None) is None, "there is nothing to gain"
+    assert len(work._sources) <= 1
+
+
 def replaced_but_open(directory: Path) -> list[str]:
     opened = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
     names = [os.readlink(one) for one in opened if one.is_symlink()]
@@ -553,6 +564,24 @@ def test_readers_see_the_old_segments_until_the_owner_knows_of_the_new_one(
     log.end_swap(swap)
     assert contents(log) == [(5, b"a", b"5")]
     assert log.size_bytes == sum(len(view) for _, view in _read(log))
+
+
+def test_however_many_segments_are_replaced_all_of_them_can_be_read_meanwhile(
+    files: MemoryFiles,
+) -> None:
+    log = build.log(files, CONFIG)
+    for number in range(20):
+        put(log, (b"a", b"%d" % number))
+        log.roll(build.NOW_MS)
+    log.flush()
+    log = build.log(files.kill(), CONFIG, recovery_point=20)
+    files = log._files  # type: ignore[assignment]
+    swap = begin_swap(files, log)
+    assert len(swap.old) == 20
+    swap.errand.run()
+    assert [offset for offset, _, _ in contents(log)] == list(range(20))
+    log.end_swap(swap)
+    assert contents(log) == [(19, b"a", b"19")]
 
 
 @pytest.mark.parametrize("has_run", [False, True])
