@@ -166,13 +166,9 @@ class SqliteStore:
             self._poller.add_done_callback(lambda _: self._wake_watches())
 
     async def _poll(self) -> None:
-        has_room = False
         while True:
             self._notice(await self._run(self._database.poll))
             await asyncio.sleep(self._poll_interval_s)
-            if not has_room:  # it takes several syncs, which whoever starts need not wait for
-                await self._run(self._database.keep_room)
-                has_room = True
 
     def _raise_poller_failure(self) -> None:
         """Watches end with the poller, in the way it ended."""
@@ -267,9 +263,6 @@ class _Database:
     def revoke(self, lease: LeaseId) -> Revision:
         with self._writing(durable=True) as revision:
             return self._end_leases([lease], revision)
-
-    def keep_room(self) -> None:
-        _keep_room(self._sql)
 
     def poll(self) -> Revision:
         """The newest revision, after leases whose time is over have ended."""
@@ -409,6 +402,7 @@ def _open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
             time.sleep(OPEN_PAUSE_S)
         else:
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+            _keep_room(connection)
             return connection
 
 
@@ -451,8 +445,10 @@ def _keep_room(connection: sqlite3.Connection) -> None:
 
     SQLite writes over what it has: the journal keeps its size until the file is closed, and the
     file keeps its free pages. So both are made large once, and the journal is emptied into the
-    file long before it would have to grow.
+    file long before it would have to grow. A start waits for it, some ten milliseconds: taken
+    later, the room was sometimes gone, for a client fills a small disk in less than a second.
     """
+    connection.execute("PRAGMA synchronous = NORMAL")  # zeros may be lost; checkpoints still sync
     connection.execute(f"PRAGMA wal_autocheckpoint = {ROOM_PAGES // 2}")
     page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
     try:
