@@ -793,17 +793,16 @@ class Log:
         dirty_start = max(self.clean_offset, self._segments.first_base)
         if self.corrupt:  # its bytes have places that are written down elsewhere
             return Cleanable(dirty_start, dirty_start, 0, 0, False)
-        limit = min(
-            limit,
-            self.durable_offset,
-            *(one.segment.base_offset for one in self._segments.unstored),
-        )
         oldest_ms = NO_TIMESTAMP
         if self.config.max_compaction_lag_ms < INT64_MAX and dirty_start < self.end_offset:
             oldest_ms = TimestampMs(self._segments.header_at(dirty_start).max_timestamp_ms)
             is_overdue = 0 <= oldest_ms <= now_ms - self.config.max_compaction_lag_ms
             if is_overdue and dirty_start >= self._segments.active.base_offset:
                 self.roll(now_ms)
+                self.on_crowded()
+        # A flush may still be about to give a segment its indexes, and would to another there.
+        unstored = (one.segment.base_offset for one in self._segments.unstored)
+        limit = min(limit, self.durable_offset, *unstored)
         facts = map(self._cleanable_facts, self._segments.sealed)
         return cleanable(facts, dirty_start, limit, self.config, now_ms, oldest_ms)
 

@@ -49,6 +49,7 @@ from ottla.storage.compaction import (
 from ottla.storage.files import OsFiles
 from ottla.storage.log import Damage, Log
 from ottla.storage.recovery import EVERYTHING
+from ottla.storage.segment import TIME_INDEX, file_name
 from ottla.storage.swap import Swap
 from ottla.storage.worker import InlineWorker
 
@@ -636,6 +637,17 @@ def test_damage_to_what_is_being_replaced_is_none_of_the_new_one(files: MemoryFi
     assert contents(log) == [(5, b"a", b"5")]
 
 
+def test_indexes_made_again_in_the_middle_of_a_swap_are_not_given_to_the_new_segment(
+    files: MemoryFiles,
+) -> None:
+    log, swap = swapping(files)
+    swap.errand.run()
+    index = log.directory / file_name(Offset(0), TIME_INDEX)
+    new = files.read_whole(index)
+    log._segments._rebuild_indexes(swap.old[0])
+    assert files.read_whole(index) == new
+
+
 def test_nobody_touches_the_files_of_a_log_that_is_about_to_go(files: MemoryFiles) -> None:
     log, swap = swapping(files)
     log.give_up_swap()
@@ -749,6 +761,18 @@ def test_a_failing_disk_takes_the_log_offline(files: MemoryFiles) -> None:
     assert log.offline_reason is not None
 
 
+def test_a_disk_that_fails_in_the_middle_of_a_swap_takes_the_log_offline(
+    files: MemoryFiles,
+) -> None:
+    log = build.log(files, CONFIG)
+    put(log, (b"a", b"1"))
+    put(log, (b"a", b"2"))
+    log.roll(build.NOW_MS)
+    files.fail_next("rename", suffix=".log.cleaned")
+    compact(log, rolls=False)
+    assert log.offline_reason is not None
+
+
 # Planning
 
 
@@ -803,8 +827,31 @@ def test_a_record_that_waited_too_long_is_sealed_and_compacted(files: MemoryFile
     put(log, (b"a", b"2"))
     compact(log, rolls=False, now_ms=build.NOW_MS + 99)
     assert len(contents(log)) == 3
+    log.on_crowded = log.flush
     compact(log, rolls=False, now_ms=build.NOW_MS + 100)
     assert [offset for offset, _, _ in contents(log)] == [0, 2]
+
+
+@pytest.mark.parametrize("is_overdue", [False, True])
+def test_a_segment_is_compacted_only_when_its_indexes_are_on_disk(
+    files: MemoryFiles, is_overdue: bool
+) -> None:
+    """A flush that stored them later would give them to the segment that took its place."""
+    log = build.log(files, replace(CONFIG, max_compaction_lag_ms=100))
+    put(log, (b"a", b"1"))
+    put(log, (b"a", b"2"))
+    work = log.begin_flush()
+    assert work is not None
+    if not is_overdue:
+        log.roll(build.NOW_MS)
+    work.run(files)
+    log.end_flush(work)
+    assert log.durable_offset == log.end_offset
+    now_ms = TimestampMs(build.NOW_MS + 100 * is_overdue)
+    assert log.cleanable(log.end_offset, now_ms).end == 0
+    assert len(log.sealed_segments) == 1
+    log.flush()
+    assert log.cleanable(log.end_offset, now_ms).end == 2
 
 
 def test_a_segment_joins_those_before_it_if_there_is_room_for_all_of_it() -> None:

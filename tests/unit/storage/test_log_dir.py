@@ -11,6 +11,7 @@ from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
 from ottla.model import NO_UUID, LeaderEpoch, Offset, TopicPartition, Uuid
+from ottla.records.batch import Record, build_batch
 from ottla.storage.files import OsFiles
 from ottla.storage.log_dir import LogDir
 from ottla.storage.reserve import RESERVE_BYTES
@@ -144,6 +145,30 @@ def test_a_log_that_is_deleted_while_it_is_flushed_fails_nobody(tmp_path: Path) 
     log.on_failed(OSError(errno.EIO, "a file that goes"))
     assert log_dir.offline_reason is None
     build.append(log_dir.logs[CLICKS])
+    log_dir.close()
+
+
+def test_a_log_that_is_deleted_while_it_is_compacted_fails_nobody(tmp_path: Path) -> None:
+    """The worker that was to swap segments finds nothing to do, not a directory that is gone."""
+    files = OsFiles()
+    log_dir = LogDir(files, tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    config = TopicConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0)
+    log = log_dir.create_log(ORDERS, TOPIC_ID, config, build.NOW_MS)
+    for _ in range(2):
+        letter = Record(timestamp_ms=build.NOW_MS, key=b"key", value=b"value")
+        log.append_as_leader(build_batch([letter]), LeaderEpoch(0), build.NOW_MS)
+    log.roll(build.NOW_MS)
+    log.flush()
+    part = log.cleanable(log.end_offset, build.NOW_MS)
+    work = log.begin_cleaning(part, build.NOW_MS, 1 << 20)
+    cleaned = work.run_next(files, lambda: None)
+    assert cleaned is not None
+    swap = log.begin_swap(work, cleaned)
+    assert swap is not None
+    log_dir.delete_log(ORDERS, Random(1))
+    swap.errand.run()
+    assert log_dir.offline_reason is None
     log_dir.close()
 
 
