@@ -78,6 +78,16 @@ def members(address: str, group: str, *topics: str, count: int = 1) -> Iterator[
             member.kill()
 
 
+def owners_of(about: dict[str, Any]) -> dict[str, frozenset[tuple[str, int]]]:
+    """What each member owns, as the command has it."""
+    return {
+        member["member_id"]: frozenset(
+            (tp["topic"], tp["partition"]) for tp in member["partitions"]
+        )
+        for member in about["members"]
+    }
+
+
 def is_caught_up(about: dict[str, Any]) -> bool:
     """Whether every partition is committed up to its end."""
     partitions = about["partitions"]
@@ -126,6 +136,13 @@ def test_lag_and_owner_of_each_partition_are_shown(
         ottla("produce", topic, "--partition", "1", stdin="one more\n")
         wait_until(lambda: len(first.records) + len(second.records) == 10 * PARTITIONS + 1)
         wait_until(lambda: described("owners")["partitions"][1]["committed_offset"] == 11)
+
+        def is_known_to_both() -> bool:
+            """A rebalance is over for the group a moment before its members have said so."""
+            mine, shown = {first.owned, second.owned}, owners_of(described("owners"))
+            return set(shown.values()) == mine and sum(map(len, mine)) == PARTITIONS
+
+        wait_until(is_known_to_both)
         about = described("owners")
         assert (about["type"], about["state"], about["protocol"]) == (
             "Classic",
@@ -133,13 +150,7 @@ def test_lag_and_owner_of_each_partition_are_shown(
             "consumer",
         )
         assert about["assignor"] == "range"
-        owners = {
-            member["member_id"]: {(tp["topic"], tp["partition"]) for tp in member["partitions"]}
-            for member in about["members"]
-        }
-        assert sorted(owners.values(), key=len) == sorted(
-            [set(first.owned), set(second.owned)], key=len
-        )
+        owners = owners_of(about)
         for partition in about["partitions"]:
             assert (partition["topic"], partition["partition"]) in owners[partition["member_id"]]
             assert partition["client_id"] == "rdkafka"

@@ -92,29 +92,57 @@ def test_a_stream_goes_on_until_it_is_told_to_stop(topic: Topic, tmp_path: Path)
         pipeline.line("^5 records read in 2 batches")
 
 
-def test_a_declared_pipeline_adds_only_what_is_new(topic: Topic, tmp_path: Path) -> None:
-    def ottla(*words: str) -> None:
-        done = subprocess.run(
-            [*COMMAND, *words],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
+def ottla(directory: Path, *words: str) -> tuple[int, str]:
+    """A command that ends by itself: its exit code, and what it has said."""
+    done = subprocess.run(
+        [*COMMAND, *words],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.returncode, done.stdout
 
+
+def test_a_declared_pipeline_adds_what_is_new_and_begins_again_when_told_to(
+    topic: Topic, tmp_path: Path
+) -> None:
     def files() -> dict[str, int]:
         found = (tmp_path / "shop" / "spark-warehouse" / "records").rglob("*.parquet")
         return {file.name: pq.read_metadata(file).num_rows for file in found}
 
-    ottla("init", "shop", "--topic", topic.name, "--broker", topic.address)
+    def start(*more: str) -> None:
+        code, said = ottla(tmp_path, "start", "shop", *MEMORY, *more)
+        assert code == 0, said
+
+    code, said = ottla(tmp_path, "init", "shop", "--topic", topic.name, "--broker", topic.address)
+    assert code == 0, said
     topic.fill(range(4))
-    ottla("start", "shop", *MEMORY)
+    start()
     first = files()
     assert sum(first.values()) == 4
     topic.fill(range(3))
-    ottla("start", "shop", *MEMORY)
+    start()
     assert files().items() >= first.items()
     assert sum(files().values()) == 7
+    start("--full-refresh")
+    assert sum(files().values()) == 7
+    assert not files().keys() & first.keys(), "all of it was written anew"
+
+
+def test_a_declared_pipeline_is_checked_without_moving_anything(
+    topic: Topic, tmp_path: Path
+) -> None:
+    topic.fill(range(4))
+    ottla(tmp_path, "init", "shop", "--topic", topic.name, "--broker", topic.address)
+    code, said = ottla(tmp_path, "validate", "shop", *MEMORY)
+    assert code == 0, said
+    assert not list((tmp_path / "shop").rglob("*.parquet"))
+    tables = tmp_path / "shop" / "transformations" / "records.py"
+    tables.write_text(tables.read_text().replace('read.table("records")', 'read.table("orders")'))
+    code, said = ottla(tmp_path, "validate", "shop", *MEMORY)
+    assert code == 1
+    assert "orders" in said
+    assert "the pipeline has failed" in said

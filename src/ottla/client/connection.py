@@ -31,9 +31,10 @@ _CORRELATION_ID: Final = Struct(">i")
 _CORRELATION_ID_AND_ERROR: Final = Struct(">ih")
 
 Answer = TypeVar("Answer")
+Frame = bytes | bytearray
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Owned by whoever opened it; may be asked several things at once, the broker keeps order.
 
     However the connection ends, everyone who still waits for an answer is told.
@@ -43,7 +44,7 @@ class Connection(asyncio.Protocol):
         self.endpoint = endpoint
         self._client_id = client_id
         self._frames = FrameParser(ANSWER_BYTES_MAX)
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._waiting: dict[int, asyncio.Future[Frame]] = {}
         self._correlation_id = 0
         self._transport: asyncio.Transport | None = None
         self._versions: dict[int, range] = {}
@@ -106,9 +107,12 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's is not a subclass
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            for frame in self._frames.feed(data):
+            for frame in self._frames.take(nbytes):
                 self._deliver(frame)
         except ProtocolViolation as violation:
             self._end(f"it does not speak Kafka's protocol ({violation})")
@@ -152,9 +156,9 @@ class Connection(asyncio.Protocol):
             raise NotSupported(f"{self.endpoint} does not support {api.name}")
         return highest
 
-    async def _exchange(self, api: Api, version: int, request: object, timeout_s: float) -> bytes:
+    async def _exchange(self, api: Api, version: int, request: object, timeout_s: float) -> Frame:
         """Send a request; the frame that answers it, header included."""
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._waiting[self._send(api, version, request)] = answer
         try:
             async with asyncio.timeout(timeout_s):
@@ -173,7 +177,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request_frame(header, request))
         return self._correlation_id
 
-    def _deliver(self, frame: bytes) -> None:
+    def _deliver(self, frame: Frame) -> None:
         if len(frame) < 4:
             raise ProtocolViolation("an answer without correlation id")
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
@@ -183,7 +187,7 @@ class Connection(asyncio.Protocol):
         if not waiter.done():  # who asked may have given up
             waiter.set_result(frame)
 
-    def _decode(self, api: Api, version: int, frame: bytes, answer_class: type[Answer]) -> Answer:
+    def _decode(self, api: Api, version: int, frame: Frame, answer_class: type[Answer]) -> Answer:
         try:
             _, position = parse_response_header(api.key, version, frame)
             return decode(answer_class, version, frame, position)
@@ -214,7 +218,7 @@ def _older_version(answer: ApiVersionsResponse) -> int:
     return next((version for version in theirs if version in ours), ours[0])
 
 
-def _error_of(frame: bytes) -> int:
+def _error_of(frame: Frame) -> int:
     """The error of an ApiVersions answer: it stands first, whatever the version."""
     if len(frame) < _CORRELATION_ID_AND_ERROR.size:
         return ErrorCode.NONE

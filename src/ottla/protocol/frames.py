@@ -7,48 +7,58 @@ from typing import Final
 from ottla.errors import ProtocolViolation
 
 _LENGTH: Final = Struct(">i")
+_FIRST_BYTES: Final = 64 << 10  # read at once while nobody knows how large the next frame is
 
 
 @dataclass(slots=True)
 class FrameParser:
     """Cuts a stream into frames, however its bytes arrive; owned by one connection.
 
-    A length that is negative or beyond `frame_bytes_max` is a `ProtocolViolation`, raised before
-    any of that frame is kept. The stream has then lost its meaning: close it.
+    Bytes are received into `room`, so that a large frame arrives where it stays. A length that is
+    negative or beyond `frame_bytes_max` is a `ProtocolViolation`, raised before any of that frame
+    is kept. The stream has then lost its meaning: close it.
     """
 
     frame_bytes_max: int
-    _buffer: bytearray = field(default_factory=bytearray)
+    _first: bytearray = field(default_factory=lambda: bytearray(_FIRST_BYTES))
+    _frame: bytearray | None = None  # one whose length is known, and which is not whole
+    _filled: int = 0  # of the frame, or else of the first bytes
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Accept whatever arrived; return the frames that are now whole, without their length."""
-        if not self._buffer:
-            frames, position = self._cut(data)
-            self._buffer += data[position:]
-        else:
-            self._buffer += data
-            frames, position = self._cut(self._buffer)
-            del self._buffer[:position]
-        return frames
+    def room(self) -> memoryview:
+        """Where the next bytes belong; never empty."""
+        return memoryview(self._first if self._frame is None else self._frame)[self._filled :]
 
-    @property
-    def pending_bytes(self) -> int:
-        """How much of an unfinished frame has arrived."""
-        return len(self._buffer)
+    def take(self, count: int) -> list[bytes | bytearray]:
+        """So many bytes have come: the frames that are now whole, without their length."""
+        self._filled += count
+        if self._frame is None:
+            return self._cut()
+        if self._filled < len(self._frame):
+            return []
+        whole, self._frame, self._filled = self._frame, None, 0
+        return [whole]
 
-    def _cut(self, data: bytes | bytearray) -> tuple[list[bytes], int]:
-        frames = []
+    def _cut(self) -> list[bytes | bytearray]:
+        frames = list[bytes | bytearray]()
         position = 0
-        with memoryview(data) as view:
-            while (start := position + _LENGTH.size) <= len(data):
-                (size_bytes,) = _LENGTH.unpack_from(data, position)
+        with memoryview(self._first)[: self._filled] as view:
+            while (start := position + _LENGTH.size) <= len(view):
+                (size_bytes,) = _LENGTH.unpack_from(view, position)
                 if not 0 <= size_bytes <= self.frame_bytes_max:
                     raise ProtocolViolation(
                         f"a frame of {size_bytes} bytes, at most {self.frame_bytes_max} are allowed"
                     )
-                stop = start + size_bytes
-                if stop > len(data):
-                    break
-                frames.append(bytes(view[start:stop]))
-                position = stop
-        return frames, position
+                position = start + size_bytes
+                if position > len(view):
+                    self._begin(size_bytes, view[start:])
+                    return frames
+                frames.append(bytes(view[start:position]))
+            rest = bytes(view[position:])  # less than a length
+        self._first[: len(rest)] = rest
+        self._filled = len(rest)
+        return frames
+
+    def _begin(self, size_bytes: int, content: memoryview) -> None:
+        self._frame = bytearray(size_bytes)
+        self._frame[: len(content)] = content
+        self._filled = len(content)
