@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml requirements.lock tools/setup.sh
 
 test: $(STAMP) ## every test; Spark's by themselves, for they want both cores and answers within seconds
 	$(PYTEST) -n 2 --dist loadgroup -m "not spark"
-	$(PYTEST) -m spark
+	$(PYTEST) -m spark --durations=20
 
 lint: $(STAMP) ## style, types, layering
 	$(BIN)/ruff format --check .

@@ -64,7 +64,7 @@ FULL = Effort(
     heartbeat_s=9.0,
     takeovers=3,
     compaction_bytes=400_000_000,
-    spark_rows=500_000,
+    spark_rows=1_500_000,
     spark_batches=40,
 )
 QUICK = Effort(

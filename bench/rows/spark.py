@@ -127,8 +127,8 @@ def fill(address: str, topic: str, rows: int, size_bytes: int, codec: str) -> No
         }
     )
     for number in range(rows):
-        if number % 10_000 == 0:
-            producer.poll(0)
+        if number % 100_000 == 0:
+            producer.flush(FLUSH_S)
         producer.produce(topic, values[number % VALUES], b"%d" % number)
     if producer.flush(FLUSH_S):
         raise LoadFailed(f"{topic} could not be filled in {FLUSH_S:.0f} s")
