@@ -21,7 +21,7 @@ LATEST_OFFSET: Final = Offset(-1)
 GROUP_LENGTH_MAX: Final = 200
 
 DELAY_MS: Final = 15 * 60_000
-TASK_BYTES: Final = 32 << 20
+TASK_BYTES: Final = 64 << 20
 RECORD_BYTES: Final = 1000
 CLIENT_ID: Final = "ottla-spark"
 TIMEOUT_MS: Final = 60_000
