@@ -751,24 +751,13 @@ def test_a_full_disk_ends_the_pass_and_nothing_else(files: MemoryFiles) -> None:
     assert compact(log, rolls=False).pass_count == 1
 
 
-def test_a_failing_disk_takes_the_log_offline(files: MemoryFiles) -> None:
+@pytest.mark.parametrize("operation", ["sync", "rename"])  # to copy, and to swap
+def test_a_failing_disk_takes_the_log_offline(files: MemoryFiles, operation: str) -> None:
     log = build.log(files, CONFIG)
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
     log.roll(build.NOW_MS)
-    files.fail_next("sync", suffix=".log.cleaned")
-    compact(log, rolls=False)
-    assert log.offline_reason is not None
-
-
-def test_a_disk_that_fails_in_the_middle_of_a_swap_takes_the_log_offline(
-    files: MemoryFiles,
-) -> None:
-    log = build.log(files, CONFIG)
-    put(log, (b"a", b"1"))
-    put(log, (b"a", b"2"))
-    log.roll(build.NOW_MS)
-    files.fail_next("rename", suffix=".log.cleaned")
+    files.fail_next(operation, suffix=".log.cleaned")
     compact(log, rolls=False)
     assert log.offline_reason is not None
 
