@@ -394,22 +394,21 @@ def _open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
     attempts = 1
     while True:
         try:
-            connection = _connect(path, busy_timeout_ms / OPEN_ATTEMPTS_MAX)
+            return _connect(path, busy_timeout_ms)
         except sqlite3.Error as problem:
             if _kind(problem) != "BUSY" or attempts == OPEN_ATTEMPTS_MAX:
                 raise _refusal(path, problem) from problem
             attempts += 1
             time.sleep(OPEN_PAUSE_S)
-        else:
-            connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
-            _keep_room(connection)
-            return connection
 
 
-def _connect(path: Path, busy_timeout_ms: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, timeout=busy_timeout_ms / 1000)
+def _connect(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
+    attempt_s = busy_timeout_ms / OPEN_ATTEMPTS_MAX / 1000
+    connection = sqlite3.connect(path, isolation_level=None, timeout=attempt_s)
     try:
         _prepare(connection, path)
+        connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+        _keep_room(connection)
     except BaseException:
         connection.close()
         raise

@@ -57,7 +57,7 @@ def link_to(brokers: BrokerOptions) -> Link:
     if link is None:
         link = _links[key] = Link(brokers)
     elif not link.is_settled:
-        # Spark collects garbage in a worker after every task. The first task is over, so what is
+        # Spark collects garbage in a worker after every task. The link has been used, so what is
         # here now stays here: not looked through again and again, it saves a third of the time.
         link.is_settled = True
         gc.freeze()

@@ -800,7 +800,7 @@ class Log:
             if is_overdue and dirty_start >= self._segments.active.base_offset:
                 self.roll(now_ms)
                 self.on_crowded()
-        # A flush may still be about to give a segment its indexes, and would to another there.
+        # A flush may be about to store a segment's indexes; replaced, its successor would get them.
         unstored = (one.segment.base_offset for one in self._segments.unstored)
         limit = min(limit, self.durable_offset, *unstored)
         facts = map(self._cleanable_facts, self._segments.sealed)

@@ -90,6 +90,15 @@ def test_a_file_locked_by_another_program_is_refused(tmp_path: Path) -> None:
             open_and_close(path, busy_timeout_ms=10)
 
 
+def test_a_file_that_can_be_read_and_not_written_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    open_and_close(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE VIEW room AS SELECT 1")  # in the way of what every start writes
+    with pytest.raises(UsageRefused, match="does not work as a coordination store"):
+        open_and_close(path)
+
+
 def test_leases_do_not_survive_a_restart_of_the_machine(tmp_path: Path) -> None:
     async def scenario() -> None:
         before = await SqliteStore.open(tmp_path / "store.db", BootClock(now_s=5000.0))
