@@ -7,10 +7,14 @@ from fakes.arriving import arrive
 from ottla.protocol.frames import FrameParser
 
 
-@given(st.lists(st.binary(max_size=40), max_size=8), st.data())
+SMALL = st.binary(max_size=40)
+LARGE = st.sampled_from([300, 70_000]).map(bytes)  # lengths of more than one byte that is not zero
+
+
+@given(st.lists(SMALL | LARGE, max_size=8), st.data())
 def test_frames_do_not_depend_on_how_bytes_arrive(frames: list[bytes], data: st.DataObject) -> None:
     wire = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
-    parser, got = FrameParser(frame_bytes_max=100), list[bytes]()
+    parser, got = FrameParser(frame_bytes_max=100_000), list[bytes]()
     while wire:
         size = data.draw(st.integers(1, len(wire)))
         got += arrive(parser, wire[:size])

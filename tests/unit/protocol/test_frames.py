@@ -35,6 +35,13 @@ def test_a_length_out_of_bounds_is_refused_also_when_it_arrives_in_pieces() -> N
         arrive(parser, b"\xff\xff\xff")
 
 
+def test_a_length_may_arrive_in_pieces_behind_a_frame() -> None:
+    large = bytes(0x010203)  # none of the bytes of its length is zero but the first
+    parser = FrameParser(frame_bytes_max=1 << 20)
+    assert arrive(parser, framed(b"one") + framed(large)[:3]) == [b"one"]
+    assert arrive(parser, framed(large)[3:]) == [large]
+
+
 def test_frames_stay_what_they_are_when_more_arrives() -> None:
     parser = FrameParser(frame_bytes_max=10)
     frames = arrive(parser, framed(b"whole") + framed(b"parts")[:6])
