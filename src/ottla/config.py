@@ -351,6 +351,20 @@ class BrokerConfig:
         "Whether a topic that a client asks for and that does not exist is created.",
         shared=True,
     )
+    auto_created_per_request_max: int = number(
+        "auto.create.topics.max.per.request",
+        100,
+        "How many topics one request may have created that way; clients ask again for the rest.",
+        low=1,
+        high=INT32_MAX,
+    )
+    auto_created_per_second_max: int = number(
+        "auto.create.topics.max.per.second",
+        100,
+        "How many topics all requests together may have created that way in a second.",
+        low=1,
+        high=INT32_MAX,
+    )
     cleaner_backoff_ms: int = number(
         "log.cleaner.backoff.ms",
         15_000,

@@ -126,7 +126,9 @@ class Broker:
         )
         self._fetch = Fetch(self._replicas, self.settings, loop)
         self._commits = Commits(state, self._replicas)
-        self._creation = TopicCreation(state, self._commits, self.settings, self._replicas)
+        self._creation = TopicCreation(
+            state, self._commits, self.settings, self._replicas, environment.clock
+        )
         self._groups = GroupApis(
             state,
             self._replicas,

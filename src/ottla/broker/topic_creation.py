@@ -6,12 +6,14 @@ from functools import partial
 from typing import Final
 
 from ottla.broker.commits import Commits
+from ottla.broker.rate_limit import RateLimit
 from ottla.broker.settings import Settings
+from ottla.clock import Clock
 from ottla.cluster import controller
 from ottla.cluster.controller import NewTopic
 from ottla.cluster.image import TopicImage
 from ottla.cluster.state import ClusterState
-from ottla.errors import ApiError, InvalidConfig, TopicAlreadyExists
+from ottla.errors import ApiError, InvalidConfig, LeaderNotAvailable, TopicAlreadyExists
 from ottla.replication.replicas import Replicas
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # where groups are kept
@@ -24,9 +26,16 @@ class TopicCreation:
     """Commits new topics and waits until this broker serves its part of them."""
 
     def __init__(
-        self, state: ClusterState, commits: Commits, settings: Settings, replicas: Replicas
+        self,
+        state: ClusterState,
+        commits: Commits,
+        settings: Settings,
+        replicas: Replicas,
+        clock: Clock,
     ) -> None:
         self._state = state
+        self._clock = clock
+        self._automatic = RateLimit(clock.monotonic_s())
         self._commits = commits
         self._replicas = replicas
         self._settings = settings
@@ -64,12 +73,29 @@ class TopicCreation:
     def is_automatic(self) -> bool:
         return self._settings.broker.auto_create_topics
 
+    async def create_automatically(self, names: Sequence[str]) -> dict[str, ApiError]:
+        """Create topics that clients just use; the answer has those that were not, and why.
+
+        Only so many for one request, and for all in a second: a client is told to ask again for
+        the others, as for a topic whose leader is not elected yet.
+        """
+        broker = self._settings.broker
+        wanted = list(dict.fromkeys(names))
+        allowed = self._automatic.take(
+            min(len(wanted), broker.auto_created_per_request_max),
+            per_second=broker.auto_created_per_second_max,
+            now_s=self._clock.monotonic_s(),
+        )
+        later = LeaderNotAvailable("too many topics are being created at once: ask again")
+        refused = await self.create_missing(wanted[:allowed])
+        return refused | dict.fromkeys(wanted[allowed:], later)
+
     async def create_missing(self, names: Sequence[str]) -> dict[str, ApiError]:
-        """Create topics that clients just use; the answer has those that could not be."""
-        made = await self.create([self._missing(name) for name in dict.fromkeys(names)])
+        """Create topics that do not exist; the answer has those that could not be, and why."""
+        made = await self.create([self._missing(name) for name in names])
         return {
             name: answer
-            for name, answer in zip(dict.fromkeys(names), made, strict=True)
+            for name, answer in zip(names, made, strict=True)
             if isinstance(answer, ApiError) and not isinstance(answer, TopicAlreadyExists)
         }
 

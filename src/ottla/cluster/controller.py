@@ -16,10 +16,12 @@ from ottla.cluster.image import (
     Catalog,
     Change,
     ClusterImage,
+    ImageDraft,
     PartitionImage,
     TopicImage,
     broker_key,
     broker_settings_key,
+    fold_name,
     topic_key,
 )
 from ottla.cluster.placement import place
@@ -179,18 +181,11 @@ def _check_name(image: ClusterImage, name: str) -> None:
         raise InvalidTopic(f"{problem}: choose another name than {name!r}")
     if name in image.topics:
         raise TopicAlreadyExists(f"topic {name!r} exists already")
-    if other := _colliding_topic(image, name):
+    if other := image.folded_names.get(fold_name(name) or ""):
         raise InvalidTopic(
             f"{name!r} differs from the topic {other!r} only in '.' and '_', which metrics cannot"
             " tell apart: choose another name"
         )
-
-
-def _colliding_topic(image: ClusterImage, name: str) -> str | None:
-    if "." not in name and "_" not in name:
-        return None
-    folded = name.replace(".", "_")
-    return next((other for other in image.topics if other.replace(".", "_") == folded), None)
 
 
 def _unused_id(image: ClusterImage, new_id: Callable[[], Uuid]) -> Uuid:
@@ -631,15 +626,19 @@ def decide_each(
 
     The answer has, in their order, each wish's own answer or its refusal.
     """
+    draft = ImageDraft(image)
+    seen = image
     merged: dict[str, Change] = {}
     answers: list[Answer | ApiError] = []
     for decide in decides:
         try:
-            decision = decide(image)
+            decision = decide(seen)
         except ApiError as refusal:
             answers.append(refusal)
             continue
-        image = image.apply(decision.changes, image.revision)
-        merged.update((change.key, change) for change in decision.changes)
+        for change in decision.changes:
+            draft.apply(change, image.revision)
+            merged[change.key] = change
+        seen = draft.at(image.revision)
         answers.append(decision.answer)
     return Decision(tuple(merged.values()), tuple(answers))

@@ -101,6 +101,11 @@ def broker_settings_key(broker: BrokerId | None) -> str:
     return BROKER_SETTINGS_KEY if broker is None else f"{BROKER_SETTINGS_PREFIX}{broker}"
 
 
+def fold_name(topic: str) -> str | None:
+    """What metrics make of a topic's name, for which "." and "_" are one; None without either."""
+    return topic.replace(".", "_") if "." in topic or "_" in topic else None
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
     """Everything the store says at one revision. Never changed, only replaced."""
@@ -115,21 +120,23 @@ class ClusterImage:
         default_factory=dict
     )  # of single ones
     mod_revisions: Mapping[str, Revision] = field(default_factory=dict)  # of every key there is
+    folded_names: Mapping[str, str] = field(default_factory=dict)  # see `fold_name`
+    partition_count: int = 0  # of all topics together
 
     @classmethod
     def load(cls, written: Iterable[tuple[Change, Revision]], revision: Revision) -> Self:
         """The image of a whole store: each value with the revision that wrote it."""
-        draft = _Draft(ClusterImage())
+        draft = ImageDraft(ClusterImage())
         for change, mod_revision in written:
             draft.apply(change, mod_revision)
         return cls(revision, *draft.parts())
 
     def apply(self, changes: Iterable[Change], revision: Revision) -> "ClusterImage":
         """The image after one commit. What did not change is shared with this one."""
-        draft = _Draft(self)
+        draft = ImageDraft(self)
         for change in changes:
             draft.apply(change, revision)
-        return ClusterImage(revision, *draft.parts())
+        return draft.at(revision)
 
     def mod_revision(self, key: str) -> Revision:
         """The revision that wrote `key`, as far as this image knows."""
@@ -150,17 +157,16 @@ class ClusterImage:
         return self.broker_config if broker is None else self.own_configs.get(broker, {})
 
     @property
-    def partition_count(self) -> int:
-        return sum(len(topic.partitions) for topic in self.topics.values())
-
-    @property
     def controller_id(self) -> BrokerId | None:
         """The broker that tends the cluster: the lowest live one, so nobody has to elect it."""
         return min(self.brokers, default=None)
 
 
-class _Draft:
-    """An image being changed: a mapping is copied when it is first written to."""
+class ImageDraft:
+    """An image being changed: each mapping is copied once, before it is first written to.
+
+    So a thousand changes cost one copy. What `at` returns may be read until the next `apply`.
+    """
 
     def __init__(self, image: ClusterImage) -> None:
         self.image = image
@@ -170,9 +176,18 @@ class _Draft:
         self.brokers: dict[BrokerId, BrokerImage] | None = None
         self.topics: dict[str, TopicImage] | None = None
         self.topic_names: dict[Uuid, str] | None = None
-        self.mod_revisions = dict(image.mod_revisions)
+        self.folded_names: dict[str, str] | None = None
+        self.partition_count = image.partition_count
+        self.mod_revisions: dict[str, Revision] | None = None
+
+    def at(self, revision: Revision) -> ClusterImage:
+        """The image with everything that was applied so far."""
+        return ClusterImage(revision, *self.parts())
 
     def apply(self, change: Change, revision: Revision) -> None:
+        """Make one change, written by `revision`."""
+        if self.mod_revisions is None:
+            self.mod_revisions = dict(self.image.mod_revisions)
         if change.value is None:
             self.mod_revisions.pop(change.key, None)
         else:
@@ -202,6 +217,8 @@ class _Draft:
         Mapping[str, str],
         Mapping[BrokerId, Mapping[str, str]],
         Mapping[str, Revision],
+        Mapping[str, str],
+        int,
     ]:
         """Everything of an image but its revision, in the order of its fields."""
         image = self.image
@@ -212,7 +229,9 @@ class _Draft:
             image.topic_names if self.topic_names is None else self.topic_names,
             self.broker_config,
             self.own_configs,
-            self.mod_revisions,
+            image.mod_revisions if self.mod_revisions is None else self.mod_revisions,
+            image.folded_names if self.folded_names is None else self.folded_names,
+            self.partition_count,
         )
 
     def _put_settings(self, key: str, values: Mapping[str, str]) -> None:
@@ -227,23 +246,31 @@ class _Draft:
             self.brokers = dict(self.image.brokers)
         return self.brokers
 
-    def _writable_topics(self) -> tuple[dict[str, TopicImage], dict[Uuid, str]]:
-        if self.topics is None or self.topic_names is None:
+    def _writable_topics(self) -> tuple[dict[str, TopicImage], dict[Uuid, str], dict[str, str]]:
+        if self.topics is None or self.topic_names is None or self.folded_names is None:
             self.topics = dict(self.image.topics)
             self.topic_names = dict(self.image.topic_names)
-        return self.topics, self.topic_names
+            self.folded_names = dict(self.image.folded_names)
+        return self.topics, self.topic_names, self.folded_names
 
     def _put_topic(self, topic: TopicImage) -> None:
-        topics, names = self._writable_topics()
+        topics, names, folded_names = self._writable_topics()
         if (old := topics.get(topic.name)) is not None:
             del names[old.id]
+            self.partition_count -= len(old.partitions)
         topics[topic.name] = topic
         names[topic.id] = topic.name
+        if (folded := fold_name(topic.name)) is not None:
+            folded_names[folded] = topic.name
+        self.partition_count += len(topic.partitions)
 
     def _drop_topic(self, name: str) -> None:
-        topics, names = self._writable_topics()
+        topics, names, folded_names = self._writable_topics()
         if (old := topics.pop(name, None)) is not None:
             del names[old.id]
+            if (folded := fold_name(name)) is not None:
+                folded_names.pop(folded, None)
+            self.partition_count -= len(old.partitions)
 
     def _remove(self, key: str) -> None:
         if key.startswith(TOPIC_PREFIX):

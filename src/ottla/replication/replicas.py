@@ -189,35 +189,47 @@ class Replicas:
         for name, topic in old.items():
             if name not in image.topics or image.topics[name].id != topic.id:
                 await self._drop_topic(topic)
-        unfinished, self._unfinished = self._unfinished, {}
         for name, topic in image.topics.items():
-            if old.get(name) is not topic or name in unfinished:
+            if old.get(name) is not topic or name in self._unfinished:
                 await self._apply_topic(topic)
 
     async def _apply_topic(self, topic: TopicImage) -> None:
         self.topic_names[topic.id] = topic.name
         config = self._topic_config(topic.config)
+        problem: StorageFailed | None = None
         for index, partition in enumerate(topic.partitions):
             tp = TopicPartition(topic.name, index)
             if partition.leader != self._broker_id:
                 self._give_up(tp, NotLeader(f"this broker no longer leads {tp}"))
             elif tp in self.leaders:
                 self._change(self.leaders[tp], partition, config)
-            elif not self.is_offline:
-                await self._lead(topic, tp, partition, config)
+            elif problem is None and not self.is_offline:
+                problem = await self._lead(topic, tp, partition, config)
+        self._note_made(topic.name, problem)
+
+    def _note_made(self, topic: str, problem: StorageFailed | None) -> None:
+        """All logs of a topic are there, or not because of `problem`: then they are tried again.
+
+        Said once, not with every try.
+        """
+        if problem is None:
+            self._unfinished.pop(topic, None)
+            return
+        if str(problem) != str(self._unfinished.get(topic)):
+            log.error("cannot make a log", extra={"topic": topic, "reason": problem})
+        self._unfinished[topic] = problem
 
     async def _lead(
         self, topic: TopicImage, tp: TopicPartition, partition: PartitionImage, config: TopicConfig
-    ) -> None:
+    ) -> StorageFailed | None:
+        """Become the partition's leader; why not, if its log cannot be made."""
         try:
             opened = self._log_dir.logs.get(tp)
             if opened is None:
                 opened = await self._make_log(tp, topic.id, config)
             opened.config = self._topic_config(topic.config)  # it may have changed meanwhile
         except StorageFailed as problem:
-            log.error("cannot make a log", extra={"tp": tp, "reason": problem})
-            self._unfinished[topic.name] = problem
-            return
+            return problem
         self.leaders[tp] = LeaderPartition(
             tp,
             opened,
@@ -228,6 +240,7 @@ class Replicas:
             flusher=self._flusher,
             soon=self._soon,
         )
+        return None
 
     async def _make_log(self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig) -> Log:
         """The worker waits for the disk; if that is full, the reserve has room for it."""
@@ -275,6 +288,7 @@ class Replicas:
     async def _drop_topic(self, topic: TopicImage) -> None:
         """The logs are gone for everybody at once; then the worker removes what they were."""
         self.topic_names.pop(topic.id, None)
+        self._unfinished.pop(topic.name, None)
         forgotten = []
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
