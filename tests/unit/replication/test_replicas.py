@@ -1,5 +1,7 @@
 """What the owner of all partitions leaves to the worker."""
 
+import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -8,8 +10,10 @@ from typing import Any
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.clock import SystemClock
+from ottla.cluster.image import Change, ClusterImage, PartitionImage, TopicImage, topic_key
+from ottla.cluster.store import Revision
 from ottla.config import TopicConfig
-from ottla.model import BrokerId, TopicPartition, Uuid
+from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
 from ottla.replication.replicas import Replicas
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
@@ -27,16 +31,27 @@ class LaterWorker:
         self.steps: list[Callable[[], None]] = []
 
     def run(self, step: Callable[..., Any], done: Callable[[Any], None]) -> None:
-        self.steps.append(lambda: done(step(lambda: None)))
+        self.steps.append(lambda: done(_outcome(step)))
+
+    def work(self) -> None:
+        """Do what there is to do now."""
+        steps, self.steps = self.steps, []
+        for step in steps:
+            step()
 
     def close(self) -> None:
         return
 
 
-def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
-    files, worker = MemoryFiles(), LaterWorker()
-    log_dir = LogDir(files, Path("/data"))
-    Replicas(
+def _outcome(step: Callable[..., Any]) -> Any:
+    try:
+        return step(lambda: None)
+    except OSError as error:
+        return error
+
+
+def _replicas(files: MemoryFiles, worker: LaterWorker, log_dir: LogDir) -> Replicas:
+    return Replicas(
         log_dir,
         lambda settings: TopicConfig(),
         SystemClock(),
@@ -49,6 +64,12 @@ def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
         scrubber=Scrubber(files, worker, log_dir.path),
         soon=lambda callback: callback(),
     )
+
+
+def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+    _replicas(files, worker, log_dir)
     config = TopicConfig(retention_bytes=0)
     log = log_dir.create_log(ORDERS, Uuid(bytes(range(16))), config, build.NOW_MS)
     build.append(log)
@@ -61,7 +82,44 @@ def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
         return [name for name in names if name.endswith(".deleted")]
 
     assert left() == [f"{0:020d}.log.deleted"]
-    for step in worker.steps:
-        step()
+    worker.work()
     assert left() == []
     assert log_dir.offline_reason is None
+
+
+def test_a_topic_is_unfinished_until_its_logs_are_made_also_while_that_is_tried_again() -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir)
+        replicas.open(ClusterImage())
+        files.fail_next("create", errno.EMFILE)
+        replicas.note_image(_image())
+        await _turn()
+        worker.work()
+        await _turn()
+        assert replicas.failure_of("orders") is not None
+        replicas.retry_unfinished()
+        await _turn()
+        assert worker.steps, "the log is being made"
+        assert replicas.failure_of("orders") is not None
+        worker.work()
+        await _turn()
+        assert replicas.failure_of("orders") is None
+        assert ORDERS in replicas.leaders
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
+def _image() -> ClusterImage:
+    partition = PartitionImage(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), (BrokerId(0),), 0)
+    topic = TopicImage("orders", Uuid(bytes(range(16))), (partition,))
+    return ClusterImage().apply([Change(topic_key("orders"), topic)], Revision(1))
+
+
+async def _turn() -> None:
+    """Let everything run that can run now."""
+    for _ in range(10):
+        await asyncio.sleep(0)
