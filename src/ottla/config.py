@@ -295,6 +295,15 @@ class TopicConfig:
         broker="min.insync.replicas",
         shared=True,
     )
+    producers_max: int = number(
+        "max.producers",
+        10_000,
+        "How many idempotent producers a partition remembers. Further ones take the place of those"
+        " that have been silent for ten minutes, or are refused.",
+        low=1,
+        high=INT32_MAX,
+        broker="log.max.producers",
+    )
     retention_bytes: int = number(
         "retention.bytes",
         -1,
@@ -529,6 +538,14 @@ class BrokerConfig:
         low=1,
         high=INT32_MAX,
     )
+    groups_max: int = number(
+        "max.groups",
+        50_000,
+        "How many groups the broker coordinates, with or without members; a further one is"
+        " refused until others are deleted or their offsets expire.",
+        low=1,
+        high=INT32_MAX,
+    )
     idle_ms_max: int = number(
         "connections.max.idle.ms",
         10 * MINUTE_MS,
@@ -637,6 +654,14 @@ class BrokerConfig:
         "transactional.id.expiration.ms",
         7 * DAY_MS,
         "How long a transactional id is remembered that nobody uses.",
+        low=1,
+        high=INT32_MAX,
+    )
+    transactional_ids_max: int = number(
+        "max.transactional.ids",
+        50_000,
+        "How many transactional ids the broker coordinates; a further one is refused until others"
+        " expire.",
         low=1,
         high=INT32_MAX,
     )

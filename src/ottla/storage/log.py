@@ -312,7 +312,7 @@ class Log:
         else:
             append_time_ms = now_ms
         is_idempotent = header.producer_id >= 0
-        if is_idempotent and (known := self.producers.check(header)) is not None:
+        if is_idempotent and (known := self.producers.admit(header, config, now_ms)) is not None:
             return _repeated(known, append_time_ms)
         if config.compression_type != "producer" or "compact" in config.cleanup_policy:
             batch = _opened(batch, header, config)
