@@ -125,6 +125,7 @@ async def serving(dispatch: Dispatch, **settings: str) -> AsyncIterator[Serving]
         Settings(BrokerConfig.parse(raw)),
         dispatch,
         defects.append,
+        room=10_000,
     )
     endpoint = await server.bind(Endpoint("127.0.0.1", 0))
     await server.listen(endpoint)

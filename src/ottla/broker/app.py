@@ -17,6 +17,7 @@ from ottla.broker import background
 from ottla.broker.admin import ADMIN_KEYS, Admin
 from ottla.broker.background import Chore
 from ottla.broker.commits import Commits
+from ottla.broker.descriptors import descriptor_limit, raise_descriptor_limit, share_out
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
 from ottla.broker.groups import GROUP_KEYS, GroupApis
@@ -27,7 +28,7 @@ from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.questions import QUESTION_KEYS, Questions
 from ottla.broker.routes import RequestContext, Route
-from ottla.broker.server import Server, raise_descriptor_limit
+from ottla.broker.server import Server
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
 from ottla.broker.transactions import TRANSACTION_KEYS, TransactionApis
@@ -155,7 +156,14 @@ class Broker:
         self._dispatcher = Dispatcher(
             self._produce, self._fetch, self._routes(), loop, self._note_defect
         )
-        self._server = Server(loop, self.settings, self._dispatcher.take, self._note_defect)
+        shares = share_out(descriptor_limit())
+        self._server = Server(
+            loop,
+            self.settings,
+            self._dispatcher.take,
+            self._note_defect,
+            room=shares.connections,
+        )
         self._pages = MetricsPages(
             lambda: collect(
                 self._server,
