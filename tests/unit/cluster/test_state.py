@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import selectors
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes.memory_store import MemoryStore
+from fakes.virtual_loop import VirtualLoop
 from ottla.clock import SystemClock
 from ottla.cluster import controller, layout
 from ottla.cluster.controller import Decision, IneligibleReplica, NewTopic
@@ -40,40 +40,10 @@ from ottla.cluster.store import (
 from ottla.cluster.store_sqlite import SqliteStore
 from ottla.config import BrokerConfig
 from ottla.errors import RequestTimedOut, TopicAlreadyExists, UsageRefused
-from ottla.model import BrokerId, Endpoint, TimestampMs, TopicPartition, format_uuid
+from ottla.model import BrokerId, Endpoint, TopicPartition, format_uuid
 
 CONFIG = BrokerConfig()
 WAIT_S = 1000.0  # virtual, mostly
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    loop: "VirtualLoop"
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        assert ready or timeout is not None, "deadlock: every task waits and no timer is set"
-        if not ready and timeout:
-            self.loop.now_s += timeout
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer, and which is also the stores' clock."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        selector = _JumpingSelector()
-        selector.loop = self
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return self.now_s
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def now_ms(self) -> TimestampMs:
-        return TimestampMs(int(self.now_s * 1000))
 
 
 class World:
