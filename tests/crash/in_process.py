@@ -87,11 +87,8 @@ async def _serve(
     broker = await Broker.start(options, Environment(files=files))
     assert broker.metrics_address is not None
     ready.set_result((loop, stopped, Served(str(broker.address), str(broker.metrics_address))))
-    failed = asyncio.ensure_future(broker.wait_failed())
-    told = asyncio.ensure_future(stopped.wait())
-    await asyncio.wait([failed, told], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    waits = [asyncio.ensure_future(broker.wait_failed()), asyncio.ensure_future(stopped.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
     await broker.stop()
-    if failed.done():
-        failed.result()
-    failed.cancel()

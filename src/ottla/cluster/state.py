@@ -71,7 +71,7 @@ class ClusterState:
 
     `on_lost` is called with what happened: StoreUnavailable when the store does not answer (it is
     tried again), LeaseLost when this process is no longer the broker it registered as (it may
-    register again), anything else when following the store has failed for good.
+    register again), anything else when a task of this object has ended by a defect.
     """
 
     def __init__(
@@ -121,6 +121,11 @@ class ClusterState:
         if registration is not None:
             with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself
                 await self._store.revoke(registration.lease)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether this process is one of the cluster's brokers, as far as it knows."""
+        return self._registration is not None
 
     def subscribe(self, callback: Subscriber) -> None:
         """Call `callback(old, new)` on every change, before anything else can look at the new."""
@@ -246,16 +251,17 @@ class ClusterState:
         while True:
             try:
                 await self._follow_watch()
-            except Compacted:
-                self._advance(layout.read_image(await self._store.range("")))
             except StoreUnavailable as problem:
                 self._on_lost(problem)
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _follow_watch(self) -> None:
-        async with contextlib.aclosing(self._store.watch("", self.image.revision)) as batches:
-            async for batch in batches:
-                self._advance(self.image.apply(layout.read_changes(batch), batch.revision))
+        try:
+            async with contextlib.aclosing(self._store.watch("", self.image.revision)) as batches:
+                async for batch in batches:
+                    self._advance(self.image.apply(layout.read_changes(batch), batch.revision))
+        except Compacted:
+            self._advance(layout.read_image(await self._store.range("")))
 
     def _advance(self, image: ClusterImage) -> None:
         old, self.image = self.image, image

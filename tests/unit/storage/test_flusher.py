@@ -22,6 +22,10 @@ class Owner:
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.callbacks: list[Callable[[], None]] = []
         self.failures: list[OSError] = []
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
 
     def soon(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
@@ -49,7 +53,13 @@ def files() -> MemoryFiles:
 
 @pytest.fixture
 def flusher(owner: Owner, files: MemoryFiles) -> Iterator[ThreadFlusher]:
-    made = ThreadFlusher(files, owner.failures.append, post=owner.posted.put, soon=owner.soon)
+    made = ThreadFlusher(
+        files,
+        owner.failures.append,
+        post=owner.posted.put,
+        soon=owner.soon,
+        monotonic_s=owner.monotonic_s,
+    )
     yield made
     made.close()
 
@@ -139,7 +149,13 @@ def test_a_failed_sync_acknowledges_nobody_and_is_not_retried(
 
 def test_real_files_are_synced_by_the_thread(tmp_path: Path, owner: Owner) -> None:
     files = OsFiles()
-    flusher = ThreadFlusher(files, owner.failures.append, post=owner.posted.put, soon=owner.soon)
+    flusher = ThreadFlusher(
+        files,
+        owner.failures.append,
+        post=owner.posted.put,
+        soon=owner.soon,
+        monotonic_s=owner.monotonic_s,
+    )
     config = TopicConfig(segment_bytes=1024)
     logs = [build.log(files, config, directory=tmp_path / f"a-{number}") for number in range(5)]
     for log in logs:
