@@ -220,6 +220,7 @@ class Broker:
                 on_lost=partial(_note_lost, defects),
             )
             undo.push_async_callback(state.close)
+            defects.watch(state.follower)
             check_identity(environment.files, options.data, state.image.cluster_id, options.node_id)
             broker = cls(
                 options,
@@ -445,11 +446,11 @@ def _let_go(
 
 
 def _note_lost(defects: Defects, problem: BaseException) -> None:
-    """What `ClusterState` tells: out of reach, or dead by a defect."""
-    if is_defect(problem):
-        defects.end(problem)
-    else:
+    """Go on when the cluster can be joined again; else a task of its state has ended for good."""
+    if isinstance(problem, (ApiError, LeaseLost)):
         log.warning("the coordination store is out of reach", extra={"reason": problem})
+    else:
+        defects.end(problem)
 
 
 def serve(options: ServeOptions) -> int:

@@ -56,7 +56,7 @@ class Defects:
         problem = _without_group(problem)
         if problem is self.first:
             return
-        log.critical("a defect", exc_info=problem)
+        log.critical("the broker cannot go on", exc_info=problem)
         if self.first is None:
             self.first = problem
             self._ended.set_result(None)

@@ -71,7 +71,8 @@ class ClusterState:
 
     `on_lost` is called with what happened: StoreUnavailable when the store does not answer (it is
     tried again), LeaseLost when this process is no longer the broker it registered as (it may
-    register again), anything else when a task of this object has ended by a defect.
+    register again), anything else when a task of this object has ended for good. Without `follower`
+    the image stays as it is: whoever relies on it has to watch that task.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class ClusterState:
         self._registration: _Registration | None = None
         self._self: BrokerImage | None = None  # who this process is, or was, or wants to be
         self._tasks: list[asyncio.Task[None]] = []
-        self._follower = self._spawn(self._follow(), "ottla-cluster-follow")
+        self.follower = self._spawn(self._follow(), "ottla-cluster-follow")
 
     @classmethod
     async def open(
@@ -241,7 +242,7 @@ class ClusterState:
             await self._next_image()
 
     async def _next_image(self) -> None:
-        if self._follower.done():
+        if self.follower.done():
             raise StoreUnavailable("this broker no longer follows the cluster: restart it")
         await self._advanced.wait()
 
