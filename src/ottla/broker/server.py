@@ -69,7 +69,7 @@ class Server:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         dispatch: Callable[[memoryview, Connection], Answer],
-        note_defect: Callable[[BaseException], None],
+        end_broker: Callable[[BaseException], None],
         *,
         room: int,
     ) -> None:
@@ -77,7 +77,7 @@ class Server:
         self.loop = loop
         self.settings = settings
         self.dispatch = dispatch
-        self.note_defect = note_defect
+        self.end_broker = end_broker
         self.shared_view = memoryview(bytearray(_SHARED_BUFFER_BYTES))
         self.buffers = BufferPool()
         self.connections: set[Connection] = set()
@@ -120,15 +120,19 @@ class Server:
 
     async def close(self) -> None:
         """Accept nobody new, take no request, let answers that are under way leave; close."""
-        self.is_closing = True
-        if self._listener is not None:
-            self._listener.close()
+        self.stop_taking()
         await self._look_until(_DRAIN_S, self._finish_all)
         await self._look_until(_GOODBYE_S, lambda: not self.connections)
         for connection in list(self.connections):
             connection.close()
         if self._listener is not None:
             await self._listener.wait_closed()
+
+    def stop_taking(self) -> None:
+        """Accept nobody new and take no request from now on."""
+        self.is_closing = True
+        if self._listener is not None:
+            self._listener.close()
 
     async def _look_until(self, patience_s: float, is_true: Callable[[], bool]) -> None:
         deadline_s = self.loop.time() + patience_s

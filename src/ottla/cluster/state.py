@@ -71,7 +71,8 @@ class ClusterState:
 
     `on_lost` is called with what happened: StoreUnavailable when the store does not answer (it is
     tried again), LeaseLost when this process is no longer the broker it registered as (it may
-    register again), anything else when following the store has failed for good.
+    register again), anything else when a task of this object has ended for good. Without `follower`
+    the image stays as it is: whoever relies on it has to watch that task.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class ClusterState:
         self._registration: _Registration | None = None
         self._self: BrokerImage | None = None  # who this process is, or was, or wants to be
         self._tasks: list[asyncio.Task[None]] = []
-        self._follower = self._spawn(self._follow(), "ottla-cluster-follow")
+        self.follower = self._spawn(self._follow(), "ottla-cluster-follow")
 
     @classmethod
     async def open(
@@ -121,6 +122,11 @@ class ClusterState:
         if registration is not None:
             with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself
                 await self._store.revoke(registration.lease)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether this process is one of the cluster's brokers, as far as it knows."""
+        return self._registration is not None
 
     def subscribe(self, callback: Subscriber) -> None:
         """Call `callback(old, new)` on every change, before anything else can look at the new."""
@@ -236,7 +242,7 @@ class ClusterState:
             await self._next_image()
 
     async def _next_image(self) -> None:
-        if self._follower.done():
+        if self.follower.done():
             raise StoreUnavailable("this broker no longer follows the cluster: restart it")
         await self._advanced.wait()
 
@@ -246,16 +252,17 @@ class ClusterState:
         while True:
             try:
                 await self._follow_watch()
-            except Compacted:
-                self._advance(layout.read_image(await self._store.range("")))
             except StoreUnavailable as problem:
                 self._on_lost(problem)
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _follow_watch(self) -> None:
-        async with contextlib.aclosing(self._store.watch("", self.image.revision)) as batches:
-            async for batch in batches:
-                self._advance(self.image.apply(layout.read_changes(batch), batch.revision))
+        try:
+            async with contextlib.aclosing(self._store.watch("", self.image.revision)) as batches:
+                async for batch in batches:
+                    self._advance(self.image.apply(layout.read_changes(batch), batch.revision))
+        except Compacted:
+            self._advance(layout.read_image(await self._store.range("")))
 
     def _advance(self, image: ClusterImage) -> None:
         old, self.image = self.image, image

@@ -69,6 +69,7 @@ class Replicas:
         self._soon = soon
         self._image = ClusterImage()
         self._applied = ClusterImage()
+        self._behind_since_s: float | None = None  # since when there is an image to apply
         self._news = asyncio.Event()
         self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
         self._unfinished: dict[str, StorageFailed] = {}  # topics with logs that could not be made
@@ -76,8 +77,11 @@ class Replicas:
         log_dir.on_offline = self._note_offline
         log_dir.discard = self._discard
 
-    def open(self, image: ClusterImage) -> None:
-        """Open every log that the image knows, and begin to follow it."""
+    def open(self, image: ClusterImage) -> "asyncio.Task[None]":
+        """Open every log that the image knows, and begin to follow it.
+
+        Returns the task that follows: if it ends, partitions no longer are what the image says.
+        """
         self._log_dir.open_logs(
             lambda tp: (
                 self._topic_config(image.topics[tp.topic].config)
@@ -91,6 +95,7 @@ class Replicas:
         self._follower = asyncio.get_running_loop().create_task(
             self._follow(), name="ottla-replicas"
         )
+        return self._follower
 
     def _delete_strays(self, image: ClusterImage) -> None:
         """Logs of topics that were deleted while this broker was down or going down.
@@ -153,7 +158,16 @@ class Replicas:
     def note_image(self, image: ClusterImage) -> None:
         """The cluster has changed; partitions follow in a moment."""
         self._image = image
+        if self._behind_since_s is None:
+            self._behind_since_s = self._clock.monotonic_s()
         self._news.set()
+
+    @property
+    def behind_s(self) -> float:
+        """How long a newer image has been waiting and none was applied; 0 when none waits."""
+        if self._behind_since_s is None:
+            return 0.0
+        return self._clock.monotonic_s() - self._behind_since_s
 
     def note_settings(self) -> None:
         """The broker's settings have changed, and with them the defaults of every topic."""
@@ -176,6 +190,8 @@ class Replicas:
             image = self._image
             await self._apply(image)
             self._applied = image
+            is_newest = image is self._image
+            self._behind_since_s = None if is_newest else self._clock.monotonic_s()
             due = [
                 future for revision, future in self._applied_waiters if revision <= image.revision
             ]

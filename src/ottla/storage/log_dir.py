@@ -214,6 +214,10 @@ class LogDir:
         assert not self.logs, "logs that were opened are closed"
         self._lock = None
 
+    def abandon(self) -> None:
+        """Let go of the directory as a crash does: the next start recovers its logs."""
+        self._lock = None
+
     def take_offline(self, error: OSError) -> None:
         """The disk cannot be trusted any more: nothing is read, written or acknowledged."""
         if self.offline_reason is not None:

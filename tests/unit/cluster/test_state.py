@@ -261,6 +261,39 @@ class DistantStore(MemoryStore):
         return snapshot
 
 
+class AwayStore(MemoryStore):
+    """A store that is out of reach for some of those who want to read everything."""
+
+    refusals = 0
+
+    async def range(self, prefix: str) -> Snapshot:
+        if self.refusals:
+            self.refusals -= 1
+            raise StoreUnavailable("away")
+        return await super().range(prefix)
+
+
+def test_a_store_that_is_away_while_everything_is_read_again_is_asked_once_more() -> None:
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        world.store = store = AwayStore(loop, revisions_kept=3)
+        state = await world.open("a")
+        await state.register(broker(1))
+        await create(state, "orders")
+        topic = json.loads(layout.encode(state.image.topics["orders"]))
+        for number in range(10):
+            copy = topic | {"id": format_uuid(state.draw_uuid())}
+            await store.commit([Put(topic_key(f"copy-{number}"), json.dumps(copy).encode())])
+        store.refusals = 1
+        await state.catch_up()
+        assert len(state.image.topics) == 11
+        assert [type(problem) for problem in world.lost["a"]] == [StoreUnavailable]
+        assert not state.follower.done()
+
+    run(scenario)
+
+
 def test_producer_ids_are_given_out_once() -> None:
     async def scenario(world: World) -> None:
         world.store = DistantStore(SystemClock())
@@ -350,9 +383,11 @@ def test_a_broker_whose_lease_was_ended_is_told_once_and_may_register_again() ->
         await asyncio.sleep(60)
         assert [type(problem) for problem in world.lost["a"]] == [LeaseLost]
         assert not state.image.brokers
+        assert not state.is_registered
         assert state.brokers_to_ask() == [broker(1)], "clients can ask it again"
         await state.register(broker(1))
         assert list(state.image.brokers) == [1]
+        assert state.is_registered
 
     run(scenario)
 

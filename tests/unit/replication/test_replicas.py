@@ -9,7 +9,7 @@ from typing import Any
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
-from ottla.clock import SystemClock
+from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import Change, ClusterImage, PartitionImage, TopicImage, topic_key
 from ottla.cluster.store import Revision
 from ottla.config import TopicConfig
@@ -42,6 +42,9 @@ class LaterWorker:
     def close(self) -> None:
         return
 
+    def abandon(self, patience_s: float) -> bool:
+        return True
+
 
 def _outcome(step: Callable[..., Any]) -> Any:
     try:
@@ -50,11 +53,22 @@ def _outcome(step: Callable[..., Any]) -> Any:
         return error
 
 
-def _replicas(files: MemoryFiles, worker: LaterWorker, log_dir: LogDir) -> Replicas:
+class ManualClock(SystemClock):
+    """Intervals are as long as the test says."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+def _replicas(
+    files: MemoryFiles, worker: LaterWorker, log_dir: LogDir, clock: Clock | None = None
+) -> Replicas:
     return Replicas(
         log_dir,
         lambda settings: TopicConfig(),
-        SystemClock(),
+        clock or SystemClock(),
         Random(1),
         broker_id=BrokerId(0),
         flusher=InlineFlusher(files, on_failed=log_dir.take_offline),
@@ -123,3 +137,27 @@ async def _turn() -> None:
     """Let everything run that can run now."""
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+def test_partitions_are_behind_while_an_image_waits_and_none_is_applied() -> None:
+    files, worker, clock = MemoryFiles(), LaterWorker(), ManualClock()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir, clock)
+        replicas.open(ClusterImage())
+        assert replicas.behind_s == 0
+        replicas.note_image(_image())
+        await _turn()
+        clock.now_s += 7
+        assert replicas.behind_s == 7, "the log is being made"
+        newer = _image().apply([], Revision(2))
+        replicas.note_image(newer)
+        worker.work()
+        await _turn()
+        assert replicas.behind_s == 0
+        clock.now_s += 7
+        assert replicas.behind_s == 0
+        await replicas.close()
+
+    asyncio.run(scenario())
