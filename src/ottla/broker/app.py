@@ -22,7 +22,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.groups import GROUP_KEYS, GroupApis
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
-from ottla.broker.identity import check_identity
+from ottla.broker.identity import Identity, MetaProperties, check_identity, read_identity
 from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.questions import QUESTION_KEYS, Questions
@@ -31,6 +31,7 @@ from ottla.broker.server import Server, raise_descriptor_limit
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
 from ottla.broker.transactions import TRANSACTION_KEYS, TransactionApis
+from ottla.cluster import controller
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
@@ -81,6 +82,7 @@ class Broker:
         store: CoordinationStore,
         state: ClusterState,
         environment: Environment,
+        meta: MetaProperties,
     ) -> None:
         """Use `start`."""
         loop = asyncio.get_running_loop()
@@ -123,7 +125,9 @@ class Broker:
             deletions=Deletions(log_dir, self._worker),
             scrubber=Scrubber(environment.files, self._worker, log_dir.path),
             soon=loop.call_soon,
+            remember=meta.remember,
         )
+        self._meta = meta
         self._fetch = Fetch(self._replicas, self.settings, loop)
         self._commits = Commits(state, self._replicas)
         self._creation = TopicCreation(state, self._commits, self.settings, self._replicas)
@@ -136,7 +140,7 @@ class Broker:
             environment.rng,
             self._note_defect,
         )
-        self._producer_ids = ProducerIds(state)
+        self._producer_ids = ProducerIds(state, self._replicas.remember_store)
         self._transactions = TransactionApis(
             state,
             self._replicas,
@@ -174,6 +178,7 @@ class Broker:
     async def start(cls, options: ServeOptions, environment: Environment) -> "Broker":
         """Recover what is on disk, join the cluster, begin to listen."""
         async with AsyncExitStack() as undo:
+            known = read_identity(environment.files, options.data)
             log_dir = LogDir(environment.files, options.data)
             undo.callback(_let_go, log_dir)
             store = await environment.open_store(options.data, environment.clock)
@@ -182,9 +187,21 @@ class Broker:
                 store, environment.rng, config=options.config, on_lost=_note_store_lost
             )
             undo.push_async_callback(state.close)
-            check_identity(environment.files, options.data, state.image.cluster_id, options.node_id)
+            image, node_id = state.image, options.node_id
+            check_identity(options.data, known, image, node_id)
+            identity = known or Identity(image.cluster_id, node_id)
+            meta = MetaProperties(
+                environment.files, options.data, identity, is_written=identity.is_checked
+            )
+            if known is None:
+                meta.remember(image.revision)
             broker = cls(
-                options, log_dir=log_dir, store=store, state=state, environment=environment
+                options,
+                log_dir=log_dir,
+                store=store,
+                state=state,
+                environment=environment,
+                meta=meta,
             )
             undo.push_async_callback(broker._server.close)
             undo.push_async_callback(broker._replicas.close)
@@ -193,7 +210,7 @@ class Broker:
             undo.callback(broker._transactions.close)
             undo.callback(broker._cleaner.close)
             undo.callback(broker._worker.close)
-            await broker._begin()
+            await broker._begin(is_checked=identity.is_checked)
             undo.pop_all()
         return broker
 
@@ -209,6 +226,7 @@ class Broker:
         await self._dispatcher.close()
         await self._pages.close()
         await self._replicas.close()
+        await self._replicas.remember_store(self._state.image.revision)
         self._cleaner.close()
         self._worker.close()
         await self._state.close()
@@ -220,13 +238,14 @@ class Broker:
         """Returns when the broker cannot go on; raises what stopped it."""
         await asyncio.shield(self._failed)
 
-    async def _begin(self) -> None:
-        self._replicas.open(self._state.image)
+    async def _begin(self, *, is_checked: bool) -> None:
+        self._replicas.open(self._state.image, is_checked=is_checked)
         self._state.subscribe(self._note_image)
         self.address = await self._server.bind(self._options.listen)
         await self._register()
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
+        await self._replicas.remember_store(self._state.image.revision)
         self._groups.open()
         self._transactions.open()
         if self._options.metrics is not None:
@@ -250,6 +269,15 @@ class Broker:
             _note_store_lost(problem)
         else:
             log.warning("registered again", extra={"broker": self._options.node_id})
+
+    async def _note_logs_removed(self) -> None:
+        """Tell the store that no logs of deleted topics are left here, so that it may forget."""
+        if gone := self._replicas.removed_topics():
+            decide = partial(controller.logs_removed, broker=self._options.node_id, topic_ids=gone)
+            try:
+                await self._state.commit(decide)
+            except ApiError as problem:
+                _note_store_lost(problem)
 
     def _note_image(self, old: ClusterImage, new: ClusterImage) -> None:
         node_id = self._options.node_id
@@ -286,6 +314,12 @@ class Broker:
             Chore("expire", lambda: _EXPIRE_S, self._produce.expire),
             Chore("registration", lambda: _REGISTER_S, self._stay_registered),
             Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
+            Chore("deleted topics", lambda: _RETRY_S, self._note_logs_removed),
+            Chore(
+                "store revision",
+                lambda: config().flush_checkpoint_interval_ms / 1000,
+                lambda: replicas.remember_store(self._state.image.revision),
+            ),
             Chore(
                 "retention",
                 lambda: config().retention_check_ms / 1000,

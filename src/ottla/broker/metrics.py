@@ -76,6 +76,12 @@ def collect(
         "1 when the data directory has failed.",
         int(replicas.is_offline),
     )
+    yield _one(
+        "ottla_log_strays",
+        _GAUGE,
+        "Logs set aside because the coordination store does not know them.",
+        replicas.stray_count,
+    )
     yield from _scrubbing(replicas)
     yield from _compaction(replicas)
     yield from _partitions(replicas)

@@ -40,7 +40,7 @@ from ottla.cluster.store import (
 from ottla.cluster.store_sqlite import SqliteStore
 from ottla.config import BrokerConfig
 from ottla.errors import RequestTimedOut, TopicAlreadyExists, UsageRefused
-from ottla.model import BrokerId, Endpoint, TimestampMs, TopicPartition, format_uuid
+from ottla.model import BrokerId, Endpoint, TimestampMs, TopicPartition
 
 CONFIG = BrokerConfig()
 WAIT_S = 1000.0  # virtual, mostly
@@ -254,7 +254,8 @@ def test_a_commit_that_always_comes_too_late_gives_up_with_advice() -> None:
         state = await world.open("a")
         rename = Change(CLUSTER_KEY, ClusterIdentity(ClusterId("another")))
         contested = ContestedStore(SystemClock())
-        await contested.commit([Put(CLUSTER_KEY, layout.encode(ClusterIdentity(ClusterId("it"))))])
+        identity = layout.encode(CLUSTER_KEY, ClusterIdentity(ClusterId("it")))
+        await contested.commit([Put(CLUSTER_KEY, identity)])
         late = await ClusterState.open(contested, random.Random(0), on_lost=print)
         with pytest.raises(RequestTimedOut, match="look whether it was made, then try again"):
             await late.commit(lambda _: Decision((rename,), None))
@@ -270,10 +271,11 @@ def test_a_follower_that_fell_behind_the_history_reads_everything_again() -> Non
         state = await world.open("a")
         await state.register(broker(1))
         await create(state, "orders")
-        topic = layout.encode(state.image.topics["orders"])
+        topic = state.image.topics["orders"]
         for number in range(10):  # the memory store never waits, so the follower cannot look
-            copy = json.loads(topic) | {"id": format_uuid(state.draw_uuid())}
-            await world.store.commit([Put(topic_key(f"copy-{number}"), json.dumps(copy).encode())])
+            key = topic_key(f"copy-{number}")
+            copy = replace(topic, id=state.draw_uuid())
+            await world.store.commit([Put(key, layout.encode(key, copy))])
         assert len(state.image.topics) == 1
         await state.catch_up()
         assert len(state.image.topics) == 11

@@ -48,6 +48,7 @@ def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
         deletions=Deletions(log_dir, worker),
         scrubber=Scrubber(files, worker, log_dir.path),
         soon=lambda callback: callback(),
+        remember=lambda revision: None,
     )
     config = TopicConfig(retention_bytes=0)
     log = log_dir.create_log(ORDERS, Uuid(bytes(range(16))), config, build.NOW_MS)
