@@ -425,6 +425,8 @@ def _open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
     while True:
         try:
             return _connect(path, busy_timeout_ms)
+        except UnicodeDecodeError as problem:  # in the text with which SQLite complains
+            raise UsageRefused(f"{path} {_DAMAGED} ({problem.reason})") from problem
         except sqlite3.Error as problem:
             if _kind(problem) != "BUSY" or attempts == OPEN_ATTEMPTS_MAX:
                 raise _refusal(path, problem) from problem
@@ -487,7 +489,9 @@ def _check_content(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _contradiction(connection: sqlite3.Connection) -> str | None:
-    """What is wrong with the revisions: every one that is remembered must be there."""
+    """What is wrong with the tables, or the revisions: every one remembered must be there."""
+    if _tables(connection) != _expected_tables():
+        return "its tables are not as we made them"
     rows = connection.execute("SELECT revision, compacted FROM store").fetchall()
     if len(rows) != 1 or not all(isinstance(number, int) for number in rows[0]):
         return "it does not say its revision"
@@ -500,6 +504,19 @@ def _contradiction(connection: sqlite3.Connection) -> str | None:
         return f"its history does not lead to revision {revision}"
     row = connection.execute(_NEWEST_DIFFERS, (revision,)).fetchone()
     return None if row is None else f"{row[0]!r} is not as revision {row[1]} left it"
+
+
+def _tables(connection: sqlite3.Connection) -> set[tuple[str, str, str, str | None]]:
+    rows = connection.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name != 'room'"
+    )
+    return set(rows.fetchall())
+
+
+def _expected_tables() -> set[tuple[str, str, str, str | None]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_SCHEMA)
+        return _tables(connection)
 
 
 def _keep_room(connection: sqlite3.Connection) -> None:

@@ -25,7 +25,7 @@ from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.replication.strays import judge
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
-from ottla.storage.files import FULL_DISK_ERRNOS
+from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
@@ -295,7 +295,7 @@ class Replicas:
                 await self._work(step)
             except OSError as error:  # files that stay behind go at the next start
                 self._left_behind.add(topic.id)
-                problem = self._log_dir.note_failure(error)
+                problem = self._log_dir.refusal(error)
                 log.error("cannot delete a log", extra={"topic": topic.name, "reason": problem})
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
@@ -308,19 +308,19 @@ class Replicas:
     async def remember_store(self, revision: Revision) -> None:
         """Return once the directory knows that the store has been at `revision`.
 
-        It is a guard against a store that went back, not a promise: a full disk must not keep
-        topics from being deleted, so then the store's past is remembered later.
+        It is a guard against a store that went back, not a promise: a directory that takes no
+        writes must not keep topics from being deleted, so then it is tried again later.
         """
         if self.is_offline:
             return
         try:
             await self._work(partial(self._remember, revision))
         except OSError as error:
-            if error.errno not in FULL_DISK_ERRNOS:
+            if error.errno in FULL_DISK_ERRNOS:
+                with contextlib.suppress(OSError):
+                    self._log_dir.reserve.lend(partial(self._remember, revision))
+            elif error.errno not in REFUSAL_ERRNOS:
                 self._log_dir.take_offline(error)
-                return
-            with contextlib.suppress(OSError):
-                self._log_dir.reserve.lend(partial(self._remember, revision))
 
     def removed_topics(self) -> list[Uuid]:
         """Deleted topics that wait for this broker to say that it has no logs of them."""

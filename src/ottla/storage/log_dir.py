@@ -175,7 +175,7 @@ class LogDir:
     def refusal(self, error: OSError) -> StorageFailed:
         """Why there is no new log, as an answer."""
         if error.errno in REFUSAL_ERRNOS:  # nothing that is here already is in doubt
-            return StorageFailed(f"{self.path} takes no new log: {error}")
+            return StorageFailed(f"{self.path} may not be changed: {error}")
         return self.note_failure(error)
 
     def clear_name(self, tp: TopicPartition) -> None:

@@ -413,7 +413,7 @@ def test_a_system_that_refuses_a_new_log_costs_nothing_else(
     log_dir = open_dir(files)
     create(log_dir)
     files.fail_next("create", number)
-    with pytest.raises(StorageFailed, match="takes no new log"):
+    with pytest.raises(StorageFailed, match="may not be changed"):
         create(log_dir, CLICKS)
     assert log_dir.offline_reason is None
     assert build.append(log_dir.logs[ORDERS]) == 0
