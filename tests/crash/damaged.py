@@ -137,7 +137,9 @@ async def _change(client: Client, broker: Broker) -> None:
 
 def _letters(number: int) -> list[Record]:
     now_ms = TimestampMs(1_700_000_000_000 + number * 1000)
-    return [Record(timestamp_ms=now_ms, value=f"record {number}.{item}".encode()) for item in (0, 1)]
+    return [
+        Record(timestamp_ms=now_ms, value=f"record {number}.{item}".encode()) for item in (0, 1)
+    ]
 
 
 def _leaders(broker: Broker) -> dict[TopicPartition, LeaderPartition]:

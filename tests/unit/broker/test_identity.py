@@ -63,9 +63,7 @@ def test_a_store_that_does_not_go_with_the_directory_is_refused(
 
 
 def test_a_store_as_new_as_it_was_seen_is_followed() -> None:
-    check_identity(
-        Path("data"), KNOWN, ClusterImage(Revision(7), ClusterId("it")), BrokerId(0)
-    )
+    check_identity(Path("data"), KNOWN, ClusterImage(Revision(7), ClusterId("it")), BrokerId(0))
 
 
 def _write(name: str, content: bytes = b"mine") -> Callable[[Path], None]:
@@ -121,15 +119,16 @@ SHAPES: Final[dict[str, Callable[[Path], None]]] = {
     "empty properties": _write("meta.properties", b""),
     "Kafka's": _kafkas,
     "an old Kafka's": _old_kafkas,
-    "a home": lambda root: [
-        _write(name)(root) for name in (".bashrc", "a/b/c.txt", "music-1/song.mp3")
-    ]
-    and None,
-    "files beside a file system's own": lambda root: [
-        _make_dir("lost+found")(root),
-        _write("thesis.tex")(root),
-    ]
-    and None,
+    "a home": lambda root: (
+        [_write(name)(root) for name in (".bashrc", "a/b/c.txt", "music-1/song.mp3")] and None
+    ),
+    "files beside a file system's own": lambda root: (
+        [
+            _make_dir("lost+found")(root),
+            _write("thesis.tex")(root),
+        ]
+        and None
+    ),
 }
 
 

@@ -523,3 +523,49 @@ def test_real_directories_work_too(tmp_path: Path) -> None:
         "partition.metadata",
     }
     log_dir.close()
+
+
+def test_a_file_that_is_not_ours_keeps_a_deleted_log_from_being_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 3)
+    (tmp_path / "orders-0" / "notes.txt").write_text("mine")
+    log_dir.delete_log(ORDERS, Random(1))
+    stray = tmp_path / f"orders-0.{0:032x}-stray"
+    assert (stray / "notes.txt").read_text() == "mine"
+    assert (stray / f"{0:020d}.log").stat().st_size > 0
+    assert log_dir.stray_count == 1
+    (said,) = [line for line in caplog.records if line.getMessage() == "set a log aside"]
+    assert "'notes.txt' in it is not ours" in vars(said)["reason"]
+    log_dir.close()
+
+
+def test_a_log_that_lies_where_a_new_one_goes_is_set_aside_and_not_written_over(
+    tmp_path: Path,
+) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / f"{0:020d}.log").write_bytes(b"records of somebody")
+    create(log_dir)
+    stray = tmp_path / f"orders-0.{0:032x}-stray"
+    assert (stray / f"{0:020d}.log").read_bytes() == b"records of somebody"
+    assert log_dir.logs[ORDERS].end_offset == 0
+    log_dir.close()
+
+
+def test_what_a_failed_attempt_to_make_a_log_left_is_removed(tmp_path: Path) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    log_dir.prepare_log(ORDERS, TOPIC_ID)
+    log_dir.prepare_log(CLICKS, TOPIC_ID)
+    with (tmp_path / str(CLICKS) / f"{0:020d}.log").open("wb") as file:
+        file.write(b"a record")
+    log_dir.remove_unmade(ORDERS)
+    log_dir.remove_unmade(CLICKS)
+    assert not (tmp_path / str(ORDERS)).exists()
+    assert (tmp_path / str(CLICKS)).exists()
+    log_dir.release()
