@@ -52,7 +52,7 @@ def restore_store(data: Path, copy: Path) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A stopped broker with two topics, whose store was replaced by one that knows only one."""
+    """A stopped broker with two topics, whose store was replaced by an older copy."""
     data = tmp_path / "data"
     with testing.broker(data=data) as address:
         produce(address, "orders", "one", "two")

@@ -79,6 +79,14 @@ def _make_dir(name: str) -> Callable[[Path], None]:
     return lambda root: (root / name).mkdir(parents=True)
 
 
+def _all(*makes: Callable[[Path], None]) -> Callable[[Path], None]:
+    def make(root: Path) -> None:
+        for one in makes:
+            one(root)
+
+    return make
+
+
 def _foreign_database(root: Path) -> None:
     connection = sqlite3.connect(root / "cluster.sqlite")
     connection.execute("PRAGMA application_id = 7")
@@ -119,16 +127,8 @@ SHAPES: Final[dict[str, Callable[[Path], None]]] = {
     "empty properties": _write("meta.properties", b""),
     "Kafka's": _kafkas,
     "an old Kafka's": _old_kafkas,
-    "a home": lambda root: (
-        [_write(name)(root) for name in (".bashrc", "a/b/c.txt", "music-1/song.mp3")] and None
-    ),
-    "files beside a file system's own": lambda root: (
-        [
-            _make_dir("lost+found")(root),
-            _write("thesis.tex")(root),
-        ]
-        and None
-    ),
+    "a home": _all(_write(".bashrc"), _write("a/b/c.txt"), _write("music-1/song.mp3")),
+    "files beside a file system's own": _all(_make_dir("lost+found"), _write("thesis.tex")),
 }
 
 
@@ -155,7 +155,7 @@ def test_a_directory_that_is_not_ours_is_left_as_it_is(tmp_path: Path, shape: st
     data.mkdir()
     SHAPES[shape](data)
     before = _tree(data)
-    with pytest.raises(UsageRefused, match="choose|Kafka"):
+    with pytest.raises(UsageRefused, match="choose"):
         asyncio.run(_start_and_stop(data))
     assert _tree(data) == before
 
