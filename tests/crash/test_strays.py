@@ -104,6 +104,18 @@ def test_a_topic_that_the_store_loses_while_it_runs_is_set_aside(
     assert "the store has lost the topic" in vars(said)["reason"]
 
 
+def test_a_log_that_is_gone_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(broker: Broker, client: Client) -> None:
+        await write_orders(client)
+
+    serving(tmp_path, work)
+    shutil.rmtree(tmp_path / "orders-0")
+    with caplog.at_level(logging.ERROR, "ottla"):
+        serving(tmp_path, _expect_no_strays)
+    (said,) = [vars(line) for line in caplog.records if line.getMessage() == "a log is missing"]
+    assert (said["tp"], said["end_offset"]) == (ORDERS, 1)
+
+
 def test_a_name_can_be_used_again_at_once(tmp_path: Path) -> None:
     async def work(broker: Broker, client: Client) -> None:
         for _ in range(3):

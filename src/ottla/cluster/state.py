@@ -27,6 +27,7 @@ from ottla.cluster.store import (
     Conflict,
     CoordinationStore,
     Delete,
+    Entry,
     LeaseId,
     LeaseLost,
     Put,
@@ -191,7 +192,7 @@ class ClusterState:
         for _ in range(ATTEMPTS_MAX):
             first, seen = ProducerId(0), NEVER
             for entry in (await self._store.get(key)).entries:
-                first, seen = layout.decode_next_producer_id(entry.value), entry.mod_revision
+                first, seen = _next_producer_id(entry), entry.mod_revision
             value = layout.encode_next_producer_id(ProducerId(first + count))
             with contextlib.suppress(Conflict):
                 await self._store.commit([Put(key, value)], [Compare(key, seen)])
@@ -340,6 +341,13 @@ class ClusterState:
             for other in self._registration.tasks if self._registration else ():
                 other.cancel()
             self._on_lost(problem)
+
+
+def _next_producer_id(entry: Entry) -> ProducerId:
+    try:
+        return layout.decode_next_producer_id(entry.value)
+    except layout.ValueDamaged as damage:  # it was whole when the broker started
+        raise StoreUnavailable(str(damage)) from damage
 
 
 async def _name_cluster(store: CoordinationStore, rng: random.Random, snapshot: Snapshot) -> None:

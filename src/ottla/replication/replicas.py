@@ -97,9 +97,23 @@ class Replicas:
             judge=partial(judge, image, self._broker_id),
             is_checked=is_checked,
         )
+        self._note_missing(image)
         self._follower = asyncio.get_running_loop().create_task(
             self._follow(), name="ottla-replicas"
         )
+
+    def _note_missing(self, image: ClusterImage) -> None:
+        """Say which logs had records at the last checkpoint and are not there: they begin anew."""
+        for tp, end_offset in self._log_dir.missing.items():
+            if image.partition(tp) is not None:
+                log.error(
+                    "a log is missing",
+                    extra={
+                        "tp": tp,
+                        "end_offset": end_offset,
+                        "help": "an empty one takes its place: bring back its directory if you can",
+                    },
+                )
 
     async def close(self) -> None:
         if self._follower is not None:

@@ -109,6 +109,7 @@ class LogDir:
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, Uuid] = {}
         self.stray_count = 0
+        self.missing: dict[TopicPartition, Offset] = {}  # logs that had records and are not here
         self.offline_reason: str | None = None
         self.on_offline: Callable[[str], None] = _ignore
         self.discard: Callable[[Discarded], None] = Discarded.remove
@@ -133,10 +134,14 @@ class LogDir:
         an older Ottla, believed, and written again with one.
         """
         try:
+            names = self._directories()
             found = self._settle_found(judge, is_checked=is_checked)
             was_clean = self._take_clean_mark()
             recovery_points = self._read_offsets(RECOVERY_POINTS_FILE)
             start_offsets = self._read_offsets(START_OFFSETS_FILE)
+            self.missing = {
+                tp: point for tp, point in recovery_points.items() if point and str(tp) not in names
+            }
             deleted = self._read_deletions()
             self._checkpointed = {*recovery_points, *start_offsets}
             for done, tp in enumerate(found, 1):
