@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 from ottla.broker import background
 from ottla.broker.admin import ADMIN_KEYS, Admin
 from ottla.broker.background import Chore
-from ottla.broker.commits import Commits
+from ottla.broker.commits import WISHES_PER_COMMIT, Commits
 from ottla.broker.defects import Defects, is_defect, summary
 from ottla.broker.descriptors import descriptor_limit, raise_descriptor_limit, share_out
 from ottla.broker.dispatch import Dispatcher
@@ -26,7 +26,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.groups import GROUP_KEYS, GroupApis
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
-from ottla.broker.identity import check_identity
+from ottla.broker.identity import Identity, MetaProperties, check_identity, read_identity
 from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.questions import QUESTION_KEYS, Questions
@@ -35,6 +35,7 @@ from ottla.broker.server import Server
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
 from ottla.broker.transactions import TRANSACTION_KEYS, TransactionApis
+from ottla.cluster import controller
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
@@ -102,6 +103,7 @@ class Broker:
         state: ClusterState,
         environment: Environment,
         defects: Defects,
+        meta: MetaProperties,
     ) -> None:
         """Use `start`."""
         loop = asyncio.get_running_loop()
@@ -145,7 +147,9 @@ class Broker:
             deletions=Deletions(log_dir, self._worker),
             scrubber=Scrubber(environment.files, self._worker, log_dir.path),
             soon=loop.call_soon,
+            remember=meta.remember,
         )
+        self._meta = meta
         self._fetch = Fetch(self._replicas, self.settings, loop)
         self._commits = Commits(state, self._replicas)
         self._creation = TopicCreation(
@@ -160,7 +164,7 @@ class Broker:
             environment.rng,
             defects.end,
         )
-        self._producer_ids = ProducerIds(state)
+        self._producer_ids = ProducerIds(state, self._replicas.remember_store)
         self._transactions = TransactionApis(
             state,
             self._replicas,
@@ -216,6 +220,7 @@ class Broker:
         cls, options: ServeOptions, environment: Environment, defects: Defects
     ) -> "Broker":
         async with AsyncExitStack() as undo:
+            known = read_identity(environment.files, options.data)
             log_dir = LogDir(environment.files, options.data)
             undo.push(partial(_let_go, log_dir, defects))
             store = await environment.open_store(options.data, environment.clock)
@@ -228,7 +233,14 @@ class Broker:
             )
             undo.push_async_callback(state.close)
             defects.watch(state.follower)
-            check_identity(environment.files, options.data, state.image.cluster_id, options.node_id)
+            image, node_id = state.image, options.node_id
+            check_identity(options.data, known, image, node_id)
+            identity = known or Identity(image.cluster_id, node_id)
+            meta = MetaProperties(
+                environment.files, options.data, identity, is_written=identity.is_checked
+            )
+            if known is None:
+                meta.remember(image.revision)
             broker = cls(
                 options,
                 log_dir=log_dir,
@@ -236,6 +248,7 @@ class Broker:
                 state=state,
                 environment=environment,
                 defects=defects,
+                meta=meta,
             )
             undo.push_async_callback(broker._pages.close)
             undo.push_async_callback(broker._server.close)
@@ -245,7 +258,7 @@ class Broker:
             undo.callback(broker._transactions.close)
             undo.callback(broker._cleaner.close)
             undo.callback(broker._worker.close)
-            await broker._begin()
+            await broker._begin(is_checked=identity.is_checked)
             undo.pop_all()
         return broker
 
@@ -280,6 +293,7 @@ class Broker:
         await self._dispatcher.close()
         await self._pages.close()
         await self._replicas.close()
+        await self._replicas.remember_store(self._state.image.revision)
         self._cleaner.close()
         self._worker.close()
         await self._state.close()
@@ -312,15 +326,16 @@ class Broker:
         if all(are_over):  # else a thread would change files under the next owner
             self._log_dir.abandon()
 
-    async def _begin(self) -> None:
+    async def _begin(self, *, is_checked: bool) -> None:
         if self._options.metrics is not None:
             self.metrics_address = await self._pages.listen(self._options.metrics)
-        self.defects.watch(self._replicas.open(self._state.image))
+        self.defects.watch(self._replicas.open(self._state.image, is_checked=is_checked))
         self._state.subscribe(self._note_image)
         self.address = await self._server.bind(self._options.listen)
         await self._register()
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
+        await self._replicas.remember_store(self._state.image.revision)
         self._groups.open()
         self._transactions.open()
         await self._server.listen(self.address)
@@ -342,6 +357,18 @@ class Broker:
             _note_lost(self.defects, problem)
         else:
             log.warning("registered again", extra={"broker": self._options.node_id})
+
+    async def _note_logs_removed(self) -> None:
+        """Tell the store that no logs of deleted topics are left here, so that it may forget."""
+        gone = self._replicas.removed_topics()
+        for first in range(0, len(gone), WISHES_PER_COMMIT):
+            some = gone[first : first + WISHES_PER_COMMIT]
+            decide = partial(controller.logs_removed, broker=self._options.node_id, topic_ids=some)
+            try:
+                await self._state.commit(decide)
+            except ApiError as problem:
+                _note_lost(self.defects, problem)
+                return
 
     def _note_image(self, old: ClusterImage, new: ClusterImage) -> None:
         node_id = self._options.node_id
@@ -385,6 +412,12 @@ class Broker:
             Chore("expire", lambda: _EXPIRE_S, self._produce.expire),
             Chore("registration", lambda: _REGISTER_S, self._stay_registered),
             Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
+            Chore("deleted topics", lambda: _RETRY_S, self._note_logs_removed),
+            Chore(
+                "store revision",
+                lambda: config().flush_checkpoint_interval_ms / 1000,
+                lambda: replicas.remember_store(self._state.image.revision),
+            ),
             Chore(
                 "retention",
                 lambda: config().retention_check_ms / 1000,

@@ -94,6 +94,12 @@ def collect(
         "Age of the oldest sync that has not finished, 0 when there is none.",
         flusher.unfinished_s,
     )
+    yield _one(
+        "ottla_log_strays",
+        _GAUGE,
+        "Logs set aside because the coordination store does not know them.",
+        replicas.stray_count,
+    )
     yield from _scrubbing(replicas)
     yield from _compaction(replicas)
     yield from _partitions(replicas)

@@ -12,7 +12,7 @@ from crash.processes import free_port
 from fakes.faulty_files import FaultyFiles
 from fakes.loopback import run
 from ottla.broker.app import Broker, ServeOptions
-from ottla.broker.environment import STORE_FILE, Environment
+from ottla.broker.environment import Environment
 from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.server import Server
 from ottla.client import admin
@@ -21,7 +21,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import BrokerImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import LeaseId
-from ottla.cluster.store_sqlite import SqliteStore
+from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
 from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint
 from ottla.storage.log_dir import LogDir
@@ -74,7 +74,7 @@ def test_a_broker_is_not_ready_while_it_starts_or_stops(
             return await super().grant(ttl_ms)
 
     async def open_store(data: Path, clock: Clock) -> SqliteStore:
-        return await HeldStore.open(data / STORE_FILE, clock)
+        return await HeldStore.open(data / STORE_FILES[0], clock)
 
     async def close_later(server: Server) -> None:
         await may_close.wait()
@@ -102,7 +102,7 @@ def test_a_broker_that_lost_its_lease_is_not_ready_until_it_is_registered_again(
     async def scenario() -> None:
         options = options_of(tmp_path)
         broker = await Broker.start(options, Environment())
-        store = await SqliteStore.open(tmp_path / STORE_FILE, SystemClock())
+        store = await SqliteStore.open(tmp_path / STORE_FILES[0], SystemClock())
         other = await ClusterState.open(store, random.Random(1), on_lost=lambda _: None)
         await other.register(BrokerImage(BrokerId(0), broker.address))
         await wait_page(options, 503, "not ready: the cluster has taken this broker for dead")
