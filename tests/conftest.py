@@ -89,4 +89,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(line)
     skipped = Counter(map(_skip_reason, terminalreporter.getreports("skipped")))
     why = "; ".join(f"{count} x {reason}" for reason, count in skipped.most_common())
-    terminalreporter.line(f"skipped: {skipped.total()} ({why or 'none'})")
+    said = f"{skipped.total()} ({why})" if why else "none"
+    terminalreporter.line(f"skipped: {said}")
