@@ -104,7 +104,7 @@ def cleanable(
     """
     clean_bytes = dirty_bytes = 0
     end = dirty_start
-    is_overdue = 0 <= oldest_ms <= now_ms - config.max_compaction_lag_ms
+    is_overdue = 0 < oldest_ms <= now_ms - config.max_compaction_lag_ms
     for segment in sealed:
         if segment.end_offset <= dirty_start:
             clean_bytes += segment.size_bytes

@@ -51,6 +51,10 @@ class File(Protocol):
 
     def size_bytes(self) -> int: ...
 
+    def modified_ms(self) -> int:
+        """When the content was last changed, by the wall clock."""
+        ...
+
     def fileno(self) -> int:
         """The descriptor, for sendfile; -1 when there is none."""
         ...
@@ -142,6 +146,9 @@ class OsFile:
 
     def size_bytes(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def modified_ms(self) -> int:
+        return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
 
     def fileno(self) -> int:
         return self._descriptor

@@ -14,7 +14,6 @@ from ottla.config import INT32_MAX, INT64_MAX, TimestampType, TopicConfig
 from ottla.errors import (
     CorruptBatch,
     DiskFull,
-    InvalidTimestamp,
     MessageTooLarge,
     OffsetOutOfRange,
     StorageFailed,
@@ -42,10 +41,12 @@ from ottla.records.batch import (
     read_marker,
     recompress,
     stamp,
+    stamp_max_timestamp,
     stamp_time,
 )
 from ottla.records.compression import Codec
 from ottla.records.letters import check_keys
+from ottla.records.timestamps import ANY_AGE, checked_max_timestamp
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
 from ottla.storage.compaction import (
     CLEAN_OFFSET_FILE,
@@ -274,9 +275,8 @@ class Log:
             or now_ms - active.opened_ms >= config.segment_ms
             or last_offset - active.base_offset > INT32_MAX
             or leader_epoch != self.epochs.latest
-            or max_timestamp_ms < 0
+            or not base_timestamp_ms <= max_timestamp_ms > 0
             or max_timestamp_ms - now_ms > config.timestamp_after_max_ms
-            or now_ms - base_timestamp_ms > config.timestamp_before_max_ms
             or self.offline_reason is not None
         ):
             return self._append_any(batch, config, leader_epoch, now_ms)
@@ -305,10 +305,9 @@ class Log:
                 f" {config.max_message_bytes}"
             )
         header = check_batch(batch)
-        append_time_ms = NO_TIMESTAMP
+        append_time_ms, max_timestamp_ms = NO_TIMESTAMP, now_ms
         if config.timestamp_type is _CREATE_TIME:
-            if header.max_timestamp_ms >= 0:
-                _check_time(header, config, now_ms)
+            max_timestamp_ms = checked_max_timestamp(batch, header, config, now_ms)
         else:
             append_time_ms = now_ms
         is_idempotent = header.producer_id >= 0
@@ -316,10 +315,10 @@ class Log:
             return _repeated(known, append_time_ms)
         if config.compression_type != "producer" or "compact" in config.cleanup_policy:
             batch = _opened(batch, header, config)
-        max_timestamp_ms = header.max_timestamp_ms
         if append_time_ms >= 0:
-            max_timestamp_ms = append_time_ms
             stamp_time(batch, append_time_ms)
+        elif max_timestamp_ms != header.max_timestamp_ms:
+            stamp_max_timestamp(batch, max_timestamp_ms)
         base_offset = self.end_offset
         stamp(batch, base_offset, leader_epoch)
         last_offset = Offset(base_offset + header.last_offset_delta)
@@ -709,7 +708,7 @@ class Log:
         if (
             "delete" in self.config.cleanup_policy
             and self._segments.active.size_bytes
-            and is_too_old(self._segments.active.indexes.max_timestamp_ms, self.config, now_ms)
+            and is_too_old(self._time_of(self._segments.active), self.config, now_ms)
         ):
             self.roll(now_ms)
         facts = map(self._facts, self._segments.sealed)
@@ -717,9 +716,18 @@ class Log:
         return self._delete_first(count)
 
     def _facts(self, segment: SealedSegment) -> SegmentFacts:
-        return SegmentFacts(
-            segment.end_offset, segment.size_bytes, self._segments.max_timestamp_of(segment)
-        )
+        return SegmentFacts(segment.end_offset, segment.size_bytes, self._time_of(segment))
+
+    def _time_of(self, segment: Segment) -> TimestampMs:
+        """The time that retention counts from; -1 if that is left to the segment behind it.
+
+        Compaction can leave a segment without records, in a file that it has just written.
+        """
+        if "compact" not in self.config.cleanup_policy:
+            return self._segments.newest_ms_of(segment)
+        if isinstance(segment, SealedSegment):
+            return self._segments.max_timestamp_of(segment)
+        return segment.indexes.max_timestamp_ms
 
     def _delete_first(self, count: int) -> int:
         deleted = self._segments.delete_first(count, self.discard)
@@ -796,7 +804,7 @@ class Log:
         oldest_ms = NO_TIMESTAMP
         if self.config.max_compaction_lag_ms < INT64_MAX and dirty_start < self.end_offset:
             oldest_ms = TimestampMs(self._segments.header_at(dirty_start).max_timestamp_ms)
-            is_overdue = 0 <= oldest_ms <= now_ms - self.config.max_compaction_lag_ms
+            is_overdue = 0 < oldest_ms <= now_ms - self.config.max_compaction_lag_ms
             if is_overdue and dirty_start >= self._segments.active.base_offset:
                 self.roll(now_ms)
                 self.on_crowded()
@@ -819,7 +827,7 @@ class Log:
             segment.base_offset,
             segment.end_offset,
             segment.size_bytes,
-            self._segments.max_timestamp_of(segment),
+            self._segments.newest_ms_of(segment),
         )
 
     def begin_cleaning(self, part: Cleanable, now_ms: TimestampMs, memory_bytes_max: int) -> Pass:
@@ -1005,21 +1013,8 @@ def _is_plain(config: TopicConfig) -> bool:
         config.timestamp_type is _CREATE_TIME
         and config.compression_type == "producer"
         and "compact" not in config.cleanup_policy
+        and config.timestamp_before_max_ms == ANY_AGE
     )
-
-
-def _check_time(header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -> None:
-    """Look at the envelope's two timestamps: the first record's and the largest."""
-    if header.max_timestamp_ms - now_ms > config.timestamp_after_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {header.max_timestamp_ms} lies more than"
-            f" {config.timestamp_after_max_ms} ms in the future"
-        )
-    if now_ms - header.base_timestamp_ms > config.timestamp_before_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {header.base_timestamp_ms} lies more than"
-            f" {config.timestamp_before_max_ms} ms in the past"
-        )
 
 
 def _opened(

@@ -523,7 +523,9 @@ def _is_plausible(header: BatchHeader, room_bytes: int, next_offset: Offset) -> 
 
 def _first_timestamp(file: File, now_ms: TimestampMs) -> TimestampMs:
     header = read_header(file.read(0, HEADER_BYTES))
-    return TimestampMs(min(header.max_timestamp_ms, now_ms)) if header.magic == MAGIC else now_ms
+    if header.magic != MAGIC or header.max_timestamp_ms < 0:
+        return now_ms
+    return TimestampMs(min(header.max_timestamp_ms, now_ms))
 
 
 def _load_producers(

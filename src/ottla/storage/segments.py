@@ -137,6 +137,17 @@ class Segments:
             segment.max_timestamp_ms = segment.indexes.max_timestamp_ms
         return segment.max_timestamp_ms
 
+    def newest_ms_of(self, segment: Segment) -> TimestampMs:
+        """The largest timestamp, or when the file was last written if no record has one."""
+        if isinstance(segment, ActiveSegment):
+            newest_ms = segment.indexes.max_timestamp_ms
+        else:
+            newest_ms = self.max_timestamp_of(segment)
+        if newest_ms < 0:
+            self.open(segment)
+            newest_ms = TimestampMs(segment.file.modified_ms())
+        return newest_ms
+
     # Opening
 
     def open(self, segment: Segment) -> None:
