@@ -17,6 +17,7 @@ from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists
 from ottla.model import NO_UUID, Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
+from ottla.storage.damages import CorruptRange
 from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Files, replace_file
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
@@ -80,7 +81,8 @@ class LogDir:
             for done, tp in enumerate(found, 1):
                 point = EVERYTHING if was_clean else recovery_points.get(tp, Offset(0))
                 start_offset = max(start_offsets.get(tp, Offset(0)), self._deleted_to(tp, deleted))
-                self._open(tp, config_of(tp), start_offset, point, now_ms)
+                closed_at = recovery_points.get(tp) if was_clean else None
+                self._open(tp, config_of(tp), start_offset, point, now_ms, closed_at)
                 if progress is not None:
                     progress(done, len(found))
             self.reserve.refill()
@@ -231,6 +233,7 @@ class LogDir:
         start_offset: Offset,
         recovery_point: Offset,
         now_ms: TimestampMs,
+        closed_at: Offset | None = None,
     ) -> Log:
         log = Log(
             tp,
@@ -240,7 +243,9 @@ class LogDir:
             start_offset=start_offset,
             recovery_point=recovery_point,
             now_ms=now_ms,
+            closed_at=closed_at,
         )
+        log.on_damaged = partial(_report_damage, tp)
         log.on_failed = self.take_offline
         log.before_truncate = self._write_offsets
         log.discard = self.discard
@@ -249,7 +254,7 @@ class LogDir:
         if log.cut_bytes:
             _log.warning("cut a torn tail", extra={"tp": str(tp), "bytes": log.cut_bytes})
         for damage in log.corrupt:
-            _log.error("a log is damaged", extra={"tp": str(tp), "range": damage})
+            log.on_damaged(damage)
         return log
 
     def _partitions(self) -> list[TopicPartition]:
@@ -364,6 +369,10 @@ class LogDir:
             return DiskFull("the disk is full")
         self.take_offline(error)
         return StorageFailed(f"{self.path} is offline: {error}")
+
+
+def _report_damage(tp: TopicPartition, damage: CorruptRange) -> None:
+    _log.error("a log is damaged", extra={"tp": str(tp), "range": damage})
 
 
 def _ignore(reason: str) -> None:

@@ -14,9 +14,9 @@ from ottla.model import Offset
 from ottla.storage.files import Files
 from ottla.storage.segment import (
     CLEANED,
-    INDEX_SUFFIXES,
     LOG,
     SEGMENT_SUFFIXES,
+    SIDE_SUFFIXES,
     SWAP,
     SealedSegment,
     file_name,
@@ -59,7 +59,7 @@ def complete_swap(
         for suffix in SEGMENT_SUFFIXES:
             files.unlink(directory / file_name(old, suffix))
     there = {entry.name for entry in files.list(directory)}
-    for suffix in INDEX_SUFFIXES:
+    for suffix in SIDE_SUFFIXES:
         cleaned = file_name(base_offset, suffix + CLEANED)
         if cleaned in there:
             files.rename(directory / cleaned, directory / file_name(base_offset, suffix))
