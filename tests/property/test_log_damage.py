@@ -15,10 +15,14 @@ import pytest
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
+from ottla.cli.log import verify
+from ottla.cli.log_check import damaged_ranges
+from ottla.cli.status import FAILED
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import Offset, TopicPartition, Uuid
 from ottla.records.batch import batches, records
+from ottla.storage.damages import CorruptRange
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 
@@ -26,7 +30,7 @@ ROOT: Final = Path("/data")
 TP: Final = TopicPartition("orders", 0)
 DIRECTORY: Final = ROOT / str(TP)
 CONFIG: Final = TopicConfig(segment_bytes=700, index_interval_bytes=200)
-CASES: Final = int(os.environ.get("OTTLA_DAMAGE_CASES", "400"))
+CASES: Final = int(os.environ.get("OTTLA_DAMAGE_CASES", "160"))
 SECTOR_BYTES: Final = 64
 FIELDS: Final = {"base offset": 7, "length": 11, "magic": 16, "crc": 19, "delta": 26, "body": 70}
 
@@ -163,6 +167,36 @@ def check(case: Case, start: Stopped, files: MemoryFiles, segment_base: int) -> 
         files = files.kill()
 
 
+def store(files: MemoryFiles, target: Path) -> Path:
+    """Write a disk out for those who read real files; where its one partition lies."""
+    for path in files._names:
+        file = target / path.relative_to(ROOT)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(files.read_whole(path))
+    return target / str(TP)
+
+
+def offsets_of(ranges: list[CorruptRange]) -> list[tuple[int, int]]:
+    return [(one.start_offset, one.end_offset) for one in ranges]
+
+
+def check_verified(start: Stopped, files: MemoryFiles, target: Path) -> None:
+    """`ottla log verify` finds what a broker finds: the same ranges, and says so by its status."""
+    directory = store(files, target / "before")
+    ranges = damaged_ranges(directory)
+    log_dir = open_dir(files)
+    log = log_dir.logs[TP]
+    read_all(log)
+    assert offsets_of(ranges) == offsets_of(log.corrupt), "before the broker has seen it"
+    if ranges or log.cut_bytes:
+        assert verify([directory]) == FAILED
+    write(log, 3, Random(9))
+    log_dir.close()
+    again = store(files, target / "after")
+    assert offsets_of(damaged_ranges(again)) == offsets_of(log.corrupt), "and behind it"
+    assert (verify([again]) == FAILED) == bool(ranges)
+
+
 def damages(
     start: Stopped, segment: int
 ) -> Iterator[tuple[str, Callable[[bytearray], bytearray | None]]]:
@@ -220,7 +254,8 @@ def cases(starts: dict[bool, Stopped]) -> list[Case]:
     ]
 
 
-def run(case: Case, start: Stopped) -> None:
+def harmed(case: Case, start: Stopped) -> tuple[MemoryFiles, int]:
+    """A damaged copy of the disk, and the base of the segment that was harmed."""
     files = copy_of(start)
     path = segment_paths(files)[case.segment]
     changed = case.harm(bytearray(files.read_whole(path)))
@@ -228,8 +263,13 @@ def run(case: Case, start: Stopped) -> None:
         files.unlink(path)
     else:
         files.create(path).append(changed)
+    return files, int(path.stem)
+
+
+def run(case: Case, start: Stopped) -> None:
+    files, base = harmed(case, start)
     try:
-        check(case, start, files, int(path.stem))
+        check(case, start, files, base)
     except Exception as problem:
         raise AssertionError(case.name) from problem
 
@@ -239,3 +279,16 @@ def test_damaged_segments_give_the_right_records_or_an_error(starts: dict[bool, 
     drawn = Random(os.environ.get("OTTLA_DAMAGE_SEED", "1")).sample(every, min(CASES, len(every)))
     for case in drawn:
         run(case, starts[case.is_clean])
+
+
+def test_verify_and_broker_find_the_same(starts: dict[bool, Stopped], tmp_path: Path) -> None:
+    every = cases(starts)
+    drawn = Random(os.environ.get("OTTLA_DAMAGE_SEED", "2")).sample(
+        every, min(CASES // 4, len(every))
+    )
+    for number, case in enumerate(drawn):
+        files, _ = harmed(case, starts[case.is_clean])
+        try:
+            check_verified(starts[case.is_clean], files, tmp_path / str(number))
+        except Exception as problem:
+            raise AssertionError(case.name) from problem

@@ -40,9 +40,10 @@ from ottla.records.batch import (
     read_marker,
 )
 from ottla.records.crc import crc32c
+from ottla.storage.compaction import CLEAN_OFFSET_FILE
 from ottla.storage.damages import CorruptRange, load_ranges
 from ottla.storage.epochs import Epochs, EpochsDamaged
-from ottla.storage.files import Entry, File, Files
+from ottla.storage.files import Entry, File, Files, Readable
 from ottla.storage.index import AbortedTransaction, IndexDamaged
 from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
 from ottla.storage.seals import Seal, read_seal, write_seal
@@ -143,7 +144,7 @@ def recover(
     """Open the log in `directory`, of which everything below `recovery_point` was on disk.
 
     `closed_at` is where the log ended when it was closed cleanly, if it was and that is known.
-    `is_dense` says that compaction has made no gaps.
+    `is_dense` says that the topic is not compacted.
     """
     found = _list(files, directory)
     known_end = recovery_point if recovery_point != EVERYTHING else closed_at or FIRST_OFFSET
@@ -165,7 +166,7 @@ def recover(
         seals=found.seals,
         lost=found.lost,
         skips=frozenset(one.end_offset for one in known_corrupt),
-        is_dense=is_dense and recovery_point != EVERYTHING,
+        is_dense=is_dense and recovery_point != EVERYTHING and not found.is_compacted,
     )
     snapshot_max = recovery_point
     while True:
@@ -216,6 +217,7 @@ class _Found(NamedTuple):
     lost: list[Offset]  # seals without their segments
     indexes: list[Offset]  # of a log that has no segment at all
     snapshots: list[Offset]
+    is_compacted: bool  # a pass has come to its end here
 
 
 def _list(files: Files, directory: Path) -> _Found:
@@ -230,7 +232,8 @@ def _list(files: Files, directory: Path) -> _Found:
     indexes = [_offset_of(entry) for entry in found if _is_a(entry, INDEX) and not sizes]
     snapshots = [_offset_of(entry) for entry in found if _is_a(entry, SNAPSHOT)]
     lost = [base for base in seals if base not in sizes]
-    return _Found(sizes, seals, lost, indexes, snapshots)
+    is_compacted = any(entry.name == CLEAN_OFFSET_FILE for entry in found)
+    return _Found(sizes, seals, lost, indexes, snapshots, is_compacted)
 
 
 def finish_deletions(files: Files, directory: Path) -> None:
@@ -427,7 +430,9 @@ class _Scan:
         if following is None:
             if self.evidence.known_end > end_offset:
                 return self.evidence.known_end
-            return _misplaced_end(segment, size_bytes) if self.evidence.is_dense else None
+            if not self.evidence.is_dense:
+                return None
+            return misplaced_end(segment.file, segment.size_bytes, size_bytes, end_offset)
         if following > end_offset and (
             self.recovery_point > end_offset
             or self._was_durable(segment)
@@ -562,7 +567,7 @@ class _Scan:
 
 
 def intact_batches(
-    file: File,
+    file: Readable,
     position: Position,
     size_bytes: int,
     next_offset: int,
@@ -613,7 +618,7 @@ def intact_batches(
 
 
 def _is_placed(
-    file: File,
+    file: Readable,
     fields: tuple[int, ...],
     next_offset: int,
     behind: int,
@@ -622,28 +627,33 @@ def _is_placed(
 ) -> bool:
     """Whether an intact batch that lies behind a gap can have the offset that it says."""
     end_offset = fields[0] + fields[6] + 1
-    if fields[0] in placement.skips:
-        return True
     if end_offset > placement.end_max:
         return False
     if size_bytes - behind < HEADER_BYTES:
-        return not placement.is_dense or end_offset == placement.end_max
+        is_known = fields[0] in placement.skips or end_offset == placement.end_max
+        return is_known or not placement.is_dense
     follower = read_header(file.read(behind, HEADER_BYTES))
     return follower.magic != MAGIC or not next_offset <= follower.base_offset < end_offset
 
 
-def _misplaced_end(segment: ActiveSegment, size_bytes: int) -> Offset | None:
+def misplaced_end(
+    file: Readable, position: int, size_bytes: int, next_offset: Offset
+) -> Offset | None:
     """Where an intact last batch ends whose own offset is wrong; None if there is none."""
-    if not _fills(segment, size_bytes):
+    batch = file.read(position, size_bytes - position)
+    if len(batch) < HEADER_BYTES:
         return None
-    batch = segment.file.read(segment.size_bytes, size_bytes - segment.size_bytes)
     header = read_header(batch)
-    if header.magic != MAGIC or crc32c(memoryview(batch)[ATTRIBUTES_AT:]) != header.crc:
-        return None
-    return Offset(segment.end_offset + header.last_offset_delta + 1)
+    is_intact = (
+        header.magic == MAGIC
+        and header.size_bytes == len(batch)
+        and header.last_offset_delta >= 0
+        and crc32c(memoryview(batch)[ATTRIBUTES_AT:]) == header.crc
+    )
+    return Offset(next_offset + header.last_offset_delta + 1) if is_intact else None
 
 
-def _is_intact(file: File, position: Position, size_bytes: int) -> bool:
+def _is_intact(file: Readable, position: Position, size_bytes: int) -> bool:
     return any(True for _ in intact_batches(file, position, size_bytes, 0))
 
 
@@ -657,7 +667,7 @@ def _fills(segment: ActiveSegment, size_bytes: int) -> bool:
 
 
 def find_intact(
-    file: File,
+    file: Readable,
     position: int,
     size_bytes: int,
     next_offset: Offset,

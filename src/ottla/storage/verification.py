@@ -11,7 +11,7 @@ from typing import Final
 from ottla.model import Offset, Position
 from ottla.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, read_header
 from ottla.storage.damages import Damage
-from ottla.storage.files import File
+from ottla.storage.files import Readable
 from ottla.storage.recovery import Placement, find_intact, intact_batches
 from ottla.storage.segment import CheckedPart, Segment
 
@@ -24,12 +24,13 @@ class ChainCheck:
 
     def __init__(
         self,
-        file: File,
+        file: Readable,
         position: int,
         next_offset: int,
         *,
         size_bytes: int,
         end_offset: Offset,
+        placement: Placement | None = None,
     ) -> None:
         self.position = position
         self.next_offset = next_offset
@@ -38,7 +39,7 @@ class ChainCheck:
         self._file = file
         self._size_bytes = size_bytes
         self._end_offset = end_offset
-        self._placement = Placement(end_max=end_offset)
+        self._placement = placement or Placement(end_max=end_offset)
 
     @property
     def is_done(self) -> bool:
