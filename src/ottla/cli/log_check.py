@@ -66,10 +66,10 @@ def damaged_ranges(
         known_end = max(known_end, _sealed_end(lost[-1]))
     known = _known_ranges(directory)
     found = list(known)
-    first = int(segments[0].stem) if segments else known_end
-    missing = [base for base in map(_base, lost) if start <= base < first]
-    if missing:
-        found.append(CorruptRange(missing[0], Offset(first), missing[0], Position(0)))
+    first = _base(segments[0]) if segments else known_end
+    first_known = max(start, min([first, *map(_base, lost or _beside(directory, segments, start))]))
+    if first_known < first:
+        found.append(CorruptRange(first_known, first, first_known, Position(0)))
     skips = frozenset(int(one.end_offset) for one in known)
     for file, following in zip_longest(segments, segments[1:]):
         if following is not None:
@@ -81,6 +81,14 @@ def damaged_ranges(
             placement = Placement(known_end if is_exact else INT64_MAX, skips, is_dense)
             found += _damages_of_last(file, known_end, placement)
     return merged(one for one in found if one.end_offset > start)
+
+
+def _beside(directory: Path, segments: list[Path], start: Offset) -> list[Path]:
+    """What tells where a log began of which no segment is left; nothing if there are segments."""
+    if segments:
+        return []
+    indexes = sorted(file for file in directory.glob(f"*{INDEX}") if file.stem.isdigit())
+    return indexes or [directory / f"{start}{INDEX}"]
 
 
 def _damages_of(file: Path, end_offset: Offset, placement: Placement) -> Iterator[CorruptRange]:

@@ -159,7 +159,8 @@ def recover(
             found.indexes.append(start_offset)  # nothing tells where the log began
     known_corrupt = load_ranges(files, directory)
     first_base = min(found.sizes)
-    first_offset = max(start_offset, min([first_base, *found.lost, *found.indexes]))
+    before = [one.start_offset for one in known_corrupt if one.end_offset == first_base]
+    first_offset = max(start_offset, min([first_base, *before, *found.lost, *found.indexes]))
     evidence = Evidence(
         known_end=known_end,
         closed_at=closed_at,
