@@ -11,13 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-import pytest
-
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.cli.log import verify
 from ottla.cli.log_check import damaged_ranges
-from ottla.cli.status import FAILED
+from ottla.cli.status import FAILED, OK
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import Offset, TopicPartition, Uuid
@@ -48,7 +46,7 @@ class Case(NamedTuple):
     """One thing that happens to one segment."""
 
     name: str
-    is_clean: bool
+    start: Stopped
     segment: int
     harm: Callable[[bytearray], bytearray | None]
 
@@ -71,16 +69,16 @@ def write(log: Log, count: int, rng: Random) -> dict[int, bytes]:
     return acked
 
 
-def stopped(*, is_clean: bool) -> Stopped:
-    """Four sealed segments and an active one, with a checkpoint in the middle."""
+def stopped(*, is_clean: bool, sealed_count: int = 4) -> Stopped:
+    """So many sealed segments and an active one, with a checkpoint in the middle."""
     files, rng = MemoryFiles(), Random(4)
     log_dir = open_dir(files)
     log = log_dir.create_log(TP, Uuid(bytes(range(16))), CONFIG, build.NOW_MS)
-    acked = write(log, 9, rng)
+    acked = write(log, 1 + 2 * sealed_count, rng)
     log_dir.checkpoint()
     log_dir.checkpoint()
     point = int(log.durable_offset)
-    while len(log.sealed_segments) < 4:
+    while len(log.sealed_segments) < sealed_count:
         acked |= write(log, 1, rng)
     acked |= write(log, 3, rng)
     if is_clean:
@@ -138,7 +136,7 @@ def known_damage(log: Log) -> set[int]:
     return {at for one in log.corrupt for at in range(one.start_offset, one.end_offset)}
 
 
-def check(case: Case, start: Stopped, files: MemoryFiles, segment_base: int) -> None:
+def check(start: Stopped, files: MemoryFiles, segment_base: int) -> None:
     """Open, read, write and open again; see the module's text for what has to be true."""
     expected = dict(start.acked)
     rng = Random(7)
@@ -180,7 +178,7 @@ def offsets_of(ranges: list[CorruptRange]) -> list[tuple[int, int]]:
     return [(one.start_offset, one.end_offset) for one in ranges]
 
 
-def check_verified(start: Stopped, files: MemoryFiles, target: Path) -> None:
+def check_verified(files: MemoryFiles, target: Path) -> None:
     """`ottla log verify` finds what a broker finds: the same ranges, and says so by its status."""
     directory = store(files, target / "before")
     ranges = damaged_ranges(directory)
@@ -225,6 +223,9 @@ def damages(
                     f"bit {bit} of base offset byte {place} flipped at {position}",
                     lambda data, at=at, bit=bit: _flipped(data, at, bit),
                 )
+    other = bytes(start.files.read_whole(segment_paths(start.files)[0]))
+    if segment:
+        yield "replaced by a copy of another", lambda data: bytearray(other)
     yield "removed", lambda data: None
     yield "emptied", lambda data: bytearray()
 
@@ -240,23 +241,30 @@ def _flipped(data: bytearray, at: int, bit: int) -> bytearray:
     return data
 
 
-@pytest.fixture(scope="module")
-def starts() -> dict[bool, Stopped]:
-    return {is_clean: stopped(is_clean=is_clean) for is_clean in (True, False)}
-
-
-def cases(starts: dict[bool, Stopped]) -> list[Case]:
+def every_case() -> list[Case]:
+    """Everything that can happen to every segment of every kind of log."""
+    starts = [
+        stopped(is_clean=is_clean, sealed_count=sealed_count)
+        for is_clean in (True, False)
+        for sealed_count in (4, 0)
+    ]
     return [
-        Case(f"{name} in segment {segment}, clean {is_clean}", is_clean, segment, harm)
-        for is_clean, start in starts.items()
+        Case(f"{name} in segment {segment}, clean: {start.is_clean}", start, segment, harm)
+        for start in starts
         for segment in range(len(segment_paths(start.files)))
         for name, harm in damages(start, segment)
     ]
 
 
-def harmed(case: Case, start: Stopped) -> tuple[MemoryFiles, int]:
+def drawn(count: int, seed: str) -> list[Case]:
+    every = every_case()
+    rng = Random(os.environ.get("OTTLA_DAMAGE_SEED", seed))
+    return rng.sample(every, min(count, len(every)))
+
+
+def harmed(case: Case) -> tuple[MemoryFiles, int]:
     """A damaged copy of the disk, and the base of the segment that was harmed."""
-    files = copy_of(start)
+    files = copy_of(case.start)
     path = segment_paths(files)[case.segment]
     changed = case.harm(bytearray(files.read_whole(path)))
     if changed is None:
@@ -266,29 +274,34 @@ def harmed(case: Case, start: Stopped) -> tuple[MemoryFiles, int]:
     return files, int(path.stem)
 
 
-def run(case: Case, start: Stopped) -> None:
-    files, base = harmed(case, start)
+def run(case: Case) -> None:
+    files, base = harmed(case)
     try:
-        check(case, start, files, base)
+        check(case.start, files, base)
     except Exception as problem:
         raise AssertionError(case.name) from problem
 
 
-def test_damaged_segments_give_the_right_records_or_an_error(starts: dict[bool, Stopped]) -> None:
-    every = cases(starts)
-    drawn = Random(os.environ.get("OTTLA_DAMAGE_SEED", "1")).sample(every, min(CASES, len(every)))
-    for case in drawn:
-        run(case, starts[case.is_clean])
+def run_verified(case: Case, target: Path) -> None:
+    files, _ = harmed(case)
+    try:
+        check_verified(files, target)
+    except Exception as problem:
+        raise AssertionError(case.name) from problem
 
 
-def test_verify_and_broker_find_the_same(starts: dict[bool, Stopped], tmp_path: Path) -> None:
-    every = cases(starts)
-    drawn = Random(os.environ.get("OTTLA_DAMAGE_SEED", "2")).sample(
-        every, min(CASES // 4, len(every))
-    )
-    for number, case in enumerate(drawn):
-        files, _ = harmed(case, starts[case.is_clean])
-        try:
-            check_verified(starts[case.is_clean], files, tmp_path / str(number))
-        except Exception as problem:
-            raise AssertionError(case.name) from problem
+def test_damaged_segments_give_the_right_records_or_an_error() -> None:
+    for case in drawn(CASES, "1"):
+        run(case)
+
+
+def test_verify_and_broker_find_the_same(tmp_path: Path) -> None:
+    for number, case in enumerate(drawn(CASES // 4, "2")):
+        run_verified(case, tmp_path / str(number))
+
+
+def test_verify_finds_nothing_where_nothing_is_wrong(tmp_path: Path) -> None:
+    for number, is_clean in enumerate((True, False)):
+        directory = store(stopped(is_clean=is_clean).files, tmp_path / str(number))
+        assert damaged_ranges(directory) == []
+        assert verify([directory]) == OK
