@@ -335,6 +335,8 @@ class _Scan:
 
     def run(self, sizes: dict[Offset, int], scan_from: Offset) -> ActiveSegment:
         """Read what has to be read; the last segment, which is to be written on."""
+        if self.recovery_point != EVERYTHING:
+            self.files.sync_dir(self.directory)  # names may be in memory only, and seals are not
         bases = sorted(sizes)
         trusted = max(0, bisect_right(bases, scan_from) - 1)
         for base, following in pairwise(bases[: trusted + 1]):
@@ -346,8 +348,6 @@ class _Scan:
                 continue
             self._seal(active)
             active = self._scan_segment(base, sizes, scan_from)
-        if self.recovery_point != EVERYTHING:
-            self.files.sync_dir(self.directory)  # the names may be in memory only, too
         self.epochs.truncate_end(active.end_offset)
         return active
 

@@ -3,12 +3,14 @@
 A log trusts what was once known to be on disk, so a bit that flips there would be sent to whoever
 asks. Therefore every sealed segment is read again from time to time, slowly, on a worker's thread:
 header chain and CRC of every batch. What is not as it was is told to its log, which never serves
-it again, and to the operator.
+it again, and to the operator. Once after every start the sizes of segments are compared with their
+seals, so that one that was cut short is known before anybody reads it.
 """
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,6 +20,7 @@ from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_
 from ottla.storage.damages import Damage
 from ottla.storage.files import FULL_DISK_ERRNOS, Files
 from ottla.storage.log import Log
+from ottla.storage.seals import read_seal
 from ottla.storage.segment import LOG, SealedSegment, file_name
 from ottla.storage.verification import ChainCheck
 from ottla.storage.worker import Pause, Worker
@@ -26,6 +29,7 @@ SCRUB_FILE: Final = "scrub-checkpoint"
 STEP_BYTES: Final = 256 << 10
 _IDLE_S_MIN: Final = 0.1
 _IDLE_S_MAX: Final = 1.0
+_SIZES_S: Final = 0.001  # between two logs whose sizes are looked at after a start
 
 _log = logging.getLogger("ottla.storage")
 
@@ -44,7 +48,7 @@ class SegmentCheck:
     """
 
     def __init__(self, segment: SealedSegment) -> None:
-        self._segment = segment
+        self.segment = segment
         self._path = segment.directory / file_name(segment.base_offset, LOG)
         self._size_bytes = segment.size_bytes
         self._chain: ChainCheck | None = None
@@ -59,9 +63,9 @@ class SegmentCheck:
             self._chain = ChainCheck(
                 files.open(self._path),
                 0,
-                self._segment.base_offset,
+                self.segment.base_offset,
                 size_bytes=self._size_bytes,
-                end_offset=self._segment.end_offset,
+                end_offset=self.segment.end_offset,
             )
         chain = self._chain
         before = chain.position
@@ -70,6 +74,22 @@ class SegmentCheck:
         except OSError:  # the disk cannot read what it should have kept
             chain.give_up()
         return Progress(chain.position - before, chain.is_done)
+
+
+def _find_short(
+    files: Files, segments: Sequence[SealedSegment], pause: Pause
+) -> Sequence[SegmentCheck]:
+    """The segments that are smaller than their seals say, each read to its end."""
+    short = []
+    for segment in segments:
+        seal = read_seal(files, segment.directory, segment.base_offset)
+        if seal is not None and segment.size_bytes < seal.size_bytes:
+            check = SegmentCheck(segment)
+            with suppress(FileNotFoundError):  # deleted, or compacted into another
+                while not check.run_next(files, pause).is_done:
+                    pass
+                short.append(check)
+    return short
 
 
 class Scrubber:
@@ -88,17 +108,20 @@ class Scrubber:
         self._is_round_open = False
         self._is_busy = False
         self._check: tuple[Log, SealedSegment, SegmentCheck] | None = None
+        self._unsized: deque[Log] | None = None  # logs whose sizes have not been looked at
         self._finished_ms: TimestampMs | None = None  # when the last round was over
 
     def rest_s(self, interval_ms: int, bytes_per_s: int) -> float:
         """How long to wait before the next step, so that others have the disk as well."""
         if self._is_round_open:
             return STEP_BYTES / bytes_per_s
+        if self._unsized is None or self._unsized:
+            return _SIZES_S
         return min(_IDLE_S_MAX, max(_IDLE_S_MIN, interval_ms / 1000))
 
     def advance(self, logs: Iterable[Log], now_ms: TimestampMs, interval_ms: int) -> None:
         """Take one step, or begin a round if the last one is `interval_ms` ago."""
-        if self._is_busy:
+        if self._is_busy or self._look_at_sizes(logs):
             return
         if interval_ms < 0:
             self._queue.clear()
@@ -117,6 +140,35 @@ class Scrubber:
         step = partial(self._check[2].run_next, self._files)
         self._worker.run(step, self._note)
 
+    def _look_at_sizes(self, logs: Iterable[Log]) -> bool:
+        """Once after a start, log by log: has any segment lost its end? Whether there was work."""
+        if self._unsized is None:
+            self._unsized = deque(logs) or None
+        while self._unsized:
+            log = self._unsized.popleft()
+            if log.offline_reason is None and log.sealed_segments:
+                self._is_busy = True
+                look = partial(_find_short, self._files, log.sealed_segments)
+                self._worker.run(look, partial(self._note_short, log))
+                return True
+        return False
+
+    def _note_short(self, log: Log, outcome: Sequence[SegmentCheck] | Exception) -> None:
+        self._is_busy = False
+        if isinstance(outcome, OSError):
+            _log.warning("cannot scrub", extra={"tp": str(log.tp), "reason": outcome})
+        elif isinstance(outcome, Exception):
+            raise outcome
+        else:
+            for check in outcome:
+                self._note_damages(log, check)
+
+    def _note_damages(self, log: Log, check: SegmentCheck) -> None:
+        news = log.note_damages(check.segment, check.damages)
+        self.damage_count += len(news)
+        for damage in news:
+            log.on_damaged(damage)
+
     def _begin_next(self) -> bool:
         while self._queue:
             log, segment = self._queue.popleft()
@@ -129,7 +181,7 @@ class Scrubber:
         self._is_busy = False
         if self._check is None:
             return
-        log, segment, check = self._check
+        log, _, check = self._check
         if isinstance(outcome, Exception):
             self._check = None
             self._note_failure(log, outcome)
@@ -140,10 +192,7 @@ class Scrubber:
         self._check = None
         self.segment_count += 1
         if check.damages:
-            news = log.note_damages(segment, check.damages)
-            self.damage_count += len(news)
-            for damage in news:
-                log.on_damaged(damage)
+            self._note_damages(log, check)
 
     def _note_failure(self, log: Log, problem: Exception) -> None:
         """A segment cannot be checked: the others are, unless an assertion of ours is broken."""

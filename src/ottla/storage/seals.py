@@ -53,9 +53,10 @@ def begin_seal(files: Files, directory: Path, base_offset: Offset, seal: Seal) -
     return begin_file(files, directory / file_name(base_offset, SEAL), seal.encode())
 
 
-def store_sealed(files: Files, log_file: File, begun: list[UnsyncedFile]) -> None:
-    """Sync a segment, then give indexes and seal their names. On any thread."""
+def store_sealed(files: Files, directory: Path, log_file: File, begun: list[UnsyncedFile]) -> None:
+    """Sync a segment and its name, then give indexes and seal their names. On any thread."""
     log_file.sync()
+    files.sync_dir(directory)
     store_indexes(files, begun)
 
 

@@ -196,7 +196,7 @@ class Segments:
             for unsynced in begun:
                 unsynced.remove(self._files)
             raise
-        errand = Errand(partial(store_sealed, self._files, sealed.file, begun))
+        errand = Errand(partial(store_sealed, self._files, self._directory, sealed.file, begun))
         self.unstored.append(Unstored(sealed, begun, errand))
         self.sealed.append(sealed)
         self._bases.append(sealed.base_offset)

@@ -197,3 +197,27 @@ def test_a_check_that_fails_costs_one_segment_and_a_broken_assertion_is_raised(
     else:
         scrubber = scrub(files, log)
         assert (scrubber.failure_count, scrubber.segment_count) == (2, 0)
+
+
+def test_a_segment_that_was_cut_short_is_known_soon_after_a_start(
+    files: MemoryFiles, log_dir: LogDir, log: Log
+) -> None:
+    """Long before the round that would read it, and before anybody asks for what is gone."""
+    segment = log.sealed_segments[1]
+    last = batch_positions(files, segment)[-1]
+    log_dir.close()
+    files = files.kill()
+    del files._names[path_of(segment)].content[last + 5 :]
+    again = LogDir(files, ROOT)
+    again.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    scrubber = Scrubber(files, InlineWorker(), ROOT)
+    scrubber.advance(again.logs.values(), build.NOW_MS, DAY_MS)
+    (damage,) = again.logs[TP].corrupt
+    assert (damage.start_offset, damage.end_offset) == (
+        segment.end_offset - 2,
+        segment.end_offset,
+    )
+    assert (scrubber.damage_count, scrubber.segment_count) == (1, 0)
+    reads = files.counts["read"]
+    scrubber.advance(again.logs.values(), TimestampMs(build.NOW_MS - DAY_MS), 2 * DAY_MS)
+    assert files.counts["read"] <= reads + 1, "the sizes are looked at once"
