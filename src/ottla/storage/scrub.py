@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from ottla.model import TimestampMs
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
 from ottla.storage.damages import Damage
-from ottla.storage.files import FULL_DISK_ERRNOS, Files
+from ottla.storage.files import Files
 from ottla.storage.log import Log
 from ottla.storage.seals import read_seal
 from ottla.storage.segment import LOG, SealedSegment, file_name
@@ -207,11 +207,19 @@ class Scrubber:
         self._is_round_open = False
         self.round_count += 1
         self._finished_ms = now_ms
-        try:
-            write_checkpoint(self._files, self._checkpoint, [str(now_ms)])
-        except OSError as error:
-            if error.errno not in FULL_DISK_ERRNOS:
-                raise
+        self._is_busy = True
+        self._worker.run(
+            lambda _: write_checkpoint(self._files, self._checkpoint, [str(now_ms)]),
+            self._note_written,
+        )
+
+    def _note_written(self, outcome: Exception | None) -> None:
+        """The end of a round is on disk, or not: then the next start reads everything again."""
+        self._is_busy = False
+        if isinstance(outcome, OSError):
+            _log.warning("cannot write the end of a scrub", extra={"reason": outcome})
+        elif outcome is not None:
+            raise outcome
 
     def _last_finished_ms(self) -> TimestampMs:
         """Also before the broker was last started: a restart is no reason to read everything."""
