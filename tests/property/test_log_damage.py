@@ -149,7 +149,7 @@ def check(start: Stopped, files: MemoryFiles, segment_base: int) -> None:
             # Nothing tells that the last batches were ever there.
             assert not start.is_clean, "a clean stop has written down where the log ends"
             assert log.end_offset >= max(start.recovery_point, segment_base)
-            is_last = segment_base == max(int(path.stem) for path in segment_paths(files))
+            is_last = segment_base == int(segment_paths(start.files)[-1].stem)
             assert is_last, "only the end of the log can be cut off"
             expected = {at: expected[at] for at in expected if at < log.end_offset}
         assert {at: expected.get(at) for at in served} == served, "a wrong record is served"

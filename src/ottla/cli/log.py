@@ -71,7 +71,7 @@ def verify(
       ottla log verify data
       ottla log verify data/orders-0 --json
     """
-    files = _segments(paths)
+    files = _segments(paths, or_remains=True)
     total_bytes = sum(file.stat().st_size for file in files)
     progress = terminal.Progress(SystemClock())
     checks = list[SegmentCheck]()
@@ -96,12 +96,14 @@ def _damaged(paths: list[Path], checks: list[SegmentCheck]) -> dict[Path, list[C
     return {directory: damaged_ranges(directory, sound) for directory in sorted(directories)}
 
 
-def _segments(paths: list[Path]) -> list[Path]:
+def _segments(paths: list[Path], *, or_remains: bool = False) -> list[Path]:
+    """The segment files to look at; there may be none if something is left of a log beside them."""
     for path in paths:
         if not path.exists():
             raise UsageRefused(f"{path}: there is no such file or directory")
     files = [file for path in paths for file in find_segments(path)]
-    if not files:
+    has_remains = or_remains and any(map(find_partitions, paths))
+    if not files and not has_remains:
         raise UsageRefused(f"no segment files in {', '.join(map(str, paths))}")
     return files
 

@@ -86,6 +86,7 @@ from ottla.storage.times import TimedOffset, max_timestamp, offset_for_time
 from ottla.storage.verification import check_ahead, lead_over
 
 _CREATE_TIME: Final = TimestampType.CREATE_TIME
+_CHECKS_MAX: Final = 100  # damages that are found on the way to one offset
 _HINTS_MAX: Final = 64  # readers whose place is remembered, per log
 _SPARE_SNAPSHOTS: Final = 2  # snapshots kept besides those at the start of segments
 
@@ -463,7 +464,7 @@ class Log:
 
         Returned is what may be served of it, None when there is no limit.
         """
-        while True:
+        for _ in range(_CHECKS_MAX):
             known = self._damages.next_in(segment.base_offset, start)
             stop = known.position if known is not None else None
             checked, damages = check_ahead(segment, start, position, bytes_max, stop)
@@ -473,6 +474,7 @@ class Log:
                 self.on_damaged(damage)
             self._damages.refuse(start)
             position = None
+        raise CorruptBatch(f"too much is damaged around offset {start} on this broker's disk")
 
     def _limit(
         self, segment: Segment, start: Offset, end: Offset, checked: CheckedPart | None

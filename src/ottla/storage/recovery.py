@@ -332,6 +332,7 @@ class _Scan:
     sealed: list[SealedSegment] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
     cut_bytes: int = 0
+    has_lost_end: bool = False  # the last segment, of what was known to be on disk
 
     def run(self, sizes: dict[Offset, int], scan_from: Offset) -> ActiveSegment:
         """Read what has to be read; the last segment, which is to be written on."""
@@ -348,8 +349,18 @@ class _Scan:
                 continue
             self._seal(active)
             active = self._scan_segment(base, sizes, scan_from)
+        if self.has_lost_end:
+            active = self._begin_anew(active)
         self.epochs.truncate_end(active.end_offset)
         return active
+
+    def _begin_anew(self, active: ActiveSegment) -> ActiveSegment:
+        """Go on in a new segment: what is left of a batch would run into the next one."""
+        self._seal(active)
+        base = active.end_offset
+        file = self.files.create(self.directory / file_name(base, LOG))
+        self.files.sync_dir(self.directory)
+        return ActiveSegment(self.directory, base, file, self.now_ms)
 
     def _trust(self, base: Offset, following: Offset, size_bytes: int) -> None:
         """Take a sealed segment as it is: it is looked at when somebody reads it."""
@@ -417,7 +428,12 @@ class _Scan:
         """Decide about what is behind the last intact batch: a torn tail, or a loss."""
         lost_until = self._lost_until(segment, size_bytes, following)
         if lost_until is not None:
-            self._note_corrupt(segment, Position(size_bytes), lost_until)
+            position = Position(segment.size_bytes)
+            self.corrupt.append(
+                CorruptRange(segment.end_offset, lost_until, segment.base_offset, position)
+            )
+            segment.size_bytes, segment.end_offset = size_bytes, lost_until
+            self.has_lost_end = following is None
         elif segment.size_bytes < size_bytes:
             segment.file.truncate(segment.size_bytes)
             segment.file.sync()

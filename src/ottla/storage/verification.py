@@ -124,6 +124,8 @@ def check_ahead(
     """
     unchecked = segment.unchecked
     begin, next_offset = (position, start) if position is not None else _anchor(segment, start)
+    if begin >= unchecked.end:
+        return None, []
     until = min(begin + size_bytes, unchecked.end)
     if stop is not None:
         until = min(until, stop)

@@ -101,6 +101,21 @@ def test_damage_is_found_by_the_first_reader_wherever_he_begins(files: MemoryFil
         files.unlink(log.directory / "corrupt-ranges")
 
 
+def test_a_segment_that_ends_too_early_at_a_batch_is_read_once_and_refused_behind_it(
+    files: MemoryFiles,
+) -> None:
+    segment = opened(files).sealed_segments[0]
+    batch_bytes = segment.size_bytes // (segment.end_offset - segment.base_offset)
+    del files._names[segment.directory / f"{0:020d}.log"].content[batch_bytes:]
+    log = opened(files.kill())
+    found = log.read(Offset(0), log.end_offset, 1 << 20, at_least_one=True)
+    assert found is not None
+    assert (found.size_bytes, found.end_offset) == (batch_bytes, 1)
+    assert [(one.start_offset, one.end_offset) for one in log.corrupt] == [(1, segment.end_offset)]
+    with pytest.raises(CorruptBatch):
+        log.read(Offset(1), log.end_offset, 1 << 20, at_least_one=True)
+
+
 def test_checked_parts_join() -> None:
     unchecked = Unchecked(100)
     for start, end in ((20, 30), (50, 60), (30, 40)):
