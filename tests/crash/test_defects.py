@@ -33,11 +33,10 @@ from crash.processes import COMMAND, BrokerProcess, broker_process, free_port
 from crash.topics import admin_of, create_topics
 from fakes.faulty_files import FaultyFiles
 from ottla import testing
-from ottla.broker.environment import STORE_FILE
 from ottla.clock import SystemClock
 from ottla.cluster.image import topic_key
 from ottla.cluster.store import Put
-from ottla.cluster.store_sqlite import SqliteStore
+from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
 from ottla.storage.flusher import ThreadFlusher
 from ottla.storage.log import FlushWork
 
@@ -255,7 +254,7 @@ def test_a_broker_that_cannot_read_the_clusters_state_any_more_ends_and_says_wha
         await store.close()
 
     with broker_process(tmp_path / "data") as broker:
-        asyncio.run(write_as_a_newer_version(broker.data / STORE_FILE))
+        asyncio.run(write_as_a_newer_version(broker.data / STORE_FILES[0]))
         assert broker.wait_over() == 2
         assert "start it with the newer version" in broker.said().splitlines()[-1]
         assert not (broker.data / ".clean-shutdown").exists()
