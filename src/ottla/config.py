@@ -295,6 +295,15 @@ class TopicConfig:
         broker="min.insync.replicas",
         shared=True,
     )
+    producers_max: int = number(
+        "max.producers",
+        10_000,
+        "How many idempotent producers a partition remembers. Further ones take the place of those"
+        " that have been silent for ten minutes, or are refused.",
+        low=1,
+        high=INT32_MAX,
+        broker="log.max.producers",
+    )
     retention_bytes: int = number(
         "retention.bytes",
         -1,
@@ -351,6 +360,20 @@ class BrokerConfig:
         "Whether a topic that a client asks for and that does not exist is created.",
         shared=True,
     )
+    auto_created_per_request_max: int = number(
+        "auto.create.topics.max.per.request",
+        100,
+        "How many topics one request may have created that way; clients ask again for the rest.",
+        low=1,
+        high=INT32_MAX,
+    )
+    auto_created_per_second_max: int = number(
+        "auto.create.topics.max.per.second",
+        100,
+        "How many topics all requests together may have created that way in a second.",
+        low=1,
+        high=INT32_MAX,
+    )
     cleaner_backoff_ms: int = number(
         "log.cleaner.backoff.ms",
         15_000,
@@ -405,6 +428,14 @@ class BrokerConfig:
         "fetch.max.wait.ms",
         5 * MINUTE_MS,
         "The longest a fetch may wait for data, whatever the client asks for.",
+        high=INT32_MAX,
+    )
+    readiness_stall_ms: int = number(
+        "readiness.stall.ms",
+        10_000,
+        "After how long without progress of the disk, or of the partitions that follow the"
+        " cluster, /readyz says that the broker is not ready.",
+        low=100,
         high=INT32_MAX,
     )
     flush_checkpoint_interval_ms: int = number(
@@ -512,6 +543,14 @@ class BrokerConfig:
         "group.max.size",
         INT32_MAX,
         "How many members a group may have.",
+        low=1,
+        high=INT32_MAX,
+    )
+    groups_max: int = number(
+        "max.groups",
+        50_000,
+        "How many groups the broker coordinates, with or without members; a further one is"
+        " refused until others are deleted or their offsets expire.",
         low=1,
         high=INT32_MAX,
     )
@@ -623,6 +662,14 @@ class BrokerConfig:
         "transactional.id.expiration.ms",
         7 * DAY_MS,
         "How long a transactional id is remembered that nobody uses.",
+        low=1,
+        high=INT32_MAX,
+    )
+    transactional_ids_max: int = number(
+        "max.transactional.ids",
+        50_000,
+        "How many transactional ids the broker coordinates; a further one is refused until others"
+        " expire.",
         low=1,
         high=INT32_MAX,
     )

@@ -171,6 +171,12 @@ class UnknownTopicOrPartition(ApiError):
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+class LeaderNotAvailable(ApiError):
+    """There is no leader yet, and will be soon: ask again."""
+
+    code = ErrorCode.LEADER_NOT_AVAILABLE
+
+
 class NotLeader(ApiError):
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -206,6 +206,19 @@ def test_a_producer_that_was_replaced_is_refused(raw: RawConnection, make_topic:
     assert produce(raw, topic, idempotent(0, epoch=4)).base_offset == 1
 
 
+def test_more_producers_than_a_topic_allows_are_refused_and_the_others_go_on(
+    raw: RawConnection, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(max_producers=3)
+    for producer in range(3):
+        assert produce(raw, topic, idempotent(0, producer=producer)).error_code == 0
+    told = produce(raw, topic, idempotent(0, producer=3))
+    assert told.error_code == ErrorCode.POLICY_VIOLATION
+    assert "max.producers" in (told.error_message or "")
+    assert produce(raw, topic, idempotent(1, producer=0)).error_code == 0
+    assert produce(raw, topic, batch()).error_code == 0, "who has no id needs no room"
+
+
 def test_a_transactional_batch_belongs_to_a_transactional_id(
     raw: RawConnection, make_topic: MakeTopic
 ) -> None:

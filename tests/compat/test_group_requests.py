@@ -13,7 +13,7 @@ from compat.adapter import wait_until
 from compat.conftest import create_topic
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
-from compat.wire import batch, produce, topic_id
+from compat.wire import batch, broker_setting, produce, topic_id
 from fakes.group_members import subscription
 from ottla.errors import ErrorCode
 from ottla.model import Uuid
@@ -284,6 +284,17 @@ def test_offsets_are_committed_in_every_version(
 ) -> None:
     assert commit(raw, group, 7, version=version) == ErrorCode.NONE
     assert fetch(raw, group, 0) == {0: 7}
+
+
+def test_more_groups_than_allowed_are_refused_and_the_others_go_on(
+    raw: RawConnection, group: str
+) -> None:
+    assert commit(raw, group, 7) == ErrorCode.NONE
+    with broker_setting(raw, "max.groups", "1"):
+        assert commit(raw, f"{group}-new", 7) == ErrorCode.POLICY_VIOLATION
+        assert join(raw, f"{group}-new").error_code == ErrorCode.POLICY_VIOLATION
+        assert commit(raw, group, 8) == ErrorCode.NONE
+    assert commit(raw, f"{group}-new", 7) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)

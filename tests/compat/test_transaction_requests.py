@@ -26,7 +26,7 @@ from compat.transaction_wire import (
     verify,
     write,
 )
-from compat.wire import create_topic, fetch, topic_id
+from compat.wire import broker_setting, create_topic, fetch, topic_id
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -95,6 +95,16 @@ def test_a_transactional_id_keeps_its_producer_id_and_gets_a_new_epoch(
     assert (again.producer_id, again.producer_epoch) == (who.id, who.epoch + 1)
     other = begin(raw, version=version)
     assert other.id != who.id
+
+
+def test_more_transactional_ids_than_allowed_are_refused_and_the_others_go_on(
+    raw: RawConnection,
+) -> None:
+    who = begin(raw)
+    with broker_setting(raw, "max.transactional.ids", "1"):
+        assert init(raw, "one-too-many").error_code == ErrorCode.POLICY_VIOLATION
+        assert init(raw, who.name).error_code == ErrorCode.NONE
+    assert init(raw, "one-too-many").error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

@@ -1,7 +1,8 @@
 """Short ways to say Produce, Fetch, ListOffsets and a few more over a raw connection."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from crc32c import crc32c
@@ -9,6 +10,11 @@ from crc32c import crc32c
 from compat.raw import RawConnection
 from ottla.errors import ErrorCode
 from ottla.model import NO_UUID, Uuid
+from ottla.protocol.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
 from ottla.protocol.messages.fetch import (
     FetchPartition,
     FetchPartitionResponse,
@@ -73,6 +79,20 @@ def create_topic(raw: RawConnection, name: str, partitions: int = 1, **config: o
 def delete_topic(raw: RawConnection, name: str) -> None:
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000)
     answer = raw.ask(request, 6)
+    assert answer.responses[0].error_code == ErrorCode.NONE, answer
+
+
+@contextmanager
+def broker_setting(raw: RawConnection, name: str, value: str) -> Iterator[None]:
+    """Change a setting of all brokers for a while."""
+    _alter_brokers(raw, IncrementalAlterableConfig(name=name, config_operation=0, value=value))
+    yield
+    _alter_brokers(raw, IncrementalAlterableConfig(name=name, config_operation=1, value=None))
+
+
+def _alter_brokers(raw: RawConnection, change: IncrementalAlterableConfig) -> None:
+    resource = IncrementalAlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+    answer = raw.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
     assert answer.responses[0].error_code == ErrorCode.NONE, answer
 
 

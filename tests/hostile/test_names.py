@@ -12,6 +12,7 @@ from fakes import build
 from hostile.attacked_broker import MIB, PATIENCE_S, AttackedBroker, wait_until
 from hostile.control import served_throughout
 from hostile.wire import create_topic, produce_request, raw_client
+from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
 from ottla.protocol.messages.configs import (
@@ -22,7 +23,11 @@ from ottla.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
-from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from ottla.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -142,6 +147,33 @@ def test_hundreds_of_logs_come_and_go_without_stopping_the_loop(
         control.wait_round_trips(3)
     report(control.figures())
     assert not list(broker.data.glob("wide-*"))
+
+
+def test_twenty_thousand_names_in_one_request_create_a_few_topics_and_stop_nobody(
+    broker: AttackedBroker, report: Callable[[str], None]
+) -> None:
+    names = [f"asked.for-{number}" for number in range(20_000)]
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
+    )
+    with served_throughout(broker) as control, raw_client(broker) as client:
+        first = _created(client.ask(request, 9))
+        control.wait_round_trips(1)
+        wait_until(lambda: len(_created(client.ask(request, 9))) > len(first))
+        second = _created(client.ask(request, 9))
+        assert len(first) == BrokerConfig().auto_created_per_request_max
+        assert first < second, "who asks again gets the next ones"
+        existing = DeleteTopicsRequest(topic_names=sorted(second), timeout_ms=60_000)
+        codes = {one.error_code for one in client.ask(existing, 4).responses}
+        assert codes == {ErrorCode.NONE}
+    report(control.figures())
+
+
+def _created(answer: MetadataResponse) -> set[str]:
+    """The topics that exist; all others must be said to come."""
+    codes = {topic.name or "": topic.error_code for topic in answer.topics}
+    assert set(codes.values()) <= {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
+    return {name for name, code in codes.items() if code == ErrorCode.NONE}
 
 
 def test_ten_thousand_topics_in_one_request_are_refused_one_by_one(

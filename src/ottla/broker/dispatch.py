@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from struct import Struct, error
 from typing import Any, Final
 
 from ottla.broker.answers import Answer, Pending
-from ottla.broker.connection import Connection
+from ottla.broker.connection import Connection, RequestFailed
 from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
@@ -18,6 +19,7 @@ from ottla.protocol.codec import decode
 from ottla.protocol.hot import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE
 
 log = logging.getLogger("ottla.broker")
+
 
 _HEAD: Final = Struct(">hhih")  # key, version, correlation id, length of the client id
 _HEAD_BYTES: Final = _HEAD.size
@@ -35,7 +37,7 @@ class Dispatcher:
         fetch: Fetch,
         routes: Sequence[Route],
         loop: asyncio.AbstractEventLoop,
-        defect: Callable[[BaseException], None],
+        end_broker: Callable[[BaseException], None],
     ) -> None:
         self._produce = produce
         self._fetch = fetch
@@ -43,7 +45,7 @@ class Dispatcher:
         self._fetch_versions = APIS[ApiKey.FETCH].versions
         self._routes = {int(route.key): route for route in routes}
         self._loop = loop
-        self._defect = defect
+        self._end_broker = end_broker
         self._tasks: set[asyncio.Task[None]] = set()
         self._api_versions = ApiVersions(
             [
@@ -57,22 +59,33 @@ class Dispatcher:
             ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].versions, self._api_versions
         )
         self.request_counts: dict[int, int] = dict.fromkeys((_PRODUCE, _FETCH, *self._routes), 0)
+        self.failed_counts = Counter[int]()
 
     def take(self, frame: memoryview, connection: Connection) -> Answer:
-        """Answer one request, or promise to. A ProtocolViolation closes the connection."""
+        """Answer one request, or promise to.
+
+        A ProtocolViolation closes the connection, and so does RequestFailed: a defect of the
+        handler, which is reported here, where it is known what was asked.
+        """
         try:
             key, version, correlation_id, client_id_size = _HEAD.unpack_from(frame)
         except error:
             raise ProtocolViolation("the bytes end inside the request header") from None
-        if key == _PRODUCE and version in self._produce_versions:
-            self.request_counts[_PRODUCE] += 1
-            position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
-            return self._produce.take(frame, position, version, correlation_id)
-        if key == _FETCH and version in self._fetch_versions:
-            self.request_counts[_FETCH] += 1
-            position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
-            return self._fetch.take(frame, position, version, correlation_id)
-        return self._take_by_codec(bytes(frame), connection)
+        try:
+            if key == _PRODUCE and version in self._produce_versions:
+                self.request_counts[_PRODUCE] += 1
+                position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
+                return self._produce.take(frame, position, version, correlation_id)
+            if key == _FETCH and version in self._fetch_versions:
+                self.request_counts[_FETCH] += 1
+                position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
+                return self._fetch.take(frame, position, version, correlation_id)
+            return self._take_by_codec(bytes(frame), connection)
+        except (ProtocolViolation, OSError):
+            raise
+        except Exception as problem:
+            self._note_failed(key, problem)
+            raise RequestFailed from problem
 
     async def close(self) -> None:
         """Wait for the answers that are still being made."""
@@ -98,7 +111,7 @@ class Dispatcher:
         pending = Pending(is_barrier=True)
         task = self._loop.create_task(self._finish(header, response, pending, connection))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._note_over)
         return pending
 
     async def _finish(
@@ -113,7 +126,24 @@ class Dispatcher:
             pending.complete(bytes(response_frame(header, await response)))
         except Exception as problem:
             connection.close()
-            self._defect(problem)
+            self._note_failed(header.api_key, problem)
+
+    def _note_over(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self._end_broker(problem)
+
+    def _note_failed(self, key: int, problem: Exception) -> None:
+        """A handler failed. It costs one connection; a broken assertion of ours, the broker."""
+        self.failed_counts[key] += 1
+        api = ApiKey(key).name
+        if isinstance(problem, AssertionError):
+            problem.add_note(f"in a handler of {api}")
+            self._end_broker(problem)
+        else:
+            log.error(
+                "request failed, its connection is closed", extra={"api": api}, exc_info=problem
+            )
 
     def _refuse_version(self, header: RequestHeader) -> bytes:
         if header.api_key is not ApiKey.API_VERSIONS:

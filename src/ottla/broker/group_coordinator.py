@@ -53,6 +53,7 @@ class GroupCoordinator(Shards[Groups]):
             self._metadata_bytes_max,
             self._consumer_limits,
             lambda: self._state.image,
+            self._has_room,
         )
 
     def encode(self, record: Record) -> Entry:
@@ -107,6 +108,10 @@ class GroupCoordinator(Shards[Groups]):
                 log.info("offsets expired", extra={"tp": led.partition.tp, "count": count})
 
     # What shards get from the world
+
+    def _has_room(self) -> bool:
+        count = sum(len(led.shard.machine.groups) for led in self._shards.values())
+        return count < self._settings.broker.groups_max
 
     def _limits(self) -> GroupLimits:
         config = self._settings.broker

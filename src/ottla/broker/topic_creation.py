@@ -6,12 +6,15 @@ from functools import partial
 from typing import Final
 
 from ottla.broker.commits import Commits
+from ottla.broker.rate_limit import RateLimit
 from ottla.broker.settings import Settings
+from ottla.clock import Clock
 from ottla.cluster import controller
 from ottla.cluster.controller import NewTopic
 from ottla.cluster.image import TopicImage
 from ottla.cluster.state import ClusterState
-from ottla.errors import ApiError, InvalidConfig, TopicAlreadyExists
+from ottla.config import BrokerConfig
+from ottla.errors import ApiError, InvalidConfig, LeaderNotAvailable, TopicAlreadyExists
 from ottla.replication.replicas import Replicas
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # where groups are kept
@@ -24,9 +27,16 @@ class TopicCreation:
     """Commits new topics and waits until this broker serves its part of them."""
 
     def __init__(
-        self, state: ClusterState, commits: Commits, settings: Settings, replicas: Replicas
+        self,
+        state: ClusterState,
+        commits: Commits,
+        settings: Settings,
+        replicas: Replicas,
+        clock: Clock,
     ) -> None:
         self._state = state
+        self._clock = clock
+        self._automatic = RateLimit(clock.monotonic_s())
         self._commits = commits
         self._replicas = replicas
         self._settings = settings
@@ -64,12 +74,29 @@ class TopicCreation:
     def is_automatic(self) -> bool:
         return self._settings.broker.auto_create_topics
 
+    async def create_automatically(self, names: Sequence[str]) -> dict[str, ApiError]:
+        """Create topics that clients just use; the answer has those that were not, and why.
+
+        Only so many for one request, and for all in a second: a client is told to ask again for
+        the others, as for a topic whose leader is not elected yet.
+        """
+        broker = self._settings.broker
+        wanted = list(dict.fromkeys(names))
+        allowed = self._automatic.take(
+            min(len(wanted), broker.auto_created_per_request_max),
+            per_second=broker.auto_created_per_second_max,
+            now_s=self._clock.monotonic_s(),
+        )
+        later = LeaderNotAvailable("too many topics are being created at once: ask again")
+        refused = await self.create_missing(wanted[:allowed])
+        return refused | dict.fromkeys(wanted[allowed:], later)
+
     async def create_missing(self, names: Sequence[str]) -> dict[str, ApiError]:
-        """Create topics that clients just use; the answer has those that could not be."""
-        made = await self.create([self._missing(name) for name in dict.fromkeys(names)])
+        """Create topics that do not exist; the answer has those that could not be, and why."""
+        made = await self.create([self._missing(name) for name in names])
         return {
             name: answer
-            for name, answer in zip(dict.fromkeys(names), made, strict=True)
+            for name, answer in zip(names, made, strict=True)
             if isinstance(answer, ApiError) and not isinstance(answer, TopicAlreadyExists)
         }
 
@@ -84,23 +111,9 @@ class TopicCreation:
         return NewTopic(
             name=name,
             partition_count=counts[name],
-            config={
-                **self._keeping_forever(),
-                "compression.type": "producer",
-                "max.message.bytes": str(_RECORD_BYTES_MAX),
-                "segment.bytes": str(self._settings.broker.offsets_topic_segment_bytes),
-            },
+            config=internal_config(broker),
             is_internal=True,
         )
-
-    def _keeping_forever(self) -> dict[str, str]:
-        """Settings of a topic whose records count until newer ones replace them."""
-        compact = {"cleanup.policy": "compact"}
-        try:
-            self._settings.broker.topic.override(compact)
-        except InvalidConfig:
-            return {"retention.ms": "-1", "retention.bytes": "-1"}
-        return compact
 
     def _decides(
         self, wanted: Sequence[NewTopic]
@@ -115,3 +128,23 @@ class TopicCreation:
             )
             for topic in wanted
         ]
+
+
+def internal_config(broker: BrokerConfig) -> dict[str, str]:
+    """Settings of a topic that brokers write for themselves."""
+    return {
+        **_keeping_forever(broker),
+        "compression.type": "producer",
+        "max.message.bytes": str(_RECORD_BYTES_MAX),
+        "segment.bytes": str(broker.offsets_topic_segment_bytes),
+    }
+
+
+def _keeping_forever(broker: BrokerConfig) -> dict[str, str]:
+    """Settings of a topic whose records count until newer ones replace them."""
+    compact = {"cleanup.policy": "compact"}
+    try:
+        broker.topic.override(compact)
+    except InvalidConfig:
+        return {"retention.ms": "-1", "retention.bytes": "-1"}
+    return compact

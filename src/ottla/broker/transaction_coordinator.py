@@ -28,7 +28,13 @@ from ottla.coordinator.transactions import (
     NeedsProducerId,
     Transactions,
 )
-from ottla.errors import ApiError, ErrorCode, InvalidRequest, InvalidTransactionTimeout
+from ottla.errors import (
+    ApiError,
+    ErrorCode,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    PolicyViolation,
+)
 from ottla.model import TopicPartition
 from ottla.replication.replicas import Replicas
 
@@ -83,8 +89,19 @@ class TransactionCoordinator(Shards[Transactions]):
             init.transactional_id, lambda t, ticket, now_ms: t.init(ticket, init, now_ms)
         )
         if isinstance(answer, NeedsProducerId):
+            self._check_room(init.transactional_id)
             return await self.init(replace(init, unused_id=await self._ids.next()))
         return answer
+
+    def _check_room(self, transactional_id: str) -> None:
+        """Refuse one more transactional id than may be remembered."""
+        known = [led.shard.machine.by_id for led in self._shards.values()]
+        ids_max = self._settings.broker.transactional_ids_max
+        if sum(map(len, known)) >= ids_max and not any(transactional_id in one for one in known):
+            raise PolicyViolation(
+                f"the broker remembers {ids_max} transactional ids, as many as"
+                " max.transactional.ids allows: use fewer, or raise it"
+            )
 
     async def add(
         self,

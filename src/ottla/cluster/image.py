@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from typing import Final, NewType, Self
 
 from ottla.cluster.store import NEVER, Revision
-from ottla.model import BrokerId, Endpoint, LeaderEpoch, TopicPartition, Uuid
+from ottla.model import (
+    BrokerId,
+    Endpoint,
+    LeaderEpoch,
+    TopicPartition,
+    Uuid,
+    format_uuid,
+    parse_uuid,
+)
 
 ClusterId = NewType("ClusterId", str)
 
@@ -17,6 +25,7 @@ BROKER_SETTINGS_KEY: Final = "settings/brokers"
 BROKER_SETTINGS_PREFIX: Final = "settings/brokers/"
 BROKER_PREFIX: Final = "brokers/"
 TOPIC_PREFIX: Final = "topics/"
+TOMBSTONE_PREFIX: Final = "deleted/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,20 @@ class TopicImage:
 
 
 @dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A topic that was deleted: the only permission to remove logs that carry its id.
+
+    `brokers` are those that may still have such logs. Each takes itself out once its logs are
+    gone, and the last one takes the tombstone away.
+    """
+
+    id: Uuid
+    topic: str
+    partition_count: int
+    brokers: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """The settings that were changed while they ran, of all brokers or of one: the key says."""
 
@@ -77,7 +100,7 @@ class ClusterIdentity:
     id: ClusterId
 
 
-Value = TopicImage | BrokerImage | BrokerSettings | Catalog | ClusterIdentity
+Value = TopicImage | Tombstone | BrokerImage | BrokerSettings | Catalog | ClusterIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +115,10 @@ def topic_key(name: str) -> str:
     return TOPIC_PREFIX + name
 
 
+def tombstone_key(topic_id: Uuid) -> str:
+    return TOMBSTONE_PREFIX + format_uuid(topic_id)
+
+
 def broker_key(broker: BrokerId) -> str:
     return f"{BROKER_PREFIX}{broker}"
 
@@ -99,6 +126,11 @@ def broker_key(broker: BrokerId) -> str:
 def broker_settings_key(broker: BrokerId | None) -> str:
     """Where the settings of one broker are kept, or with None those of all."""
     return BROKER_SETTINGS_KEY if broker is None else f"{BROKER_SETTINGS_PREFIX}{broker}"
+
+
+def fold_name(topic: str) -> str | None:
+    """What metrics make of a topic's name, for which "." and "_" are one; None without either."""
+    return topic.replace(".", "_") if "." in topic or "_" in topic else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +142,29 @@ class ClusterImage:
     brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
+    tombstones: Mapping[Uuid, Tombstone] = field(default_factory=dict)
     broker_config: Mapping[str, str] = field(default_factory=dict)  # of all brokers
     own_configs: Mapping[BrokerId, Mapping[str, str]] = field(
         default_factory=dict
     )  # of single ones
     mod_revisions: Mapping[str, Revision] = field(default_factory=dict)  # of every key there is
+    folded_names: Mapping[str, str] = field(default_factory=dict)  # see `fold_name`
+    partition_count: int = 0  # of all topics together
 
     @classmethod
     def load(cls, written: Iterable[tuple[Change, Revision]], revision: Revision) -> Self:
         """The image of a whole store: each value with the revision that wrote it."""
-        draft = _Draft(ClusterImage())
+        draft = ImageDraft(ClusterImage())
         for change, mod_revision in written:
             draft.apply(change, mod_revision)
         return cls(revision, *draft.parts())
 
     def apply(self, changes: Iterable[Change], revision: Revision) -> "ClusterImage":
         """The image after one commit. What did not change is shared with this one."""
-        draft = _Draft(self)
+        draft = ImageDraft(self)
         for change in changes:
             draft.apply(change, revision)
-        return ClusterImage(revision, *draft.parts())
+        return draft.at(revision)
 
     def mod_revision(self, key: str) -> Revision:
         """The revision that wrote `key`, as far as this image knows."""
@@ -150,29 +185,38 @@ class ClusterImage:
         return self.broker_config if broker is None else self.own_configs.get(broker, {})
 
     @property
-    def partition_count(self) -> int:
-        return sum(len(topic.partitions) for topic in self.topics.values())
-
-    @property
     def controller_id(self) -> BrokerId | None:
         """The broker that tends the cluster: the lowest live one, so nobody has to elect it."""
         return min(self.brokers, default=None)
 
 
-class _Draft:
-    """An image being changed: a mapping is copied when it is first written to."""
+class ImageDraft:
+    """An image being changed: each mapping is copied once, before it is first written to.
+
+    So a thousand changes cost one copy. What `at` returns may be read until the next `apply`.
+    """
 
     def __init__(self, image: ClusterImage) -> None:
         self.image = image
         self.cluster_id = image.cluster_id
+        self.tombstones: dict[Uuid, Tombstone] | None = None
         self.broker_config = image.broker_config
         self.own_configs = image.own_configs
         self.brokers: dict[BrokerId, BrokerImage] | None = None
         self.topics: dict[str, TopicImage] | None = None
         self.topic_names: dict[Uuid, str] | None = None
-        self.mod_revisions = dict(image.mod_revisions)
+        self.folded_names: dict[str, str] | None = None
+        self.partition_count = image.partition_count
+        self.mod_revisions: dict[str, Revision] | None = None
+
+    def at(self, revision: Revision) -> ClusterImage:
+        """The image with everything that was applied so far."""
+        return ClusterImage(revision, *self.parts())
 
     def apply(self, change: Change, revision: Revision) -> None:
+        """Make one change, written by `revision`."""
+        if self.mod_revisions is None:
+            self.mod_revisions = dict(self.image.mod_revisions)
         if change.value is None:
             self.mod_revisions.pop(change.key, None)
         else:
@@ -180,6 +224,8 @@ class _Draft:
         match change.value:
             case TopicImage() as topic:
                 self._put_topic(topic)
+            case Tombstone() as tombstone:
+                self._writable_tombstones()[tombstone.id] = tombstone
             case BrokerImage() as broker:
                 registered = BrokerImage(broker.id, broker.endpoint, broker.rack, revision)
                 self._writable_brokers()[broker.id] = registered
@@ -199,9 +245,12 @@ class _Draft:
         Mapping[BrokerId, BrokerImage],
         Mapping[str, TopicImage],
         Mapping[Uuid, str],
+        Mapping[Uuid, Tombstone],
         Mapping[str, str],
         Mapping[BrokerId, Mapping[str, str]],
         Mapping[str, Revision],
+        Mapping[str, str],
+        int,
     ]:
         """Everything of an image but its revision, in the order of its fields."""
         image = self.image
@@ -210,9 +259,12 @@ class _Draft:
             image.brokers if self.brokers is None else self.brokers,
             image.topics if self.topics is None else self.topics,
             image.topic_names if self.topic_names is None else self.topic_names,
+            image.tombstones if self.tombstones is None else self.tombstones,
             self.broker_config,
             self.own_configs,
-            self.mod_revisions,
+            image.mod_revisions if self.mod_revisions is None else self.mod_revisions,
+            image.folded_names if self.folded_names is None else self.folded_names,
+            self.partition_count,
         )
 
     def _put_settings(self, key: str, values: Mapping[str, str]) -> None:
@@ -227,27 +279,43 @@ class _Draft:
             self.brokers = dict(self.image.brokers)
         return self.brokers
 
-    def _writable_topics(self) -> tuple[dict[str, TopicImage], dict[Uuid, str]]:
-        if self.topics is None or self.topic_names is None:
+    def _writable_tombstones(self) -> dict[Uuid, Tombstone]:
+        if self.tombstones is None:
+            self.tombstones = dict(self.image.tombstones)
+        return self.tombstones
+
+    def _writable_topics(self) -> tuple[dict[str, TopicImage], dict[Uuid, str], dict[str, str]]:
+        if self.topics is None or self.topic_names is None or self.folded_names is None:
             self.topics = dict(self.image.topics)
             self.topic_names = dict(self.image.topic_names)
-        return self.topics, self.topic_names
+            self.folded_names = dict(self.image.folded_names)
+        return self.topics, self.topic_names, self.folded_names
 
     def _put_topic(self, topic: TopicImage) -> None:
-        topics, names = self._writable_topics()
+        topics, names, folded_names = self._writable_topics()
         if (old := topics.get(topic.name)) is not None:
             del names[old.id]
+            self.partition_count -= len(old.partitions)
         topics[topic.name] = topic
         names[topic.id] = topic.name
+        if (folded := fold_name(topic.name)) is not None:
+            folded_names[folded] = topic.name
+        self.partition_count += len(topic.partitions)
 
     def _drop_topic(self, name: str) -> None:
-        topics, names = self._writable_topics()
+        topics, names, folded_names = self._writable_topics()
         if (old := topics.pop(name, None)) is not None:
             del names[old.id]
+            if (folded := fold_name(name)) is not None:
+                folded_names.pop(folded, None)
+            self.partition_count -= len(old.partitions)
 
     def _remove(self, key: str) -> None:
         if key.startswith(TOPIC_PREFIX):
             self._drop_topic(key.removeprefix(TOPIC_PREFIX))
+        elif key.startswith(TOMBSTONE_PREFIX):
+            removed = parse_uuid(key.removeprefix(TOMBSTONE_PREFIX))
+            self._writable_tombstones().pop(removed, None)
         elif key.startswith(BROKER_PREFIX):
             broker = BrokerId(int(key.removeprefix(BROKER_PREFIX)))
             self._writable_brokers().pop(broker, None)

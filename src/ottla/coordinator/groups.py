@@ -166,6 +166,7 @@ class Groups:
     metadata_bytes_max: Callable[[], int] = lambda: 4096
     consumer_limits: Callable[[], ConsumerLimits] = ConsumerLimits
     topics: Callable[[], Topics] = lambda: NO_TOPICS
+    has_room: Callable[[], bool] = lambda: True  # for one more group, in all shards together
     groups: dict[str, Group] = field(default_factory=dict)
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
     _due: list[tuple[int, str]] = field(default_factory=list)
@@ -179,6 +180,8 @@ class Groups:
             if join.member_id:
                 error = ErrorCode.UNKNOWN_MEMBER_ID
                 return _answer(ticket, Joined(error=error, member_id=join.member_id))
+            if not self.has_room():
+                return _answer(ticket, Joined(error=ErrorCode.POLICY_VIOLATION))
             group = self._create(group_id)
         elif isinstance(group, ConsumerGroup) and not group.members:
             return self._join_anew(ticket, group, join, now_ms)
@@ -236,6 +239,9 @@ class Groups:
         if isinstance(group, ConsumerGroup):
             outcome = group.beat(ticket, beat, now_ms)
             return self._after(group, outcome, now_ms) if outcome.records else outcome
+        if group is None and not self.has_room():
+            text = "the broker has as many groups as max.groups allows: delete some, or raise it"
+            return _refuse_beat(ticket, beat, ErrorCode.POLICY_VIOLATION, text)
         made = ConsumerGroup(group_id, self.consumer_limits, self.topics, self.new_id)
         if group is None or beat.epoch != JOINING:
             # Whoever does not join is no member. Kafka says that there is no such group, and its
@@ -322,8 +328,8 @@ class Groups:
             return group.check_commit(
                 committer.member_id, committer.instance_id, committer.generation
             )
-        if committer.generation < 0:
-            return ErrorCode.NONE  # it assigns partitions itself and only keeps its offsets here
+        if committer.generation < 0:  # it assigns partitions itself and only keeps offsets here
+            return ErrorCode.NONE if self.has_room() else ErrorCode.POLICY_VIOLATION
         if committer.version >= _GROUP_NOT_FOUND_FROM:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.ILLEGAL_GENERATION
@@ -365,7 +371,9 @@ class Groups:
             return group.check_transactional_commit(
                 committer.member_id, committer.instance_id, committer.generation
             )
-        return ErrorCode.NONE if committer.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        if committer.generation >= 0:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE if self.has_room() else ErrorCode.POLICY_VIOLATION
 
     def fetch(
         self,

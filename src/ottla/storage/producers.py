@@ -8,15 +8,16 @@ look but its checksum reaches.
 """
 
 import struct
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from ottla.config import TopicConfig
 from ottla.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
     InvalidTxnState,
     OutOfOrderSequence,
+    PolicyViolation,
 )
 from ottla.model import NO_OFFSET, Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.records.batch import SEQUENCE_MASK, TRANSACTIONAL, BatchHeader, Marker, MarkerKind
@@ -24,6 +25,9 @@ from ottla.records.crc import crc32c
 from ottla.storage.index import AbortedTransaction
 
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
+# Silent for so long, a producer repeats nothing any more: clients give a record up after two
+# minutes unless told otherwise.
+_MAY_REPEAT_MS: Final = 600_000
 
 _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEADER: Final = struct.Struct(">hI")
@@ -70,7 +74,7 @@ class Producer:
     def __init__(self, epoch: ProducerEpoch) -> None:
         self.epoch = epoch
         self.next_sequence = 0
-        self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_KEPT)
+        self.batches: tuple[ProducedBatch, ...] = ()  # the last ones, oldest first
         self.transaction_start = NO_OFFSET  # first offset of the transaction that is open
         self.coordinator_epoch = -1
         self.last_seen_ms = TimestampMs(-1)
@@ -97,6 +101,24 @@ class Producers:
 
     def items(self) -> Iterable[tuple[ProducerId, Producer]]:
         return self._producers.items()
+
+    def admit(
+        self, header: BatchHeader, config: TopicConfig, now_ms: TimestampMs
+    ) -> ProducedBatch | None:
+        """`check`, and for a producer that is not known yet: see that there is room for it.
+
+        Producers that have been silent for long are forgotten before their time. Those that may
+        still repeat a batch are not: rather than write it twice, the new producer is refused.
+        """
+        if header.producer_id in self._producers or len(self._producers) < config.producers_max:
+            return self.check(header)
+        self.expire(now_ms, _MAY_REPEAT_MS)
+        if len(self._producers) >= config.producers_max:
+            raise PolicyViolation(
+                f"{len(self._producers)} producers write to the partition, and the topic's"
+                f" max.producers allows {config.producers_max}: use fewer at a time, or raise it"
+            )
+        return None
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """Refuse what may not be appended next; return the first copy of a repeated batch."""
@@ -133,9 +155,8 @@ class Producers:
         appended_ms = now_ms
         if header.is_log_append_time:
             appended_ms = TimestampMs(header.max_timestamp_ms)
-        producer.batches.append(
-            ProducedBatch(first_sequence, last_sequence, base_offset, last_offset, appended_ms)
-        )
+        batch = ProducedBatch(first_sequence, last_sequence, base_offset, last_offset, appended_ms)
+        producer.batches = (*producer.batches[1 - BATCHES_KEPT :], batch)
         producer.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
         producer.last_seen_ms = now_ms
         if producer.transaction_start < 0 and header.attributes & TRANSACTIONAL:
@@ -205,7 +226,7 @@ class Producers:
         for producer_id, producer in self._producers.items():
             body += _encode_entry(producer_id, producer)
         for producer in self._producers.values():
-            older = list(producer.batches)[:-1]
+            older = producer.batches[:-1]
             body += _OLDER_COUNT.pack(len(older))
             for batch in older:
                 body += _OLDER.pack(*_encode_batch(batch), batch.appended_ms)
@@ -252,9 +273,8 @@ class Producers:
         producer.coordinator_epoch = coordinator_epoch
         producer.transaction_start = Offset(transaction_start)
         if last_offset >= 0:
-            producer.batches.append(
-                _decode_batch(last_sequence, last_offset, offset_delta, last_seen_ms)
-            )
+            batch = _decode_batch(last_sequence, last_offset, offset_delta, last_seen_ms)
+            producer.batches = (batch,)
             producer.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
         if transaction_start >= 0:
             self._open[ProducerId(producer_id)] = Offset(transaction_start)
@@ -265,10 +285,10 @@ class Producers:
         for producer in self._producers.values():
             (count,) = _OLDER_COUNT.unpack_from(data, position)
             position += _OLDER_COUNT.size
-            for number in reversed(range(count)):
-                at = position + number * _OLDER.size
-                producer.batches.appendleft(_decode_batch(*_OLDER.unpack_from(data, at)))
-            position += count * _OLDER.size
+            end = position + count * _OLDER.size
+            older = map(_decode_older, _OLDER.iter_unpack(data[position:end]))
+            producer.batches = (*older, *producer.batches)
+            position = end
 
     def _at_epoch(self, header: BatchHeader) -> Producer:
         """The producer of a batch; what was known of it in an older epoch is forgotten."""
@@ -278,7 +298,7 @@ class Producers:
             producer = self._producers[producer_id] = Producer(epoch)
         elif epoch > producer.epoch:
             producer.epoch = epoch
-            producer.batches.clear()
+            producer.batches = ()
             producer.next_sequence = 0
         return producer
 
@@ -320,6 +340,10 @@ def _decode_batch(
     return ProducedBatch(
         first_sequence, last_sequence, base_offset, Offset(last_offset), TimestampMs(appended_ms)
     )
+
+
+def _decode_older(numbers: tuple[int, int, int, int]) -> ProducedBatch:
+    return _decode_batch(*numbers)
 
 
 def snapshots_newest_first(offsets: list[Offset], not_above: Offset) -> Iterator[Offset]:

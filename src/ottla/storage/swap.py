@@ -12,11 +12,12 @@ from pathlib import Path
 
 from ottla.model import Offset
 from ottla.storage.files import Files
+from ottla.storage.names import is_log_file
 from ottla.storage.segment import (
     CLEANED,
-    INDEX_SUFFIXES,
     LOG,
     SEGMENT_SUFFIXES,
+    SIDE_SUFFIXES,
     SWAP,
     SealedSegment,
     file_name,
@@ -59,7 +60,7 @@ def complete_swap(
         for suffix in SEGMENT_SUFFIXES:
             files.unlink(directory / file_name(old, suffix))
     there = {entry.name for entry in files.list(directory)}
-    for suffix in INDEX_SUFFIXES:
+    for suffix in SIDE_SUFFIXES:
         cleaned = file_name(base_offset, suffix + CLEANED)
         if cleaned in there:
             files.rename(directory / cleaned, directory / file_name(base_offset, suffix))
@@ -75,7 +76,7 @@ def remove_cleaned(files: Files, directory: Path) -> None:
 
 
 def remove_all(files: Files, directory: Path, suffix: str) -> None:
-    """Remove every file whose name ends so."""
+    """Remove every file of a segment whose name ends so."""
     for entry in files.list(directory):
-        if entry.name.endswith(suffix):
+        if entry.name.endswith(suffix) and is_log_file(entry.name):
             files.unlink(directory / entry.name)

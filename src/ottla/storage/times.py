@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ottla.model import LeaderEpoch, Offset, TimestampMs
-from ottla.records.batch import first_since
+from ottla.records.batch import check_stored, first_since
 from ottla.storage.segment import SealedSegment, Segment, walk
 from ottla.storage.segments import Segments
 
@@ -70,6 +70,7 @@ def _first_since(
         if header.max_timestamp_ms < timestamp_ms:
             continue
         batch = segment.file.read(position, header.size_bytes)
+        check_stored(batch)
         found = first_since(
             batch, start, timestamp_ms, decompressed_bytes_max=decompressed_bytes_max
         )

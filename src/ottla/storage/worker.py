@@ -28,6 +28,10 @@ class Worker(Protocol):
         """Stop soon; a step that is under way is given up, and nobody hears of it."""
         ...
 
+    def abandon(self, patience_s: float) -> bool:
+        """The same without waiting longer than `patience_s`; whether the step has stopped."""
+        ...
+
 
 class Errand:
     """Work for another thread that the owner may need done, or never done, at once."""
@@ -61,6 +65,9 @@ class InlineWorker:
     def close(self) -> None:
         return
 
+    def abandon(self, patience_s: float) -> bool:
+        return True
+
 
 class ThreadWorker:
     """Works on a thread of its own. `post` runs a callback on the owner's thread soon.
@@ -72,6 +79,7 @@ class ThreadWorker:
         self._post = post
         self._pause = pause
         self._is_closing = False
+        self._is_abandoned = False  # then the owner is no longer there to be told
         self._steps: queue.SimpleQueue[tuple[Step[Any], Callable[[Any], None]] | None]
         self._steps = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -85,12 +93,20 @@ class ThreadWorker:
         self._steps.put(None)
         self._thread.join()
 
+    def abandon(self, patience_s: float) -> bool:
+        self._is_closing = self._is_abandoned = True
+        self._steps.put(None)
+        self._thread.join(patience_s)
+        return not self._thread.is_alive()
+
     def _run(self) -> None:
         while (work := self._steps.get()) is not None and not self._is_closing:
             step, done = work
             try:
                 outcome = _outcome(step, self._take_breath)
             except _Closing:
+                return
+            if self._is_abandoned:
                 return
             self._post(partial(done, outcome))
 

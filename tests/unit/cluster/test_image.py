@@ -5,6 +5,7 @@ from ottla.cluster.image import (
     BrokerSettings,
     Change,
     ClusterImage,
+    ImageDraft,
     PartitionImage,
     TopicImage,
     broker_key,
@@ -89,3 +90,22 @@ def test_a_partition_is_found_by_topic_and_number_or_not_at_all() -> None:
     assert image.partition(TopicPartition("a", 0)) == topic("a", 1).partitions[0]
     for missing in (TopicPartition("a", 1), TopicPartition("a", -1), TopicPartition("b", 0)):
         assert image.partition(missing) is None
+
+
+def test_partitions_and_names_for_metrics_are_counted_as_topics_come_and_go() -> None:
+    image = ClusterImage().apply([put(topic("a.b", 1)), put(topic("c", 2))], Revision(1))
+    assert (image.partition_count, dict(image.folded_names)) == (2, {"a_b": "a.b"})
+    image = image.apply([put(topic("a.b", 3))], Revision(2))
+    assert (image.partition_count, dict(image.folded_names)) == (2, {"a_b": "a.b"})
+    image = image.apply([Change(topic_key("a.b"), None)], Revision(3))
+    assert (image.partition_count, dict(image.folded_names)) == (1, {})
+
+
+def test_a_draft_copies_once_however_much_it_changes() -> None:
+    base = ClusterImage().apply([put(topic("a", 1))], Revision(1))
+    draft = ImageDraft(base)
+    draft.apply(put(topic("b", 2)), Revision(1))
+    first = draft.at(Revision(1))
+    draft.apply(put(topic("c", 3)), Revision(1))
+    assert draft.at(Revision(1)).topics is first.topics
+    assert list(base.topics) == ["a"]

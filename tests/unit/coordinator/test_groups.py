@@ -6,6 +6,7 @@ import pytest
 
 from fakes import group_members as said
 from ottla.coordinator.classic_group import GroupLimits, Joined, State, Synced
+from ottla.coordinator.consumer_group import Beat, BeatAnswer
 from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.coordinator.groups import (
     Committer,
@@ -274,3 +275,20 @@ def test_a_load_finds_a_group_that_has_only_pending_offsets(groups: Groups) -> N
     loaded.end_load()
     assert list(loaded.groups) == ["g"]
     assert only(loaded.fetch(1, "g", [T], is_stable=True)) == [UnstableOffset(T)]
+
+
+def test_without_room_no_new_group_is_made_and_those_there_are_go_on(groups: Groups) -> None:
+    commit(groups, "known", T)
+    groups.has_room = lambda: False
+    commit(groups, "known", T)
+    commits = [Commit(T, Offset(1), NO_EPOCH, "")]
+    refused = ErrorCode.POLICY_VIOLATION
+    assert only(groups.commit(1, "new", ALONE, commits, 0)) == [refused]
+    assert commit_pending(groups, ALONE, T) is refused
+    answer = only(groups.join(1, "new", said.join(version=3), 0))
+    assert isinstance(answer, Joined)
+    assert answer.error is refused
+    told = only(groups.beat(1, "new", Beat(member_id="m", epoch=0), 0))
+    assert isinstance(told, BeatAnswer)
+    assert told.error is refused
+    assert set(groups.groups) == {"known"}

@@ -1,5 +1,7 @@
 """What the owner of all partitions leaves to the worker."""
 
+import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -7,9 +9,11 @@ from typing import Any
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
-from ottla.clock import SystemClock
+from ottla.clock import Clock, SystemClock
+from ottla.cluster.image import Change, ClusterImage, PartitionImage, TopicImage, topic_key
+from ottla.cluster.store import Revision
 from ottla.config import TopicConfig
-from ottla.model import BrokerId, TopicPartition, Uuid
+from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
 from ottla.replication.replicas import Replicas
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
@@ -27,19 +31,44 @@ class LaterWorker:
         self.steps: list[Callable[[], None]] = []
 
     def run(self, step: Callable[..., Any], done: Callable[[Any], None]) -> None:
-        self.steps.append(lambda: done(step(lambda: None)))
+        self.steps.append(lambda: done(_outcome(step)))
+
+    def work(self) -> None:
+        """Do what there is to do now."""
+        steps, self.steps = self.steps, []
+        for step in steps:
+            step()
 
     def close(self) -> None:
         return
 
+    def abandon(self, patience_s: float) -> bool:
+        return True
 
-def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
-    files, worker = MemoryFiles(), LaterWorker()
-    log_dir = LogDir(files, Path("/data"))
-    Replicas(
+
+def _outcome(step: Callable[..., Any]) -> Any:
+    try:
+        return step(lambda: None)
+    except OSError as error:
+        return error
+
+
+class ManualClock(SystemClock):
+    """Intervals are as long as the test says."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+def _replicas(
+    files: MemoryFiles, worker: LaterWorker, log_dir: LogDir, clock: Clock | None = None
+) -> Replicas:
+    return Replicas(
         log_dir,
         lambda settings: TopicConfig(),
-        SystemClock(),
+        clock or SystemClock(),
         Random(1),
         broker_id=BrokerId(0),
         flusher=InlineFlusher(files, on_failed=log_dir.take_offline),
@@ -48,7 +77,14 @@ def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
         deletions=Deletions(log_dir, worker),
         scrubber=Scrubber(files, worker, log_dir.path),
         soon=lambda callback: callback(),
+        remember=lambda revision: None,
     )
+
+
+def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+    _replicas(files, worker, log_dir)
     config = TopicConfig(retention_bytes=0)
     log = log_dir.create_log(ORDERS, Uuid(bytes(range(16))), config, build.NOW_MS)
     build.append(log)
@@ -61,7 +97,72 @@ def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
         return [name for name in names if name.endswith(".deleted")]
 
     assert left() == [f"{0:020d}.log.deleted"]
-    for step in worker.steps:
-        step()
+    worker.work()
     assert left() == []
     assert log_dir.offline_reason is None
+
+
+def test_a_topic_is_unfinished_until_its_logs_are_made_also_while_that_is_tried_again() -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir)
+        replicas.open(ClusterImage())
+        files.fail_next("create", errno.EMFILE)
+        replicas.note_image(_image())
+        await _turn()
+        await _settle(worker)
+        assert replicas.failure_of("orders") is not None
+        replicas.retry_unfinished()
+        await _turn()
+        assert worker.steps, "the log is being made"
+        assert replicas.failure_of("orders") is not None
+        await _settle(worker)
+        assert replicas.failure_of("orders") is None
+        assert ORDERS in replicas.leaders
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
+def _image() -> ClusterImage:
+    partition = PartitionImage(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), (BrokerId(0),), 0)
+    topic = TopicImage("orders", Uuid(bytes(range(16))), (partition,))
+    return ClusterImage().apply([Change(topic_key("orders"), topic)], Revision(1))
+
+
+async def _settle(worker: LaterWorker) -> None:
+    """Let the worker do what there is to do, and what follows from it."""
+    while worker.steps:
+        worker.work()
+        await _turn()
+
+
+async def _turn() -> None:
+    """Let everything run that can run now."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_partitions_are_behind_while_an_image_waits_and_none_is_applied() -> None:
+    files, worker, clock = MemoryFiles(), LaterWorker(), ManualClock()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir, clock)
+        replicas.open(ClusterImage())
+        assert replicas.behind_s == 0
+        replicas.note_image(_image())
+        await _turn()
+        clock.now_s += 7
+        assert replicas.behind_s == 7, "the log is being made"
+        newer = _image().apply([], Revision(2))
+        replicas.note_image(newer)
+        await _settle(worker)
+        assert replicas.behind_s == 0
+        clock.now_s += 7
+        assert replicas.behind_s == 0
+        await replicas.close()
+
+    asyncio.run(scenario())

@@ -132,6 +132,18 @@ def test_batches_without_a_timestamp_are_not_too_old(files: MemoryFiles) -> None
     append(log, build.batch(timestamp_ms=-1))
 
 
+def test_records_without_a_timestamp_age_by_when_they_were_written(files: MemoryFiles) -> None:
+    hour_ms = 3_600_000
+    log = build.log(files, TopicConfig(segment_bytes=500, retention_ms=hour_ms))
+    for _ in range(3):
+        append(log, build.batch(value=bytes(300), timestamp_ms=-1))
+    files.now_ms += hour_ms
+    append(log, build.batch(value=bytes(300), timestamp_ms=-1))
+    assert log.delete_old_segments(TimestampMs(build.NOW_MS + hour_ms)) == 0
+    assert log.delete_old_segments(TimestampMs(build.NOW_MS + hour_ms + 1)) == 3
+    assert log.delete_old_segments(TimestampMs(build.NOW_MS + 2 * hour_ms + 1)) == 1
+
+
 def test_a_repeated_batch_keeps_its_first_place(files: MemoryFiles) -> None:
     log = build.log(files)
     build.append(log, 5)

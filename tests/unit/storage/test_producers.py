@@ -6,11 +6,13 @@ import pytest
 from crc32c import crc32c
 
 from fakes import build
+from ottla.config import TopicConfig
 from ottla.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
     InvalidTxnState,
     OutOfOrderSequence,
+    PolicyViolation,
 )
 from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.records.batch import BatchHeader, Marker, MarkerKind, build_marker, read_header
@@ -261,3 +263,26 @@ def test_a_damaged_snapshot_is_not_believed() -> None:
             Producers.decode(bytes(damaged))
         with pytest.raises(SnapshotDamaged):
             Producers.decode(whole[:position])
+
+
+TWO = TopicConfig(producers_max=2)
+
+
+def test_a_producer_too_many_takes_the_place_of_one_that_went_silent() -> None:
+    producers = Producers()
+    append(producers, header(0, producer=1), 0)
+    append(producers, header(0, producer=2, transactional=True), 1)
+    later_ms = TimestampMs(build.NOW_MS + 600_000)
+    assert producers.admit(header(0, producer=3), TWO, later_ms) is None
+    assert producers.get(ProducerId(1)) is None
+    assert producers.get(ProducerId(2)) is not None, "its transaction is open"
+
+
+def test_a_producer_too_many_is_refused_while_all_others_may_repeat_what_they_sent() -> None:
+    producers = Producers()
+    append(producers, header(0, producer=1), 0)
+    append(producers, header(0, producer=2), 1)
+    with pytest.raises(PolicyViolation, match=r"max\.producers allows 2"):
+        producers.admit(header(0, producer=3), TWO, TimestampMs(build.NOW_MS + 599_999))
+    assert producers.admit(header(0, producer=1), TWO, build.NOW_MS) is not None
+    assert len(producers) == 2

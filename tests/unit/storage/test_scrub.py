@@ -139,7 +139,7 @@ def test_two_damaged_places_are_two_ranges(files: MemoryFiles, log: Log) -> None
 def test_a_segment_larger_than_a_step_takes_several(files: MemoryFiles, log: Log) -> None:
     fill(log, bytes(STEP_BYTES // 4))
     segment = log.sealed_segments[-1]
-    check, steps = SegmentCheck.of(segment), 0
+    check, steps = SegmentCheck(segment), 0
     while not check.run_next(files, lambda: None).is_done:
         steps += 1
     assert steps > 2
@@ -147,9 +147,13 @@ def test_a_segment_larger_than_a_step_takes_several(files: MemoryFiles, log: Log
 
 
 def test_a_segment_that_goes_while_it_is_read_is_left_alone(files: MemoryFiles, log: Log) -> None:
-    files.flip(path_of(log.sealed_segments[0]), 200)
+    log.advance_start(log.sealed_segments[-1].end_offset)
+    fill(log, bytes(STEP_BYTES // 4))
+    segment = log.sealed_segments[0]
+    files.flip(path_of(segment), segment.size_bytes - 200)
     scrubber = Scrubber(files, InlineWorker(), ROOT)
     scrubber.advance([log], build.NOW_MS, DAY_MS)
+    assert scrubber.read_bytes < segment.size_bytes, "it is read, and not to its end"
     log.advance_start(log.end_offset)
     scrub(files, log, scrubber)
     assert (scrubber.damage_count, log.corrupt) == (0, [])
@@ -177,3 +181,43 @@ def test_steps_are_spread_so_that_a_second_reads_what_it_may() -> None:
     scrubber = Scrubber(MemoryFiles(), InlineWorker(), ROOT)
     scrubber._is_round_open = True
     assert STEP_BYTES / scrubber.rest_s(DAY_MS, 1 << 20) == 1 << 20
+
+
+@pytest.mark.parametrize("kind", [IndexError, AssertionError])
+def test_a_check_that_fails_costs_one_segment_and_a_broken_assertion_is_raised(
+    files: MemoryFiles, log: Log, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise kind("planted")
+
+    monkeypatch.setattr(SegmentCheck, "run_next", fail)
+    if kind is AssertionError:
+        with pytest.raises(AssertionError, match="planted"):
+            scrub(files, log)
+    else:
+        scrubber = scrub(files, log)
+        assert (scrubber.failure_count, scrubber.segment_count) == (2, 0)
+
+
+def test_a_segment_that_was_cut_short_is_known_soon_after_a_start(
+    files: MemoryFiles, log_dir: LogDir, log: Log
+) -> None:
+    """Long before the round that would read it, and before anybody asks for what is gone."""
+    segment = log.sealed_segments[1]
+    last = batch_positions(files, segment)[-1]
+    log_dir.close()
+    files = files.kill()
+    del files._names[path_of(segment)].content[last + 5 :]
+    again = LogDir(files, ROOT)
+    again.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    scrubber = Scrubber(files, InlineWorker(), ROOT)
+    scrubber.advance(again.logs.values(), build.NOW_MS, DAY_MS)
+    (damage,) = again.logs[TP].corrupt
+    assert (damage.start_offset, damage.end_offset) == (
+        segment.end_offset - 2,
+        segment.end_offset,
+    )
+    assert (scrubber.damage_count, scrubber.segment_count) == (1, 0)
+    reads = files.counts["read"]
+    scrubber.advance(again.logs.values(), TimestampMs(build.NOW_MS - DAY_MS), 2 * DAY_MS)
+    assert files.counts["read"] <= reads + 1, "the sizes are looked at once"

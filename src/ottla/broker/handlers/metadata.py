@@ -60,7 +60,7 @@ class Metadata:
     async def _create_and_answer(
         self, missing: list[str], topics: list[MetadataRequestTopic]
     ) -> MetadataResponse:
-        refused = await self._creation.create_missing(missing)
+        refused = await self._creation.create_automatically(missing)
         return self._answer_all(topics, refused)
 
     def _missing(self, topics: list[MetadataRequestTopic]) -> list[str]:
