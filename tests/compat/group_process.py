@@ -13,6 +13,9 @@ import warnings
 from typing import Any
 
 POLL_MS = 100
+# kafka-python 3.0.12 loses its assignment when a poll ends between its SyncGroup and the response:
+# it drops the response, and does not join again.
+LONG_POLL_MS = 2000
 
 warnings.simplefilter("ignore", DeprecationWarning)
 
@@ -108,7 +111,7 @@ def run_kafka_python(settings: dict[str, Any], report: Report) -> None:
     )
     consumer.subscribe(topics=settings["topics"] or (), pattern=settings["pattern"] or None)
     while not report.is_told_to_leave:
-        found = consumer.poll(timeout_ms=POLL_MS)
+        found = consumer.poll(timeout_ms=LONG_POLL_MS)
         report.note_owned(consumer.assignment())
         for records in found.values():
             for record in records:

@@ -109,6 +109,10 @@ def attacked_broker(
     try:
         yield broker
         broker.stop()
+    except BaseException as problem:
+        status, log = broker.process.poll(), broker.log.read_text()[-4000:]
+        problem.add_note(f"the broker's exit status then: {status}; its log: {log}")
+        raise
     finally:
         broker.kill()
 

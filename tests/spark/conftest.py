@@ -54,6 +54,24 @@ def _check_group(item: pytest.Item) -> None:
         raise pytest.UsageError(f"{item.path.name} needs a JVM: name it in tests/scheduling.py")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Spark as pip installed it, less the zip from which its Python processes import PySpark.
+
+    Nothing in the zip is compiled. From the installed package a process starts in half the time,
+    and Spark gives it ten seconds, however busy the machine is.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    home = tmp_path_factory.mktemp("spark-home")
+    for name in ("bin", "jars", "sbin"):
+        (home / name).symlink_to(Path(spec.origin).parent / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(home))
+        yield
+
+
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     with ottla.testing.broker() as address:

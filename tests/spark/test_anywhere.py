@@ -72,7 +72,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (programs / "python3").write_text(USELESS)
     (programs / "python3").chmod(0o755)
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYSPARK_") and name != "SPARK_HOME"
     }
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = f"{modules}{os.pathsep}{environment.get('PYTHONPATH', '')}"
