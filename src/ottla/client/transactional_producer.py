@@ -44,6 +44,15 @@ _FENCED: Final = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A producer of a transactional id, as its coordinator knows it."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flow:
     """How partitions join a transaction, and the last versions of requests that go with it."""
@@ -160,6 +169,11 @@ class TransactionalProducer:
             if problem.code is not ErrorCode.INVALID_TXN_STATE:
                 raise  # else nothing had reached the coordinator: there is nothing to end
 
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Whose transaction it is: with it, somebody else can end the transaction."""
+        return ProducerIdentity(self._transactional_id, self._producer_id, self._epoch)
+
     # Inside
 
     def _begin_epoch(self, producer_id: ProducerId, epoch: ProducerEpoch) -> None:
@@ -235,30 +249,53 @@ class TransactionalProducer:
     async def _end(self, *, is_committed: bool, patience_s: float | None) -> None:
         if not self._has_begun:
             return  # a coordinator refuses to end what it has never heard of
-        request = EndTxnRequest(
-            transactional_id=self._transactional_id,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            committed=is_committed,
-        )
-
-        async def attempt() -> EndTxnResponse:
-            answer = await self._client.ask_transaction_coordinator(
-                self._transactional_id,
-                request,
-                EndTxnResponse,
-                version_max=self._flow.end_version_max,
-            )
-            check(answer.error_code, f"transactional id {self._transactional_id}")
-            return answer
-
-        # The same end twice does no harm: a coordinator knows what it has been told.
-        with _telling_of_fences(self._transactional_id):
-            answer = await self._client.retry(attempt, on=TRANSPORT_PROBLEMS, patience_s=patience_s)
+        answer = await _end(self._client, self.identity, self._flow, is_committed, patience_s)
         self._has_begun = False
         self._joined.clear()
         if self._flow.is_joined_by_writing:
             self._begin_epoch(ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch))
+
+
+async def end_transaction(
+    client: Client,
+    producer: ProducerIdentity,
+    *,
+    is_committed: bool,
+    patience_s: float | None = None,
+) -> None:
+    """End the transaction that a producer has left open, in its name."""
+    is_new = await client.transaction_version() >= _JOINED_BY_WRITING_FROM
+    flow = _JOINED_BY_WRITING if is_new else _CLASSIC
+    await _end(client, producer, flow, is_committed, patience_s)
+
+
+async def _end(
+    client: Client,
+    producer: ProducerIdentity,
+    flow: _Flow,
+    is_committed: bool,
+    patience_s: float | None,
+) -> EndTxnResponse:
+    """The same end twice does no harm: a coordinator knows what it has been told."""
+    request = EndTxnRequest(
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        committed=is_committed,
+    )
+
+    async def attempt() -> EndTxnResponse:
+        answer = await client.ask_transaction_coordinator(
+            producer.transactional_id,
+            request,
+            EndTxnResponse,
+            version_max=flow.end_version_max,
+        )
+        check(answer.error_code, f"transactional id {producer.transactional_id}")
+        return answer
+
+    with _telling_of_fences(producer.transactional_id):
+        return await client.retry(attempt, on=TRANSPORT_PROBLEMS, patience_s=patience_s)
 
 
 @contextmanager
