@@ -161,6 +161,11 @@ def judge(
             f"micro-batch {batch} was decided by another driver while this one wrote it: two"
             " queries run on one checkpoint. Stop one of them"
         )
+    if any(part.found_decided for part in parts) and not is_decided(batch, history):
+        raise BatchRefused(
+            f"micro-batch {batch} was decided when its tasks began and is not any more: nothing was"
+            " written. Start the query again, and the batch is written anew"
+        )
     if decided is not None:
         if decided.content == content or accepted == batch:
             return Repeat(decided)

@@ -42,9 +42,12 @@ class Content:
         return Content(self.rows + other.rows, (self.digest + other.digest) & _MASK)
 
 
+NO_ROWS: Final = Content()
+
+
 def total(contents: Iterable[Content]) -> Content:
     """All of them together."""
-    return sum(contents, start=Content())
+    return sum(contents, start=NO_ROWS)
 
 
 def content_of(batch: pa.RecordBatch) -> Content:

@@ -100,6 +100,12 @@ def test_a_decision_that_appears_while_tasks_write_is_another_drivers() -> None:
             judge(5, [written(3, 30)], history)
 
 
+def test_a_decision_that_disappears_is_not_made_up_from_tasks_that_wrote_nothing() -> None:
+    for parts in ([repeated(3, 30)], [repeated(1, 10), written(2, 20)]):
+        with pytest.raises(BatchRefused, match=r"is not any more.*Start the query again"):
+            judge(5, parts, {})
+
+
 def test_a_batch_that_an_old_version_wrote_in_part_is_refused() -> None:
     with pytest.raises(BatchRefused, match=r"written by a version.*acceptBatch=5"):
         judge(5, [written(3, 30)], {}, last_of_old_version=5)
