@@ -32,10 +32,10 @@ from ottla.spark.decisions import Decide, Decision, Part, judge
 from ottla.spark.digest import NO_ROWS, Content, content_of, total
 from ottla.spark.lake_files import DataFile, check_partition_columns, remove_files, write_files
 from ottla.spark.options import OptionRefused, parse_accepted_batch
+from ottla.spark.task import QUERY_ID
 
 _NAMES: Final = ("path", "partitionColumns", "txnAppId", "txnVersion", "acceptBatch")
 _OF_SPARK: Final = ("checkpointLocation", "queryName", "outputMode")  # it adds them to a stream's
-_QUERY_ID: Final = "sql.streaming.queryId"  # a property of every task of a stream
 _NAME_BYTES: Final = 16
 _DIGEST_MASK: Final = 2**63 - 1  # what fits into the version of an application's transaction
 
@@ -223,7 +223,7 @@ def write_task(
         new_name=lambda: f"part-{secrets.token_hex(_NAME_BYTES)}.parquet",
     )
     task = TaskContext.get()
-    query_id = None if task is None else task.getLocalProperty(_QUERY_ID)
+    query_id = None if task is None else task.getLocalProperty(QUERY_ID)
     return Written(tuple(files), query_id, total(contents))
 
 

@@ -35,6 +35,9 @@ class Link:
         self.client = _client(brokers)
         self.watcher = _client(brokers)
         self.state = StateTopic(self.client)
+        self.checked: set[tuple[str, str, str]] = (
+            set()
+        )  # query, topic, id: known to belong together
         self._background: Future[None] | None = None
         self.is_settled = False  # whether it has been used, and what it needs is here
         # A daemon: a worker ends when Spark says so, whatever a broker is doing.

@@ -85,6 +85,22 @@ async def _described(client: Client, names: Sequence[str]) -> set[TopicPartition
     }
 
 
+async def ids_of_topics(client: Client, topics: Iterable[str]) -> dict[str, str]:
+    """The ids of topics as hexadecimal digits; without those that do not exist or have none."""
+
+    async def find(topic: str) -> str | None:
+        try:
+            view = await client.retry(lambda: client.describe([topic]), on=_AGAIN)
+        except NoSuchTopic:
+            return None
+        id_ = view.topics[topic].id
+        return id_.hex() if any(id_) else None  # brokers before Kafka 2.8 have none
+
+    names = sorted(set(topics))
+    ids = await asyncio.gather(*map(find, names))
+    return {name: id_ for name, id_ in zip(names, ids, strict=True) if id_ is not None}
+
+
 async def find_edges(client: Client, options: ReadOptions) -> Edges:
     """Where everything that is subscribed to begins and ends now."""
     tps = await partitions_of(client, options.subscription)

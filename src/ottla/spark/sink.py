@@ -24,11 +24,9 @@ from ottla.spark.committing import StreamBatch, abort_batch, commit_job
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.link import link_to
 from ottla.spark.options import Delivery, OptionRefused, WriteOptions, parse_write_options
+from ottla.spark.task import BATCH_ID, QUERY_ID
 from ottla.spark.writing import Attempt, Written, write_at_least_once, write_in_transaction
 
-# What Spark tells a task of its query.
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
 _BYTES: Final = (pa.binary(), pa.string())
 _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
     "value": _BYTES,
@@ -119,7 +117,7 @@ def _attempt_of_stream() -> Attempt:
     The id of a query is kept in its checkpoint, so it is the same after a restart.
     """
     task = _task()
-    query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+    query_id, batch_id = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
     if query_id is None or batch_id is None:
         raise OptionRefused(
             "Spark does not say to which query a task belongs, so it cannot be written exactly"
@@ -140,7 +138,7 @@ def _attempt_of_job(job_id: str) -> Attempt:
     and new ones for every micro-batch would pile up.
     """
     task = _task()
-    owner = task.getLocalProperty(_QUERY_ID) or job_id
+    owner = task.getLocalProperty(QUERY_ID) or job_id
     return Attempt(owner=owner, task=task.partitionId(), number=task.attemptNumber(), batch=None)
 
 
