@@ -205,6 +205,11 @@ def test_partitions_and_patterns_choose_what_is_read(new_topic: NEW_TOPIC) -> No
     assert values(assigned) == ["b"]
     pattern = options | {"subscribePattern": f"{topic.name[:5]}.{topic.name[6:]}"}
     assert values(pattern) == ["a", "b"]
+    with task(query_id=f"query-{topic.name}", batch_id=0):  # which remembers ids in a topic
+        assert planned(stream(topic), {}, {topic.name: {"0": 1}}) == ["a"]
+    everything = stream_reader(options | {"subscribePattern": ".*"}, VALUE)
+    assert {topic.name} <= everything.initialOffset().keys()
+    assert "__ottla_spark" not in everything.initialOffset()
 
 
 def test_json_becomes_typed_and_what_cannot_be_read_is_kept(topic: Topic) -> None:

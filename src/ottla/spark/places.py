@@ -34,6 +34,7 @@ from ottla.spark.options import (
     Topics,
     WhereGroupIs,
 )
+from ottla.spark.state import TOPIC as STATE_TOPIC
 
 _AGAIN: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
 
@@ -65,7 +66,7 @@ async def _partitions_of(client: Client, subscription: Subscription) -> list[Top
             return sorted(
                 TopicPartition(name, item.index)
                 for name, topic in view.topics.items()
-                if not topic.is_internal and subscription.matches(name)
+                if not topic.is_internal and name != STATE_TOPIC and subscription.matches(name)
                 for item in topic.partitions
             )
         case Assigned(tps):

@@ -16,7 +16,7 @@ from ottla.client.admin import create_topic, settings_of_topics
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, NoSuchTopic, Refused, Unreadable
 from ottla.client.partitioner import partition_of_key
-from ottla.client.partitions import FetchLimits, Isolation
+from ottla.client.partitions import LATEST, Fetched, FetchLimits, Isolation, list_offsets
 from ottla.client.producer import IdempotentProducer
 from ottla.client.reader import ReadRange, fetch_round, take
 from ottla.errors import ErrorCode
@@ -30,7 +30,7 @@ _COMPACT: Final = "compact"
 # Small segments: the one that is written to is not compacted, and new processes read all of it.
 _SETTINGS: Final = {_POLICY: _COMPACT, "segment.bytes": "1048576"}
 _BEGINNING: Final = Offset(0)
-_NOW: Final = FetchLimits(wait_ms_max=0)
+_AT_ONCE: Final = FetchLimits(wait_ms_max=0)
 _FETCHES_MAX: Final = 100
 
 
@@ -78,30 +78,40 @@ class StateTopic:
     # Inside
 
     async def _catch_up(self, tp: TopicPartition) -> None:
+        """Read to where the partition ends now.
+
+        Asked by ListOffsets: a leader that was just elected may not know yet how far its log is
+        settled. It refuses to answer that question until it does, but not to answer a fetch.
+        """
         known = self._partitions.setdefault(tp.partition, _Partition())
-        end: Offset | None = None
+        ends, fetched = await asyncio.gather(
+            list_offsets(self._client, {tp: LATEST}), self._fetch(tp, known)
+        )
+        end = ends[tp]
+        assert end is not None, "every partition has an end"
         for _ in range(_FETCHES_MAX):
-            try:
-                fetched = await fetch_round(
-                    self._client,
-                    {tp: ReadRange(known.position)},
-                    Isolation.READ_UNCOMMITTED,
-                    _NOW,
-                )
-            except Refused as problem:
-                if problem.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not known.position:
-                    raise
-                known.position, known.values = _BEGINNING, {}  # the topic was made anew
-                continue
-            answer = fetched[tp]
-            end = answer.high_watermark if end is None else end
-            records, rest = take(tp, answer, ReadRange(known.position))
+            records, rest = take(tp, fetched, ReadRange(known.position))
             for record in records:
                 _note(known.values, record)
             known.position = rest.start
             if known.position >= end:
                 return
+            fetched = await self._fetch(tp, known)
         raise Unreadable(f"{tp}: it ends at {end}, and nothing comes from {known.position} on")
+
+    async def _fetch(self, tp: TopicPartition, known: _Partition) -> Fetched:
+        try:
+            return await self._fetch_from(tp, known.position)
+        except Refused as problem:
+            if problem.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not known.position:
+                raise
+        known.position, known.values = _BEGINNING, {}  # the topic was made anew
+        return await self._fetch_from(tp, known.position)
+
+    async def _fetch_from(self, tp: TopicPartition, position: Offset) -> Fetched:
+        ranges = {tp: ReadRange(position)}
+        found = await fetch_round(self._client, ranges, Isolation.READ_UNCOMMITTED, _AT_ONCE)
+        return found[tp]
 
     async def _open(self) -> IdempotentProducer:
         """A producer, once the topic is there and keeps what it is given."""
