@@ -153,7 +153,6 @@ def stream(spark: SparkSession, told: dict[str, Any], doom: dict[str, Any]) -> N
             .writeStream.format("doomed")
             .option("kafka.bootstrap.servers", told["address"])
             .option("topic", told["target"])
-            .option("transactionTimeout", "60s")
             .option(_DOOM, json.dumps(doom))
         )
     writer = writer.option("checkpointLocation", str(Path(told["home"], "checkpoint")))

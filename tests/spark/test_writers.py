@@ -1,9 +1,7 @@
 """The writers by themselves, as Spark calls them, against a real broker; no JVM takes part."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,8 @@ from ottla.client.groups import commit_offsets, list_groups
 from ottla.client.partitioner import partition_of_key
 from ottla.client.transactions import list_transactions
 from ottla.model import Offset, TopicPartition
-from ottla.spark.decisions import BatchRefused, Decide, Part
+from ottla.spark.committing import abort_all, producers_of
+from ottla.spark.decisions import BatchRefused, Part
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.digest import Content
 from ottla.spark.encode import BATCH_BYTES_MAX, RowRefused
@@ -39,6 +38,7 @@ from ottla.spark.options import OptionRefused, parse_write_options
 from ottla.spark.sink import StreamWriter, batch_writer, stream_writer
 from ottla.spark.source import batch_reader
 from ottla.spark.writing import Written, WrittenAtLeastOnce
+from spark.crashing import TOPIC_POINTS, commit_until
 from spark.tasks import task
 from spark.topics import PATIENCE_S, Topic
 
@@ -285,23 +285,16 @@ class Stream:
         """A micro-batch that comes to its end."""
         self.writer.commit([*self.write(batch, *tasks)], batchId=batch)
 
-    def crash(self, point: str, batch: int, *tasks: Sequence[str]) -> None:
-        """A micro-batch whose driver dies when its tasks have written, when it has decided, or when
-        it has told the first of them."""
+    def crash(self, point: str, batch: int, *tasks: Sequence[str]) -> list[Written]:
+        """A micro-batch whose driver dies at this point."""
         written = self.write(batch, *tasks)
-        if point == "written":
-            return
-        under_way = self.writer.batch_of(written, batch)
-        link = link_to(self.writer.options.brokers)
-        verdict = link.start(under_way.judge()).result()
-        assert isinstance(verdict, Decide)
-        link.start(under_way.decide(verdict.decision)).result()
-        ended = {"decided": 0, "half ended": 1, "ended": len(tasks)}[point]
-        part = replace(verdict.decision, producers=verdict.decision.producers[:ended])
-        link.start(under_way.end(part)).result()
+        commit_until(self.writer, [*written], batch, point)
+        return written
 
-
-POINTS = ("written", "decided", "half ended", "ended")
+    def time_out(self, written: Sequence[Written]) -> None:
+        """What the broker does to transactions that are open for too long."""
+        producers = producers_of(one.part for one in written)
+        link_to(self.writer.options.brokers).ask(lambda client: abort_all(client, producers))
 
 
 def test_batches_are_written_one_after_the_other(topic: Topic) -> None:
@@ -315,7 +308,7 @@ def test_batches_are_written_one_after_the_other(topic: Topic) -> None:
 @pytest.mark.parametrize(
     "layout", [[["a"], ["b"], ["c"]], [["c", "a", "b"]], [["b"], [], ["c", "a"]]]
 )
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", TOPIC_POINTS)
 def test_a_batch_counts_once_wherever_its_driver_died_and_whatever_its_tasks_are_now(
     topic: Topic, point: str, layout: list[list[str]]
 ) -> None:
@@ -421,9 +414,8 @@ def test_two_drivers_never_both_write_a_batch(topic: Topic) -> None:
 def test_a_batch_whose_transactions_timed_out_after_the_decision_is_written_anew(
     topic: Topic,
 ) -> None:
-    query = Stream(topic, transactionTimeout="2s")
-    query.crash("decided", 0, ["a"], ["b"])
-    wait_aborted(query, topic)
+    query = Stream(topic)
+    query.time_out(query.crash("decided", 0, ["a"], ["b"]))
     with pytest.raises(BatchRefused, match="Start the query again"):
         query.run(0, ["a"], ["b"])
     query.run(0, ["a"], ["b"])
@@ -431,23 +423,13 @@ def test_a_batch_whose_transactions_timed_out_after_the_decision_is_written_anew
 
 
 def test_a_batch_of_which_a_part_timed_out_is_an_error_that_names_it(topic: Topic) -> None:
-    query = Stream(topic, transactionTimeout="2s")
-    query.crash("half ended", 0, ["a"], ["b"])
-    wait_aborted(query, topic)
+    query = Stream(topic)
+    query.time_out(query.crash("half ended", 0, ["a"], ["b"]))
     for _ in range(2):
         with pytest.raises(BatchRefused, match=r"-1\.0 \(aborted\).*rows are missing"):
             query.run(0, ["a"], ["b"])
     Stream(topic, acceptBatch="0").run(0, ["a"], ["b"])
     assert topic.committed() == ["a"]
-
-
-def wait_aborted(query: Stream, topic: Topic) -> None:
-    """Return when the broker has aborted what is open."""
-    link = link_to(query.writer.options.brokers)
-    give_up_s = time.monotonic() + PATIENCE_S
-    while link.ask(lambda client: list_transactions(client, states=["Ongoing"])):
-        assert time.monotonic() < give_up_s
-        topic.committed()
 
 
 def test_a_batch_that_an_older_version_has_begun_is_an_error_that_says_what_to_do(
@@ -504,9 +486,9 @@ def test_what_foreach_batch_writes_leaves_nothing_behind_for_each_batch(topic: T
 
 
 def test_a_batch_job_that_took_too_long_counts_for_nothing(topic: Topic) -> None:
-    job = batch_writer(sink_of(topic, transactionTimeout="2s"), TEXT, overwrite=False)
+    job = batch_writer(sink_of(topic, transactionTimeout="1s"), TEXT, overwrite=False)
     written = job.write(texts("a"))
-    wait_aborted(Stream(topic), topic)
+    assert topic.committed() == []  # which waits until the broker has aborted it
     with pytest.raises(BatchRefused, match=r"longer than transactionTimeout"):
         job.commit([written])
     assert topic.committed() == []
