@@ -1,33 +1,27 @@
-"""Writes records, and how far a group has read, as one: all of it counts, or none of it.
+"""Writes records in transactions: all of one counts, or none of it.
 
 Speaks both versions of transactions (KIP-890), whichever the cluster has agreed on. In the newer
 one a partition joins a transaction when it is written to, and each end of one raises the epoch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
 from ottla.client.client import Client
 from ottla.client.errors import Fenced, Refused, check
-from ottla.client.partitions import TransactionTag, by_topic
+from ottla.client.partitions import TransactionTag
 from ottla.client.producer import TRANSPORT_PROBLEMS, IdempotentProducer
 from ottla.errors import ErrorCode
-from ottla.model import Offset, ProducerEpoch, ProducerId, TopicPartition
+from ottla.model import ProducerEpoch, ProducerId, TopicPartition
 from ottla.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     EndTxnRequest,
     EndTxnResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 from ottla.records.batch import Packed
 from ottla.records.compression import Codec
@@ -59,20 +53,17 @@ class _Flow:
 
     is_joined_by_writing: bool
     produce_version_max: int
-    offsets_version_max: int
     end_version_max: int
 
 
 _CLASSIC: Final = _Flow(
     is_joined_by_writing=False,
     produce_version_max=11,
-    offsets_version_max=4,
     end_version_max=4,
 )
 _JOINED_BY_WRITING: Final = _Flow(
     is_joined_by_writing=True,
     produce_version_max=12,  # the last one that calls topics by their names
-    offsets_version_max=5,
     end_version_max=5,
 )
 _JOINED_BY_WRITING_FROM: Final = 2  # the transaction.version that clusters agree on
@@ -144,19 +135,6 @@ class TransactionalProducer:
                 self._joined.add(tp)
             await self._writer.write_packed(tp, packed)
 
-    async def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-        """Make it part of the transaction that a group has come this far.
-
-        The partitions must exist. For groups without members.
-        """
-        self._has_begun = True
-        with _telling_of_fences(self._transactional_id):
-            if not self._flow.is_joined_by_writing:
-                await self._client.retry(lambda: self._add_offsets(group_id), on=TRANSPORT_PROBLEMS)
-            await self._client.retry(
-                lambda: self._commit_offsets(group_id, offsets), on=TRANSPORT_PROBLEMS
-            )
-
     async def commit(self) -> None:
         """End the transaction: all of it counts once this returns."""
         await self._end(is_committed=True, patience_s=None)
@@ -199,52 +177,6 @@ class TransactionalProducer:
         for topic in answer.results_by_topic_v3_and_below:
             for partition in topic.results_by_partition:
                 check(partition.partition_error_code, str(tp))
-
-    async def _add_offsets(self, group_id: str) -> None:
-        request = AddOffsetsToTxnRequest(
-            transactional_id=self._transactional_id,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            group_id=group_id,
-        )
-        answer = await self._client.ask_transaction_coordinator(
-            self._transactional_id, request, AddOffsetsToTxnResponse
-        )
-        check(answer.error_code, f"group {group_id}")
-
-    async def _commit_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, Offset]
-    ) -> None:
-        request = TxnOffsetCommitRequest(
-            transactional_id=self._transactional_id,
-            group_id=group_id,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            member_id="",
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name=topic,
-                    partitions=[
-                        TxnOffsetCommitRequestPartition(
-                            partition_index=tp.partition,
-                            committed_offset=offsets[tp],
-                            committed_metadata="",
-                        )
-                        for tp in tps
-                    ],
-                )
-                for topic, tps in by_topic(offsets).items()
-            ],
-        )
-        answer = await self._client.ask_coordinator(
-            group_id,
-            request,
-            TxnOffsetCommitResponse,
-            version_max=self._flow.offsets_version_max,
-        )
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                check(partition.error_code, f"group {group_id}, {topic.name}")
 
     async def _end(self, *, is_committed: bool, patience_s: float | None) -> None:
         if not self._has_begun:

@@ -99,22 +99,23 @@ class StreamBatch:
                 last_of_old_version=last_of_old_version,
             )
         except BatchRefused:
-            await abort_all(self._client, self._producers)
+            await self._abort_undecided(history)
             raise
         if not isinstance(verdict, Decide):
-            await abort_all(self._client, self._producers)
+            await self._abort_undecided(history)
         return verdict
 
     async def decide(self, decision: Decision) -> None:
         """The moment from which on the batch counts. Not known to have failed when this raises."""
+        found, values = await asyncio.gather(
+            describe(self._client, decision.producers), self._link.state.read(self._sink)
+        )
+        history = history_of(self._sink, values)
         try:
-            found, values = await asyncio.gather(
-                describe(self._client, decision.producers), self._link.state.read(self._sink)
-            )
             check_open(decision.producers, found, SystemClock().now_ms())
-            judge(self._batch, self._parts, history_of(self._sink, values))  # still undecided
+            judge(self._batch, self._parts, history)  # still undecided
         except BatchRefused:
-            await abort_all(self._client, self._producers)
+            await self._abort_undecided(history)
             raise
         await self._remember(decision)
 
@@ -145,6 +146,11 @@ class StreamBatch:
         kept = {one.transactional_id for one in [*self._producers, *decided]}
         await fence_losers(self._client, self._sink, (one.transactional_id for one in listed), kept)
         return history
+
+    async def _abort_undecided(self, history: History) -> None:
+        """Abort what the tasks of this batch have left open, but for what a decision names."""
+        decided = {one for decision in history.values() for one in decision.producers}
+        await abort_all(self._client, [one for one in self._producers if one not in decided])
 
     async def _remember(self, decision: Decision) -> None:
         key = slot_key(self._sink, decision.batch)
