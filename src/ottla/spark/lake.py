@@ -237,20 +237,24 @@ def add_files(
     )
     table.update_incremental()  # one that was there already may have been made by a twin just now
     _check_shape(table, schema, options)
-    if not _is_wanted(table, files, writing, options):
-        return
-    try:
-        table.create_write_transaction(
-            [_add_action(file, options) for file in files],
-            "append",
-            schema,
-            list(options.partition_columns),
-            commit_properties=_properties(writing),
-        )
-    except CommitFailedError:
-        # A driver that was taken for dead may have been here first, with the same batch.
-        if _is_wanted(DeltaTable(options.path), files, writing, options):
-            raise
+    for is_last in (False, True):
+        if not _is_wanted(table, files, writing, options):
+            return
+        try:
+            table.create_write_transaction(
+                [_add_action(file, options) for file in files],
+                "append",
+                schema,
+                list(options.partition_columns),
+                commit_properties=_properties(writing),
+            )
+            return
+        except CommitFailedError:
+            # Nothing was added. A driver that was taken for dead may have been here first with the
+            # same batch, or a twin has made the table at the same moment.
+            table = DeltaTable(options.path)
+            if is_last and _is_wanted(table, files, writing, options):
+                raise
 
 
 def discard_files(options: LakeOptions, files: Sequence[DataFile]) -> None:
