@@ -20,6 +20,7 @@ GROUPS: Final = {
     "test_example.py": "jvm",
     "test_news.py": "jvm",
     "test_pipeline_processes.py": "jvm",
+    "test_restarts.py": "jvm",
 }
 
 

@@ -3,10 +3,11 @@
     python -m spark.doomed_driver '{"address": ..., "source": ..., "target": ..., "home": ...}'
 
 Reads what is there, in micro-batches of `rows`, and ends. Rows go to the topic `target`, or to the
-Delta table `table` if there is one. `commit_is_fatal` names a micro-batch:
-when its rows are written and before Spark has noted that, the driver is killed with SIGKILL. With
-`tasks_fail`, first tries of tasks fail: some before they have committed, some after. At the end a
-batch of `batch_rows` numbers is written to `batch_target`, if there is one.
+Delta table `table` if there is one. `commit_is_fatal` names a micro-batch: in its commit, at the
+point `fatal_point` of `spark.crashing`, the driver is killed with SIGKILL. With `tasks_fail`, first
+tries of tasks fail: some while they write, some when they have written. `tasks` is how many tasks
+are asked for. At the end a batch of `batch_rows` numbers is written to `batch_target`, if there is
+one.
 """
 
 import json
@@ -31,6 +32,7 @@ import ottla.spark
 from ottla.spark.options import WriteOptions, parse_write_options
 from ottla.spark.registration import OttlaDataSource
 from ottla.spark.sink import BatchWriter, StreamWriter
+from spark.crashing import commit_until
 
 READY = "driver ready "
 _DOOM = "doom"
@@ -81,9 +83,12 @@ class DoomedStreamWriter(StreamWriter):
         return _write(super().write, iterator, self.doom)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        if batchId == self.doom["commit_is_fatal"]:
-            for pid in self.doom["pids"]:
-                os.kill(pid, signal.SIGKILL)
+        if batchId != self.doom["commit_is_fatal"]:
+            super().commit(messages, batchId)
+            return
+        commit_until(self, messages, batchId, self.doom["fatal_point"])
+        for pid in self.doom["pids"]:
+            os.kill(pid, signal.SIGKILL)
 
 
 def _write(
@@ -97,13 +102,13 @@ def _write(
         return write(batches)
     if task.partitionId() % 2:
         write(batches)
-        raise RuntimeError("a task that fails after its commit")
+        raise RuntimeError("a task that fails when it has written")
     return write(_break_off(batches))
 
 
 def _break_off(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
-    raise RuntimeError("a task that fails before its commit")
+    raise RuntimeError("a task that fails while it writes")
 
 
 def main(told: dict[str, Any]) -> None:
@@ -120,6 +125,7 @@ def main(told: dict[str, Any]) -> None:
     sys.stdout.flush()
     doom = {
         "commit_is_fatal": told.get("commit_is_fatal"),
+        "fatal_point": told.get("fatal_point"),
         "tasks_fail": told.get("tasks_fail", False),
         "pids": pids,
     }
@@ -135,7 +141,7 @@ def stream(spark: SparkSession, told: dict[str, Any], doom: dict[str, Any]) -> N
         .option("subscribe", told["source"])
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", told["rows"])
-        .option("minPartitions", 2)
+        .option("minPartitions", told.get("tasks", 2))
         .load()
     )
     if "table" in told:
@@ -147,7 +153,6 @@ def stream(spark: SparkSession, told: dict[str, Any], doom: dict[str, Any]) -> N
             .writeStream.format("doomed")
             .option("kafka.bootstrap.servers", told["address"])
             .option("topic", told["target"])
-            .option("transactionTimeout", "60s")
             .option(_DOOM, json.dumps(doom))
         )
     writer = writer.option("checkpointLocation", str(Path(told["home"], "checkpoint")))

@@ -8,7 +8,11 @@ from pyspark import TaskContext
 
 @contextmanager
 def task(
-    partition: int = 0, *, query_id: str | None = None, batch_id: int | None = None
+    partition: int = 0,
+    *,
+    attempt: int = 0,
+    query_id: str | None = None,
+    batch_id: int | None = None,
 ) -> Iterator[None]:
     """Inside, this process runs this task; without a query, one of a batch.
 
@@ -18,6 +22,7 @@ def task(
     TaskContext._taskContext = None
     context = TaskContext._getOrCreate()
     context._partitionId = partition
+    context._attemptNumber = attempt
     context._localProperties = {}
     if query_id is not None:
         context._localProperties["sql.streaming.queryId"] = query_id

@@ -29,6 +29,7 @@ from ottla.spark.options import OptionRefused
 from ottla.spark.plan import DataLost
 from ottla.spark.source import StreamReader, batch_reader, stream_reader
 from ottla.spark.task import BadRow
+from spark.tasks import task
 from spark.topics import PATIENCE_S, Topic
 
 PLAIN = StructType(
@@ -204,6 +205,11 @@ def test_partitions_and_patterns_choose_what_is_read(new_topic: NEW_TOPIC) -> No
     assert values(assigned) == ["b"]
     pattern = options | {"subscribePattern": f"{topic.name[:5]}.{topic.name[6:]}"}
     assert values(pattern) == ["a", "b"]
+    with task(query_id=f"query-{topic.name}", batch_id=0):  # which remembers ids in a topic
+        assert planned(stream(topic), {}, {topic.name: {"0": 1}}) == ["a"]
+    everything = stream_reader(options | {"subscribePattern": ".*"}, VALUE)
+    assert {topic.name} <= everything.initialOffset().keys()
+    assert "__ottla_spark" not in everything.initialOffset()
 
 
 def test_json_becomes_typed_and_what_cannot_be_read_is_kept(topic: Topic) -> None:
@@ -515,6 +521,99 @@ def test_a_topic_made_anew_is_noticed(topic: Topic) -> None:
 
 
 # A broker that goes away
+
+
+@pytest.mark.parametrize("ranges", [1, 2])
+def test_a_range_that_ends_behind_its_log_is_a_loss_and_holds_no_task_for_ever(
+    new_topic: NEW_TOPIC, ranges: int
+) -> None:
+    """As the plan of a batch can be that was made for a topic before it was made anew."""
+    topic = new_topic(2)
+    for partition in range(2):
+        topic.fill(range(5), partition=partition)
+    start = {topic.name: {str(number): 2 for number in range(ranges)}}
+    end = {topic.name: {str(number): 9 for number in range(ranges)}}
+    short = {"kafka__default__api__timeout__ms": "1500"}
+    with pytest.raises(DataLost, match=f"missing: {topic.name}-0: offsets 5 to 8"):
+        planned(stream(topic, **short), start, end)
+    skipping = stream(topic, onDataLoss="skip", **short)
+    assert planned(skipping, start, end) == ["2", "3", "4"] * ranges
+
+
+# Topics that are deleted and made anew
+
+
+class Rested:
+    """A query that read 100 records of a topic, and rested while the topic was made anew."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        topic.fill(range(60), partition=0)
+        topic.fill(range(60, 100), partition=1)
+        self.at = {topic.name: {"0": 60, "1": 40}}
+        self.batch = 0
+        assert len(self.run(stream(topic), {topic.name: {"0": 0, "1": 0}}, self.at)) == 100
+        topic.delete()
+        topic.create(2)
+        topic.fill(range(1000, 1090), partition=0)
+        topic.fill(range(1090, 1150), partition=1)
+
+    def run(self, reader: StreamReader, start: dict, end: dict) -> list[int]:  # type: ignore[type-arg]
+        """What a micro-batch reads."""
+        with task(query_id=f"query-{self.topic.name}", batch_id=self.batch):
+            return sorted(map(int, planned(reader, start, end)))
+
+    def go_on(self, **more: str) -> list[int]:
+        """What the next micro-batch reads, in a process that knows nothing of the first."""
+        reader = stream(
+            self.topic, minPartitions="3", kafka__client__id=f"c{next(_numbers)}", **more
+        )
+        self.batch = 1
+        return self.run(reader, self.at, latest(reader, self.at))
+
+
+def test_a_topic_made_anew_behind_a_resting_query_is_a_loss(new_topic: NEW_TOPIC) -> None:
+    query = Rested(new_topic(2))
+    for _ in range(2):  # it stays one, however often the query is started
+        with pytest.raises(DataLost, match=f"topic {query.topic.name} was deleted and made anew"):
+            query.go_on()
+
+
+def test_a_topic_made_anew_is_read_from_its_beginning_where_that_is_wanted(
+    new_topic: NEW_TOPIC,
+) -> None:
+    query = Rested(new_topic(2))
+    for _ in range(2):  # the same when the batch is repeated
+        assert query.go_on(onDataLoss="earliest") == list(range(1000, 1150))
+    query.batch, now = 2, {query.topic.name: {"0": 90, "1": 60}}
+    query.topic.fill(range(1150, 1155))
+    reader = stream(query.topic)
+    assert query.run(reader, now, latest(reader, now)) == list(range(1150, 1155))
+
+
+def test_a_topic_made_anew_is_read_on_where_the_query_was_with_skip(new_topic: NEW_TOPIC) -> None:
+    query = Rested(new_topic(2))
+    expected = [*range(1060, 1090), *range(1130, 1150)]
+    for _ in range(2):
+        assert query.go_on(onDataLoss="skip") == expected
+
+
+def test_partitions_that_have_nothing_new_are_read_from_their_beginning_too(
+    new_topic: NEW_TOPIC,
+) -> None:
+    query = Rested(new_topic(2))
+    query.topic.delete()
+    query.topic.create(2)
+    query.topic.fill(range(40), partition=1)  # as many as were read of the first one
+    query.topic.fill(range(100, 170), partition=0)
+    assert query.go_on(onDataLoss="earliest") == [*range(40), *range(100, 170)]
+
+
+def test_a_checkpoint_of_sparks_own_connector_knows_no_ids_and_goes_on(topic: Topic) -> None:
+    topic.fill(range(10))
+    reader, start = stream(topic), {topic.name: {"0": 4}}
+    with task(query_id=f"query-{topic.name}", batch_id=7):
+        assert planned(reader, start, latest(reader, start)) == texts(range(4, 10))
 
 
 @pytest.mark.slow

@@ -7,6 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -18,14 +23,22 @@ from pyspark.sql.types import (
 )
 
 from crash.processes import BrokerProcess
-from ottla.client.errors import Fenced, Refused
+from ottla.client.errors import Refused
+from ottla.client.groups import commit_offsets, list_groups
 from ottla.client.partitioner import partition_of_key
+from ottla.client.transactions import list_transactions
+from ottla.model import Offset, TopicPartition
+from ottla.spark.committing import abort_all, producers_of
+from ottla.spark.decisions import BatchRefused, Part
 from ottla.spark.decode import HEADERS_TYPE
+from ottla.spark.digest import Content
 from ottla.spark.encode import BATCH_BYTES_MAX, RowRefused
+from ottla.spark.link import link_to
 from ottla.spark.options import OptionRefused, parse_write_options
-from ottla.spark.sink import batch_writer, stream_writer
+from ottla.spark.sink import StreamWriter, batch_writer, stream_writer
 from ottla.spark.source import batch_reader
-from ottla.spark.writing import Work, Written, write_exactly_once
+from ottla.spark.writing import Written, WrittenAtLeastOnce
+from spark.crashing import TOPIC_POINTS, commit_until
 from spark.tasks import task
 from spark.topics import PATIENCE_S, Topic
 
@@ -57,9 +70,18 @@ def write(topic: Topic, rows: Sequence[dict[str, Any]], schema: StructType, **mo
     options = {"kafka.bootstrap.servers": topic.address, "topic": topic.name}
     named = {name.replace("__", "."): value for name, value in more.items()}
     writer = batch_writer(options | named, schema, overwrite=False)
-    done = writer.write(iter([batch_of(rows)]))
+    return save(writer, iter([batch_of(rows)]))
+
+
+def save(writer: DataSourceWriter, rows: Iterator[pa.RecordBatch]) -> int:
+    """What Spark does with a writer of batches and one task."""
+    assert isinstance(writer, DataSourceArrowWriter)
+    done = writer.write(rows)
+    writer.commit([done])
+    if isinstance(done, WrittenAtLeastOnce):
+        return done.rows
     assert isinstance(done, Written)
-    return done.rows
+    return done.part.content.rows
 
 
 def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
@@ -123,7 +145,7 @@ def test_the_option_wins_over_the_column(new_topic: NEW_TOPIC) -> None:
     assert [row["value"] for row in read(topic)] == [b"v"]
     options = {"kafka.bootstrap.servers": topic.address}
     by_column = batch_writer(options, schema, overwrite=False)
-    by_column.write(iter([batch_of([{"value": "w", "topic": other.name}])]))
+    save(by_column, iter([batch_of([{"value": "w", "topic": other.name}])]))
     assert [row["value"] for row in read(other)] == [b"w"]
     without = batch_writer(options, schema, overwrite=False)
     with pytest.raises(RowRefused, match="`topic` is null"):
@@ -150,8 +172,7 @@ def test_a_task_without_rows_says_so_without_a_broker() -> None:
     writer = stream_writer(options | {"checkpointLocation": "/somewhere"}, TEXT)
     with task(query_id="query", batch_id=0):
         done = writer.write(iter(()))
-    assert done == Written(0)
-    writer.commit([done], batchId=0)
+    assert done == Written("query-t", Part(Content()))
     writer.abort([None], batchId=0)
 
 
@@ -162,6 +183,7 @@ def test_a_task_without_rows_says_so_without_a_broker() -> None:
         ({"transactionTimeout": "soon"}, TEXT, "is not a duration"),
         ({"transactionTimeout": "0"}, TEXT, "not between 1 ms"),
         ({"delivery": "perhaps"}, TEXT, "none of at-least-once, exactly-once"),
+        ({"acceptBatch": "-1"}, TEXT, "not the number of a micro-batch"),
         ({"subscribe": "t"}, TEXT, "unknown option subscribe"),
         ({"topic": "a b"}, TEXT, "a topic name consists of"),
         ({"kafka.acks": "1"}, TEXT, "none of all, -1"),
@@ -217,8 +239,8 @@ def test_every_delivery_writes_to_many_topics_and_partitions(
         for number in range(100)
     ]
     options = {"kafka.bootstrap.servers": topics[0].address, "delivery": delivery}
-    done = batch_writer(options, schema, overwrite=False).write(iter([batch_of(rows)]))
-    assert done == Written(100)
+    writer = batch_writer(options, schema, overwrite=False)
+    assert save(writer, iter([batch_of(rows)])) == 100
     for number, topic in enumerate(topics):
         assert sorted(map(int, topic.committed())) == list(range(number, 100, 2))
 
@@ -235,70 +257,241 @@ def texts(*values: str) -> Iterator[pa.RecordBatch]:
     return iter([batch_of([{"value": value}]) for value in values])
 
 
-def stream(topic: Topic, batch_id: int, *values: str, query_id: str = "query") -> Written:
-    """What a stream does with one micro-batch of one task."""
-    with task(query_id=f"{query_id}-{topic.name}", batch_id=batch_id):
-        done = stream_writer(sink_of(topic), TEXT).write(texts(*values))
-    assert isinstance(done, Written)
-    return done
+class Stream:
+    """A query that writes to a topic, as Spark runs it; its tasks are given as lists of values."""
+
+    def __init__(self, topic: Topic, query_id: str = "query", **more: str) -> None:
+        self.topic = topic
+        self.query_id = f"{query_id}-{topic.name}"
+        self.writer = stream_writer(sink_of(topic, **more), TEXT)
+        assert isinstance(self.writer, StreamWriter)
+
+    def write(self, batch: int, *tasks: Sequence[str], attempt: int = 0) -> list[Written]:
+        """What the tasks of a micro-batch do."""
+        return [
+            self.write_task(batch, number, texts(*values), attempt)
+            for number, values in enumerate(tasks)
+        ]
+
+    def write_task(
+        self, batch: int, number: int, rows: Iterator[pa.RecordBatch], attempt: int = 0
+    ) -> Written:
+        with task(number, attempt=attempt, query_id=self.query_id, batch_id=batch):
+            done = self.writer.write(rows)
+        assert isinstance(done, Written)
+        return done
+
+    def run(self, batch: int, *tasks: Sequence[str]) -> None:
+        """A micro-batch that comes to its end."""
+        self.writer.commit([*self.write(batch, *tasks)], batchId=batch)
+
+    def crash(self, point: str, batch: int, *tasks: Sequence[str]) -> list[Written]:
+        """A micro-batch whose driver dies at this point."""
+        written = self.write(batch, *tasks)
+        commit_until(self.writer, [*written], batch, point)
+        return written
+
+    def time_out(self, written: Sequence[Written]) -> None:
+        """What the broker does to transactions that are open for too long."""
+        producers = producers_of(one.part for one in written)
+        link_to(self.writer.options.brokers).ask(lambda client: abort_all(client, producers))
 
 
-def test_a_micro_batch_that_comes_again_is_left_out(topic: Topic) -> None:
-    assert stream(topic, 0, "a", "b") == Written(2)
-    assert stream(topic, 1, "c") == Written(1)
-    assert stream(topic, 1, "c") == Written(1, is_repetition=True)
-    assert stream(topic, 0, "a", "b") == Written(2, is_repetition=True)
-    assert stream(topic, 2, "d") == Written(1)
-    assert stream(topic, 2, "d", query_id="another") == Written(1)
-    assert topic.committed() == ["a", "b", "c", "d", "d"]
+def test_batches_are_written_one_after_the_other(topic: Topic) -> None:
+    query = Stream(topic)
+    query.run(0, ["a"], ["b"])
+    query.run(1, ["c"])
+    Stream(topic, "another").run(0, ["d"])
+    assert sorted(topic.committed()) == ["a", "b", "c", "d"]
 
 
-def test_tasks_of_one_micro_batch_do_not_stand_for_each_other(topic: Topic) -> None:
-    options = parse_write_options(sink_of(topic))
-    for partition in range(3):
-        work = Work(owner=topic.name, partition=partition, number=5)
-        assert write_exactly_once(texts(str(partition)), options, work) == Written(1)
-    assert sorted(topic.committed()) == ["0", "1", "2"]
+@pytest.mark.parametrize(
+    "layout", [[["a"], ["b"], ["c"]], [["c", "a", "b"]], [["b"], [], ["c", "a"]]]
+)
+@pytest.mark.parametrize("point", TOPIC_POINTS)
+def test_a_batch_counts_once_wherever_its_driver_died_and_whatever_its_tasks_are_now(
+    topic: Topic, point: str, layout: list[list[str]]
+) -> None:
+    query = Stream(topic)
+    query.run(0, ["0"])
+    query.crash(point, 1, ["a", "b"], ["c"])
+    query.run(1, *layout)
+    query.run(2, ["d"])
+    assert sorted(topic.committed()) == ["0", "a", "b", "c", "d"]
 
 
-def test_a_batch_job_writes_again_and_its_tasks_do_not(topic: Topic) -> None:
-    job = batch_writer(sink_of(topic), TEXT, overwrite=False)
-    assert job.write(texts("a")) == Written(1)
-    assert job.write(texts("a")) == Written(1, is_repetition=True)
-    assert batch_writer(sink_of(topic), TEXT, overwrite=False).write(texts("a")) == Written(1)
-    assert topic.committed() == ["a", "a"]
+@pytest.mark.parametrize("rows", [["a", "x"], ["a"], ["a", "b", "c"], []])
+def test_a_batch_that_was_decided_and_has_other_rows_now_is_an_error(
+    topic: Topic, rows: list[str]
+) -> None:
+    query = Stream(topic)
+    query.crash("half ended", 0, ["a"], ["b"])
+    with pytest.raises(BatchRefused, match="with other content: 2 rows"):
+        query.run(0, rows)
+    accepting = Stream(topic, acceptBatch="0")
+    accepting.run(0, rows)
+    accepting.run(1, ["d"])
+    assert sorted(topic.committed()) == ["a", "b", "d"]
 
 
-def test_a_zombie_is_fenced_by_the_task_that_took_its_work(topic: Topic) -> None:
-    options = parse_write_options(sink_of(topic))
-    work = Work(owner=topic.name, partition=0, number=0)
-
-    def rows_of_zombie() -> Iterator[pa.RecordBatch]:
-        yield from texts("a", "b")  # the first of them is on its way when the second is taken
-        assert write_exactly_once(texts("a", "b", "c"), options, work) == Written(3)
-        yield from texts("c")
-
-    with pytest.raises(Fenced, match="another producer has taken its place"):
-        write_exactly_once(rows_of_zombie(), options, work)
-    assert topic.committed() == ["a", "b", "c"]
+def test_a_batch_that_was_not_decided_may_have_other_rows(topic: Topic) -> None:
+    query = Stream(topic)
+    query.crash("written", 0, ["a"], ["b"])
+    query.run(0, ["x"], ["y"], ["z"])
+    assert sorted(topic.committed()) == ["x", "y", "z"]
 
 
-def test_rows_of_a_task_that_fails_count_for_nothing_and_hold_up_nobody(topic: Topic) -> None:
+def test_an_older_checkpoint_repeats_what_is_the_same_and_stops_at_what_is_not(
+    topic: Topic,
+) -> None:
+    query = Stream(topic)
+    for batch in range(5):
+        query.run(batch, [str(batch)])
+    query.run(3, ["3"])
+    with pytest.raises(BatchRefused, match="with other content"):
+        query.run(4, ["4", "5"])
+    for batch in range(5, 40):
+        query.run(batch, [str(batch)])
+    with pytest.raises(BatchRefused, match=r"up to batch\s39.*older copy"):
+        query.run(3, ["3"])
+    assert sorted(map(int, topic.committed())) == list(range(40))
+
+
+def test_attempts_that_fail_or_lose_neither_count_nor_hold_up_readers(topic: Topic) -> None:
     class Spilled(Exception):
         pass
 
-    def rows() -> Iterator[pa.RecordBatch]:
+    def spilling() -> Iterator[pa.RecordBatch]:
         yield from texts("a", "b", "c")
         raise Spilled
 
-    options = parse_write_options(sink_of(topic))
-    work = Work(owner=topic.name, partition=0, number=0)
+    query = Stream(topic)
     with pytest.raises(Spilled):
-        write_exactly_once(rows(), options, work)
-    assert topic.ends() != {0: 0}
+        query.write_task(0, 0, spilling())
+    loser = query.write(0, ["a"], ["b"], attempt=1)  # never heard of again
+    winner = query.write(0, ["a"], ["b"], attempt=2)
+    assert loser[0].part.producer != winner[0].part.producer
+    query.writer.commit([*winner], batchId=0)
+    assert topic.ends() != {0: 2}
+    assert sorted(topic.committed()) == ["a", "b"]
+
+
+def test_a_job_that_failed_leaves_nothing_open(topic: Topic) -> None:
+    query = Stream(topic)
+    query.write(0, ["a"], ["b"], attempt=1)
+    written = query.write(0, ["a"], ["b"])
+    query.writer.abort([written[0], None], batchId=0)
     assert topic.committed() == []
-    assert write_exactly_once(texts("a", "b", "c"), options, work) == Written(3)
-    assert topic.committed() == ["a", "b", "c"]
+    # Spark also aborts after a commit that failed: what that may have decided stays as it is.
+    query.crash("decided", 0, ["a"], ["b"])
+    query.writer.abort([*written], batchId=0)
+    query.run(0, ["a", "b"])
+    assert sorted(topic.committed()) == ["a", "b"]
+
+
+def test_a_decision_is_not_made_about_a_transaction_that_somebody_else_has_taken(
+    topic: Topic,
+) -> None:
+    query = Stream(topic)
+    written = query.write(0, ["a"], ["b"])
+    query.write(0, ["x"])  # of another driver, under the same ids
+    with pytest.raises(BatchRefused, match="ended before all tasks were done"):
+        query.writer.commit([*written], batchId=0)
+    query.run(0, ["a"], ["b"])
+    assert sorted(topic.committed()) == ["a", "b"]
+
+
+def test_two_drivers_never_both_write_a_batch(topic: Topic) -> None:
+    query = Stream(topic)
+    first = query.write(0, ["a"], ["b"], attempt=1)
+    second = query.write(0, ["a", "b"])
+    query.writer.commit([*second], batchId=0)
+    with pytest.raises(BatchRefused, match="two queries run on one checkpoint"):
+        query.writer.commit([*first], batchId=0)
+    assert sorted(topic.committed()) == ["a", "b"]
+
+
+def test_a_batch_whose_transactions_timed_out_after_the_decision_is_written_anew(
+    topic: Topic,
+) -> None:
+    query = Stream(topic)
+    query.time_out(query.crash("decided", 0, ["a"], ["b"]))
+    with pytest.raises(BatchRefused, match="Start the query again"):
+        query.run(0, ["a"], ["b"])
+    query.run(0, ["a"], ["b"])
+    assert sorted(topic.committed()) == ["a", "b"]
+
+
+def test_a_batch_of_which_a_part_timed_out_is_an_error_that_names_it(topic: Topic) -> None:
+    query = Stream(topic)
+    query.time_out(query.crash("half ended", 0, ["a"], ["b"]))
+    for _ in range(2):
+        with pytest.raises(BatchRefused, match=r"-1\.0 \(aborted\).*rows are missing"):
+            query.run(0, ["a"], ["b"])
+    Stream(topic, acceptBatch="0").run(0, ["a"], ["b"])
+    assert topic.committed() == ["a"]
+
+
+def test_a_batch_that_an_older_version_has_begun_is_an_error_that_says_what_to_do(
+    topic: Topic,
+) -> None:
+    """That one noted numbers of batches as offsets of a group for each task."""
+    query = Stream(topic)
+    note = {TopicPartition(topic.name, 0): Offset(4)}
+    group = f"__ottla_sink-{query.query_id}-{topic.name}-1"
+    link = link_to(query.writer.options.brokers)
+    link.ask(lambda client: commit_offsets(client, group, note))
+    with pytest.raises(BatchRefused, match="written by a version"):
+        query.run(4, ["a"], ["b"])
+    assert topic.committed() == []
+    Stream(topic, acceptBatch="4").run(4, ["a"], ["b"])
+    query.run(5, ["c"])
+    assert topic.committed() == ["c"]
+
+
+def test_a_batch_job_counts_as_a_whole(topic: Topic) -> None:
+    job = batch_writer(sink_of(topic), TEXT, overwrite=False)
+    with task(0):
+        first = job.write(texts("a"))
+    with task(1):
+        second = job.write(texts("b"))
+    assert topic.ends() != {0: 0}
+    job.abort([first, None])
+    assert topic.committed() == []
+    with task(1, attempt=1):
+        second = job.write(texts("b"))
+    with task(0, attempt=1):
+        first = job.write(texts("a"))
+    job.commit([first, second])
+    assert [row["value"] for row in read(topic)] == [b"b", b"a"]  # at once
+
+
+def test_what_foreach_batch_writes_leaves_nothing_behind_for_each_batch(topic: Topic) -> None:
+    """A broker keeps groups and transactional ids for a week."""
+    link = link_to(parse_write_options(sink_of(topic)).brokers)
+    groups = link.ask(list_groups)
+    for batch in range(5):
+        job = batch_writer(sink_of(topic), TEXT, overwrite=False)
+        messages = list[WriterCommitMessage | None]()
+        for number in range(2):
+            with task(number, query_id=topic.name, batch_id=batch):
+                messages.append(job.write(texts(f"{batch}-{number}")))
+        job.commit(messages)
+    assert link.ask(list_groups) == groups
+    ids = [one.transactional_id for one in link.ask(list_transactions)]
+    assert [one for one in ids if topic.name in one] == [
+        f"{topic.name}-{topic.name}-{number}.0" for number in range(2)
+    ]
+    assert len(topic.committed()) == 10
+
+
+def test_a_batch_job_that_took_too_long_counts_for_nothing(topic: Topic) -> None:
+    job = batch_writer(sink_of(topic, transactionTimeout="1s"), TEXT, overwrite=False)
+    written = job.write(texts("a"))
+    assert topic.committed() == []  # which waits until the broker has aborted it
+    with pytest.raises(BatchRefused, match=r"longer than transactionTimeout"):
+        job.commit([written])
+    assert topic.committed() == []
 
 
 def test_a_task_of_no_query_is_told_what_to_do(topic: Topic) -> None:
@@ -330,14 +523,14 @@ def test_a_broker_killed_under_way_gets_every_row_once(tmp_path: Path, delivery:
                 yield batch_of([{"value": f"{number}-{row}"} for row in range(50)])
 
         writer = batch_writer(sink_of(topic, delivery=delivery), TEXT, overwrite=False)
-        done = list[object]()
-        writing = threading.Thread(target=lambda: done.append(writer.write(batches())))
+        done = list[int]()
+        writing = threading.Thread(target=lambda: done.append(save(writer, batches())))
         writing.start()
         assert sent.wait(PATIENCE_S)
         broker.kill()
         broker.start()
         writing.join(PATIENCE_S)
-        assert done == [Written(1000)]
+        assert done == [1000]
         expected = [f"{number}-{row}".encode() for number in range(20) for row in range(50)]
         assert [row["value"] for row in read(topic)] == expected
     finally:

@@ -1,33 +1,27 @@
-"""Writes records, and how far a group has read, as one: all of it counts, or none of it.
+"""Writes records in transactions: all of one counts, or none of it.
 
 Speaks both versions of transactions (KIP-890), whichever the cluster has agreed on. In the newer
 one a partition joins a transaction when it is written to, and each end of one raises the epoch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
 from ottla.client.client import Client
 from ottla.client.errors import Fenced, Refused, check
-from ottla.client.partitions import TransactionTag, by_topic
+from ottla.client.partitions import TransactionTag
 from ottla.client.producer import TRANSPORT_PROBLEMS, IdempotentProducer
 from ottla.errors import ErrorCode
-from ottla.model import Offset, ProducerEpoch, ProducerId, TopicPartition
+from ottla.model import ProducerEpoch, ProducerId, TopicPartition
 from ottla.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     EndTxnRequest,
     EndTxnResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 from ottla.records.batch import Packed
 from ottla.records.compression import Codec
@@ -44,26 +38,32 @@ _FENCED: Final = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A producer of a transactional id, as its coordinator knows it."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flow:
     """How partitions join a transaction, and the last versions of requests that go with it."""
 
     is_joined_by_writing: bool
     produce_version_max: int
-    offsets_version_max: int
     end_version_max: int
 
 
 _CLASSIC: Final = _Flow(
     is_joined_by_writing=False,
     produce_version_max=11,
-    offsets_version_max=4,
     end_version_max=4,
 )
 _JOINED_BY_WRITING: Final = _Flow(
     is_joined_by_writing=True,
     produce_version_max=12,  # the last one that calls topics by their names
-    offsets_version_max=5,
     end_version_max=5,
 )
 _JOINED_BY_WRITING_FROM: Final = 2  # the transaction.version that clusters agree on
@@ -135,19 +135,6 @@ class TransactionalProducer:
                 self._joined.add(tp)
             await self._writer.write_packed(tp, packed)
 
-    async def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-        """Make it part of the transaction that a group has come this far.
-
-        The partitions must exist. For groups without members.
-        """
-        self._has_begun = True
-        with _telling_of_fences(self._transactional_id):
-            if not self._flow.is_joined_by_writing:
-                await self._client.retry(lambda: self._add_offsets(group_id), on=TRANSPORT_PROBLEMS)
-            await self._client.retry(
-                lambda: self._commit_offsets(group_id, offsets), on=TRANSPORT_PROBLEMS
-            )
-
     async def commit(self) -> None:
         """End the transaction: all of it counts once this returns."""
         await self._end(is_committed=True, patience_s=None)
@@ -159,6 +146,11 @@ class TransactionalProducer:
         except Refused as problem:
             if problem.code is not ErrorCode.INVALID_TXN_STATE:
                 raise  # else nothing had reached the coordinator: there is nothing to end
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Whose transaction it is: with it, somebody else can end the transaction."""
+        return ProducerIdentity(self._transactional_id, self._producer_id, self._epoch)
 
     # Inside
 
@@ -186,79 +178,56 @@ class TransactionalProducer:
             for partition in topic.results_by_partition:
                 check(partition.partition_error_code, str(tp))
 
-    async def _add_offsets(self, group_id: str) -> None:
-        request = AddOffsetsToTxnRequest(
-            transactional_id=self._transactional_id,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            group_id=group_id,
-        )
-        answer = await self._client.ask_transaction_coordinator(
-            self._transactional_id, request, AddOffsetsToTxnResponse
-        )
-        check(answer.error_code, f"group {group_id}")
-
-    async def _commit_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, Offset]
-    ) -> None:
-        request = TxnOffsetCommitRequest(
-            transactional_id=self._transactional_id,
-            group_id=group_id,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            member_id="",
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name=topic,
-                    partitions=[
-                        TxnOffsetCommitRequestPartition(
-                            partition_index=tp.partition,
-                            committed_offset=offsets[tp],
-                            committed_metadata="",
-                        )
-                        for tp in tps
-                    ],
-                )
-                for topic, tps in by_topic(offsets).items()
-            ],
-        )
-        answer = await self._client.ask_coordinator(
-            group_id,
-            request,
-            TxnOffsetCommitResponse,
-            version_max=self._flow.offsets_version_max,
-        )
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                check(partition.error_code, f"group {group_id}, {topic.name}")
-
     async def _end(self, *, is_committed: bool, patience_s: float | None) -> None:
         if not self._has_begun:
             return  # a coordinator refuses to end what it has never heard of
-        request = EndTxnRequest(
-            transactional_id=self._transactional_id,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            committed=is_committed,
-        )
-
-        async def attempt() -> EndTxnResponse:
-            answer = await self._client.ask_transaction_coordinator(
-                self._transactional_id,
-                request,
-                EndTxnResponse,
-                version_max=self._flow.end_version_max,
-            )
-            check(answer.error_code, f"transactional id {self._transactional_id}")
-            return answer
-
-        # The same end twice does no harm: a coordinator knows what it has been told.
-        with _telling_of_fences(self._transactional_id):
-            answer = await self._client.retry(attempt, on=TRANSPORT_PROBLEMS, patience_s=patience_s)
+        answer = await _end(self._client, self.identity, self._flow, is_committed, patience_s)
         self._has_begun = False
         self._joined.clear()
         if self._flow.is_joined_by_writing:
             self._begin_epoch(ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch))
+
+
+async def end_transaction(
+    client: Client,
+    producer: ProducerIdentity,
+    *,
+    is_committed: bool,
+    patience_s: float | None = None,
+) -> None:
+    """End the transaction that a producer has left open, in its name."""
+    is_new = await client.transaction_version() >= _JOINED_BY_WRITING_FROM
+    flow = _JOINED_BY_WRITING if is_new else _CLASSIC
+    await _end(client, producer, flow, is_committed, patience_s)
+
+
+async def _end(
+    client: Client,
+    producer: ProducerIdentity,
+    flow: _Flow,
+    is_committed: bool,
+    patience_s: float | None,
+) -> EndTxnResponse:
+    """The same end twice does no harm: a coordinator knows what it has been told."""
+    request = EndTxnRequest(
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        committed=is_committed,
+    )
+
+    async def attempt() -> EndTxnResponse:
+        answer = await client.ask_transaction_coordinator(
+            producer.transactional_id,
+            request,
+            EndTxnResponse,
+            version_max=flow.end_version_max,
+        )
+        check(answer.error_code, f"transactional id {producer.transactional_id}")
+        return answer
+
+    with _telling_of_fences(producer.transactional_id):
+        return await client.retry(attempt, on=TRANSPORT_PROBLEMS, patience_s=patience_s)
 
 
 @contextmanager

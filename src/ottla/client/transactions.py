@@ -1,12 +1,14 @@
 """What can be asked about transactions: list and describe them, end them for their producers."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from ottla.client.client import Client
 from ottla.client.errors import Refused, check
+from ottla.client.producer import TRANSPORT_PROBLEMS
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, Offset, ProducerId, TimestampMs, TopicPartition
 from ottla.protocol.messages.producers import (
@@ -76,10 +78,11 @@ async def list_transactions(
         duration_filter=open_for_ms,
         transactional_id_pattern=pattern,
     )
-    found = []
-    for broker in (await client.describe([])).brokers:
-        found += await client.retry(partial(_list_at, client, broker, request))
-    return sorted(found, key=lambda one: one.transactional_id)
+    brokers = (await client.describe([])).brokers
+    lists = await asyncio.gather(
+        *(client.retry(partial(_list_at, client, broker, request)) for broker in brokers)
+    )
+    return sorted((one for part in lists for one in part), key=lambda one: one.transactional_id)
 
 
 async def _list_at(
@@ -102,29 +105,46 @@ async def _list_at(
 
 async def describe_transaction(client: Client, transactional_id: str) -> TransactionDescription:
     """What its coordinator knows; an unknown id is `Refused`."""
+    return await client.retry(lambda: _describe(client, transactional_id))
+
+
+async def describe_transactions(
+    client: Client, transactional_ids: Iterable[str]
+) -> dict[str, TransactionDescription]:
+    """What coordinators know of these ids; unknown ones are left out."""
+
+    async def find(transactional_id: str) -> TransactionDescription | None:
+        try:
+            return await client.retry(
+                lambda: _describe(client, transactional_id), on=TRANSPORT_PROBLEMS
+            )
+        except Refused as problem:
+            if problem.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise
+            return None
+
+    found = await asyncio.gather(*map(find, transactional_ids))
+    return {one.transactional_id: one for one in found if one is not None}
+
+
+async def _describe(client: Client, transactional_id: str) -> TransactionDescription:
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-
-    async def attempt() -> TransactionDescription:
-        answer = await client.ask_transaction_coordinator(
-            transactional_id, request, DescribeTransactionsResponse
-        )
-        (one,) = answer.transaction_states
-        check(one.error_code, f"transactional id {transactional_id}")
-        return TransactionDescription(
-            transactional_id=transactional_id,
-            state=one.transaction_state,
-            producer_id=ProducerId(one.producer_id),
-            producer_epoch=one.producer_epoch,
-            timeout_ms=one.transaction_timeout_ms,
-            started_ms=TimestampMs(one.transaction_start_time_ms) if one.topics else None,
-            partitions=tuple(
-                TopicPartition(topic.topic, index)
-                for topic in one.topics
-                for index in topic.partitions
-            ),
-        )
-
-    return await client.retry(attempt)
+    answer = await client.ask_transaction_coordinator(
+        transactional_id, request, DescribeTransactionsResponse
+    )
+    (one,) = answer.transaction_states
+    check(one.error_code, f"transactional id {transactional_id}")
+    return TransactionDescription(
+        transactional_id=transactional_id,
+        state=one.transaction_state,
+        producer_id=ProducerId(one.producer_id),
+        producer_epoch=one.producer_epoch,
+        timeout_ms=one.transaction_timeout_ms,
+        started_ms=TimestampMs(one.transaction_start_time_ms) if one.topics else None,
+        partitions=tuple(
+            TopicPartition(topic.topic, index) for topic in one.topics for index in topic.partitions
+        ),
+    )
 
 
 async def fence_producer(client: Client, transactional_id: str) -> None:

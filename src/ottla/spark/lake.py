@@ -1,9 +1,10 @@
 """`format("ottla-delta")`: rows go into a Delta table, exactly once, and without a jar.
 
 Tasks write Parquet files. The driver adds all files of a batch to the table in one commit, and the
-same commit notes the query and the number of the batch. A batch that Spark runs again, because a
-driver died before Spark noted it, finds its number there: its files are removed and nothing is
-added. What a killed driver leaves behind are files no table knows; Delta's VACUUM removes them.
+same commit notes the query, the number of the batch and its content: the decision about the batch.
+A batch that Spark runs again, because a driver died before Spark noted it, finds its number there:
+its files are removed and nothing is added, if its content is the same. Otherwise it is an error.
+What a killed driver leaves behind are files no table knows; Delta's VACUUM removes them.
 """
 
 import json
@@ -27,13 +28,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ottla.clock import SystemClock
+from ottla.spark.decisions import Decide, Decision, Part, judge
+from ottla.spark.digest import NO_ROWS, Content, content_of, total
 from ottla.spark.lake_files import DataFile, check_partition_columns, remove_files, write_files
-from ottla.spark.options import OptionRefused
+from ottla.spark.options import OptionRefused, parse_accepted_batch
+from ottla.spark.task import QUERY_ID
 
-_NAMES: Final = ("path", "partitionColumns", "txnAppId", "txnVersion")
+_NAMES: Final = ("path", "partitionColumns", "txnAppId", "txnVersion", "acceptBatch")
 _OF_SPARK: Final = ("checkpointLocation", "queryName", "outputMode")  # it adds them to a stream's
-_QUERY_ID: Final = "sql.streaming.queryId"  # a property of every task of a stream
 _NAME_BYTES: Final = 16
+_DIGEST_MASK: Final = 2**63 - 1  # what fits into the version of an application's transaction
 
 
 class TableRefused(ValueError):
@@ -42,10 +46,31 @@ class TableRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """One write that must count once: by whom, and which of theirs it is."""
+    """One write that must count once: by whom, which of theirs it is, and what is in it.
+
+    Delta keeps one number for each application, for ever. The content is kept as the numbers of two
+    more, which change with the first in one commit.
+    """
 
     app_id: str
     version: int
+    content: Content
+
+    def transactions(self) -> list[Transaction]:
+        """What the commit notes."""
+        return [
+            Transaction(self.app_id, self.version),
+            Transaction(_rows_app(self.app_id), self.content.rows),
+            Transaction(_digest_app(self.app_id), self.content.digest),
+        ]
+
+
+def _rows_app(app_id: str) -> str:
+    return f"{app_id}/rows"
+
+
+def _digest_app(app_id: str) -> str:
+    return f"{app_id}/digest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +81,7 @@ class LakeOptions:
     partition_columns: tuple[str, ...] = ()
     txn_app_id: str | None = None
     txn_version: int | None = None
+    accepted_batch: int | None = None  # is written, its user says, whatever it looks like now
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +90,7 @@ class Written(WriterCommitMessage):
 
     files: tuple[DataFile, ...]
     query_id: str | None
+    content: Content = NO_ROWS
 
 
 def parse_lake_options(raw: Mapping[str, str], *, is_stream: bool) -> LakeOptions:
@@ -85,6 +112,7 @@ def parse_lake_options(raw: Mapping[str, str], *, is_stream: bool) -> LakeOption
         partition_columns=tuple(part.strip() for part in columns.split(",") if part.strip()),
         txn_app_id=given.get("txnappid") or None,
         txn_version=None if version is None else int(version),
+        accepted_batch=parse_accepted_batch(given.get("acceptbatch")),
     )
 
 
@@ -134,7 +162,8 @@ class LakeBatchWriter(DataSourceArrowWriter):
         options = self.options
         writing = None
         if options.txn_app_id is not None and options.txn_version is not None:
-            writing = Writing(options.txn_app_id, options.txn_version)
+            content = _content_of(messages)
+            writing = Writing(options.txn_app_id, options.txn_version, content)
         add_files(options, self.schema, _files_of(messages), writing)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -152,10 +181,15 @@ class LakeStreamWriter(DataSourceStreamArrowWriter):
         return write_task(iterator, self.options, self.schema)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        # A batch without rows is the same when it is run again: there is nothing to note.
-        if files := _files_of(messages):
-            app_id = self.options.txn_app_id or _query_of(messages)
-            add_files(self.options, self.schema, files, Writing(app_id, batchId))
+        files = _files_of(messages)
+        if not files and not DeltaTable.is_deltatable(str(self.options.path)):
+            return  # no rows, and nothing that they could be compared with
+        app_id = self.options.txn_app_id or _query_of(messages)
+        writing = Writing(app_id, batchId, _content_of(messages))
+        if files:
+            add_files(self.options, self.schema, files, writing)
+        else:
+            _is_undecided(DeltaTable(self.options.path), writing, self.options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         discard_files(self.options, _files_of(messages))
@@ -174,43 +208,53 @@ def write_task(
 ) -> Written:
     """What a task does: every row into files of names that no other attempt has."""
     options.path.mkdir(parents=True, exist_ok=True)
+    contents = list[Content]()
+
+    def measured() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            contents.append(content_of(batch))
+            yield batch
+
     files = write_files(
-        batches,
+        measured(),
         options.path,
         schema,
         options.partition_columns,
         new_name=lambda: f"part-{secrets.token_hex(_NAME_BYTES)}.parquet",
     )
     task = TaskContext.get()
-    return Written(tuple(files), None if task is None else task.getLocalProperty(_QUERY_ID))
+    query_id = None if task is None else task.getLocalProperty(QUERY_ID)
+    return Written(tuple(files), query_id, total(contents))
 
 
 def add_files(
     options: LakeOptions, schema: pa.Schema, files: Sequence[DataFile], writing: Writing | None
 ) -> None:
-    """Make files part of the table, all or none; those of a write that it has already are
-    removed."""
+    """Make files part of the table, all or none; those of a write that it has already, or that is
+    refused, are removed."""
     table = DeltaTable.create(
         options.path, schema, mode="ignore", partition_by=list(options.partition_columns)
     )
     table.update_incremental()  # one that was there already may have been made by a twin just now
     _check_shape(table, schema, options)
-    if writing is not None and _has(table, writing):
-        discard_files(options, files)
-        return
-    try:
-        table.create_write_transaction(
-            [_add_action(file, options) for file in files],
-            "append",
-            schema,
-            list(options.partition_columns),
-            commit_properties=_properties(writing),
-        )
-    except CommitFailedError:
-        # A driver that was taken for dead may have been here first, with the same batch.
-        if writing is None or not _has(DeltaTable(options.path), writing):
-            raise
-        discard_files(options, files)
+    for is_last in (False, True):
+        if not _is_wanted(table, files, writing, options):
+            return
+        try:
+            table.create_write_transaction(
+                [_add_action(file, options) for file in files],
+                "append",
+                schema,
+                list(options.partition_columns),
+                commit_properties=_properties(writing),
+            )
+            return
+        except CommitFailedError:
+            # Nothing was added. A driver that was taken for dead may have been here first with the
+            # same batch, or a twin has made the table at the same moment.
+            table = DeltaTable(options.path)
+            if is_last and _is_wanted(table, files, writing, options):
+                raise
 
 
 def discard_files(options: LakeOptions, files: Sequence[DataFile]) -> None:
@@ -240,15 +284,44 @@ def _check_shape(table: DeltaTable, schema: pa.Schema, options: LakeOptions) -> 
         )
 
 
-def _has(table: DeltaTable, writing: Writing) -> bool:
+def _is_wanted(
+    table: DeltaTable, files: Sequence[DataFile], writing: Writing | None, options: LakeOptions
+) -> bool:
+    """Whether the files are to be added; if not, they are removed."""
+    if writing is None:
+        return True
+    try:
+        is_undecided = _is_undecided(table, writing, options)
+    except BaseException:
+        discard_files(options, files)
+        raise
+    if not is_undecided:
+        discard_files(options, files)
+    return is_undecided
+
+
+def _is_undecided(table: DeltaTable, writing: Writing, options: LakeOptions) -> bool:
+    """Whether the table does not have this batch; one with other content is `BatchRefused`."""
     noted = table.transaction_version(writing.app_id)
-    return noted is not None and noted >= writing.version
+    rows = table.transaction_version(_rows_app(writing.app_id))
+    digest = table.transaction_version(_digest_app(writing.app_id))
+    history = dict[int, Decision]()
+    if noted is not None and rows is not None and digest is not None:
+        history[noted] = Decision(noted, Content(rows, digest))
+    verdict = judge(
+        writing.version,
+        [Part(writing.content)],
+        history,
+        accepted=options.accepted_batch,
+        last_of_old_version=None if history else noted,
+    )
+    return isinstance(verdict, Decide)
 
 
 def _properties(writing: Writing | None) -> CommitProperties | None:
     if writing is None:
         return None
-    return CommitProperties(app_transactions=[Transaction(writing.app_id, writing.version)])
+    return CommitProperties(app_transactions=writing.transactions())
 
 
 def _add_action(file: DataFile, options: LakeOptions) -> AddAction:
@@ -265,6 +338,12 @@ def _add_action(file: DataFile, options: LakeOptions) -> AddAction:
 def _files_of(messages: Sequence[WriterCommitMessage | None]) -> list[DataFile]:
     """What tasks have written; those that failed have cleaned up and say nothing."""
     return [file for one in messages if isinstance(one, Written) for file in one.files]
+
+
+def _content_of(messages: Sequence[WriterCommitMessage | None]) -> Content:
+    """What is in all their files."""
+    found = total(one.content for one in messages if isinstance(one, Written))
+    return Content(found.rows, found.digest & _DIGEST_MASK)
 
 
 def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str:

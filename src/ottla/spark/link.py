@@ -16,6 +16,7 @@ import uvloop
 
 from ottla.client.client import Client
 from ottla.spark.options import BrokerOptions
+from ottla.spark.state import StateTopic
 
 Result = TypeVar("Result")
 
@@ -33,6 +34,11 @@ class Link:
         self._loop = uvloop.new_event_loop()
         self.client = _client(brokers)
         self.watcher = _client(brokers)
+        self.state = StateTopic(self.client)
+        self.checked: set[tuple[str, str, str]] = (
+            set()
+        )  # query, topic, id: known to belong together
+        self._background: Future[None] | None = None
         self.is_settled = False  # whether it has been used, and what it needs is here
         # A daemon: a worker ends when Spark says so, whatever a broker is doing.
         threading.Thread(target=self._loop.run_forever, name="ottla-link", daemon=True).start()
@@ -40,6 +46,10 @@ class Link:
     def start(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
         """Begin some work; its result can be waited for."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def start_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin some work that nobody waits for."""
+        self._background = self.start(work)
 
     def ask(
         self,

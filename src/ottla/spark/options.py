@@ -26,7 +26,7 @@ RECORD_BYTES: Final = 1000
 CLIENT_ID: Final = "ottla-spark"
 TIMEOUT_MS: Final = 60_000
 POLL_MS: Final = 300
-TRANSACTION_TIMEOUT_MS: Final = 5 * 60_000
+TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000  # the most that brokers allow unless told otherwise
 FETCH_BYTES: Final = 32 << 20
 PARTITION_FETCH_BYTES: Final = 8 << 20
 
@@ -307,6 +307,7 @@ class WriteOptions:
     codec: Codec = Codec.NONE
     delivery: Delivery = Delivery.EXACTLY_ONCE
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    accepted_batch: int | None = None  # is written, its user says, whatever it looks like now
 
 
 _WRITE_NAMES: Final = (
@@ -314,6 +315,7 @@ _WRITE_NAMES: Final = (
     "includeHeaders",
     "delivery",
     "transactionTimeout",
+    "acceptBatch",
     "brokerAddressMap",
 )
 # What Spark itself adds to the options of a stream's sink.
@@ -341,7 +343,17 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         codec=Codec.named(options.choose("kafka.compression.type", names, "none")),
         delivery=Delivery(options.choose("delivery", tuple(Delivery), Delivery.EXACTLY_ONCE)),
         transaction_timeout_ms=_transaction_timeout_ms(options),
+        accepted_batch=parse_accepted_batch(options.text("acceptBatch")),
     )
+
+
+def parse_accepted_batch(text: str | None) -> int | None:
+    """The number of a micro-batch that its user says is written."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise OptionRefused(f"acceptBatch={text} is not the number of a micro-batch")
+    return int(text)
 
 
 def parse_columns(raw: Mapping[str, str]) -> ColumnOptions:

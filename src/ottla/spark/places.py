@@ -34,6 +34,7 @@ from ottla.spark.options import (
     Topics,
     WhereGroupIs,
 )
+from ottla.spark.state import TOPIC as STATE_TOPIC
 
 _AGAIN: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
 
@@ -65,7 +66,7 @@ async def _partitions_of(client: Client, subscription: Subscription) -> list[Top
             return sorted(
                 TopicPartition(name, item.index)
                 for name, topic in view.topics.items()
-                if not topic.is_internal and subscription.matches(name)
+                if not topic.is_internal and name != STATE_TOPIC and subscription.matches(name)
                 for item in topic.partitions
             )
         case Assigned(tps):
@@ -83,6 +84,22 @@ async def _described(client: Client, names: Sequence[str]) -> set[TopicPartition
     return {
         TopicPartition(name, item.index) for name in names for item in view.topics[name].partitions
     }
+
+
+async def ids_of_topics(client: Client, topics: Iterable[str]) -> dict[str, str]:
+    """The ids of topics as hexadecimal digits; without those that do not exist or have none."""
+
+    async def find(topic: str) -> str | None:
+        try:
+            view = await client.retry(lambda: client.describe([topic]), on=_AGAIN)
+        except NoSuchTopic:
+            return None
+        id_ = view.topics[topic].id
+        return id_.hex() if any(id_) else None  # brokers before Kafka 2.8 have none
+
+    names = sorted(set(topics))
+    ids = await asyncio.gather(*map(find, names))
+    return {name: id_ for name, id_ in zip(names, ids, strict=True) if id_ is not None}
 
 
 async def find_edges(client: Client, options: ReadOptions) -> Edges:

@@ -1,10 +1,10 @@
 """What a micro-batch reads and which task reads which part: decided here, from values only.
 
 A plan is a function of where a batch starts, where it ends, and the options: planned again after a
-crash, every row goes to the task that had it before, which exactly-once sinks rely on.
+crash with the same options, every row goes to the task that had it before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -84,7 +84,11 @@ def find_losses(start: Offsets, earliest: Offsets, latest: Offsets) -> list[Loss
 
 def check_losses(losses: Iterable[Loss], policy: OnDataLoss) -> None:
     """Raise `DataLost` with every missing range, if losses are to end the query."""
-    lines = [loss.explain() for loss in losses]
+    check_lines([loss.explain() for loss in losses], policy)
+
+
+def check_lines(lines: Sequence[str], policy: OnDataLoss) -> None:
+    """`check_losses` for losses that have been put into words."""
     if lines and policy is OnDataLoss.FAIL:
         raise DataLost(
             f"records were removed before they were read. {'; '.join(lines)}."

@@ -1,7 +1,7 @@
 """`format("ottla")` for writing: rows of batches and streams become records, each once.
 
-Python's data sources are not asked before a task's rows count, so every task ends a transaction of
-its own; `writing` says how that makes one copy of every row.
+Tasks write in transactions and leave them open (`writing`); the driver decides about all tasks of
+a batch together and ends their transactions (`committing`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,13 +20,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from ottla.spark.committing import StreamBatch, abort_batch, commit_job
 from ottla.spark.decode import HEADERS_TYPE
+from ottla.spark.link import link_to
 from ottla.spark.options import Delivery, OptionRefused, WriteOptions, parse_write_options
-from ottla.spark.writing import Work, wait_readable, write_at_least_once, write_exactly_once
+from ottla.spark.task import BATCH_ID, QUERY_ID
+from ottla.spark.writing import Attempt, Written, write_at_least_once, write_in_transaction
 
-# What Spark tells a task of its query.
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
 _BYTES: Final = (pa.binary(), pa.string())
 _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
     "value": _BYTES,
@@ -52,7 +52,7 @@ def stream_writer(raw: Mapping[str, str], schema: StructType) -> DataSourceStrea
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes every row of a data frame."""
+    """Writes every row of a data frame, or none."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
@@ -63,11 +63,15 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             return write_at_least_once(iterator, self.options)
-        work = Work(owner=self.job_id, partition=_task().partitionId(), number=0)
-        written = write_exactly_once(iterator, self.options, work)
-        if written.rows:
-            wait_readable(self.options, work)  # who writes a batch may want to read it next
-        return written
+        return write_in_transaction(iterator, self.options, _attempt_of_job(self.job_id))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        if written := _written(messages):
+            commit_job(link_to(self.options.brokers), written)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        if (written := _written(messages)) and _has_failed(messages):
+            abort_batch(link_to(self.options.brokers), written)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -80,28 +84,62 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             return write_at_least_once(iterator, self.options)
-        return write_exactly_once(iterator, self.options, _work_of_stream())
+        return write_in_transaction(iterator, self.options, _attempt_of_stream())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is left to do: what tasks have written is there."""
+        if written := _written(messages):
+            self.batch_of(written, batchId).run()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is left to do: tasks that failed have aborted, the others count."""
+        if (written := _written(messages)) and _has_failed(messages):
+            abort_batch(link_to(self.options.brokers), written)
+
+    def batch_of(self, written: list[Written], number: int) -> StreamBatch:
+        """A micro-batch whose tasks are done."""
+        link = link_to(self.options.brokers)
+        return StreamBatch(link, number, written, self.options.accepted_batch)
 
 
-def _work_of_stream() -> Work:
-    """Which part of which query's micro-batch this task is.
+def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
+    """What tasks say that write in transactions."""
+    return [one for one in messages if isinstance(one, Written)]
+
+
+def _has_failed(messages: list[WriterCommitMessage | None]) -> bool:
+    """Whether a task is missing. Spark aborts also after a commit that failed: what such a commit
+    may have decided must not be aborted, and what it has not decided it has aborted itself."""
+    return None in messages
+
+
+def _attempt_of_stream() -> Attempt:
+    """Which try of which part of which query's micro-batch this task is.
 
     The id of a query is kept in its checkpoint, so it is the same after a restart.
     """
     task = _task()
-    query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+    query_id, batch_id = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
     if query_id is None or batch_id is None:
         raise OptionRefused(
             "Spark does not say to which query a task belongs, so it cannot be written exactly"
             " once: set delivery=at-least-once"
         )
-    return Work(owner=query_id, partition=task.partitionId(), number=int(batch_id))
+    return Attempt(
+        owner=query_id,
+        task=task.partitionId(),
+        number=task.attemptNumber(),
+        batch=int(batch_id),
+    )
+
+
+def _attempt_of_job(job_id: str) -> Attempt:
+    """The same for a batch job.
+
+    What `foreachBatch` writes belongs to its query: a broker keeps transactional ids for a week,
+    and new ones for every micro-batch would pile up.
+    """
+    task = _task()
+    owner = task.getLocalProperty(QUERY_ID) or job_id
+    return Attempt(owner=owner, task=task.partitionId(), number=task.attemptNumber(), batch=None)
 
 
 def _task() -> TaskContext:

@@ -30,13 +30,14 @@ from ottla.client.errors import ClientError
 from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.clock import SystemClock
 from ottla.model import Offset, TopicPartition
-from ottla.spark.columns import Projection, projection_of
+from ottla.spark.columns import projection_of
 from ottla.spark.link import Link, link_to
 from ottla.spark.narrowing import Narrowing, narrowing_of
 from ottla.spark.options import Edge, OnDataLoss, ReadOptions, Since, parse_read_options
 from ottla.spark.places import (
     Edges,
     find_edges,
+    ids_of_topics,
     measure_records,
     resolve_end,
     resolve_start,
@@ -56,7 +57,8 @@ from ottla.spark.plan import (
     ranges_between,
     to_json,
 )
-from ottla.spark.task import read_task
+from ottla.spark.task import check_topics, read_task
+from ottla.spark.topic_ids import plan_checks
 
 log = logging.getLogger("ottla.spark")
 
@@ -101,7 +103,10 @@ class BatchReader(DataSourceReader):
         return [InputPartition(task) for task in plan_tasks(ranges, self.options.tasks, sizes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, partition, self.projection)
+        task = partition.value
+        if task is None:  # Spark's way to say that a batch has no partitions
+            return iter(())
+        return read_task(link_to(self.options.brokers), task, self.options, self.projection)
 
 
 class NarrowedBatchReader(BatchReader):
@@ -169,11 +174,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts: Offsets = from_json(start)
         if start == self._initial and not self._has_planned:
             starts = self._first_starts(starts, from_json(end))
-        ranges = ranges_between(starts, from_json(end), self.options.on_data_loss)
-        return [InputPartition(task) for task in plan_tasks(ranges, self.options.tasks)]
+        ends = from_json(end)
+        ranges = ranges_between(starts, ends, self.options.on_data_loss)
+        tasks = plan_tasks(ranges, self.options.tasks)
+        topics = {part.tp.topic for part in ranges}
+        ids = self._link.ask(lambda client: ids_of_topics(client, topics))
+        return [InputPartition(task) for task in plan_checks(tasks, starts, ends, ids)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, partition, self.projection)
+        task = partition.value
+        if task is None:  # Spark's way to say that a batch has no partitions
+            return iter(())
+        ranges = check_topics(self._link, task, self.options)
+        return read_task(self._link, ranges, self.options, self.projection)
 
     def commit(self, end: OffsetsJson) -> None:
         """Show how far the query has come as the progress of a consumer group.
@@ -268,12 +281,3 @@ def _up_to(edges: Edges, target: Offsets) -> Edges:
     """As if nothing had come behind `target`."""
     latest = {tp: Offset(min(at, target[tp])) for tp, at in edges.latest.items() if tp in target}
     return Edges({tp: edges.earliest[tp] for tp in latest}, latest)
-
-
-def _read(
-    options: ReadOptions, partition: InputPartition, projection: Projection
-) -> Iterator[pa.RecordBatch]:
-    task = partition.value
-    if task is None:  # Spark's way to say that a batch has no partitions
-        return iter(())
-    return read_task(link_to(options.brokers), task, options, projection)

@@ -1,5 +1,6 @@
 """What one Spark task does: fetch its ranges, decode them, hand Arrow batches to Spark."""
 
+import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from ottla.client.client import Client
 from ottla.client.errors import Refused, Unreadable
@@ -21,17 +23,90 @@ from ottla.spark.fields import Field
 from ottla.spark.link import Link
 from ottla.spark.options import BadRows, OnDataLoss, ReadOptions
 from ottla.spark.places import isolation_of
-from ottla.spark.plan import DataLost, Task, check_losses, find_losses
+from ottla.spark.plan import DataLost, Task, check_lines, check_losses, find_losses
+from ottla.spark.topic_ids import (
+    StreamTask,
+    decode_ids,
+    encode_ids,
+    explain_change,
+    id_before,
+    id_key,
+    note_id,
+    with_beginnings,
+)
 
+log = logging.getLogger("ottla.spark")
+
+# What Spark tells a task of its query.
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
 ROWS_MAX: Final = 10_000  # in one Arrow batch: more gain nothing
 BATCH_BYTES: Final = 8 << 20
 _FETCH_BYTES_MIN: Final = 1 << 20
 _FETCH_WAIT_MS: Final = 500
+_NOT_ALLOWED: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.POLICY_VIOLATION,
+    }
+)
 _MARGIN: Final = 1.25  # of what is expected to be left of a range
 
 
 class BadRow(ValueError):
     """A value that its format cannot read, where that ends the query."""
+
+
+def check_topics(link: Link, task: StreamTask, options: ReadOptions) -> Task:
+    """What a task of a stream reads, once its topics are known to be those that the query knows.
+
+    One that was made anew is `DataLost`, or read as the options say.
+    """
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty(QUERY_ID)
+    batch = None if context is None else context.getLocalProperty(BATCH_ID)
+    if query is None or batch is None:
+        return task.ranges
+    try:
+        changed = link.start(_changed_topics(link, task, options, query, int(batch))).result()
+    except Refused as problem:
+        if problem.code not in _NOT_ALLOWED:
+            raise
+        log.warning("topic ids not remembered", extra={"reason": str(problem)})
+        return task.ranges
+    if not changed or options.on_data_loss is OnDataLoss.SKIP:
+        return task.ranges
+    wanted = {part.tp: part.offsets for part in task.ranges}
+    wanted |= {tp: OffsetRange(at, at) for tp, at in task.begins.items() if tp not in wanted}
+    return with_beginnings(task, changed, link.ask(lambda client: _edge(client, wanted, EARLIEST)))
+
+
+async def _changed_topics(
+    link: Link, task: StreamTask, options: ReadOptions, query: str, batch: int
+) -> list[str]:
+    """Topics of the task that are not the ones the query knows; the new ids are remembered."""
+    unchecked = {
+        topic: id_ for topic, id_ in task.ids.items() if (query, topic, id_) not in link.checked
+    }
+    if not unchecked:
+        return []
+    values = await link.state.read(query)
+    changed = list[str]()
+    for topic, id_ in unchecked.items():
+        known = decode_ids(values.get(id_key(query, topic)))
+        before = id_before(known, batch)
+        if before is not None and before != id_:
+            changed.append(topic)
+            what = explain_change(topic, before, id_)
+            check_lines([what], options.on_data_loss)
+            log.warning("data lost", extra={"what": what})
+        else:
+            link.checked.add((query, topic, id_))
+        noted = note_id(known, batch, id_)
+        if noted != known and topic in task.noted:
+            await link.state.write(query, id_key(query, topic), encode_ids(noted))
+    return changed
 
 
 def read_task(
@@ -79,7 +154,7 @@ class _Reading:
     left: dict[TopicPartition, OffsetRange]
     decoder: Decoder = field(default_factory=Decoder)
     record_bytes: float = 0.0
-    progress_s: float = field(default_factory=time.monotonic)
+    waited_s: float = 0.0  # for answers, since one of them brought anything
 
     def run(self) -> Iterator[Located]:
         """Records of one partition after the other; each is used up before the next comes."""
@@ -90,11 +165,13 @@ class _Reading:
             for tp, fetched in answers.items():
                 rows = self._take(tp, fetched)
                 if len(self.left) == 1 and len(answers) == 1:
-                    coming = self._fetch()  # while Spark takes what is here
+                    self._check_progress()
+                    # While Spark takes what is here.
+                    coming = self._fetch() if self.left else None
                 yield rows
             if coming is None and self.left:
                 self._check_progress()
-                coming = self._fetch()
+                coming = self._fetch() if self.left else None
 
     def _fetch(self) -> "Future[dict[TopicPartition, Fetched]]":
         ranges = {tp: ReadRange(wanted.start, wanted.end) for tp, wanted in self.left.items()}
@@ -116,11 +193,14 @@ class _Reading:
     def _answers(
         self, coming: "Future[dict[TopicPartition, Fetched]]"
     ) -> dict[TopicPartition, Fetched]:
+        began_s = time.monotonic()
         try:
             return coming.result()
         except Refused as problem:
             if problem.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
+        finally:
+            self.waited_s += time.monotonic() - began_s
         self._skip_lost()
         return {}
 
@@ -131,7 +211,7 @@ class _Reading:
         except ApiError as problem:
             raise Unreadable(f"{tp} from offset {wanted.start} on: {problem}") from None
         if position > wanted.start:
-            self.progress_s = time.monotonic()
+            self.waited_s = 0.0
             self.record_bytes = len(fetched.batches) / (position - wanted.start)
         if position < wanted.end:
             self.left[tp] = OffsetRange(position, wanted.end)
@@ -154,14 +234,17 @@ class _Reading:
 
     def _check_progress(self) -> None:
         """A range whose end never comes must not hold a task for ever."""
-        waited_s = time.monotonic() - self.progress_s
-        if waited_s * 1000 < self.options.brokers.timeout_ms:
+        if self.waited_s * 1000 < self.options.brokers.timeout_ms:
             return
         missing = "; ".join(
             f"{tp}: offsets {wanted.start} to {wanted.end - 1}" for tp, wanted in self.left.items()
         )
         if self.options.on_data_loss is OnDataLoss.FAIL:
-            raise DataLost(f"nothing came for {waited_s:.0f} s, and these are missing: {missing}")
+            raise DataLost(
+                f"nothing came for {self.waited_s:.0f} s, and these are missing: {missing}. To go"
+                " on behind what is missing set onDataLoss=skip (or failOnDataLoss=false)"
+            )
+        log.warning("data lost", extra={"what": missing})
         self.left.clear()
 
 

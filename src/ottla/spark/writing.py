@@ -1,13 +1,13 @@
-"""What one Spark task does to write its rows: at least once, or exactly once.
+"""What one Spark task does to write its rows: at least once, or in a transaction that stays open.
 
-Exactly once: a task writes in one transaction, under an id that says which work it does, and notes
-in the same transaction that this work is done. Whoever comes later to do it again, because a task
-was tried again or a query was restarted, takes the id first, which ends whatever an earlier one
-has left open, and then looks whether the work has been done.
+Exactly once: a task writes in one transaction and leaves it open. Its message to the driver says
+whose transaction it is and what is in it; the driver decides about all tasks of a batch together
+(`committing`). Every attempt of a task has a transactional id of its own, so that attempts do not
+fence each other: which of them counts is for Spark to say.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,111 +20,122 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from ottla.client.client import Client
 from ottla.client.errors import ClientError
-from ottla.client.groups import stable_offsets
 from ottla.client.partitioner import Partitioner
 from ottla.client.producer import IdempotentProducer
 from ottla.client.transactional_producer import TransactionalProducer
 from ottla.clock import SystemClock
-from ottla.model import Offset, TopicPartition
+from ottla.model import TopicPartition
 from ottla.records.batch import Packed
+from ottla.spark.decisions import Part, history_of, is_decided
+from ottla.spark.digest import Content, content_of
 from ottla.spark.encode import Routes, encode, rows_by_topic
 from ottla.spark.link import Link, link_to
 from ottla.spark.options import WriteOptions
 
-_ABORT_PATIENCE_S: Final = 5.0  # what is not aborted is ended by the next try, or by its timeout
+_ABORT_PATIENCE_S: Final = 5.0  # what is not aborted here is aborted by the driver, or times out
 _MANY_TOPICS: Final = "topics"  # in place of the one topic that all rows go to
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task has written, or found written by an earlier try."""
+    """What a task has written, for which sink."""
+
+    sink: str
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAtLeastOnce(WriterCommitMessage):
+    """What a task has written for good."""
 
     rows: int
-    is_repetition: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What a task has to write, however often that is tried: the same work has the same rows."""
+class Attempt:
+    """One try of one task."""
 
     owner: str  # a query, or a batch job
-    partition: int  # of the data frame
-    number: int  # of the micro-batch
+    task: int  # the partition of the data frame
+    number: int  # of the try
+    batch: int | None  # None for a batch job: it is never repeated
+
+    def sink(self, topic: str | None) -> str:
+        """What decisions are about: all that an owner writes to a place."""
+        return f"{self.owner}-{topic or _MANY_TOPICS}"
 
     def transactional_id(self, topic: str | None) -> str:
-        """Who writes it: one producer at a time."""
-        return f"{self.owner}-{topic or _MANY_TOPICS}-{self.partition}"
-
-    def marker_group(self, topic: str | None) -> str:
-        """Where it is noted how far the work is done: the offset of a group that nobody is in.
-
-        Each partition has a group to itself. An offset belongs to a partition of a topic, and
-        brokers take it only for one that exists, so that partitions of data frames cannot be
-        told apart by it.
-        """
-        return f"__ottla_sink-{self.transactional_id(topic)}"
+        """Who writes. The number of these is limited by the number of tasks, not of batches."""
+        return f"{self.sink(topic)}-{self.task}.{self.number}"
 
 
-def write_at_least_once(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Written:
+def write_at_least_once(
+    batches: Iterator[pa.RecordBatch], options: WriteOptions
+) -> WrittenAtLeastOnce:
     """Write every row; what is sent again on its way is not written again."""
     filled = _filled(batches)
     if filled is None:
-        return Written(0)
+        return WrittenAtLeastOnce(0)
     link = link_to(options.brokers)
     producer = link.ask(lambda client: IdempotentProducer.open(client, options.codec))
     writing = _Writing(link, producer, options.topic)
     writing.write_all(filled)
-    return Written(writing.rows)
+    return WrittenAtLeastOnce(writing.rows)
 
 
-def write_exactly_once(
-    batches: Iterator[pa.RecordBatch], options: WriteOptions, work: Work
+def write_in_transaction(
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, attempt: Attempt
 ) -> Written:
-    """Write every row in one transaction, unless this work has been done before."""
+    """Write every row in one transaction and leave it open, unless the batch was decided before."""
+    sink = attempt.sink(options.topic)
     filled = _filled(batches)
     if filled is None:
-        return Written(0)
+        return Written(sink, Part(Content()))
     link = link_to(options.brokers)
-    group = work.marker_group(options.topic)
-    producer = link.ask(lambda client: _open(client, options, work))
-    # Asked after the id was taken: earlier tries have ended by then, and none can commit any more.
-    if link.ask(lambda client: _last_done(client, group)) >= work.number:
-        return Written(sum(batch.num_rows for batch in filled), is_repetition=True)
+    measured = _Measured(filled, is_needed=attempt.batch is not None)
+    # Asked before the id is taken: that would abort what a decision may still have to commit.
+    if attempt.batch is not None and _is_decided(link, sink, attempt.batch):
+        for _ in measured:
+            pass
+        return Written(sink, Part(measured.content, found_decided=True))
+    producer = link.ask(lambda client: _open(client, options, attempt))
     writing = _Writing(link, producer, options.topic)
     try:
-        writing.write_all(filled)
-        marker = {writing.some_partition: Offset(work.number)}
-        link.start(producer.commit_offsets(group, marker)).result()
-        link.start(producer.commit()).result()
+        writing.write_all(measured)
     except BaseException:
         writing.settle()
         with suppress(ClientError):
             link.start(producer.abort(_ABORT_PATIENCE_S)).result()
         raise
-    return Written(writing.rows)
+    return Written(sink, Part(measured.content, producer.identity))
 
 
-def wait_readable(options: WriteOptions, work: Work) -> None:
-    """Return when readers of committed records see what was written.
+class _Measured:
+    """Passes batches on and adds up what is in them; only the rows where no digest is needed."""
 
-    A commit is answered before every partition has heard of it. Who takes the id has to wait
-    until all have.
-    """
-    link_to(options.brokers).ask(lambda client: _open(client, options, work))
+    def __init__(self, batches: Iterator[pa.RecordBatch], *, is_needed: bool) -> None:
+        self._batches = batches
+        self._is_needed = is_needed
+        self.content = Content()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.content += content_of(batch) if self._is_needed else Content(batch.num_rows)
+            yield batch
 
 
-async def _open(client: Client, options: WriteOptions, work: Work) -> TransactionalProducer:
+def _is_decided(link: Link, sink: str, batch: int) -> bool:
+    values = link.start(link.state.read(sink)).result()
+    return is_decided(batch, history_of(sink, values))
+
+
+async def _open(client: Client, options: WriteOptions, attempt: Attempt) -> TransactionalProducer:
     return await TransactionalProducer.open(
         client,
-        work.transactional_id(options.topic),
+        attempt.transactional_id(options.topic),
         timeout_ms=options.transaction_timeout_ms,
         codec=options.codec,
     )
-
-
-async def _last_done(client: Client, group: str) -> int:
-    """The last micro-batch whose marker counts; -1 when there is none."""
-    return max((await stable_offsets(client, group)).values(), default=-1)
 
 
 def _filled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
@@ -153,22 +164,14 @@ class _Writing:
         self._clock = SystemClock()
         self._partitioners: dict[str, Partitioner] = {}
         self._under_way: Future[None] | None = None
-        self._written: TopicPartition | None = None
         self.rows = 0
 
-    @property
-    def some_partition(self) -> TopicPartition:
-        """One that rows were written to."""
-        assert self._written is not None, "something was written"
-        return self._written
-
-    def write_all(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def write_all(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Write every row, each partition's in their order; returns when all are safe."""
         for batch in batches:
             routes = self._encode(batch)
             self._wait()
             self._under_way = self._link.start(self._send(routes))
-            self._written = next(iter(routes))
             self.rows += batch.num_rows
         self._wait()
 

@@ -10,10 +10,10 @@ import pytest
 import ottla.testing
 from ottla.client.client import Client
 from ottla.client.errors import ConnectionLost, Fenced, Refused, Unreachable
-from ottla.client.groups import committed_offsets, stable_offsets
 from ottla.client.isolation import readable
 from ottla.client.partitions import FetchLimits, Isolation, fetch
-from ottla.client.transactional_producer import TransactionalProducer
+from ottla.client.transactional_producer import TransactionalProducer, end_transaction
+from ottla.client.transactions import describe_transactions
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition
 from ottla.protocol.messages.transactions import EndTxnResponse
@@ -127,22 +127,23 @@ def test_what_is_committed_counts_and_what_is_aborted_does_not(
 
 
 @BOTH
-def test_offsets_are_committed_with_the_records_or_not_at_all(
+def test_somebody_else_ends_what_a_producer_has_left_open(
     address: str, tp: TopicPartition, client_class: type[Client]
 ) -> None:
     async def scenario(client: Client) -> None:
         await client.describe_or_create(tp.topic)
-        group = f"group-{tp}"
-        producer = await TransactionalProducer.open(client, f"id-{tp}")
-        await producer.write_packed(tp, letter("a"))
-        await producer.commit_offsets(group, {tp: Offset(7)})
-        assert await committed_offsets(client, group) == {}
-        await producer.commit()
-        assert await stable_offsets(client, group) == {tp: 7}
-        await producer.commit_offsets(group, {tp: Offset(8)})
-        await producer.abort()
-        assert await stable_offsets(client, group) == {tp: 7}
-        await seen_within_patience(client, tp, ["a"])
+        for number, is_committed in enumerate((True, False)):
+            producer = await TransactionalProducer.open(client, f"id-{tp}-{number}")
+            await producer.write_packed(tp, letter(str(number)))
+            identity = producer.identity
+            for _ in range(2):  # the second time it is what it was told before
+                await end_transaction(client, identity, is_committed=is_committed)
+            described = await describe_transactions(client, [identity.transactional_id, "unknown"])
+            (state,) = [one.state for one in described.values()]
+            assert state == ("CompleteCommit" if is_committed else "CompleteAbort")
+            with pytest.raises(Refused):
+                await end_transaction(client, identity, is_committed=not is_committed)
+        await seen_within_patience(client, tp, ["0"])
 
     run(address, scenario, client_class)
 
@@ -159,7 +160,6 @@ def test_who_opens_an_id_fences_who_had_it_and_aborts_what_was_open(
         await heir.write_packed(tp, letter("of the heir"))
         for attempt in (
             zombie.write_packed(tp, letter("late")),
-            zombie.commit_offsets("group", {tp: Offset(1)}),
             zombie.commit(),
             zombie.abort(),
         ):

@@ -10,9 +10,10 @@ pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from ottla.spark.decisions import BatchRefused
 from ottla.spark.lake import (
     LakeStreamWriter,
     TableRefused,
@@ -65,6 +66,53 @@ def test_a_batch_that_is_run_again_adds_nothing_and_leaves_nothing(tmp_path: Pat
     assert numbers(tmp_path) == [1, 2]
     assert names(tmp_path) == {file.name for file in first.files}
     writer.commit([write(writer, 3)], batchId=1)
+    assert numbers(tmp_path) == [1, 2, 3]
+
+
+def test_a_batch_that_is_run_again_with_other_rows_is_refused_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    writer = writer_to(tmp_path)
+    first = write(writer, 1, 2)
+    writer.commit([first], batchId=3)
+    writer.commit([write(writer, 2), write(writer, 1)], batchId=3)  # the same in another layout
+    for other in ([write(writer, 1)], [write(writer, 1, 3)], [Written((), "query")]):
+        with pytest.raises(BatchRefused, match="with other content: 2 rows"):
+            writer.commit([*other], batchId=3)
+    assert numbers(tmp_path) == [1, 2]
+    assert names(tmp_path) == {file.name for file in first.files}
+    accepting = writer_to(tmp_path, acceptBatch="3")
+    accepting.commit([write(writer, 1)], batchId=3)
+    accepting.commit([write(writer, 4)], batchId=4)
+    assert numbers(tmp_path) == [1, 2, 4]
+
+
+def test_a_batch_from_an_older_checkpoint_is_refused(tmp_path: Path) -> None:
+    writer = writer_to(tmp_path)
+    for batch in range(3):
+        writer.commit([write(writer, batch)], batchId=batch)
+    with pytest.raises(BatchRefused, match=r"up to batch\s2.*older copy"):
+        writer.commit([write(writer, 0, 1, 2)], batchId=1)
+    assert numbers(tmp_path) == [0, 1, 2]
+
+
+def test_a_batch_that_an_older_version_has_written_is_refused_until_it_is_accepted(
+    tmp_path: Path,
+) -> None:
+    """That one noted the number of the batch and nothing of its content."""
+    writer = writer_to(tmp_path)
+    writer.commit([write(writer, 1)], batchId=0)
+    write_deltalake(
+        tmp_path,
+        pa.table({"n": pa.array([2])}),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[Transaction("old", 7)]),
+    )
+    old = writer_to(tmp_path, txnAppId="old")
+    with pytest.raises(BatchRefused, match="written by a version"):
+        old.commit([write(old, 2)], batchId=7)
+    writer_to(tmp_path, txnAppId="old", acceptBatch="7").commit([write(old, 2)], batchId=7)
+    old.commit([write(old, 3)], batchId=8)
     assert numbers(tmp_path) == [1, 2, 3]
 
 

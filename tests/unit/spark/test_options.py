@@ -252,7 +252,9 @@ def test_rows_are_written_exactly_once_unless_told_otherwise() -> None:
     least = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
     options = parse_write_options(least)
     assert options.delivery is Delivery.EXACTLY_ONCE
-    assert options.transaction_timeout_ms == 5 * 60_000
+    assert options.transaction_timeout_ms == 15 * 60_000  # the most that brokers allow by default
+    assert options.accepted_batch is None
+    assert parse_write_options(least | {"acceptBatch": "7"}).accepted_batch == 7
     assert parse_write_options(least | {"transactionTimeout": "90s"}).transaction_timeout_ms == (
         90_000
     )
