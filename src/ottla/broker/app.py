@@ -153,7 +153,7 @@ class Broker:
             self._replicas, self._transactions.hold_produce, environment.clock, loop.time
         )
         self._dispatcher = Dispatcher(
-            self._produce, self._fetch, self._routes(), loop, self._note_defect
+            self._produce, self._fetch, self._routes(), loop, self.settings, self._note_defect
         )
         self._server = Server(loop, self.settings, self._dispatcher.take, self._note_defect)
         self._pages = MetricsPages(

@@ -1,7 +1,7 @@
 """Changing the cluster for a client: a few commits for many wishes, each with its own answer."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -18,6 +18,7 @@ Decide = Callable[[ClusterImage], Decision[Answer]]
 # Wishes that are decided in one turn of the loop and written by one commit: few enough that
 # nobody waits long for either, and that the commit fits into etcd's default limits.
 WISHES_PER_COMMIT: Final = 60
+_ELEMENTS_PER_COMMIT: Final = 2000  # of all wishes in it, as far as they have any
 
 
 class Commits:
@@ -28,16 +29,20 @@ class Commits:
         self._replicas = replicas
 
     async def each(
-        self, decides: Sequence[Decide[Answer]], *, validate_only: bool = False
+        self,
+        decides: Sequence[Decide[Answer]],
+        *,
+        sizes: Sequence[int] = (),
+        validate_only: bool = False,
     ) -> Sequence[Answer | ApiError]:
         """Make every wish true that can be; the answers are in their order.
 
+        `sizes` says how many elements each wish has, if that can be many: replicas, settings.
         With `validate_only` nothing changes and the answers are what they would be, each wish by
         itself. When the store cannot take a commit, that is the answer to all wishes in it.
         """
         answers: list[Answer | ApiError] = []
-        for first in range(0, len(decides), WISHES_PER_COMMIT):
-            some = decides[first : first + WISHES_PER_COMMIT]
+        for some in _together(decides, sizes):
             if validate_only:
                 answers += controller.decide_each(self._state.image, some).answer
                 await asyncio.sleep(0)
@@ -53,3 +58,19 @@ class Commits:
         except ApiError as refused:
             return [refused for _ in decides]
         return answers
+
+
+def _together(
+    decides: Sequence[Decide[Answer]], sizes: Sequence[int]
+) -> Iterator[list[Decide[Answer]]]:
+    """The wishes of one commit each; a wish that is too large has one of its own."""
+    some: list[Decide[Answer]] = []
+    elements = 0
+    for decide, size in zip(decides, sizes or [0] * len(decides), strict=True):
+        if some and (len(some) >= WISHES_PER_COMMIT or elements + size > _ELEMENTS_PER_COMMIT):
+            yield some
+            some, elements = [], 0
+        some.append(decide)
+        elements += size
+    if some:
+        yield some

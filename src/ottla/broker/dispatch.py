@@ -12,16 +12,26 @@ from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
 from ottla.broker.routes import RequestContext, Route
-from ottla.errors import ProtocolViolation
-from ottla.protocol.api import APIS, ApiKey, RequestHeader, parse_request_header, response_frame
-from ottla.protocol.codec import decode
+from ottla.broker.settings import Settings
+from ottla.broker.slices import LargeRequests, finish
+from ottla.errors import ErrorCode, ProtocolViolation, TooManyElements
+from ottla.protocol.api import (
+    APIS,
+    ApiKey,
+    RequestHeader,
+    parse_request_header,
+    response_frame,
+    response_frame_in_slices,
+)
+from ottla.protocol.codec import decode, decode_in_slices
 from ottla.protocol.hot import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE
+from ottla.protocol.schema import wire_fields
 
 log = logging.getLogger("ottla.broker")
 
 _HEAD: Final = Struct(">hhih")  # key, version, correlation id, length of the client id
 _HEAD_BYTES: Final = _HEAD.size
-_CODEC_BYTES_MAX: Final = 8 << 20  # three bytes can be an element, and that is an object each
+_LARGE_BYTES: Final = 64 * 1024  # of a request; beyond, it is decoded in slices and in its turn
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 
@@ -35,6 +45,7 @@ class Dispatcher:
         fetch: Fetch,
         routes: Sequence[Route],
         loop: asyncio.AbstractEventLoop,
+        settings: Settings,
         defect: Callable[[BaseException], None],
     ) -> None:
         self._produce = produce
@@ -43,6 +54,8 @@ class Dispatcher:
         self._fetch_versions = APIS[ApiKey.FETCH].versions
         self._routes = {int(route.key): route for route in routes}
         self._loop = loop
+        self._settings = settings
+        self._large = LargeRequests(loop)
         self._defect = defect
         self._tasks: set[asyncio.Task[None]] = set()
         self._api_versions = ApiVersions(
@@ -69,6 +82,8 @@ class Dispatcher:
             position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
             return self._produce.take(frame, position, version, correlation_id)
         if key == _FETCH and version in self._fetch_versions:
+            if len(frame) > self._settings.broker.plain_request_bytes_max:
+                raise ProtocolViolation(self._too_large("FETCH", len(frame)))
             self.request_counts[_FETCH] += 1
             position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
             return self._fetch.take(frame, position, version, correlation_id)
@@ -80,8 +95,6 @@ class Dispatcher:
             await asyncio.wait(self._tasks, timeout=5)
 
     def _take_by_codec(self, frame: bytes, connection: Connection) -> Answer:
-        if len(frame) > _CODEC_BYTES_MAX:
-            raise ProtocolViolation(f"{len(frame)} bytes without a record batch")
         header, position = parse_request_header(frame)
         route = self._routes.get(header.api_key)
         if route is None:
@@ -89,12 +102,49 @@ class Dispatcher:
         if header.api_version not in route.versions:
             return self._refuse_version(header)
         self.request_counts[header.api_key] += 1
+        if len(frame) > self._settings.broker.plain_request_bytes_max:
+            return self._refuse(
+                header, connection, self._too_large(header.api_key.name, len(frame))
+            )
+        if len(frame) >= _LARGE_BYTES:
+            return self._promise(
+                header, self._answer_large(frame, position, header, connection), connection
+            )
         request_class = APIS[header.api_key].request_class
-        request = decode(request_class, header.api_version, frame, position)
+        try:
+            request = decode(
+                request_class, header.api_version, frame, position, elements_max=self._elements_max
+            )
+        except TooManyElements as problem:
+            return self._refuse(header, connection, self._too_many(problem))
         context = RequestContext(header.api_version, header.client_id, connection.peer)
         response = route.answer(request, context)
         if not asyncio.iscoroutine(response):
             return bytes(response_frame(header, response))
+        return self._promise(header, response, connection)
+
+    async def _answer_large(
+        self, frame: bytes, position: int, header: RequestHeader, connection: Connection
+    ) -> Any:
+        """The response to a request that takes long to decode."""
+        request_class = APIS[header.api_key].request_class
+        async with self._large.turn(len(frame)):
+            request = await finish(
+                decode_in_slices(
+                    request_class,
+                    header.api_version,
+                    frame,
+                    position,
+                    elements_max=self._elements_max,
+                )
+            )
+            context = RequestContext(header.api_version, header.client_id, connection.peer)
+            response = self._routes[header.api_key].answer(request, context)
+            return await response if asyncio.iscoroutine(response) else response
+
+    def _promise(
+        self, header: RequestHeader, response: Coroutine[Any, Any, Any], connection: Connection
+    ) -> Pending:
         pending = Pending(is_barrier=True)
         task = self._loop.create_task(self._finish(header, response, pending, connection))
         self._tasks.add(task)
@@ -110,10 +160,52 @@ class Dispatcher:
     ) -> None:
         """Complete a promise. What was begun is finished even if the client has gone meanwhile."""
         try:
-            pending.complete(bytes(response_frame(header, await response)))
+            frame = await finish(response_frame_in_slices(header, await response))
+            pending.complete(bytes(frame))
+        except TooManyElements as problem:
+            try:
+                pending.complete(self._refuse(header, connection, self._too_many(problem)))
+            except ProtocolViolation as violation:
+                connection.end(violation)
+        except ProtocolViolation as violation:
+            connection.end(violation)
         except Exception as problem:
             connection.close()
             self._defect(problem)
+
+    # Requests that are too large
+
+    @property
+    def _elements_max(self) -> int:
+        return self._settings.broker.request_elements_max
+
+    def _too_large(self, name: str, size_bytes: int) -> str:
+        limit = self._settings.broker.plain_request_bytes_max
+        return (
+            f"{name}: a request of {size_bytes} bytes without records, and"
+            f" max.plain.request.bytes allows {limit}: send less at a time, or raise it"
+        )
+
+    def _too_many(self, problem: TooManyElements) -> str:
+        return (
+            f"{problem}, as many as max.request.elements allows: send less at a time, or raise it"
+        )
+
+    def _refuse(self, header: RequestHeader, connection: Connection, text: str) -> bytes:
+        """The response that says so, where this version has a place for an error of its own."""
+        response_class = APIS[header.api_key].response_class
+        places = {
+            item.name
+            for item in wire_fields(response_class)
+            if header.api_version in item.wire.versions and item.wire.tag is None
+        }
+        if "error_code" not in places:
+            raise ProtocolViolation(text)
+        connection.note_violation(text)
+        response = response_class(error_code=ErrorCode.INVALID_REQUEST)
+        if "error_message" in places:
+            response.error_message = text
+        return bytes(response_frame(header, response))
 
     def _refuse_version(self, header: RequestHeader) -> bytes:
         if header.api_key is not ApiKey.API_VERSIONS:

@@ -48,7 +48,10 @@ class TopicCreation:
         A topic whose logs this broker could not make is taken back: who was told of a failure
         must be able to try again.
         """
-        made = await self._commits.each(self._decides(wanted), validate_only=validate_only)
+        sizes = [len(topic.assignment) + len(topic.config) for topic in wanted]
+        made = await self._commits.each(
+            self._decides(wanted), sizes=sizes, validate_only=validate_only
+        )
         if validate_only:
             return made
         failed = {

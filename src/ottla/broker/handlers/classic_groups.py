@@ -5,10 +5,12 @@ what their connection sends behind them, as in Kafka. While groups are being rea
 heartbeat is believed and a sync is told to join again: clients know no other word for it there.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from ottla.broker.group_coordinator import GroupCoordinator
 from ottla.broker.routes import RequestContext
+from ottla.broker.slices import parts
 from ottla.coordinator.classic_group import Join, Joined, Protocol, Sync, Synced
 from ottla.errors import ApiError, CoordinatorLoadInProgress, ErrorCode
 from ottla.protocol.messages.classic_groups import (
@@ -28,6 +30,8 @@ _KNOWN_ID_FROM: Final = 4  # JoinGroup: a new member first fetches an id
 _NULL_PROTOCOL_FROM: Final = 7
 _SKIPPING_FROM: Final = 9
 _MANY_LEAVE_FROM: Final = 3
+_PROTOCOLS_MAX: Final = 100  # of a member: each rebalance looks at those of all
+_TOGETHER: Final = 1000  # members that leave in one turn of the loop
 
 
 class JoinGroup:
@@ -62,6 +66,8 @@ class JoinGroup:
     async def _join(self, group_id: str, join: Join) -> Joined:
         if not group_id:
             return Joined(error=ErrorCode.INVALID_GROUP_ID, member_id=join.member_id)
+        if len(join.protocols) > _PROTOCOLS_MAX:
+            return Joined(error=ErrorCode.INVALID_REQUEST, member_id=join.member_id)
         joined: Joined = await self._coordinator.run(
             group_id, lambda groups, ticket, now_ms: groups.join(ticket, group_id, join, now_ms)
         )
@@ -163,13 +169,10 @@ class LeaveGroup:
             identities = [(m.member_id, m.group_instance_id) for m in request.members]
         if not request.group_id:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        errors: list[ErrorCode] = []
         try:
-            errors: list[ErrorCode] = await self._coordinator.run(
-                request.group_id,
-                lambda groups, ticket, now_ms: groups.leave(
-                    ticket, request.group_id, identities, now_ms
-                ),
-            )
+            for part in parts(identities, _TOGETHER):
+                errors += await self._leave(request.group_id, part)
         except ApiError as refused:
             return LeaveGroupResponse(error_code=refused.code)
         if context.version < _MANY_LEAVE_FROM:
@@ -180,3 +183,12 @@ class LeaveGroup:
                 for (member_id, instance_id), error in zip(identities, errors, strict=True)
             ]
         )
+
+    async def _leave(
+        self, group_id: str, identities: Sequence[tuple[str, str | None]]
+    ) -> list[ErrorCode]:
+        errors: list[ErrorCode] = await self._coordinator.run(
+            group_id,
+            lambda groups, ticket, now_ms: groups.leave(ticket, group_id, identities, now_ms),
+        )
+        return errors
