@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Final
 
 from fakes import build
-from hostile.attacked_broker import MIB, AttackedBroker
+from hostile.attacked_broker import MIB, AttackedBroker, wait_until
 from hostile.wire import CLIENT_ID, framed, produce_request, raw_client, served_layouts
 from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode
@@ -92,11 +92,12 @@ def prepare(broker: AttackedBroker) -> Scene:
             generation_id_or_member_epoch=-1,
             topics=[OffsetCommitRequestTopic(name=WIDE, partitions=partitions)],
         )
-        _until_fine(lambda: client.ask(commit, 8).topics[0].partitions[0].error_code)
+        # A coordinator may still be reading its log.
+        wait_until(lambda: not client.ask(commit, 8).topics[0].partitions[0].error_code)
         init = InitProducerIdRequest(
             transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=900_000
         )
-        _until_fine(lambda: client.ask(init, 4).error_code)
+        wait_until(lambda: not client.ask(init, 4).error_code)
         producer = client.ask(init, 4)
         topic = AddPartitionsToTxnTopic(name=WIDE, partitions=list(range(WIDE_PARTITIONS)))
         add = AddPartitionsToTxnRequest(
@@ -107,13 +108,6 @@ def prepare(broker: AttackedBroker) -> Scene:
         )
         client.ask(add, 3)
         return Scene(wide_id, producer.producer_id, producer.producer_epoch)
-
-
-def _until_fine(ask: Callable[[], int]) -> None:
-    for _ in range(1000):  # a coordinator may still be reading its log
-        if not ask():
-            return
-    raise AssertionError("the scene could not be set")
 
 
 def largest_requests(broker: AttackedBroker, scene: Scene) -> list[LargestRequest]:

@@ -10,9 +10,10 @@ from typing import Final
 
 from ottla.broker.group_coordinator import GroupCoordinator
 from ottla.broker.routes import RequestContext
-from ottla.broker.slices import parts
+from ottla.broker.slices import finish, parts
 from ottla.coordinator.classic_group import Join, Joined, Protocol, Sync, Synced
 from ottla.errors import ApiError, CoordinatorLoadInProgress, ErrorCode
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -41,9 +42,8 @@ class JoinGroup:
     async def __call__(
         self, request: JoinGroupRequest, context: RequestContext
     ) -> JoinGroupResponse:
-        join = _join(request, context)
         try:
-            joined = await self._join(request.group_id, join)
+            joined = await self._join(request, context)
         except ApiError as refused:
             joined = Joined(error=refused.code, member_id=request.member_id)
         no_protocol = None if context.version >= _NULL_PROTOCOL_FROM else ""
@@ -63,11 +63,13 @@ class JoinGroup:
             ],
         )
 
-    async def _join(self, group_id: str, join: Join) -> Joined:
+    async def _join(self, request: JoinGroupRequest, context: RequestContext) -> Joined:
+        group_id = request.group_id
         if not group_id:
-            return Joined(error=ErrorCode.INVALID_GROUP_ID, member_id=join.member_id)
-        if len(join.protocols) > _PROTOCOLS_MAX:
-            return Joined(error=ErrorCode.INVALID_REQUEST, member_id=join.member_id)
+            return Joined(error=ErrorCode.INVALID_GROUP_ID, member_id=request.member_id)
+        if len(request.protocols) > _PROTOCOLS_MAX:
+            return Joined(error=ErrorCode.INVALID_REQUEST, member_id=request.member_id)
+        join = _join(request, context)
         joined: Joined = await self._coordinator.run(
             group_id, lambda groups, ticket, now_ms: groups.join(ticket, group_id, join, now_ms)
         )
@@ -177,12 +179,7 @@ class LeaveGroup:
             return LeaveGroupResponse(error_code=refused.code)
         if context.version < _MANY_LEAVE_FROM:
             return LeaveGroupResponse(error_code=errors[0])
-        return LeaveGroupResponse(
-            members=[
-                MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=error)
-                for (member_id, instance_id), error in zip(identities, errors, strict=True)
-            ]
-        )
+        return await finish(_left(identities, errors))
 
     async def _leave(
         self, group_id: str, identities: Sequence[tuple[str, str | None]]
@@ -192,3 +189,15 @@ class LeaveGroup:
             lambda groups, ticket, now_ms: groups.leave(ticket, group_id, identities, now_ms),
         )
         return errors
+
+
+def _left(
+    identities: Sequence[tuple[str, str | None]], errors: Sequence[ErrorCode]
+) -> Steps[LeaveGroupResponse]:
+    response = LeaveGroupResponse()
+    for (member_id, instance_id), error in zip(identities, errors, strict=True):
+        response.members.append(
+            MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=error)
+        )
+        yield 1
+    return response

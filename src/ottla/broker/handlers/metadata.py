@@ -52,26 +52,30 @@ class Metadata:
             return self._respond([_nameless(topic) for topic in topics])
         topics = _once(topics, by_id=context.version >= _IDS_FROM)
         if request.allow_auto_topic_creation and self._creation.is_automatic:
-            missing = self._missing(topics)
-            if missing:
-                return self._create_and_answer(missing, topics)
+            if len(topics) > slices.UNITS_PER_SLICE or any(map(self._is_missing, topics)):
+                return self._create_and_answer(topics)
         return slices.start(self._answer_all(topics, {}))
 
-    async def _create_and_answer(
-        self, missing: list[str], topics: list[MetadataRequestTopic]
-    ) -> MetadataResponse:
-        refused = await self._creation.create_automatically(missing)
+    async def _create_and_answer(self, topics: list[MetadataRequestTopic]) -> MetadataResponse:
+        missing = await slices.finish(self._missing(topics))
+        refused = await self._creation.create_automatically(missing) if missing else {}
         return await slices.finish(self._answer_all(topics, refused))
 
-    def _missing(self, topics: list[MetadataRequestTopic]) -> list[str]:
-        known = self._state.image.topics
-        return [
-            topic.name
-            for topic in topics
-            if topic.name is not None
-            and topic.name not in known
+    def _missing(self, topics: list[MetadataRequestTopic]) -> Steps[list[str]]:
+        missing = []
+        for topic in topics:
+            if topic.name is not None and self._is_missing(topic):
+                missing.append(topic.name)
+            yield 1
+        return missing
+
+    def _is_missing(self, topic: MetadataRequestTopic) -> bool:
+        """Whether it could be created: it has a name that no topic has and that one may have."""
+        return (
+            topic.name is not None
+            and topic.name not in self._state.image.topics
             and topic_name_problem(topic.name) is None
-        ]
+        )
 
     def _describe_all(self) -> Steps[MetadataResponse]:
         image = self._state.image

@@ -66,8 +66,9 @@ class ListOffsets:
             response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
             for wanted in topic.partitions:
                 is_twice = (topic.name, wanted.partition_index) in twice
-                answers.append(self._answer(topic.name, wanted, version, read_committed, is_twice))
-                yield 1 if wanted.timestamp < 0 or is_twice else _SEARCH_UNITS
+                answer = self._answer(topic.name, wanted, version, read_committed, is_twice)
+                answers.append(answer)
+                yield _SEARCH_UNITS if wanted.timestamp >= 0 and not answer.error_code else 1
             yield 1
         return response
 
