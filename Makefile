@@ -7,9 +7,19 @@ LISTEN ?= 127.0.0.1:9092
 DATA ?= ./data
 FEEDS ?=
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
+# Tests wait for processes and timeouts as long as they compute: more workers than cores.
+WORKERS ?= 4
+SPREAD := -n $(WORKERS) --dist loadgroup
+# The full sizes of tests whose size can be set, and a seed that is new every time.
+NIGHTLY := \
+  OTTLA_EXAMPLES=10 OTTLA_MUTANTS=1000000 OTTLA_SEED=$(shell date +%s) \
+  OTTLA_CRASH_ROUNDS=200 OTTLA_CRASH_POINTS=1000 OTTLA_CRASH_TRANSACTIONS=5000 OTTLA_CRASH_STOPS=20 \
+  OTTLA_POWER_CUTS=20 OTTLA_UNCLEAN_MIB=1024 OTTLA_GROUP_KILLS=30 OTTLA_REBALANCE_ROUNDS=4 \
+  OTTLA_REBALANCE_ALL=1 OTTLA_OUTAGE_S=30 \
+  OTTLA_SPARK_CHAOS_RECORDS=1000000 OTTLA_SPARK_CHAOS_SEED=$(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help run broker setup test check lint format compat bench lock clean
+.PHONY: help run broker setup quick test nightly check lint format compat bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -26,9 +36,14 @@ $(STAMP): pyproject.toml requirements.lock tools/setup.sh
 	@tools/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $(STAMP)
 
-test: $(STAMP) ## every test; Spark's by themselves, for they want both cores and answers within seconds
-	$(PYTEST) -n 2 --dist loadgroup -m "not spark"
-	$(PYTEST) -m spark --durations=20
+quick: $(STAMP) ## unit tests, properties with a fifth of their examples, golden files, scenarios: under a minute
+	OTTLA_EXAMPLES=0.2 $(PYTEST) -n 2 -m "not slow and not nightly" tests/unit tests/property tests/scenario
+
+test: $(STAMP) ## every kind of test, at a size that finds the bug within minutes
+	$(PYTEST) $(SPREAD) -m "not nightly" --durations=20
+
+nightly: $(STAMP) ## every test at its full size, and those that start a Spark of their own: hours
+	$(NIGHTLY) $(PYTEST) $(SPREAD) --durations=50 --timeout=14400
 
 lint: $(STAMP) ## style, types, layering
 	$(BIN)/ruff format --check .
@@ -36,7 +51,7 @@ lint: $(STAMP) ## style, types, layering
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test ## lint, then every test: what CI runs
+check: lint test ## lint, then make test: what CI runs
 
 format: $(STAMP) ## let ruff lay out the code
 	$(BIN)/ruff format .

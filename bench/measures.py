@@ -44,6 +44,8 @@ class Effort:
     heartbeat_s: float
     takeovers: int
     compaction_bytes: int
+    partitions: int
+    partition_records: int
     spark_rows: int
     spark_batches: int
 
@@ -64,6 +66,8 @@ FULL = Effort(
     heartbeat_s=9.0,
     takeovers=3,
     compaction_bytes=400_000_000,
+    partitions=2_000,
+    partition_records=100_000,
     spark_rows=1_500_000,
     spark_batches=40,
 )
@@ -83,6 +87,8 @@ QUICK = Effort(
     heartbeat_s=3.0,
     takeovers=1,
     compaction_bytes=30_000_000,
+    partitions=200,
+    partition_records=10_000,
     spark_rows=60_000,
     spark_batches=12,
 )

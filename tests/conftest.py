@@ -1,22 +1,92 @@
-"""What tests measured, shown at the end of a run. Figures never decide a test."""
+"""What holds for every test: sizes, skips that CI accepts, what is shown at the end of a run."""
+
+import os
+from collections import Counter
+from collections.abc import Generator
+from typing import Final, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sizes import examples
+
 # A busy machine is slow at everything: neither decides a test.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient",
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("patient")
+
+IN_CI: Final = os.environ.get("CI") == "true"
+# The only skips that CI accepts, by a part of their reason, each with why it cannot be had
+# everywhere. Whatever else a test needs can be installed: in CI its absence is a failure.
+ACCEPTED_SKIPS: Final = {
+    "needs root": "a runner may give no root",
+    "cannot be mounted here": "a container may have root and not the right to mount",
+    "chattr: Operation not supported": "tmpfs and overlayfs have no immutable files",
+    "chattr: Operation not permitted": "a container may lack CAP_LINUX_IMMUTABLE",
+}
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow tests begin first where several workers share the tests: none is left for the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_is_quick)
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    in_group = item.get_closest_marker("xdist_group") is not None
+    return in_group or item.get_closest_marker("slow") is None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    return report if hasattr(report, "wasxfail") else _without_silent_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    return _without_silent_skip(report)
+
+
+def _without_silent_skip(report: Report) -> Report:
+    """The report, failed if CI has to run this test and it was skipped."""
+    reason = _skip_reason(report) if report.skipped else ""
+    if IN_CI and report.skipped and not any(part in reason for part in ACCEPTED_SKIPS):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"skipped, which CI does not accept: {reason}\n"
+            "Have tools/setup.sh install what is missing. If it cannot be had everywhere, add the "
+            "reason to ACCEPTED_SKIPS in tests/conftest.py."
+        )
+    return report
+
+
+def _skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    found = report.longrepr
+    text = found[2] if isinstance(found, tuple) else str(found)
+    return text.removeprefix("Skipped: ")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    lines = [
-        text
+    figures = [
+        str(text)
         for outcome in ("passed", "failed")
         for done in terminalreporter.getreports(outcome)
         for name, text in done.user_properties
         if name == "figures" and done.when == "call"
     ]
-    if lines:
+    if figures:  # what tests measured: it never decides them
         terminalreporter.section("figures")
-        for line in lines:
-            terminalreporter.line(str(line))
+        for line in figures:
+            terminalreporter.line(line)
+    skipped = Counter(map(_skip_reason, terminalreporter.getreports("skipped")))
+    why = "; ".join(f"{count} x {reason}" for reason, count in skipped.most_common())
+    terminalreporter.section("skipped")
+    terminalreporter.line(f"{skipped.total()} tests were skipped" + (f": {why}" if why else ""))

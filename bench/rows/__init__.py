@@ -8,6 +8,7 @@ from bench.rows import (
     footprint,
     heartbeats,
     latency,
+    partitions,
     replay,
     requests,
     spark,
@@ -28,6 +29,7 @@ ROWS: tuple[Row, ...] = (
     compaction.ROW,
     replay.ROW,
     transactions.ROW,
+    partitions.ROW,
     spark.ROW,
 )
 METRICS: tuple[Metric, ...] = tuple(metric for row in ROWS for metric in row.metrics)

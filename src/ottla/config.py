@@ -430,6 +430,14 @@ class BrokerConfig:
         "The longest a fetch may wait for data, whatever the client asks for.",
         high=INT32_MAX,
     )
+    readiness_stall_ms: int = number(
+        "readiness.stall.ms",
+        10_000,
+        "After how long without progress of the disk, or of the partitions that follow the"
+        " cluster, /readyz says that the broker is not ready.",
+        low=100,
+        high=INT32_MAX,
+    )
     flush_checkpoint_interval_ms: int = number(
         "log.flush.offset.checkpoint.interval.ms",
         MINUTE_MS,

@@ -91,15 +91,15 @@ def _run(options: ServeOptions, start: "Future[_Started]", end: "Future[None]") 
 
 
 async def _serve(options: ServeOptions, start: "Future[_Started]") -> None:
-    """Serve until the test is over; raises what the broker could not go on with."""
+    """Serve until the test is over; raises the defect that ended the broker before."""
     told_to_stop = asyncio.Event()
     running = await Broker.start(options, Environment())
     start.set_result(_Started(running.address, asyncio.get_running_loop(), told_to_stop))
-    failed = asyncio.ensure_future(running.wait_failed())
-    told = asyncio.ensure_future(told_to_stop.wait())
-    await asyncio.wait([failed, told], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    waits = [
+        asyncio.ensure_future(running.wait_failed()),
+        asyncio.ensure_future(told_to_stop.wait()),
+    ]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
     await running.stop()
-    if failed.done():
-        failed.result()
-    failed.cancel()

@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,18 @@ class Served:
             with answer:
                 return answer.code, answer.read().decode()
 
+    def wait_page(self, name: str, status: int) -> None:
+        """Return when a page answers with this status."""
+        until_s = time.monotonic() + PATIENCE_S
+        while (found := self.page(name))[0] != status:
+            assert time.monotonic() < until_s, found
+
+    def figure(self, name: str) -> float:
+        """A metric without labels."""
+        lines = self.page("/metrics")[1].splitlines()
+        (line,) = [line for line in lines if line.startswith(f"{name} ")]
+        return float(line.split()[1])
+
 
 @contextmanager
 def serving(data: Path, files: Files, **settings: str) -> Iterator[Served]:
@@ -56,7 +69,8 @@ def serving(data: Path, files: Files, **settings: str) -> Iterator[Served]:
         try:
             yield served
         finally:
-            loop.call_soon_threadsafe(stopped.set)
+            with suppress(RuntimeError):  # its loop is closed: a defect has ended it already
+                loop.call_soon_threadsafe(stopped.set)
             over.result(PATIENCE_S)
     finally:
         thread.join(PATIENCE_S)
@@ -87,11 +101,8 @@ async def _serve(
     broker = await Broker.start(options, Environment(files=files))
     assert broker.metrics_address is not None
     ready.set_result((loop, stopped, Served(str(broker.address), str(broker.metrics_address))))
-    failed = asyncio.ensure_future(broker.wait_failed())
-    told = asyncio.ensure_future(stopped.wait())
-    await asyncio.wait([failed, told], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    waits = [asyncio.ensure_future(broker.wait_failed()), asyncio.ensure_future(stopped.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
     await broker.stop()
-    if failed.done():
-        failed.result()
-    failed.cancel()

@@ -27,9 +27,10 @@ class BrokerProcess:
 
     def __init__(self, data: Path, *arguments: str, log_file: Path) -> None:
         self.data = data
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = f"127.0.0.1:{free_port()}"
         self._log_file = log_file
         self.arguments = arguments
+        self.command = COMMAND  # another program may take the place of `ottla`
         self._process: subprocess.Popen[str] | None = None
 
     def spawn(self) -> None:
@@ -38,7 +39,7 @@ class BrokerProcess:
         with self._log_file.open("a") as log:
             self._process = subprocess.Popen(
                 [
-                    *COMMAND,
+                    *self.command,
                     *("serve", "--data", str(self.data), "--listen", self.address),
                     *self.arguments,
                 ],
@@ -53,8 +54,14 @@ class BrokerProcess:
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             assert selector.select(PATIENCE_S), f"not ready in {PATIENCE_S} s: {self.said()}"
-        line = self._process.stdout.readline()
+        line = self.read_line()
         assert line == f"{READY}{self.address}\n", self.said()
+
+    def read_line(self) -> str:
+        """The next line of standard output."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
 
     def start(self) -> None:
         self.spawn()
@@ -68,13 +75,13 @@ class BrokerProcess:
         """End the process as `kill -9` does; it gets no chance to do anything more."""
         assert self._process is not None
         self._process.kill()
-        self._wait_over()
+        self.wait_over()
 
     def stop(self) -> int:
         """Ask the process to end, as an operator would; its exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._wait_over()
+        return self.wait_over()
 
     def end(self) -> None:
         """Leave nothing behind, whatever happened."""
@@ -85,10 +92,15 @@ class BrokerProcess:
         """What all processes of this directory wrote to standard error."""
         return self._log_file.read_text()
 
-    def _wait_over(self) -> int:
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def wait_over(self) -> int:
+        """Wait until the process has ended; its exit status."""
         assert self._process is not None
+        status = self._process.wait(PATIENCE_S)
         process, self._process = self._process, None
-        status = process.wait(PATIENCE_S)
         assert process.stdout is not None
         process.stdout.close()
         return status
@@ -123,7 +135,8 @@ def run_ottla(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody has, and that nobody is given by chance."""
     rng = SystemRandom()  # not from the seed: two runs of one seed may be under way at once
     for _ in range(100):
         port = rng.choice(_PORTS)

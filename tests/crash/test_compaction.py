@@ -1,5 +1,6 @@
 """A compacted topic of a real broker, read by librdkafka, also when the broker is killed."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ SETTINGS = {
     "delete.retention.ms": "100",
 }
 KEYS = 40
+KILLS = int(os.environ.get("OTTLA_CRASH_ROUNDS", "12")) // 4
 PATIENCE_S = 30
 
 
@@ -98,9 +100,10 @@ def test_a_consumer_sees_the_last_value_of_every_key(broker: BrokerProcess) -> N
     assert "tombstones until" in dumped.stdout
 
 
+@pytest.mark.slow
 def test_a_broker_killed_while_it_compacts_starts_clean(broker: BrokerProcess, rng: Random) -> None:
     state: dict[bytes, bytes | None] = {}
-    for round_ in range(6):
+    for round_ in range(KILLS):
         produce(broker.address, range(round_ * 500, round_ * 500 + 500), state)
         time.sleep(rng.random() * 0.05)  # any moment will do: compaction never rests for long
         broker.kill()

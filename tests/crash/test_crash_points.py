@@ -27,7 +27,7 @@ from crash.topics import (
 )
 from ottla import testing
 
-_POINTS: Final = int(os.environ.get("OTTLA_CRASH_POINTS", "30"))
+_POINTS: Final = int(os.environ.get("OTTLA_CRASH_POINTS", "10"))
 _FOREVER: Final = "-1"
 
 

@@ -41,7 +41,7 @@ from ottla.protocol.messages.group_offsets import (
     OffsetFetchRequestTopics,
 )
 
-_TRANSACTIONS: Final = int(os.environ.get("OTTLA_CRASH_TRANSACTIONS", "400"))
+_TRANSACTIONS: Final = int(os.environ.get("OTTLA_CRASH_TRANSACTIONS", "200"))
 _PAUSE_MAX_S: Final = float(os.environ.get("OTTLA_CRASH_PAUSE_S", "2"))  # between two kills
 _RECORDS_MAX: Final = 9  # of a transaction, so that five are in one on average
 _TIMEOUT_S: Final = float(os.environ.get("OTTLA_CRASH_TIMEOUT_S", "6"))  # of a transaction

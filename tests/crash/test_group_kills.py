@@ -19,7 +19,7 @@ from crash.topics import admin_of, create_topics
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 
-_KILLS: Final = int(os.environ.get("OTTLA_GROUP_KILLS", "10"))
+_KILLS: Final = int(os.environ.get("OTTLA_GROUP_KILLS", "3"))
 _PARTITIONS: Final[frozenset[Partition]] = frozenset(("orders", index) for index in range(4))
 _REPEATED_MAX: Final = 0.02
 _ASKED_MAX: Final = 200

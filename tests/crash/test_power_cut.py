@@ -4,6 +4,7 @@ ext4 in a file is shut down without flushing its journal, the broker is killed, 
 the disk is mounted again.
 """
 
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from crash.mounts import Ext4
 from crash.processes import BrokerProcess, broker_process, run_ottla
 from crash.topics import admin_of, create_topics, partition_counts
 
-_ROUNDS: Final = 6
+_ROUNDS: Final = int(os.environ.get("OTTLA_POWER_CUTS", "2"))
 _OFTEN: Final = "--set=log.flush.offset.checkpoint.interval.ms=100"
 _SMALL_SEGMENTS: Final = {"segment.bytes": "16384"}
 

@@ -1,5 +1,6 @@
 """Being asked to stop: everything that was promised is kept, and the next start is a short one."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -11,7 +12,7 @@ from crash.load import Load, check_promises, promises_of, read_all
 from crash.processes import broker_process, run_ottla
 from crash.topics import admin_of, create_topics
 
-_STOPS: Final = 5
+_STOPS: Final = int(os.environ.get("OTTLA_CRASH_STOPS", "2"))
 _PARTITIONS: Final = [("synced", 0), ("synced", 1), ("cached", 0), ("cached", 1)]
 _CLEAN: Final = ".clean-shutdown"
 

@@ -19,6 +19,8 @@ class FaultyFiles(OsFiles):
         self._faults: dict[str, tuple[int, str]] = {}
         self._synced: dict[Path, int] = {}
         self._failures = threading.Semaphore(0)
+        self._passing = threading.Event()  # cleared while syncs have to wait
+        self._passing.set()
 
     def fail(self, operation: str, number: int = errno.EIO, *, suffix: str = "") -> None:
         """Let `append`, `sync`, `create` or `truncate` fail on files whose names end so."""
@@ -26,6 +28,16 @@ class FaultyFiles(OsFiles):
 
     def heal(self) -> None:
         self._faults.clear()
+
+    def hold_syncs(self) -> None:
+        """Let every sync wait, from the next one on, until `release_syncs`."""
+        self._passing.clear()
+
+    def release_syncs(self) -> None:
+        self._passing.set()
+
+    def wait_passing(self) -> None:
+        self._passing.wait()
 
     def wait_failed(self, count: int, timeout_s: float) -> None:
         """Return when this many operations have failed since the last wait."""
@@ -77,6 +89,7 @@ class FaultyFile(OsFile):
 
     def sync(self) -> None:
         size_bytes = self.size_bytes()
+        self._files.wait_passing()
         self._files.check("sync", self._path)
         super().sync()
         self._files.note_synced(self._path, size_bytes)

@@ -20,11 +20,11 @@ PATIENCE_S = 10
 Dispatch = Callable[[memoryview, Connection], Answer]
 
 
-def run(scenario: Awaitable[None]) -> None:
+def run(scenario: Awaitable[None], patience_s: float = PATIENCE_S) -> None:
     """Run a scenario on the loop that the broker uses."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             await scenario
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -125,6 +125,7 @@ async def serving(dispatch: Dispatch, **settings: str) -> AsyncIterator[Serving]
         Settings(BrokerConfig.parse(raw)),
         dispatch,
         defects.append,
+        room=10_000,
     )
     endpoint = await server.bind(Endpoint("127.0.0.1", 0))
     await server.listen(endpoint)

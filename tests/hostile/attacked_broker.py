@@ -91,7 +91,7 @@ class AttackedBroker:
 
     def defects(self) -> list[str]:
         """Lines of the log that tell of our own mistakes."""
-        signs = ("a request failed", "Traceback", " error ", " critical ", "Exception in")
+        signs = ("request failed", "Traceback", " error ", " critical ", "Exception in")
         lines = self.log.read_text().splitlines()
         return [line for line in lines if any(sign.lower() in line.lower() for sign in signs)]
 

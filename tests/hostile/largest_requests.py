@@ -19,6 +19,7 @@ from ottla.errors import ErrorCode
 from ottla.model import TopicPartition, Uuid
 from ottla.protocol.api import APIS, ApiKey, RequestHeader, key_of, write_request_header
 from ottla.protocol.codec import encode
+from ottla.protocol.messages.coordination import FindCoordinatorRequest
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -26,7 +27,6 @@ from ottla.protocol.messages.group_offsets import (
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.producers import InitProducerIdRequest
-from ottla.protocol.messages.coordination import FindCoordinatorRequest
 from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.protocol.schema import Array, Fixed, Kind, Sized, records, string, uuid
@@ -37,10 +37,8 @@ WIDE_PARTITIONS: Final = 1000
 GROUP: Final = "readers"  # a group with an offset for each of them
 TRANSACTIONAL_ID: Final = "writer"  # with a transaction open in each of them
 STRING_BYTES_MAX: Final = 2**15 - 1
+BATCHES_MAX: Final = 20_000  # of one Produce
 
-_FRAME_BYTES_MAX: Final = BrokerConfig().request_bytes_max
-_BYTES_MAX: Final = BrokerConfig().plain_request_bytes_max
-_ELEMENTS_MAX: Final = BrokerConfig().request_elements_max
 _UNKNOWN: Final = "@@@@@@@@"  # a name that becomes another in every element
 _ANOTHER: Final = 0x40404142  # a partition that does
 _LAST: Final = (  # what makes and destroys
@@ -62,11 +60,23 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """How large a request is made: until either number is reached."""
+
+    name: str
+    bytes_max: int
+    elements_max: int
+    is_allowed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class LargestRequest:
     """One request: what it is, and a function that makes its frame."""
 
     key: ApiKey
+    version: int
     name: str
+    limit: Limit
     make: Callable[[], bytes]
 
 
@@ -110,26 +120,35 @@ def prepare(broker: AttackedBroker) -> Scene:
         return Scene(wide_id, producer.producer_id, producer.producer_epoch)
 
 
-def largest_requests(broker: AttackedBroker, scene: Scene) -> list[LargestRequest]:
-    """Every request of the newest and the oldest version, each path filled in several ways."""
+def largest_requests(
+    broker: AttackedBroker, scene: Scene, settings: BrokerConfig | None = None
+) -> list[LargestRequest]:
+    """Every request of the newest and the oldest version, each path filled in several ways.
+
+    `settings` has the limits that the broker was started with.
+    """
+    limits = settings or BrokerConfig()
     newest = {key_of(one.message_class): one.version for one in served_layouts(broker)}
     oldest = {key_of(one.message_class): one.version for one in reversed(served_layouts(broker))}
     found = []
     for key, version in newest.items():
-        found += list(_of_version(key, version, scene))
+        found += list(_of_version(key, version, scene, limits))
         if oldest[key] != version:
-            found += list(_of_version(key, oldest[key], scene))
+            found += list(_of_version(key, oldest[key], scene, limits))
     order = {key: number for number, key in enumerate(_LAST)}
     return sorted(found, key=lambda one: order.get(one.key, -1))
 
 
-def _of_version(key: ApiKey, version: int, scene: Scene) -> Iterator[LargestRequest]:
+def _of_version(
+    key: ApiKey, version: int, scene: Scene, settings: BrokerConfig
+) -> Iterator[LargestRequest]:
     layout = Layout(APIS[key].request_class, version)
     for path, kind in _paths(layout, layout.message_class):
         for fill in _Fill.all_for(kind, scene):
-            for limit in fill.limits(key):
+            for limit in fill.limits(key, settings):
                 name = f"{APIS[key].name} v{version} {'/'.join(path)}: {fill.name}, {limit.name}"
-                yield LargestRequest(key, name, _Maker(key, layout, path, fill, limit))
+                maker = _Maker(key, layout, path, fill, limit)
+                yield LargestRequest(key, version, name, limit, maker)
 
 
 def _paths(
@@ -143,13 +162,6 @@ def _paths(
         element = kind.element if isinstance(kind, Array) else kind
         if isinstance(element, type):
             yield from _paths(layout, element, path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    name: str
-    bytes_max: int
-    elements_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,18 +184,18 @@ class _Fill:
             cls("unknown", scene, kind, is_known=False, is_distinct=True),
         ]
 
-    def limits(self, key: ApiKey) -> list[_Limit]:
-        bytes_max = _FRAME_BYTES_MAX if key is ApiKey.PRODUCE else _BYTES_MAX
-        fitting = _Limit("as many as may be", bytes_max, _ELEMENTS_MAX)
-        if isinstance(self.kind, Sized):
-            return [fitting]
-        if self.name == "the same":
-            return [
-                fitting,
-                _Limit("as many as fit", bytes_max, 1 << 30),
-                _Limit("100 MiB", _FRAME_BYTES_MAX, 1 << 30),
-            ]
-        return [fitting]
+    def limits(self, key: ApiKey, settings: BrokerConfig) -> list[Limit]:
+        """As large as may be; and of one kind also larger than that."""
+        elements_max = settings.request_elements_max
+        bytes_max = settings.plain_request_bytes_max
+        if key is ApiKey.PRODUCE:
+            bytes_max, elements_max = settings.request_bytes_max, BATCHES_MAX
+        largest = Limit("as many as may be", bytes_max, elements_max)
+        if isinstance(self.kind, Sized) or self.name != "the same":
+            return [largest]
+        many = Limit("as many as fit", bytes_max, 1 << 30, is_allowed=False)
+        huge = Limit("a whole frame", settings.request_bytes_max, 1 << 30, is_allowed=False)
+        return [largest, many, huge]
 
     def text(self, name: str, path: tuple[str, ...], key: ApiKey) -> str:
         if name == "name" and path[-1:] == ("configs",):
@@ -245,7 +257,7 @@ class _Maker:
     layout: Layout
     path: tuple[str, ...]
     fill: _Fill
-    limit: _Limit
+    limit: Limit
 
     def __call__(self) -> bytes:
         head = bytearray()
@@ -253,7 +265,7 @@ class _Maker:
         if isinstance(self.fill.kind, Sized):
             size = STRING_BYTES_MAX
             if self.fill.kind is not string:
-                size = self.limit.bytes_max - 64 * 1024
+                size = self.limit.bytes_max - 1024
             return framed(bytes(head) + self._body(size))
         one, two = self._body(1), self._body(2)
         at = next(n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
@@ -295,43 +307,40 @@ class _Maker:
         return made
 
     def _value(self, kind: Kind, path: tuple[str, ...], size: int, is_nullable: bool) -> Any:
-        is_target = path == self.path
         is_above = self.path[: len(path)] == path
         match kind:
-            case Sized() if is_target:
-                return "x" * size if kind is string else bytes(size)
-            case Sized() if kind is records:
-                return None if not is_above else b""
-            case Sized() if is_nullable and path[-1] not in {"name", "topic_name"}:
-                return None
             case Sized():
-                text = self.fill.text(path[-1], path[:-1], self.key)
-                if path[-1] == "name" and is_nullable and self._has_topic_id(path):
-                    return None
-                return text if kind is string else b"bytes"
+                return self._sized(kind, path, size, is_nullable)
             case Array():
-                if not is_above and not is_target and is_nullable and not self.fill.is_distinct:
+                if not is_above and is_nullable and not self.fill.is_distinct:
                     return None
-                number = size if is_target else 1
+                number = size if path == self.path else 1
                 return [self._element(kind.element, path, size) for _ in range(number)]
             case type() as struct_class if not is_nullable or is_above:
                 return self._message(struct_class, path, size)
-            case type():
-                return None
-            case Fixed() if kind is uuid:
-                return self.fill.scene.wide_id if self.fill.is_known else b"unknown-topic-id"
             case Fixed():
-                return type(kind.default)(self.fill.number(path[-1]))
+                return self._number(kind, path)
+        return None
 
-    def _has_topic_id(self, path: tuple[str, ...]) -> bool:
-        return False
+    def _sized(self, kind: Sized, path: tuple[str, ...], size: int, is_nullable: bool) -> Any:
+        if path == self.path:
+            return "x" * size if kind is string else bytes(size)
+        if kind is records or (is_nullable and path[-1] not in {"name", "topic_name"}):
+            return None
+        return self.fill.text(path[-1], path[:-1], self.key) if kind is string else b"bytes"
+
+    def _number(self, kind: Fixed, path: tuple[str, ...]) -> Any:
+        if kind is uuid:
+            return self.fill.scene.wide_id if self.fill.is_known else b"unknown-topic-id"
+        return type(kind.default)(self.fill.number(path[-1]))
 
     def _element(self, kind: Kind, path: tuple[str, ...], size: int) -> Any:
         if isinstance(kind, type):
             return self._message(kind, path, size)
         if isinstance(kind, Sized):
             return self.fill.text(path[-1], path[:-1], self.key) if kind is string else b"bytes"
-        return type(kind.default)(self.fill.number(path[-1]))
+        assert isinstance(kind, Fixed)
+        return self._number(kind, path)
 
 
 def _element_count(layout: Layout, path: tuple[str, ...], fill: _Fill) -> int:

@@ -23,6 +23,7 @@ from hostile.wire import (
     raw_client,
     request_bytes,
 )
+from ottla.broker.descriptors import share_out
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -71,11 +72,13 @@ def test_connections_beyond_the_limit_are_closed_at_once_and_leave_nothing(tmp_p
 
 def test_connections_take_only_their_share_of_descriptors(tmp_path: Path) -> None:
     """The logs need descriptors too: running out of them would take the directory offline."""
-    with attacked_broker(tmp_path, descriptors_max=4000) as broker:
+    room = share_out(1000).connections
+    with attacked_broker(tmp_path, descriptors_max=1000) as broker:
         create_topic(broker, "before")
-        crowd = [broker.connect() for _ in range(1500)]
-        wait_until(lambda: broker.metric("ottla_connections_refused") == 500)
-        assert broker.metric("ottla_connections") == 1000
+        crowd = [broker.connect() for _ in range(1000)]
+        wait_until(lambda: broker.metric("ottla_connections_refused") == 1000 - room)
+        assert broker.metric("ottla_connections") == room
+        assert "process's descriptors" in broker.log.read_text()
         for one in crowd:
             one.close()
         settle(broker)
@@ -103,14 +106,14 @@ def test_thousands_of_connections_most_of_them_dead_are_limited_and_swept(
 ) -> None:
     """As many as there may be, and of five thousand the other side has gone without a word.
 
-    Fewer where the system gives a broker fewer descriptors, of which it lends a quarter to
+    Fewer where the system gives a broker fewer descriptors, of which it lends half to
     connections; how many it were is shown with the figures.
     """
     if os.geteuid() != 0:
         pytest.skip("ending a connection without a packet needs root")
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
-    limit = min(CONNECTIONS, allowed // 4)
+    limit = min(CONNECTIONS, share_out(allowed).connections)
     dead = min(HALF_OPEN, limit - STILL_ALIVE)
     with attacked_broker(tmp_path, f"max.connections={limit}") as broker:
         create_topic(broker, "before")

@@ -1,4 +1,4 @@
-"""A hundred thousand broken requests: none is felt by anybody but its sender.
+"""Thousands of broken requests: none is felt by anybody but its sender.
 
 `OTTLA_SEED=7 OTTLA_MUTANTS=1000000` sends others, and more.
 """
@@ -15,7 +15,7 @@ from hostile.mutants import Mutants, recorded_frames
 from hostile.onslaught import Fate, send_all
 from hostile.wire import create_topic, served_layouts
 
-COUNT = int(os.environ.get("OTTLA_MUTANTS", "100000"))
+COUNT = int(os.environ.get("OTTLA_MUTANTS", "20000"))
 SEED = int(os.environ.get("OTTLA_SEED", "20261115"))
 
 

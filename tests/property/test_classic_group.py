@@ -23,6 +23,7 @@ from ottla.coordinator.classic_group import (
 from ottla.coordinator.outcome import Outcome
 from ottla.coordinator.records import GroupStored, from_bytes, to_bytes
 from ottla.errors import ErrorCode
+from sizes import examples
 
 DELAY_MS, SESSION_MS, REBALANCE_MS = 3000, 10_000, 20_000
 # All that waits is answered within this time: a join when its rebalance ends, a sync when the
@@ -273,4 +274,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroup = GroupMachine.TestCase
-TestGroup.settings = settings(max_examples=200, stateful_step_count=50)
+TestGroup.settings = settings(max_examples=examples(200), stateful_step_count=50)

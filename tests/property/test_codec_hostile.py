@@ -15,6 +15,7 @@ from ottla.protocol.api import APIS, parse_request_header
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.primitives import Buffer
 from ottla.protocol.schema import message_versions
+from sizes import examples
 
 HUGE_COUNTS = ((2**31 - 1).to_bytes(4, "big"), (2**28).to_bytes(4, "big"))
 HUGE_VARINTS = (b"\xff\xff\xff\xff\x07", b"\x80\x80\x80\x80\x01")  # the same two
@@ -64,14 +65,14 @@ def attempt(layout: Layout, wire: Buffer) -> None:
         decode(*layout, wire)
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(layouts, st.binary(max_size=80))
 def test_random_bytes_are_a_message_or_a_violation(layout: Layout, wire: bytes) -> None:
     attempt(layout, wire)
     attempt(layout, memoryview(wire))
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(layouts, st.integers(0, 2**32), st.data())
 def test_a_message_with_one_byte_changed_is_a_message_or_a_violation(
     layout: Layout, seed: int, data: st.DataObject

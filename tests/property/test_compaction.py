@@ -38,6 +38,7 @@ from ottla.storage.compaction import KEY_COST_BYTES
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
 from ottla.storage.worker import InlineWorker
+from sizes import examples
 
 KEYS = [b"a", b"b", b"c", b"long key, remembered by its digest", b""]
 PLAIN = -1
@@ -340,7 +341,7 @@ SEEDS = st.integers(0, 2**32)
 STEPS = st.lists(st.tuples(SEEDS, st.sampled_from(Step)), min_size=2, max_size=8)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     steps=STEPS, memory_keys=st.sampled_from([1, 3, 1000]), segment_bytes=st.integers(1024, 3000)
 )

@@ -23,6 +23,7 @@ from ottla.coordinator.subscription import parse_assignment
 from ottla.coordinator.topics import IdPartition, of_names, to_names, topics_fingerprint
 from ottla.coordinator.written_group import ConsumerGroupState, WrittenGroup
 from ottla.errors import ErrorCode
+from sizes import examples
 
 GROUP = "g"
 SESSION_MS, REBALANCE_MS = 10_000, 4000
@@ -395,4 +396,4 @@ def check_ownership(written: WrittenGroup) -> None:
 
 
 TestGroups = GroupsMachine.TestCase
-TestGroups.settings = settings(max_examples=150, stateful_step_count=50)
+TestGroups.settings = settings(max_examples=examples(150), stateful_step_count=50)

@@ -20,6 +20,7 @@ from ottla.cluster.store import ChangeBatch, Entry, KeyChange, Put, Revision, Sn
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint, TopicPartition, Uuid
+from sizes import examples
 
 BROKER_IDS = st.integers(1, 4).map(BrokerId)
 NAMES = st.sampled_from(["a", "a.b", "a_b", "orders"])
@@ -188,7 +189,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
 
 TestCluster = ClusterMachine.TestCase
-TestCluster.settings = settings(max_examples=60, stateful_step_count=30)
+TestCluster.settings = settings(max_examples=examples(60), stateful_step_count=30)
 
 
 @given(

@@ -3,6 +3,8 @@
 from bisect import bisect_right
 from random import Random
 
+import pytest
+
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.model import Offset
@@ -39,6 +41,7 @@ def opened(content: bytes) -> tuple[int, bytes]:
     return found.active.end_offset, files.read_whole(path)
 
 
+@pytest.mark.slow
 def test_the_last_64_kib_cut_at_every_byte_open_to_whole_batches() -> None:
     whole = segment(Random(1))
     starts, offsets = [0], [0]  # where batches begin, and with which offset; then the end

@@ -14,6 +14,7 @@ from ottla.model import LeaderEpoch, Offset
 from ottla.records.batch import batches, records
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
+from sizes import examples
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=150)
 
@@ -177,6 +178,6 @@ def read_all(log: Log) -> list[tuple[bytes, int]]:
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, report_multiple_bugs=False
+    max_examples=examples(60), stateful_step_count=30, report_multiple_bugs=False
 )
 TestALogIsAList = LogMachine.TestCase

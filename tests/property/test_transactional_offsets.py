@@ -25,6 +25,7 @@ from ottla.coordinator.records import (
 )
 from ottla.errors import ErrorCode
 from ottla.model import NO_EPOCH, Offset, ProducerEpoch, ProducerId, TopicPartition
+from sizes import examples
 
 GROUPS: Final = ("g", "h")
 PARTITIONS: Final = (TopicPartition("t", 0), TopicPartition("u", 0))
@@ -70,7 +71,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(steps)
 def test_offsets_are_what_the_log_says_wherever_it_ends(script: list[Step]) -> None:
     groups = new_groups()

@@ -31,6 +31,7 @@ from ottla.coordinator.transactions import (
 )
 from ottla.errors import ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from sizes import examples
 
 ID = "t"
 TICKET: Ticket = 1
@@ -290,5 +291,5 @@ def _needs_id(outcome: Outcome) -> bool:
     return any(isinstance(answer, NeedsProducerId) for _, answer in outcome.answers)
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
+TransactionMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=50)
 TestTransactions = TransactionMachine.TestCase

@@ -1,4 +1,8 @@
-"""A broker for the tests of this folder, topics of their own, and ways to fill them."""
+"""A broker and a Spark session for all tests of this folder, topics of their own to fill.
+
+Tests that ask for `spark` share one JVM. Those that are marked `jvm` start one of their own. Both
+kinds keep to one worker each; all others need no JVM and run wherever there is room.
+"""
 
 import importlib.util
 import os
@@ -18,7 +22,12 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None
-collect_ignore_glob = [] if HAS_SPARK else ["test_*.py"]
+# In CI it has to be there: tests then fail by what they import.
+collect_ignore_glob = [] if HAS_SPARK or os.environ.get("CI") == "true" else ["test_*.py"]
+# A JVM of tests does not live long enough for the optimising compiler: it takes half the processor
+# time without. Every driver of every test is started with these.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = JVM_OPTIONS
 _numbers = count(1)
 
 
@@ -28,12 +37,16 @@ def pytest_report_header() -> str:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if FOLDER in item.path.parents:
-            item.add_marker(pytest.mark.spark)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(600))
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("spark"))
+            elif item.get_closest_marker("jvm") is not None:
+                item.add_marker(pytest.mark.xdist_group("jvm"))
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +74,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _session_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test meets settings or streams that another one has left in the session they share."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    before = dict(session.conf.getAll)
+    yield
+    for query in session.streams.active:
+        query.stop()
+    for name, value in dict(session.conf.getAll).items():
+        if name not in before:
+            session.conf.unset(name)
+        elif before[name] != value:
+            session.conf.set(name, before[name])
 
 
 @pytest.fixture

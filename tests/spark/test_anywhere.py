@@ -32,6 +32,8 @@ NO_PANDAS = 'raise ImportError("there is no pandas here")\n'
 BROKEN = 'raise RuntimeError("a neighbour that cannot be imported")\n'
 USELESS = "#!/bin/sh\necho 'a python3 that has nothing' >&2\nexit 1\n"
 
+pytestmark = [pytest.mark.jvm, pytest.mark.nightly]
+
 
 def run(
     program: str, home: Path, *arguments: str, environment: Mapping[str, str] | None = None

@@ -26,7 +26,7 @@ SEED = int(os.environ.get("OTTLA_SPARK_CHAOS_SEED", "1"))
 ROUNDS_MAX = 200
 TRIES_MAX = 5
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(3600)]
 START = Callable[..., DriverProcess]
 
 
@@ -125,6 +125,7 @@ class Table:
         return [*DeltaTable(self.path).to_pyarrow_table().column("number").to_pylist()]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("sink", SINKS)  # test_lake.py kills drivers that write tables, too
 def test_chaos_loses_and_doubles_nothing(
     broker: BrokerProcess,

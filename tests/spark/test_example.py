@@ -4,10 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_word_count.py"
 PATIENCE_S = 500
 
 
+@pytest.mark.jvm
+@pytest.mark.nightly
 def test_words_are_counted_without_a_jar(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE)],

@@ -77,6 +77,8 @@ def test_a_batch_that_spark_has_forgotten_is_not_added_again(
     assert unknown_files(table) == set()
 
 
+@pytest.mark.jvm
+@pytest.mark.nightly
 def test_a_driver_may_be_killed_around_its_commit(topic: Topic, tmp_path: Path) -> None:
     table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
     topic.fill(range(35))

@@ -21,7 +21,8 @@ from examples.news_process import PATIENCE_S, NewsProcess, news_process
 from spark import news_oracle
 from spark.news_oracle import Article
 
-pytestmark = pytest.mark.timeout(1200)  # whole runs, on machines with far too much to do
+# Whole runs, on machines with far too much to do.
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(1200)]
 ITEM = """
 <item><title>{}</title><link>https://evening.example/{}</link><category>Sport</category>
 <category>sport </category><pubDate>{}</pubDate></item>"""
@@ -164,6 +165,7 @@ def test_a_run_that_ends_says_what_came_of_it(first_run: NewsProcess, first: Fou
     assert first_run.said("clean      batch 0 ") is not None
 
 
+@pytest.mark.nightly
 def test_a_second_run_adds_only_what_is_new(first: Found, second: Found) -> None:
     assert second.raw[: len(first.raw)] == first.raw
     assert len(second.raw) == len(first.raw) + 4
@@ -177,11 +179,13 @@ def test_a_second_run_adds_only_what_is_new(first: Found, second: Found) -> None
     assert second.clicks[len(first.clicks) :] == clicks_on_all(second.clean[len(first.clean) :])
 
 
+@pytest.mark.nightly
 def test_nothing_is_published_after_it_was_found(second: Found) -> None:
     assert news_oracle.moment(second.clean[-1]["published"]) < datetime.now(UTC)
     assert second.clean[-1]["topics"] == ["sport"]
 
 
+@pytest.mark.nightly
 def test_tables_go_on_from_where_they_were(first: Found, second: Found) -> None:
     assert second.trends == news_oracle.trends(second.clean)
     histories = news_oracle.histories(second.clicks)
@@ -192,6 +196,7 @@ def test_tables_go_on_from_where_they_were(first: Found, second: Found) -> None:
         assert second.advice[reader] == news_oracle.recommended(history, known)
 
 
+@pytest.mark.nightly
 def test_the_lake_has_the_new_records_once_too(second: Found) -> None:
     assert len(second.lake) == len(set(second.lake)) == second.record_count
 

@@ -12,12 +12,14 @@ from queue import Queue
 from threading import Thread
 
 import pyarrow.parquet as pq
+import pytest
 
 from spark.topics import Topic
 
 COMMAND = [sys.executable, "-m", "ottla.cli.main", "pipeline"]
 PATIENCE_S = 400
 MEMORY = ("--conf", "spark.driver.memory=512m")
+pytestmark = pytest.mark.jvm
 
 
 class Process:
@@ -72,6 +74,7 @@ def running(directory: Path, *words: str) -> Iterator[Process]:
         process.close()
 
 
+@pytest.mark.nightly
 def test_a_stream_goes_on_until_it_is_told_to_stop(topic: Topic, tmp_path: Path) -> None:
     topic.fill(range(3))
     words = ("archive", topic.name, "lake", "--format", "delta", "--broker", topic.address)
@@ -106,32 +109,51 @@ def ottla(directory: Path, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+class Declared:
+    """A declared pipeline that writes a topic to the table `records`."""
+
+    def __init__(self, directory: Path, topic: Topic) -> None:
+        self.directory = directory
+        words = ("init", "shop", "--topic", topic.name, "--broker", topic.address)
+        code, said = ottla(directory, *words)
+        assert code == 0, said
+
+    def start(self, *more: str) -> None:
+        code, said = ottla(self.directory, "start", "shop", *MEMORY, *more)
+        assert code == 0, said
+
+    def files(self) -> dict[str, int]:
+        """The table's files, each with its number of rows."""
+        found = (self.directory / "shop" / "spark-warehouse" / "records").rglob("*.parquet")
+        return {file.name: pq.read_metadata(file).num_rows for file in found}
+
+
+def test_a_declared_pipeline_writes_what_is_there(topic: Topic, tmp_path: Path) -> None:
+    shop = Declared(tmp_path, topic)
+    topic.fill(range(4))
+    shop.start()
+    assert sum(shop.files().values()) == 4
+
+
+@pytest.mark.nightly
 def test_a_declared_pipeline_adds_what_is_new_and_begins_again_when_told_to(
     topic: Topic, tmp_path: Path
 ) -> None:
-    def files() -> dict[str, int]:
-        found = (tmp_path / "shop" / "spark-warehouse" / "records").rglob("*.parquet")
-        return {file.name: pq.read_metadata(file).num_rows for file in found}
-
-    def start(*more: str) -> None:
-        code, said = ottla(tmp_path, "start", "shop", *MEMORY, *more)
-        assert code == 0, said
-
-    code, said = ottla(tmp_path, "init", "shop", "--topic", topic.name, "--broker", topic.address)
-    assert code == 0, said
+    shop = Declared(tmp_path, topic)
     topic.fill(range(4))
-    start()
-    first = files()
+    shop.start()
+    first = shop.files()
     assert sum(first.values()) == 4
     topic.fill(range(3))
-    start()
-    assert files().items() >= first.items()
-    assert sum(files().values()) == 7
-    start("--full-refresh")
-    assert sum(files().values()) == 7
-    assert not files().keys() & first.keys(), "all of it was written anew"
+    shop.start()
+    assert shop.files().items() >= first.items()
+    assert sum(shop.files().values()) == 7
+    shop.start("--full-refresh")
+    assert sum(shop.files().values()) == 7
+    assert not shop.files().keys() & first.keys(), "all of it was written anew"
 
 
+@pytest.mark.nightly
 def test_a_declared_pipeline_is_checked_without_moving_anything(
     topic: Topic, tmp_path: Path
 ) -> None:

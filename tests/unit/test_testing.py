@@ -4,18 +4,26 @@ import gc
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
 from ottla import testing
+from ottla.broker.app import Broker
+from ottla.broker.background import Chore
 from ottla.broker.environment import Environment
 from ottla.clock import SystemClock
+from ottla.cluster.state import ClusterState
 from ottla.errors import InvalidConfig
 from ottla.model import Endpoint, TimestampMs
+from ottla.replication.replicas import Replicas
+from ottla.storage.flusher import ThreadFlusher
 
 PATIENCE_S = 30
 
@@ -193,6 +201,91 @@ def test_a_defect_is_named_when_the_test_fails_because_of_it(clock: BreakableClo
         try_to_produce(address)
         raise ZeroDivisionError
     assert isinstance(raised.value.__context__, ZeroDivisionError)
+
+
+def fail(*_: object) -> NoReturn:
+    raise KeyError("planted")
+
+
+def test_a_defect_in_a_thread_of_the_broker_fails_the_test_that_uses_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And the directory is free for the next broker, which recovers it."""
+    threads = set(threading.enumerate())
+    with pytest.raises(KeyError, match="planted"), testing.broker(data=tmp_path) as address:  # noqa: PT012
+        produce(address, "any", "x")
+        with monkeypatch.context() as patched:
+            patched.setattr(ThreadFlusher, "_sync", fail)
+            try_to_produce(address)
+    left = set(threading.enumerate()) - threads
+    assert not any(thread.name.startswith("ottla-") for thread in left)
+    assert not (tmp_path / ".clean-shutdown").exists()
+    with testing.broker(data=tmp_path) as address:
+        assert consume_one(address, "any") == "x"
+
+
+CHORES = [
+    *("sweep", "expire", "registration", "unfinished", "deleted topics", "store revision"),
+    *("retention", "compaction", "scrub", "producers", "offsets", "transactional ids"),
+    "checkpoint",
+]
+
+
+@pytest.mark.parametrize("name", CHORES)
+def test_a_chore_that_fails_ends_the_broker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Broker._chores
+
+    def chores(broker: Broker) -> list[Chore]:
+        found = real(broker)
+        assert [chore.name for chore in found] == CHORES
+        soon = replace(found[CHORES.index(name)], interval_s=lambda: 0.001, work=fail)
+        return [soon if chore.name == name else chore for chore in found]
+
+    monkeypatch.setattr(Broker, "_chores", chores)
+    with pytest.raises(KeyError, match="planted"), testing.broker() as address:
+        wait_refused(address)
+
+
+def wait_refused(address: str) -> None:
+    """Return when nobody listens at this address any more."""
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        try:
+            say_hello(address)
+        except ConnectionError:
+            return
+    pytest.fail("the broker still answers")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Replicas, "_apply"),  # the task that applies images
+        (ClusterState, "_advance"),  # the task that follows the store
+        (Broker, "_register"),  # the start itself
+    ],
+)
+def test_a_defect_while_the_broker_starts_is_raised_and_leaves_no_clean_mark(
+    owner: type, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with testing.broker(data=tmp_path) as address:
+        produce(address, "any", "x")
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, fail)
+        with pytest.raises(KeyError, match="planted"), testing.broker(data=tmp_path):
+            pytest.fail("it started")
+    assert not (tmp_path / ".clean-shutdown").exists()
+    with testing.broker(data=tmp_path) as address:
+        assert consume_one(address, "any") == "x"
+
+
+def test_a_defect_while_the_broker_stops_is_raised_and_leaves_no_clean_mark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyError, match="planted"), testing.broker(data=tmp_path) as address:  # noqa: PT012
+        produce(address, "any", "x")
+        monkeypatch.setattr(Replicas, "close", fail)
+    assert not (tmp_path / ".clean-shutdown").exists()
 
 
 class TestFixture:

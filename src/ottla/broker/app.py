@@ -3,34 +3,39 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ottla.broker import background
 from ottla.broker.admin import ADMIN_KEYS, Admin
 from ottla.broker.background import Chore
-from ottla.broker.commits import Commits
+from ottla.broker.commits import WISHES_PER_COMMIT, Commits
+from ottla.broker.defects import Defects, is_defect, summary
+from ottla.broker.descriptors import descriptor_limit, raise_descriptor_limit, share_out
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
 from ottla.broker.groups import GROUP_KEYS, GroupApis
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
-from ottla.broker.identity import check_identity
+from ottla.broker.identity import Identity, MetaProperties, check_identity, read_identity
 from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.questions import QUESTION_KEYS, Questions
 from ottla.broker.routes import RequestContext, Route
-from ottla.broker.server import Server, raise_descriptor_limit
+from ottla.broker.server import Server
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
 from ottla.broker.transactions import TRANSACTION_KEYS, TransactionApis
+from ottla.cluster import controller
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
@@ -54,7 +59,20 @@ _REGISTER_S: Final = 1.0
 _RETRY_S: Final = 1.0
 _COLLECT_S: Final = 30.0
 _CLEANER_PAUSE_S: Final = 0.0002
+_LEAVE_S: Final = 0.2  # so long a broker that a defect has ended tries to give its lease back
+_THREAD_S: Final = 0.1  # and so long it waits for each of its threads
 _FIRST_BROKER: Final = BrokerId(0)
+
+
+DEFECT_STATUS: Final = 1  # of a process that a defect has ended
+
+
+class _Phase(StrEnum):
+    """Where a broker is in its life, as /readyz says it."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPING = "stopping"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +89,10 @@ class ServeOptions:
 
 
 class Broker:
-    """One running broker; `start` makes one, `stop` ends it and leaves a clean directory."""
+    """One running broker; `start` makes one, `stop` ends it and leaves a clean directory.
+
+    A defect ends it at once (`defects`): it serves nobody any more, and `stop` raises what it was.
+    """
 
     def __init__(
         self,
@@ -81,6 +102,8 @@ class Broker:
         store: CoordinationStore,
         state: ClusterState,
         environment: Environment,
+        defects: Defects,
+        meta: MetaProperties,
     ) -> None:
         """Use `start`."""
         loop = asyncio.get_running_loop()
@@ -91,12 +114,13 @@ class Broker:
         self._state = state
         self.settings = Settings(options.config)
         self._change_settings(state.image)
-        self._failed: asyncio.Future[None] = loop.create_future()
+        self.defects = defects
         self._flusher = ThreadFlusher(
             environment.files,
             log_dir.take_offline,
             post=loop.call_soon_threadsafe,
             soon=loop.call_soon,
+            monotonic_s=environment.clock.monotonic_s,
         )
         self._cleaner = Cleaner(
             environment.files,
@@ -123,7 +147,9 @@ class Broker:
             deletions=Deletions(log_dir, self._worker),
             scrubber=Scrubber(environment.files, self._worker, log_dir.path),
             soon=loop.call_soon,
+            remember=meta.remember,
         )
+        self._meta = meta
         self._fetch = Fetch(self._replicas, self.settings, loop)
         self._commits = Commits(state, self._replicas)
         self._creation = TopicCreation(
@@ -136,9 +162,9 @@ class Broker:
             self._creation,
             environment.clock,
             environment.rng,
-            self._note_defect,
+            defects.end,
         )
-        self._producer_ids = ProducerIds(state)
+        self._producer_ids = ProducerIds(state, self._replicas.remember_store)
         self._transactions = TransactionApis(
             state,
             self._replicas,
@@ -147,15 +173,22 @@ class Broker:
             environment.clock,
             self._groups,
             self._producer_ids,
-            self._note_defect,
+            defects.end,
         )
         self._produce = Produce(
             self._replicas, self._transactions.hold_produce, environment.clock, loop.time
         )
         self._dispatcher = Dispatcher(
-            self._produce, self._fetch, self._routes(), loop, self.settings, self._note_defect
+            self._produce, self._fetch, self._routes(), loop, self.settings, defects.end
         )
-        self._server = Server(loop, self.settings, self._dispatcher.take, self._note_defect)
+        self._server = Server(
+            loop,
+            self.settings,
+            self._dispatcher.take,
+            defects.end,
+            room=share_out(descriptor_limit()).connections,
+        )
+        defects.on_first = self._stop_serving
         self._pages = MetricsPages(
             lambda: collect(
                 self._server,
@@ -164,10 +197,12 @@ class Broker:
                 self._fetch,
                 self._replicas,
                 self._groups,
+                self._flusher,
             ),
-            lambda: self._is_ready and not self._replicas.is_offline,
+            self._obstacle,
+            defects.watch,
         )
-        self._is_ready = False
+        self._phase = _Phase.STARTING
         self._background: asyncio.Task[None] | None = None
         self.address = options.listen
         self.metrics_address: Endpoint | None = None
@@ -175,19 +210,49 @@ class Broker:
     @classmethod
     async def start(cls, options: ServeOptions, environment: Environment) -> "Broker":
         """Recover what is on disk, join the cluster, begin to listen."""
+        defects = Defects(asyncio.get_running_loop())
+        try:
+            return await defects.unless_ended(cls._start(options, environment, defects))
+        except BaseException:
+            defects.close()
+            raise
+
+    @classmethod
+    async def _start(
+        cls, options: ServeOptions, environment: Environment, defects: Defects
+    ) -> "Broker":
         async with AsyncExitStack() as undo:
+            known = read_identity(environment.files, options.data)
             log_dir = LogDir(environment.files, options.data)
-            undo.callback(_let_go, log_dir)
+            undo.push(partial(_let_go, log_dir, defects))
             store = await environment.open_store(options.data, environment.clock)
             undo.push_async_callback(store.close)
             state = await ClusterState.open(
-                store, environment.rng, config=options.config, on_lost=_note_store_lost
+                store,
+                environment.rng,
+                config=options.config,
+                on_lost=partial(_note_lost, defects),
             )
             undo.push_async_callback(state.close)
-            check_identity(environment.files, options.data, state.image.cluster_id, options.node_id)
-            broker = cls(
-                options, log_dir=log_dir, store=store, state=state, environment=environment
+            defects.watch(state.follower)
+            image, node_id = state.image, options.node_id
+            check_identity(options.data, known, image, node_id)
+            identity = known or Identity(image.cluster_id, node_id)
+            meta = MetaProperties(
+                environment.files, options.data, identity, is_written=identity.is_checked
             )
+            if known is None:
+                meta.remember(image.revision)
+            broker = cls(
+                options,
+                log_dir=log_dir,
+                store=store,
+                state=state,
+                environment=environment,
+                defects=defects,
+                meta=meta,
+            )
+            undo.push_async_callback(broker._pages.close)
             undo.push_async_callback(broker._server.close)
             undo.push_async_callback(broker._replicas.close)
             undo.callback(broker._flusher.close)
@@ -195,13 +260,32 @@ class Broker:
             undo.callback(broker._transactions.close)
             undo.callback(broker._cleaner.close)
             undo.callback(broker._worker.close)
-            await broker._begin()
+            await broker._begin(is_checked=identity.is_checked)
             undo.pop_all()
         return broker
 
     async def stop(self) -> None:
-        """Drain, flush, leave the cluster, and mark the directory as cleanly closed."""
-        self._is_ready = False
+        """Drain, flush, leave the cluster, and mark the directory as cleanly closed.
+
+        After a defect, or when one is met on the way, none of this: raises it, as soon as
+        everything that others could wait for has been let go of.
+        """
+        self._phase = _Phase.STOPPING
+        try:
+            if self.defects.first is not None:
+                raise self.defects.first
+            await self.defects.unless_ended(self._close())
+        except BaseException:
+            await self._abandon()
+            raise
+        finally:
+            self.defects.close()
+
+    async def wait_failed(self) -> None:
+        """Returns when a defect has ended the broker; `stop` tells which."""
+        await self.defects.wait()
+
+    async def _close(self) -> None:
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait([self._background])
@@ -211,6 +295,7 @@ class Broker:
         await self._dispatcher.close()
         await self._pages.close()
         await self._replicas.close()
+        await self._replicas.remember_store(self._state.image.revision)
         self._cleaner.close()
         self._worker.close()
         await self._state.close()
@@ -218,25 +303,47 @@ class Broker:
         self._flusher.close()
         self._log_dir.close()
 
-    async def wait_failed(self) -> None:
-        """Returns when the broker cannot go on; raises what stopped it."""
-        await asyncio.shield(self._failed)
+    def _stop_serving(self) -> None:
+        """A defect: whoever is not answered yet never will be."""
+        self.defects.attempt(self._server.stop_taking)
+        for connection in list(self._server.connections):
+            self.defects.attempt(connection.close)
 
-    async def _begin(self) -> None:
-        self._replicas.open(self._state.image)
+    async def _abandon(self) -> None:
+        """Let go of everything within a moment. Nothing is flushed and no clean mark is left."""
+        self._stop_serving()
+        attempt = self.defects.attempt
+        if self._background is not None:
+            self._background.cancel()
+        attempt(self._transactions.close)
+        attempt(self._groups.close)
+        await self._pages.close()
+        for close in (self._state.close, self._store.close, self._replicas.close):
+            await self.defects.attempt_within(_LEAVE_S, close())
+        are_over = [
+            self._flusher.abandon(_THREAD_S),
+            self._cleaner.abandon(_THREAD_S),
+            self._worker.abandon(_THREAD_S),
+        ]
+        if all(are_over):  # else a thread would change files under the next owner
+            self._log_dir.abandon()
+
+    async def _begin(self, *, is_checked: bool) -> None:
+        if self._options.metrics is not None:
+            self.metrics_address = await self._pages.listen(self._options.metrics)
+        self.defects.watch(self._replicas.open(self._state.image, is_checked=is_checked))
         self._state.subscribe(self._note_image)
         self.address = await self._server.bind(self._options.listen)
         await self._register()
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
+        await self._replicas.remember_store(self._state.image.revision)
         self._groups.open()
         self._transactions.open()
-        if self._options.metrics is not None:
-            self.metrics_address = await self._pages.listen(self._options.metrics)
         await self._server.listen(self.address)
         self._background = self._loop.create_task(background.run(self._chores()))
-        self._background.add_done_callback(self._note_background_over)
-        self._is_ready = True
+        self.defects.watch(self._background)
+        self._phase = _Phase.SERVING
 
     async def _register(self) -> None:
         advertised = self._options.advertise or self.address
@@ -249,9 +356,21 @@ class Broker:
         try:
             await self._register()
         except (ApiError, LeaseLost, StoreUnavailable) as problem:
-            _note_store_lost(problem)
+            _note_lost(self.defects, problem)
         else:
             log.warning("registered again", extra={"broker": self._options.node_id})
+
+    async def _note_logs_removed(self) -> None:
+        """Tell the store that no logs of deleted topics are left here, so that it may forget."""
+        gone = self._replicas.removed_topics()
+        for first in range(0, len(gone), WISHES_PER_COMMIT):
+            some = gone[first : first + WISHES_PER_COMMIT]
+            decide = partial(controller.logs_removed, broker=self._options.node_id, topic_ids=some)
+            try:
+                await self._state.commit(decide)
+            except ApiError as problem:
+                _note_lost(self.defects, problem)
+                return
 
     def _note_image(self, old: ClusterImage, new: ClusterImage) -> None:
         node_id = self._options.node_id
@@ -268,15 +387,22 @@ class Broker:
     def _change_settings(self, image: ClusterImage) -> None:
         self.settings.change(image.broker_config, image.config_of(self._options.node_id))
 
-    def _note_defect(self, problem: BaseException) -> None:
-        """A request made us fail. Its connection is closed; a broken promise ends the broker."""
-        log.error("a request failed", exc_info=problem)
-        if isinstance(problem, AssertionError) and not self._failed.done():
-            self._failed.set_exception(problem)
-
-    def _note_background_over(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and not self._failed.done():
-            self._failed.set_exception(task.exception() or RuntimeError("the chores ended"))
+    def _obstacle(self) -> str | None:
+        """Why clients should go elsewhere; None while what they write is acknowledged."""
+        if self.defects.first is not None:
+            return "a defect has ended the broker"
+        if self._phase is not _Phase.SERVING:
+            return f"the broker is {self._phase}"
+        if self._log_dir.offline_reason is not None:
+            return self._log_dir.offline_reason
+        if not self._state.is_registered:
+            return "the cluster has taken this broker for dead: it is registering again"
+        stall_s = self.settings.broker.readiness_stall_ms / 1000
+        if (syncing_s := self._flusher.unfinished_s) > stall_s:
+            return f"the disk has been syncing for {syncing_s:.0f} s, nothing is acknowledged"
+        if (behind_s := self._replicas.behind_s) > stall_s:
+            return f"the partitions have not followed the cluster's changes for {behind_s:.0f} s"
+        return None
 
     def _chores(self) -> list[Chore]:
         def config() -> BrokerConfig:
@@ -288,6 +414,12 @@ class Broker:
             Chore("expire", lambda: _EXPIRE_S, self._produce.expire),
             Chore("registration", lambda: _REGISTER_S, self._stay_registered),
             Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
+            Chore("deleted topics", lambda: _RETRY_S, self._note_logs_removed),
+            Chore(
+                "store revision",
+                lambda: config().flush_checkpoint_interval_ms / 1000,
+                lambda: replicas.remember_store(self._state.image.revision),
+            ),
             Chore(
                 "retention",
                 lambda: config().retention_check_ms / 1000,
@@ -343,16 +475,24 @@ class Broker:
         return [Route(key, APIS[key].versions, answer) for key, answer in answers.items()]
 
 
-def _let_go(log_dir: LogDir) -> None:
+def _let_go(
+    log_dir: LogDir, defects: Defects, _: object, problem: BaseException | None, __: object
+) -> None:
     """The broker did not start: close what was opened, and say nothing of what was not."""
-    if log_dir.logs:
+    if defects.first is not None or (problem is not None and is_defect(problem)):
+        log_dir.abandon()
+    elif log_dir.logs:
         log_dir.close()
     else:
         log_dir.release()
 
 
-def _note_store_lost(problem: BaseException) -> None:
-    log.warning("the coordination store is out of reach", extra={"reason": problem})
+def _note_lost(defects: Defects, problem: BaseException) -> None:
+    """Go on when the cluster can be joined again; else a task of its state has ended for good."""
+    if isinstance(problem, (ApiError, LeaseLost)):
+        log.warning("the coordination store is out of reach", extra={"reason": problem})
+    else:
+        defects.end(problem)
 
 
 def serve(options: ServeOptions) -> int:
@@ -367,27 +507,40 @@ def serve(options: ServeOptions) -> int:
 
 
 async def _serve(options: ServeOptions) -> int:
+    try:
+        await _serve_until_told(options)
+    except Exception as problem:
+        if is_defect(problem):
+            _exit_by(problem)
+        raise
+    return 0
+
+
+def _exit_by(problem: BaseException) -> NoReturn:
+    """End the process by a defect, without waiting for threads: one may be stuck at the disk."""
+    log.critical("the broker was stopped by a defect", extra=summary(problem))
+    sys.stdout.flush()
+    os._exit(DEFECT_STATUS)
+
+
+async def _serve_until_told(options: ServeOptions) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stopped.set)
     broker = await Broker.start(options, Environment())
     collector = loop.create_task(_collect_garbage())
+    broker.defects.watch(collector)
     sys.stdout.write(f"ottla ready on {broker.address}\n")
     if options.hints:
         sys.stdout.write(_hints(broker.address))
     sys.stdout.flush()
     waits = [loop.create_task(stopped.wait()), loop.create_task(broker.wait_failed())]
-    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for task in (*pending, collector):
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in (*waits, collector):
         task.cancel()
     log.info("stopping", extra={"address": broker.address})
     await broker.stop()
-    failure = waits[1].exception() if waits[1] in done else None
-    if failure is not None:
-        log.critical("stopped by a defect", exc_info=failure)
-        return 1
-    return 0
 
 
 async def _collect_garbage() -> None:

@@ -17,7 +17,7 @@ Decide = Callable[[ClusterImage], Decision[Answer]]
 
 # Wishes that are decided in one turn of the loop and written by one commit: few enough that
 # nobody waits long for either, and that the commit fits into etcd's default limits.
-WISHES_PER_COMMIT: Final = 60
+WISHES_PER_COMMIT: Final = 30
 _ELEMENTS_PER_COMMIT: Final = 2000  # of all wishes in it, as far as they have any
 
 

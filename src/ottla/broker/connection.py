@@ -21,6 +21,10 @@ _PENDING_MAX: Final = 256  # unanswered produce requests; beyond, reading stops
 _FIRST_BUFFER_BYTES: Final = 4096
 
 
+class RequestFailed(Exception):
+    """A handler met a defect, which has been reported: only the connection is left to be closed."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """Reads into one buffer that all connections share; only an unfinished frame gets its own.
 
@@ -71,7 +75,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         sock = transport.get_extra_info("socket")
         if sock is not None and transport.get_extra_info("sslcontext") is None:
-            self._writer = SocketWriter(self._server.loop, sock.fileno(), self._note_writable)
+            try:
+                self._writer = SocketWriter(self._server.loop, sock.fileno(), self._note_writable)
+            except OSError:  # no descriptor is left, or the peer has gone
+                self.close()
         else:
             self._writer = TransportWriter(transport)  # type: ignore[arg-type]
 
@@ -187,12 +194,15 @@ class Connection(asyncio.BufferedProtocol):
         self._end(violation)
 
     def _end(self, problem: Exception) -> None:
-        """Whatever goes wrong ends this connection and no other."""
+        """What a client sent, or a handler made of it, ends this connection and no other.
+
+        Anything else is a defect of what connections share.
+        """
         self.close()
         if isinstance(problem, ProtocolViolation):
             self._server.note_violation(self.peer, str(problem))
-        elif not isinstance(problem, OSError):  # an OSError is a peer that has gone
-            self._server.note_defect(problem)
+        elif not isinstance(problem, (OSError, RequestFailed)):  # OSError: the peer has gone
+            self._server.end_broker(problem)
 
     # Frames
 

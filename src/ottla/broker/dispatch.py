@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from struct import Struct, error
+from types import CoroutineType
 from typing import Any, Final
 
-from ottla.broker.answers import Answer, Pending
-from ottla.broker.connection import Connection
+from ottla.broker.answers import Answer, Parts, Pending
+from ottla.broker.connection import Connection, RequestFailed
 from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
@@ -29,6 +31,7 @@ from ottla.protocol.schema import wire_fields
 
 log = logging.getLogger("ottla.broker")
 
+
 _HEAD: Final = Struct(">hhih")  # key, version, correlation id, length of the client id
 _HEAD_BYTES: Final = _HEAD.size
 _LARGE_BYTES: Final = 64 * 1024  # of a request; beyond, it is decoded in slices and in its turn
@@ -46,7 +49,7 @@ class Dispatcher:
         routes: Sequence[Route],
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
-        defect: Callable[[BaseException], None],
+        end_broker: Callable[[BaseException], None],
     ) -> None:
         self._produce = produce
         self._fetch = fetch
@@ -56,7 +59,7 @@ class Dispatcher:
         self._loop = loop
         self._settings = settings
         self._large = LargeRequests(loop)
-        self._defect = defect
+        self._end_broker = end_broker
         self._tasks: set[asyncio.Task[None]] = set()
         self._api_versions = ApiVersions(
             [
@@ -70,24 +73,38 @@ class Dispatcher:
             ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].versions, self._api_versions
         )
         self.request_counts: dict[int, int] = dict.fromkeys((_PRODUCE, _FETCH, *self._routes), 0)
+        self.failed_counts = Counter[int]()
 
     def take(self, frame: memoryview, connection: Connection) -> Answer:
-        """Answer one request, or promise to. A ProtocolViolation closes the connection."""
+        """Answer one request, or promise to.
+
+        A ProtocolViolation closes the connection, and so does RequestFailed: a defect of the
+        handler, which is reported here, where it is known what was asked.
+        """
         try:
             key, version, correlation_id, client_id_size = _HEAD.unpack_from(frame)
         except error:
             raise ProtocolViolation("the bytes end inside the request header") from None
-        if key == _PRODUCE and version in self._produce_versions:
-            self.request_counts[_PRODUCE] += 1
-            position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
-            return self._produce.take(frame, position, version, correlation_id)
-        if key == _FETCH and version in self._fetch_versions:
-            if len(frame) > self._settings.broker.plain_request_bytes_max:
-                raise ProtocolViolation(self._too_large("FETCH", len(frame)))
-            self.request_counts[_FETCH] += 1
-            position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
-            return self._fetch.take(frame, position, version, correlation_id)
-        return self._take_by_codec(bytes(frame), connection)
+        try:
+            if key == _PRODUCE and version in self._produce_versions:
+                self.request_counts[_PRODUCE] += 1
+                position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
+                return self._produce.take(frame, position, version, correlation_id)
+            if key == _FETCH and version in self._fetch_versions:
+                if len(frame) > self._settings.broker.plain_request_bytes_max:
+                    raise ProtocolViolation(self._too_large("FETCH", len(frame)))
+                self.request_counts[_FETCH] += 1
+                position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
+                answer = self._fetch.take(frame, position, version, correlation_id)
+                if isinstance(answer, CoroutineType):
+                    return self._promise(_FETCH, answer, connection, is_worth_finishing=False)
+                return answer
+            return self._take_by_codec(bytes(frame), connection)
+        except (ProtocolViolation, OSError):
+            raise
+        except Exception as problem:
+            self._note_failed(key, problem)
+            raise RequestFailed from problem
 
     async def close(self) -> None:
         """Wait for the answers that are still being made."""
@@ -107,9 +124,8 @@ class Dispatcher:
                 header, connection, self._too_large(header.api_key.name, len(frame))
             )
         if len(frame) >= _LARGE_BYTES:
-            return self._promise(
-                header, self._answer_large(frame, position, header, connection), connection
-            )
+            answer = self._answer_large(frame, position, header, connection)
+            return self._promise(header.api_key, answer, connection)
         request_class = APIS[header.api_key].request_class
         try:
             request = decode(
@@ -121,57 +137,72 @@ class Dispatcher:
         response = route.answer(request, context)
         if not asyncio.iscoroutine(response):
             return bytes(response_frame(header, response))
-        return self._promise(header, response, connection)
+        return self._promise(header.api_key, _encoded(header, response), connection)
 
     async def _answer_large(
         self, frame: bytes, position: int, header: RequestHeader, connection: Connection
-    ) -> Any:
-        """The response to a request that takes long to decode."""
-        request_class = APIS[header.api_key].request_class
+    ) -> bytes:
+        """The answer to a request that takes long to decode."""
+        request_class, version = APIS[header.api_key].request_class, header.api_version
         async with self._large.turn(len(frame)):
-            request = await finish(
-                decode_in_slices(
-                    request_class,
-                    header.api_version,
-                    frame,
-                    position,
-                    elements_max=self._elements_max,
-                )
+            steps = decode_in_slices(
+                request_class, version, frame, position, elements_max=self._elements_max
             )
-            context = RequestContext(header.api_version, header.client_id, connection.peer)
-            response = self._routes[header.api_key].answer(request, context)
-            return await response if asyncio.iscoroutine(response) else response
+            try:
+                request = await finish(steps)
+            except TooManyElements as problem:
+                return self._refuse(header, connection, self._too_many(problem))
+            context = RequestContext(version, header.client_id, connection.peer)
+            return await _encoded(header, self._routes[header.api_key].answer(request, context))
 
     def _promise(
-        self, header: RequestHeader, response: Coroutine[Any, Any, Any], connection: Connection
+        self,
+        key: int,
+        parts: Coroutine[Any, Any, Parts],
+        connection: Connection,
+        *,
+        is_worth_finishing: bool = True,
     ) -> Pending:
+        """What was begun is finished even if the client has gone meanwhile, unless it only reads."""
         pending = Pending(is_barrier=True)
-        task = self._loop.create_task(self._finish(header, response, pending, connection))
+        task = self._loop.create_task(self._finish(key, parts, pending, connection))
+        if not is_worth_finishing:
+            pending.on_abandon(lambda: _cancel(task))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._note_over)
         return pending
 
     async def _finish(
         self,
-        header: RequestHeader,
-        response: Coroutine[Any, Any, Any],
+        key: int,
+        parts: Coroutine[Any, Any, Parts],
         pending: Pending,
         connection: Connection,
     ) -> None:
-        """Complete a promise. What was begun is finished even if the client has gone meanwhile."""
         try:
-            frame = await finish(response_frame_in_slices(header, await response))
-            pending.complete(bytes(frame))
-        except TooManyElements as problem:
-            try:
-                pending.complete(self._refuse(header, connection, self._too_many(problem)))
-            except ProtocolViolation as violation:
-                connection.end(violation)
+            pending.complete(await parts)
         except ProtocolViolation as violation:
             connection.end(violation)
         except Exception as problem:
             connection.close()
-            self._defect(problem)
+            self._note_failed(key, problem)
+
+    def _note_over(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self._end_broker(problem)
+
+    def _note_failed(self, key: int, problem: Exception) -> None:
+        """A handler failed. It costs one connection; a broken assertion of ours, the broker."""
+        self.failed_counts[key] += 1
+        if isinstance(problem, AssertionError):
+            self._end_broker(problem)
+        else:
+            log.error(
+                "request failed, its connection is closed",
+                extra={"api": ApiKey(key).name},
+                exc_info=problem,
+            )
 
     # Requests that are too large
 
@@ -214,6 +245,17 @@ class Dispatcher:
             )
         oldest = header._replace(api_version=0)
         return bytes(response_frame(oldest, self._api_versions.unsupported()))
+
+
+async def _encoded(header: RequestHeader, response: Any) -> bytes:
+    """The frame of a response, or of what a coroutine returns."""
+    if asyncio.iscoroutine(response):
+        response = await response
+    return bytes(await finish(response_frame_in_slices(header, response)))
+
+
+def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
 
 
 def _body(frame: memoryview, client_id_size: int, is_flexible: bool) -> int:

@@ -8,18 +8,26 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ottla.broker.identity import IDENTITY_FILE
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.store import CoordinationStore
-from ottla.cluster.store_sqlite import SqliteStore
+from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
+from ottla.errors import UsageRefused
 from ottla.storage.files import Files, OsFiles
 
-STORE_FILE = "cluster.sqlite"
 _POLL_S = 0.25  # for what other processes change; each look costs an idle broker CPU
 
 
 async def open_sqlite(data: Path, clock: Clock) -> CoordinationStore:
     """The store of the brokers of one machine: a file beside the first one's data."""
-    return await SqliteStore.open(data / STORE_FILE, clock, poll_interval_s=_POLL_S)
+    path = data / STORE_FILES[0]
+    is_new = not (data / IDENTITY_FILE).exists()
+    if not is_new and not (path.exists() and path.stat().st_size):
+        raise UsageRefused(  # before SQLite makes a new one, and removes the journal beside it
+            f"{path} is missing or empty: bring back a copy of it with its -wal, or see what"
+            f" `ottla log accept-store {data}` can do without it"
+        )
+    return await SqliteStore.open(path, clock, poll_interval_s=_POLL_S)
 
 
 @dataclass(frozen=True, slots=True)

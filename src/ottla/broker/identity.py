@@ -1,36 +1,155 @@
-"""Whose data a directory holds: a broker must not open that of another cluster or broker."""
+"""`meta.properties`: whose data a directory holds, and how far it has seen the cluster's store.
 
+Kafka's name and format. A broker must not open the data of another cluster or broker, must not
+touch a directory that is not Ottla's, and must not follow a store that went back.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.store import NEVER, Revision
+from ottla.cluster.store_sqlite import STORE_FILES, is_foreign
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId
-from ottla.storage.files import Files, replace_file
+from ottla.records.crc import crc32c
+from ottla.storage.files import Entry, Files, replace_file
+from ottla.storage.log_dir import LOCK_FILE
 
-IDENTITY_FILE: Final = "meta.properties"  # the name and format that Kafka uses
+IDENTITY_FILE: Final = "meta.properties"
+_STORE_FILE: Final = STORE_FILES[0]
+# What may lie in a directory whose first start was interrupted, or in an empty file system.
+_BEGUN: Final = frozenset({LOCK_FILE, *STORE_FILES, IDENTITY_FILE + ".tmp", "lost+found"})
+
+_LINES: Final = r"version=1\ncluster\.id=(?P<cluster>[!-~]+)\nnode\.id=(?P<node>[0-9]{1,10})\n"
+_UNCHECKED: Final = re.compile(_LINES)
+_CHECKED: Final = re.compile(
+    f"(?P<body>{_LINES}ottla\\.store\\.revision=(?P<revision>[0-9]{{1,19}})\n)"
+    "ottla\\.crc32c=(?P<crc>[0-9a-f]{8})\n"
+)
 
 
-def check_identity(files: Files, data: Path, cluster_id: str, node_id: BrokerId) -> None:
-    """Write down whose directory this is, or make sure that it is still the same."""
-    path = data / IDENTITY_FILE
-    try:
-        known = _parse(files.read_whole(path).decode(errors="replace"))
-    except FileNotFoundError:
-        lines = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
-        replace_file(files, path, lines.encode())
-        return
-    if known.get("cluster.id") != cluster_id:
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What `meta.properties` says. Written before there were checksums, it knows no revision."""
+
+    cluster_id: str
+    node_id: BrokerId
+    revision: Revision = NEVER  # the newest one of the store that this directory has seen
+    is_checked: bool = True
+
+    def encode(self) -> bytes:
+        body = (
+            f"version=1\ncluster.id={self.cluster_id}\nnode.id={self.node_id}\n"
+            f"ottla.store.revision={self.revision}\n"
+        ).encode()
+        return body + f"ottla.crc32c={crc32c(body):08x}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Identity | None":
+        """The inverse of `encode`; None if the file is not as we wrote it."""
+        text = data.decode(errors="replace")
+        if (match := _CHECKED.fullmatch(text)) is not None:
+            if crc32c(match["body"].encode()) != int(match["crc"], 16):
+                return None
+            revision = Revision(int(match["revision"]))
+            return cls(match["cluster"], BrokerId(int(match["node"])), revision)
+        if (match := _UNCHECKED.fullmatch(text)) is not None:
+            return cls(match["cluster"], BrokerId(int(match["node"])), is_checked=False)
+        return None
+
+
+def read_identity(files: Files, data: Path) -> Identity | None:
+    """Whose directory this is; None if it is new. Whatever is not ours is refused untouched."""
+    content = _content(files, data)
+    if IDENTITY_FILE not in content:
+        _check_new(files, data, content)
+        return None
+    identity = Identity.decode(files.read_whole(data / IDENTITY_FILE))
+    if identity is None and _STORE_FILE not in content:
         raise UsageRefused(
-            f"{data} holds data of cluster {known.get('cluster.id')}, this is cluster {cluster_id}:"
+            f"{data} was not made by Ottla, but perhaps by Apache Kafka: its {IDENTITY_FILE} is not"
+            " ours; choose another directory with --data"
+        )
+    if identity is None:
+        raise UsageRefused(
+            f"{data / IDENTITY_FILE} is damaged, so it is not known whose data this is: bring back"
+            f" a copy of the file, or run `ottla log accept-store {data}`"
+        )
+    return identity
+
+
+def check_identity(
+    data: Path, known: Identity | None, image: ClusterImage, node_id: BrokerId
+) -> None:
+    """Refuse a store, or a node id, that does not go with this directory."""
+    if known is None:
+        if image.topics:
+            raise UsageRefused(_missing(data))
+        return
+    if known.cluster_id != image.cluster_id:
+        raise UsageRefused(
+            f"{data} holds data of cluster {known.cluster_id}, this is cluster {image.cluster_id}:"
             " choose another directory with --data, or bring back its cluster.sqlite"
         )
-    if known.get("node.id") != str(node_id):
+    if known.node_id != node_id:
         raise UsageRefused(
-            f"{data} belongs to broker {known.get('node.id')}: start it with"
-            f" --node-id {known.get('node.id')}, or choose another directory with --data"
+            f"{data} belongs to broker {known.node_id}: start it with"
+            f" --node-id {known.node_id}, or choose another directory with --data"
+        )
+    if known.revision > image.revision:
+        raise UsageRefused(
+            f"the coordination store went back: it is at revision {image.revision}, and {data} has"
+            f" seen revision {known.revision}; bring back the newer {_STORE_FILE} with its -wal,"
+            f" or, if an older one was restored on purpose, run `ottla log accept-store {data}`"
         )
 
 
-def _parse(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {name.strip(): value.strip() for name, _, value in pairs}
+class MetaProperties:
+    """The file of a directory that is in use. One thread at a time."""
+
+    def __init__(self, files: Files, data: Path, identity: Identity, *, is_written: bool) -> None:
+        self._files = files
+        self._path = data / IDENTITY_FILE
+        self._identity = identity
+        self._is_written = is_written
+
+    def remember(self, revision: Revision) -> None:
+        """Make durable that the store has been at `revision`."""
+        if self._is_written and revision <= self._identity.revision:
+            return
+        newest = max(revision, self._identity.revision)
+        identity = Identity(self._identity.cluster_id, self._identity.node_id, newest)
+        replace_file(self._files, self._path, identity.encode())
+        self._identity, self._is_written = identity, True
+
+
+def _content(files: Files, data: Path) -> dict[str, Entry]:
+    try:
+        return {entry.name: entry for entry in files.list(data)}
+    except FileNotFoundError:
+        return {}
+
+
+def _check_new(files: Files, data: Path, content: Mapping[str, Entry]) -> None:
+    """Refuse a directory without our mark, unless there is nothing in it that could be lost."""
+    foreign = sorted(content.keys() - _BEGUN)
+    if _STORE_FILE in content and is_foreign(files.read_whole(data / _STORE_FILE)):
+        foreign = [_STORE_FILE]
+    elif foreign and _STORE_FILE in content:
+        raise UsageRefused(_missing(data))
+    if foreign:
+        raise UsageRefused(
+            f"{data} is not empty and was not made by Ottla (it holds {foreign[0]!r}): nothing in"
+            " it was touched; choose an empty or a new directory with --data"
+        )
+
+
+def _missing(data: Path) -> str:
+    return (
+        f"{data / IDENTITY_FILE} is missing, so it is not known whose data this is: bring back a"
+        f" copy of the file, or run `ottla log accept-store {data}`"
+    )

@@ -13,6 +13,7 @@ from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 from ottla.protocol.api import ApiKey
 from ottla.replication.replicas import Replicas
+from ottla.storage.flusher import ThreadFlusher
 from ottla.telemetry import Metric, MetricKind, exposition
 
 _REQUEST_BYTES_MAX: Final = 8192
@@ -28,6 +29,7 @@ def collect(
     fetch: Fetch,
     replicas: Replicas,
     groups: GroupApis,
+    flusher: ThreadFlusher,
 ) -> Iterable[Metric]:
     """Every figure of this broker, as it is now."""
     yield _one("ottla_connections", _GAUGE, "Open connections.", len(server.connections))
@@ -57,6 +59,16 @@ def collect(
             for key, count in sorted(dispatcher.request_counts.items())
         ],
     )
+    yield Metric(
+        "ottla_requests_failed",
+        _COUNTER,
+        "Requests that met a defect and cost their client the connection, by API.",
+        ("api",),
+        [
+            ((ApiKey(key).name.lower(),), dispatcher.failed_counts[key])
+            for key in sorted(dispatcher.request_counts)
+        ],
+    )
     yield _one("ottla_produce_bytes", _COUNTER, "Bytes appended.", produce.bytes_count)
     yield _one("ottla_produce_batches", _COUNTER, "Batches appended.", produce.batches_count)
     yield _one(
@@ -76,6 +88,18 @@ def collect(
         "1 when the data directory has failed.",
         int(replicas.is_offline),
     )
+    yield _one(
+        "ottla_sync_unfinished_seconds",
+        _GAUGE,
+        "Age of the oldest sync that has not finished, 0 when there is none.",
+        flusher.unfinished_s,
+    )
+    yield _one(
+        "ottla_log_strays",
+        _GAUGE,
+        "Logs set aside because the coordination store does not know them.",
+        replicas.stray_count,
+    )
     yield from _scrubbing(replicas)
     yield from _compaction(replicas)
     yield from _partitions(replicas)
@@ -88,6 +112,7 @@ def _scrubbing(replicas: Replicas) -> Iterable[Metric]:
         ("rounds", "Times that all old segments have been read again.", scrubber.round_count),
         ("segments", "Segments read again to the end.", scrubber.segment_count),
         ("bytes", "Bytes read again.", scrubber.read_bytes),
+        ("failures", "Segments that could not be read again.", scrubber.failure_count),
         ("damages", "Ranges that were found to be no longer intact.", scrubber.damage_count),
     ]
     for name, doc, count in figures:
@@ -158,16 +183,22 @@ class MetricsPages:
     """GET /metrics, /healthz and /readyz; nothing else, one request a connection."""
 
     def __init__(
-        self, collect_all: Callable[[], Iterable[Metric]], is_ready: Callable[[], bool]
+        self,
+        collect_all: Callable[[], Iterable[Metric]],
+        obstacle: Callable[[], str | None],
+        watch: Callable[["asyncio.Task[None]"], None],
     ) -> None:
+        """`obstacle` says why we are not ready, if so; `watch` is given every task of a request."""
         self._collect = collect_all
-        self._is_ready = is_ready
+        self._obstacle = obstacle
+        self._watch = watch
+        self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
 
     async def listen(self, endpoint: Endpoint) -> Endpoint:
         try:
             self._listener = await asyncio.start_server(
-                self._serve, endpoint.host, endpoint.port, limit=_REQUEST_BYTES_MAX
+                self._begin, endpoint.host, endpoint.port, limit=_REQUEST_BYTES_MAX
             )
         except OSError as problem:
             raise UsageRefused(
@@ -179,6 +210,12 @@ class MetricsPages:
     async def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._watch(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -203,9 +240,14 @@ class MetricsPages:
                 return b"200 OK", text, exposition(self._collect())
             case [b"GET", b"/healthz"]:
                 return b"200 OK", b"text/plain", b"alive\n"
-            case [b"GET", b"/readyz"] if self._is_ready():
-                return b"200 OK", b"text/plain", b"ready\n"
             case [b"GET", b"/readyz"]:
-                return b"503 Service Unavailable", b"text/plain", b"not ready\n"
+                return self._readiness()
             case _:
                 return b"404 Not Found", b"text/plain", b"/metrics, /healthz, /readyz\n"
+
+    def _readiness(self) -> tuple[bytes, bytes, bytes]:
+        obstacle = self._obstacle()
+        if obstacle is None:
+            return b"200 OK", b"text/plain", b"ready\n"
+        line = " ".join(obstacle.split())
+        return b"503 Service Unavailable", b"text/plain", f"not ready: {line}\n".encode()

@@ -1,22 +1,33 @@
 """Producer ids that nobody was given before."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from ottla.cluster.state import ClusterState
+from ottla.cluster.store import Revision
 from ottla.model import ProducerId
 
 _BLOCK_SIZE: Final = 1000
 
 
 class ProducerIds:
-    """Owner of a block that the coordination store gives away only once."""
+    """Owner of a block that the coordination store gives away only once.
 
-    def __init__(self, state: ClusterState) -> None:
+    That it was given away is remembered outside the store too, before anybody uses it: a store
+    that went back would give it away again, and the second user's records would look repeated.
+    """
+
+    def __init__(
+        self, state: ClusterState, remember: Callable[[Revision], Awaitable[None]]
+    ) -> None:
         self._state = state
+        self._remember = remember
         self._block: Iterator[int] = iter(())
 
     async def next(self) -> ProducerId:
         while (next_id := next(self._block, None)) is None:
-            self._block = iter(await self._state.allocate_producer_ids(_BLOCK_SIZE))
+            block = await self._state.allocate_producer_ids(_BLOCK_SIZE)
+            await self._state.catch_up()
+            await self._remember(self._state.image.revision)
+            self._block = iter(block)
         return ProducerId(next_id)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ _DRAIN_S: Final = 5.0
 _GOODBYE_S: Final = 0.25  # for clients to notice that the broker hung up, and do so too
 _LOOK_S: Final = 0.01
 _VIOLATORS_MAX: Final = 1000
-_DESCRIPTORS_PER_CONNECTION: Final = 2  # the transport's and the writer's
 
 
 @contextmanager
@@ -71,12 +69,15 @@ class Server:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         dispatch: Callable[[memoryview, Connection], Answer],
-        note_defect: Callable[[BaseException], None],
+        end_broker: Callable[[BaseException], None],
+        *,
+        room: int,
     ) -> None:
+        """`room` is how many connections there are descriptors for."""
         self.loop = loop
         self.settings = settings
         self.dispatch = dispatch
-        self.note_defect = note_defect
+        self.end_broker = end_broker
         self.shared_view = memoryview(bytearray(_SHARED_BUFFER_BYTES))
         self.buffers = BufferPool()
         self.connections: set[Connection] = set()
@@ -84,7 +85,7 @@ class Server:
         self.refused_count = 0
         self.violation_count = 0
         self.buffered_bytes = 0
-        self._room = _descriptor_limit() // _DESCRIPTORS_PER_CONNECTION // 2  # logs need some too
+        self._room = room
         self._per_ip: Counter[str] = Counter()
         self._violators: set[str] = set()
         self._dirty: dict[Connection, None] = {}
@@ -119,15 +120,19 @@ class Server:
 
     async def close(self) -> None:
         """Accept nobody new, take no request, let answers that are under way leave; close."""
-        self.is_closing = True
-        if self._listener is not None:
-            self._listener.close()
+        self.stop_taking()
         await self._look_until(_DRAIN_S, self._finish_all)
         await self._look_until(_GOODBYE_S, lambda: not self.connections)
         for connection in list(self.connections):
             connection.close()
         if self._listener is not None:
             await self._listener.wait_closed()
+
+    def stop_taking(self) -> None:
+        """Accept nobody new and take no request from now on."""
+        self.is_closing = True
+        if self._listener is not None:
+            self._listener.close()
 
     async def _look_until(self, patience_s: float, is_true: Callable[[], bool]) -> None:
         deadline_s = self.loop.time() + patience_s
@@ -143,19 +148,30 @@ class Server:
 
     def admit(self, connection: Connection) -> bool:
         """Whether the broker has room for one more connection, from this peer."""
-        if (
-            len(self.connections) >= min(self.settings.broker.connections_max, self._room)
-            or self._per_ip[connection.peer] >= self.settings.broker.connections_per_ip_max
-        ):
+        reached = self._limit_reached(connection.peer)
+        if reached is not None:
             self.refused_count += 1
             if connection.peer not in self._violators:
                 self._note_violator(connection.peer)
-                log.warning("too many connections", extra={"peer": connection.peer})
+                log.warning(
+                    "too many connections", extra={"peer": connection.peer, "limit": reached}
+                )
             return False
         self.accepted_count += 1
         self._per_ip[connection.peer] += 1
         self.connections.add(connection)
         return True
+
+    def _limit_reached(self, peer: str) -> str | None:
+        """The limit that leaves no room for another connection from `peer`."""
+        config = self.settings.broker
+        if len(self.connections) >= config.connections_max:
+            return f"max.connections = {config.connections_max}"
+        if self._per_ip[peer] >= config.connections_per_ip_max:
+            return f"max.connections.per.ip = {config.connections_per_ip_max}"
+        if len(self.connections) >= self._room:
+            return f"{self._room} of the process's descriptors (ulimit -n)"
+        return None
 
     def forget(self, connection: Connection) -> None:
         if connection not in self.connections:
@@ -271,18 +287,3 @@ class Server:
 
     def is_waiting_for_budget(self, connection: Connection) -> bool:
         return bool(self._waiting) and connection in self._waiting
-
-
-def _descriptor_limit() -> int:
-    import resource  # noqa: PLC0415  # POSIX only, and only a server needs it
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
-
-
-def raise_descriptor_limit() -> None:
-    """Connections and segments are descriptors: use all that the system allows us."""
-    import resource  # noqa: PLC0415  # POSIX only, and only a server needs it
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

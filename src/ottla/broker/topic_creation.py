@@ -13,6 +13,7 @@ from ottla.cluster import controller
 from ottla.cluster.controller import NewTopic
 from ottla.cluster.image import TopicImage
 from ottla.cluster.state import ClusterState
+from ottla.config import BrokerConfig
 from ottla.errors import ApiError, InvalidConfig, LeaderNotAvailable, TopicAlreadyExists
 from ottla.replication.replicas import Replicas
 
@@ -113,23 +114,9 @@ class TopicCreation:
         return NewTopic(
             name=name,
             partition_count=counts[name],
-            config={
-                **self._keeping_forever(),
-                "compression.type": "producer",
-                "max.message.bytes": str(_RECORD_BYTES_MAX),
-                "segment.bytes": str(self._settings.broker.offsets_topic_segment_bytes),
-            },
+            config=internal_config(broker),
             is_internal=True,
         )
-
-    def _keeping_forever(self) -> dict[str, str]:
-        """Settings of a topic whose records count until newer ones replace them."""
-        compact = {"cleanup.policy": "compact"}
-        try:
-            self._settings.broker.topic.override(compact)
-        except InvalidConfig:
-            return {"retention.ms": "-1", "retention.bytes": "-1"}
-        return compact
 
     def _decides(
         self, wanted: Sequence[NewTopic]
@@ -144,3 +131,23 @@ class TopicCreation:
             )
             for topic in wanted
         ]
+
+
+def internal_config(broker: BrokerConfig) -> dict[str, str]:
+    """Settings of a topic that brokers write for themselves."""
+    return {
+        **_keeping_forever(broker),
+        "compression.type": "producer",
+        "max.message.bytes": str(_RECORD_BYTES_MAX),
+        "segment.bytes": str(broker.offsets_topic_segment_bytes),
+    }
+
+
+def _keeping_forever(broker: BrokerConfig) -> dict[str, str]:
+    """Settings of a topic whose records count until newer ones replace them."""
+    compact = {"cleanup.policy": "compact"}
+    try:
+        broker.topic.override(compact)
+    except InvalidConfig:
+        return {"retention.ms": "-1", "retention.bytes": "-1"}
+    return compact

@@ -15,6 +15,7 @@ SENDFILE_BYTES_MIN: Final = 32 * 1024  # below, one read and one send are cheape
 SEND_BUFFER_BYTES: Final = 1 << 20  # a full socket costs a trip through the loop; make it rare
 _JOIN_BYTES_MAX: Final = 64 * 1024
 _SENDFILE_BYTES_MAX: Final = 1 << 20  # one reader's share of a turn of the loop
+_NOT_WAITING: Final = -1
 _PEER_GONE: Final = frozenset({7, 8})  # TCP_CLOSE and TCP_CLOSE_WAIT, as Linux numbers them
 
 
@@ -44,22 +45,23 @@ class Writer(Protocol):
 class SocketWriter:
     """Writes to the socket itself: answers leave in the same turn, file ranges by sendfile.
 
-    It owns a duplicate of the descriptor, because the transport may close its own at any time,
-    and because the loop does not lend a transport's descriptor for waiting.
+    The descriptor is the transport's, which keeps it until it has called `connection_lost`: that
+    is when the writer has to be closed at the latest. The loop does not lend a transport's
+    descriptor for waiting, so a duplicate is made for as long as the socket is full.
     """
 
-    __slots__ = ("_armed", "_is_wide", "_loop", "_parts", "_socket", "_writable", "queued_bytes")
+    __slots__ = ("_is_wide", "_loop", "_parts", "_socket", "_waited", "_writable", "queued_bytes")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, descriptor: int, writable: Callable[[], None]
     ) -> None:
         """`writable` is called when a full socket takes more again; it has to flush."""
         self._loop = loop
-        self._socket = socket.socket(fileno=os.dup(descriptor))
+        self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(False)
         self._writable = writable
         self._parts: deque[Part] = deque()
-        self._armed = False
+        self._waited = _NOT_WAITING  # the duplicate
         self._is_wide = False
         self.queued_bytes = 0
 
@@ -81,7 +83,7 @@ class SocketWriter:
 
         Raises OSError when the peer has gone.
         """
-        if self._armed:
+        if self._waited != _NOT_WAITING:
             return
         parts = self._parts
         try:
@@ -89,14 +91,14 @@ class SocketWriter:
                 head = parts[0]
                 if not isinstance(head, bytes):
                     if not self._send_range(head):
-                        self._arm()
+                        self._wait()
                         return
                 elif len(parts) > 1:
                     self._send_joined(head)
                 else:
                     self._note_sent(head, self._socket.send(head))
         except (BlockingIOError, InterruptedError):
-            self._arm()
+            self._wait()
 
     def finish(self) -> None:
         self._socket.shutdown(socket.SHUT_WR)
@@ -106,11 +108,10 @@ class SocketWriter:
         return self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _PEER_GONE
 
     def close(self) -> None:
-        if self._armed:
-            self._loop.remove_writer(self._socket.fileno())
-            self._armed = False
+        if self._waited != _NOT_WAITING:
+            self._stop_waiting()
         self._parts.clear()
-        self._socket.close()
+        self._socket.detach()
 
     def _send_joined(self, data: bytes) -> None:
         """Send the head of several parts, together with other small ones behind it."""
@@ -163,14 +164,18 @@ class SocketWriter:
         if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < SEND_BUFFER_BYTES:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
-    def _arm(self) -> None:
-        if not self._armed:
-            self._armed = True
-            self._loop.add_writer(self._socket.fileno(), self._disarm)
+    def _wait(self) -> None:
+        assert self._waited == _NOT_WAITING, "nothing is sent while the socket is full"
+        self._waited = os.dup(self._socket.fileno())
+        self._loop.add_writer(self._waited, self._go_on)
 
-    def _disarm(self) -> None:
-        self._loop.remove_writer(self._socket.fileno())
-        self._armed = False
+    def _stop_waiting(self) -> None:
+        self._loop.remove_writer(self._waited)
+        os.close(self._waited)
+        self._waited = _NOT_WAITING
+
+    def _go_on(self) -> None:
+        self._stop_waiting()
         self._writable()
 
 

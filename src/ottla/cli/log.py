@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli import terminal
+from ottla.cli import strays, terminal
 from ottla.cli.options import Json
 from ottla.cli.record_output import json_fields
 from ottla.cli.segment_scan import Problem, ScannedBatch, SegmentCheck, find_segments, scan
@@ -18,7 +18,9 @@ from ottla.errors import ApiError, UsageRefused
 from ottla.model import Offset, TimestampMs
 from ottla.records.batch import check_stored, records
 
-app = typer.Typer(rich_markup_mode=None, help="Look into segment files without a broker.")
+app = typer.Typer(rich_markup_mode=None, help="Look into a data directory without a broker.")
+app.add_typer(strays.app, name="strays")
+app.command()(strays.accept_store)
 
 _DECOMPRESSED_BYTES_MAX = 256 << 20
 

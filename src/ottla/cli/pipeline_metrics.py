@@ -17,7 +17,7 @@ _PATIENCE_S: Final = 10
 def metrics_pages(endpoint: Endpoint, collect: Collect) -> Iterator[Endpoint]:
     """Serve /metrics, /healthz and /readyz meanwhile; yields where."""
     loop = asyncio.new_event_loop()
-    pages = MetricsPages(collect, is_ready=lambda: True)
+    pages = MetricsPages(collect, obstacle=lambda: None, watch=lambda task: None)
     thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)
     thread.start()
     try:

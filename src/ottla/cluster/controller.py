@@ -19,10 +19,12 @@ from ottla.cluster.image import (
     ClusterImage,
     ImageDraft,
     PartitionImage,
+    Tombstone,
     TopicImage,
     broker_key,
     broker_settings_key,
     fold_name,
+    tombstone_key,
     topic_key,
 )
 from ottla.cluster.placement import place
@@ -129,13 +131,87 @@ def create_topic(
 
 
 def delete_topic(image: ClusterImage, name: str, defaults: BrokerConfig) -> Decision[TopicImage]:
-    """The topic goes, its id for ever; the answer is what it was."""
+    """The topic goes, its id for ever; the answer is what it was.
+
+    Its tombstone is part of the same commit: without one, no broker removes a log.
+    """
     if not defaults.delete_topic:
         raise TopicDeletionDisabled(
             "topics cannot be deleted here: set delete.topic.enable = true on the brokers"
         )
     topic = _find_topic(image, name)
-    return Decision((Change(topic_key(name), None),), topic)
+    holders = {broker for partition in topic.partitions for broker in partition.replicas}
+    tombstone = Tombstone(topic.id, name, len(topic.partitions), tuple(sorted(holders)))
+    return Decision(
+        (Change(topic_key(name), None), Change(tombstone_key(topic.id), tombstone)), topic
+    )
+
+
+def logs_removed(
+    image: ClusterImage, broker: BrokerId, topic_ids: Collection[Uuid]
+) -> Decision[None]:
+    """A broker has no logs of these deleted topics left; whoever is last ends the tombstone."""
+    changes = []
+    for topic_id in topic_ids:
+        tombstone = image.tombstones.get(topic_id)
+        if tombstone is None or broker not in tombstone.brokers:
+            continue
+        others = tuple(other for other in tombstone.brokers if other != broker)
+        rest = replace(tombstone, brokers=others) if others else None
+        changes.append(Change(tombstone_key(topic_id), rest))
+    return Decision(tuple(changes), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPartition:
+    """A log that lies on a broker's disk, of a topic that may be unknown.
+
+    `partition_count` and `config` count only if the topic has to be made again.
+    """
+
+    tp: TopicPartition
+    topic_id: Uuid
+    broker: BrokerId
+    leader_epoch: LeaderEpoch
+    partition_count: int
+    config: Mapping[str, str]
+    is_internal: bool
+
+
+def adopt_partition(image: ClusterImage, found: FoundPartition) -> Decision[TopicImage]:
+    """The log counts again: its topic has its id, its partition, and no older leader epoch."""
+    if found.topic_id in image.tombstones:
+        raise InvalidRequest(f"the topic {found.tp.topic!r} of this log was deleted")
+    topic = image.topic_by_id(found.topic_id)
+    if topic is None:
+        _check_name(image, found.tp.topic)
+        topic = TopicImage(found.tp.topic, found.topic_id, (), found.config, found.is_internal)
+    if topic.name != found.tp.topic:
+        raise InvalidRequest(f"the topic of this log is called {topic.name!r}")
+    count = max(found.tp.partition + 1, len(topic.partitions))
+    if not topic.partitions:
+        count = max(count, found.partition_count)
+    new = (_new_partition((found.broker,)) for _ in range(len(topic.partitions), count))
+    grown = replace(topic, partitions=(*topic.partitions, *new))
+    adopted = _raise_epoch(grown, found.tp.partition, found.leader_epoch)
+    return Decision((Change(CATALOG_KEY, Catalog()), _topic_change(adopted)), adopted)
+
+
+def raise_epochs(
+    image: ClusterImage, epochs: Mapping[TopicPartition, LeaderEpoch]
+) -> Decision[None]:
+    """Make no partition's leader epoch older than what its log has already seen."""
+    topics = dict(image.topics)
+    for (name, index), epoch in epochs.items():
+        topics[name] = _raise_epoch(topics[name], index, epoch)
+    return Decision(_changed(image, topics.values()), None)
+
+
+def _raise_epoch(topic: TopicImage, index: int, epoch: LeaderEpoch) -> TopicImage:
+    partition = topic.partitions[index]
+    if partition.leader_epoch >= epoch:
+        return topic
+    return _with_partition(topic, index, replace(partition, leader_epoch=epoch))
 
 
 def add_partitions(
@@ -194,6 +270,7 @@ def _unused_id(image: ClusterImage, new_id: Callable[[], Uuid]) -> Uuid:
     while True:
         topic_id = new_id()
         taken = topic_id == NO_UUID or topic_id in image.topic_names
+        taken = taken or topic_id in image.tombstones
         if not taken and not format_uuid(topic_id).startswith("-"):
             return topic_id
 

@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from typing import Final, NewType, Self
 
 from ottla.cluster.store import NEVER, Revision
-from ottla.model import BrokerId, Endpoint, LeaderEpoch, TopicPartition, Uuid
+from ottla.model import (
+    BrokerId,
+    Endpoint,
+    LeaderEpoch,
+    TopicPartition,
+    Uuid,
+    format_uuid,
+    parse_uuid,
+)
 
 ClusterId = NewType("ClusterId", str)
 
@@ -17,6 +25,7 @@ BROKER_SETTINGS_KEY: Final = "settings/brokers"
 BROKER_SETTINGS_PREFIX: Final = "settings/brokers/"
 BROKER_PREFIX: Final = "brokers/"
 TOPIC_PREFIX: Final = "topics/"
+TOMBSTONE_PREFIX: Final = "deleted/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,20 @@ class TopicImage:
 
 
 @dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A topic that was deleted: the only permission to remove logs that carry its id.
+
+    `brokers` are those that may still have such logs. Each takes itself out once its logs are
+    gone, and the last one takes the tombstone away.
+    """
+
+    id: Uuid
+    topic: str
+    partition_count: int
+    brokers: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """The settings that were changed while they ran, of all brokers or of one: the key says."""
 
@@ -77,7 +100,7 @@ class ClusterIdentity:
     id: ClusterId
 
 
-Value = TopicImage | BrokerImage | BrokerSettings | Catalog | ClusterIdentity
+Value = TopicImage | Tombstone | BrokerImage | BrokerSettings | Catalog | ClusterIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +113,10 @@ class Change:
 
 def topic_key(name: str) -> str:
     return TOPIC_PREFIX + name
+
+
+def tombstone_key(topic_id: Uuid) -> str:
+    return TOMBSTONE_PREFIX + format_uuid(topic_id)
 
 
 def broker_key(broker: BrokerId) -> str:
@@ -115,6 +142,7 @@ class ClusterImage:
     brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
+    tombstones: Mapping[Uuid, Tombstone] = field(default_factory=dict)
     broker_config: Mapping[str, str] = field(default_factory=dict)  # of all brokers
     own_configs: Mapping[BrokerId, Mapping[str, str]] = field(
         default_factory=dict
@@ -171,6 +199,7 @@ class ImageDraft:
     def __init__(self, image: ClusterImage) -> None:
         self.image = image
         self.cluster_id = image.cluster_id
+        self.tombstones: dict[Uuid, Tombstone] | None = None
         self.broker_config = image.broker_config
         self.own_configs = image.own_configs
         self.brokers: dict[BrokerId, BrokerImage] | None = None
@@ -195,6 +224,8 @@ class ImageDraft:
         match change.value:
             case TopicImage() as topic:
                 self._put_topic(topic)
+            case Tombstone() as tombstone:
+                self._writable_tombstones()[tombstone.id] = tombstone
             case BrokerImage() as broker:
                 registered = BrokerImage(broker.id, broker.endpoint, broker.rack, revision)
                 self._writable_brokers()[broker.id] = registered
@@ -214,6 +245,7 @@ class ImageDraft:
         Mapping[BrokerId, BrokerImage],
         Mapping[str, TopicImage],
         Mapping[Uuid, str],
+        Mapping[Uuid, Tombstone],
         Mapping[str, str],
         Mapping[BrokerId, Mapping[str, str]],
         Mapping[str, Revision],
@@ -227,6 +259,7 @@ class ImageDraft:
             image.brokers if self.brokers is None else self.brokers,
             image.topics if self.topics is None else self.topics,
             image.topic_names if self.topic_names is None else self.topic_names,
+            image.tombstones if self.tombstones is None else self.tombstones,
             self.broker_config,
             self.own_configs,
             image.mod_revisions if self.mod_revisions is None else self.mod_revisions,
@@ -245,6 +278,11 @@ class ImageDraft:
         if self.brokers is None:
             self.brokers = dict(self.image.brokers)
         return self.brokers
+
+    def _writable_tombstones(self) -> dict[Uuid, Tombstone]:
+        if self.tombstones is None:
+            self.tombstones = dict(self.image.tombstones)
+        return self.tombstones
 
     def _writable_topics(self) -> tuple[dict[str, TopicImage], dict[Uuid, str], dict[str, str]]:
         if self.topics is None or self.topic_names is None or self.folded_names is None:
@@ -275,6 +313,9 @@ class ImageDraft:
     def _remove(self, key: str) -> None:
         if key.startswith(TOPIC_PREFIX):
             self._drop_topic(key.removeprefix(TOPIC_PREFIX))
+        elif key.startswith(TOMBSTONE_PREFIX):
+            removed = parse_uuid(key.removeprefix(TOMBSTONE_PREFIX))
+            self._writable_tombstones().pop(removed, None)
         elif key.startswith(BROKER_PREFIX):
             broker = BrokerId(int(key.removeprefix(BROKER_PREFIX)))
             self._writable_brokers().pop(broker, None)

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from ottla.cluster import controller, layout
 from ottla.cluster.controller import Decision
 from ottla.cluster.image import (
+    BROKER_PREFIX,
     CLUSTER_KEY,
     BrokerImage,
     Change,
@@ -26,10 +27,12 @@ from ottla.cluster.store import (
     Conflict,
     CoordinationStore,
     Delete,
+    Entry,
     LeaseId,
     LeaseLost,
     Put,
     Revision,
+    Snapshot,
     StoreUnavailable,
     Write,
 )
@@ -46,6 +49,7 @@ COMMIT_TIMEOUT_S: Final = 30.0
 RETRY_PAUSE_S: Final = 1.0
 LEASE_TTL_MS: Final = 10_000
 KEEP_ALIVES_PER_TTL: Final = 3
+_WRITES_PER_COMMIT: Final = 64  # what every kind of store takes at once
 
 
 def draw_uuid(rng: random.Random) -> Uuid:
@@ -71,7 +75,8 @@ class ClusterState:
 
     `on_lost` is called with what happened: StoreUnavailable when the store does not answer (it is
     tried again), LeaseLost when this process is no longer the broker it registered as (it may
-    register again), anything else when following the store has failed for good.
+    register again), anything else when a task of this object has ended for good. Without `follower`
+    the image stays as it is: whoever relies on it has to watch that task.
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class ClusterState:
         self._registration: _Registration | None = None
         self._self: BrokerImage | None = None  # who this process is, or was, or wants to be
         self._tasks: list[asyncio.Task[None]] = []
-        self._follower = self._spawn(self._follow(), "ottla-cluster-follow")
+        self.follower = self._spawn(self._follow(), "ottla-cluster-follow")
 
     @classmethod
     async def open(
@@ -105,9 +110,13 @@ class ClusterState:
         config: BrokerConfig | None = None,
     ) -> "ClusterState":
         """Read everything and begin to follow; the first one to open a store names the cluster."""
-        image = layout.read_image(await store.range(""))
+        snapshot = await store.range("")
+        image = layout.read_image(snapshot)
         if not image.cluster_id:
-            await _name_cluster(store, rng)
+            await _name_cluster(store, rng, snapshot)
+            image = layout.read_image(await store.range(""))
+        elif layout.unchecked_entries(snapshot):
+            await _add_checksums(store, snapshot)
             image = layout.read_image(await store.range(""))
         return cls(store, rng, image, config or BrokerConfig(), on_lost)
 
@@ -121,6 +130,11 @@ class ClusterState:
         if registration is not None:
             with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself
                 await self._store.revoke(registration.lease)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether this process is one of the cluster's brokers, as far as it knows."""
+        return self._registration is not None
 
     def subscribe(self, callback: Subscriber) -> None:
         """Call `callback(old, new)` on every change, before anything else can look at the new."""
@@ -184,7 +198,7 @@ class ClusterState:
         for _ in range(ATTEMPTS_MAX):
             first, seen = ProducerId(0), NEVER
             for entry in (await self._store.get(key)).entries:
-                first, seen = layout.decode_next_producer_id(entry.value), entry.mod_revision
+                first, seen = _next_producer_id(entry), entry.mod_revision
             value = layout.encode_next_producer_id(ProducerId(first + count))
             with contextlib.suppress(Conflict):
                 await self._store.commit([Put(key, value)], [Compare(key, seen)])
@@ -236,7 +250,7 @@ class ClusterState:
             await self._next_image()
 
     async def _next_image(self) -> None:
-        if self._follower.done():
+        if self.follower.done():
             raise StoreUnavailable("this broker no longer follows the cluster: restart it")
         await self._advanced.wait()
 
@@ -246,16 +260,17 @@ class ClusterState:
         while True:
             try:
                 await self._follow_watch()
-            except Compacted:
-                self._advance(layout.read_image(await self._store.range("")))
             except StoreUnavailable as problem:
                 self._on_lost(problem)
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _follow_watch(self) -> None:
-        async with contextlib.aclosing(self._store.watch("", self.image.revision)) as batches:
-            async for batch in batches:
-                self._advance(self.image.apply(layout.read_changes(batch), batch.revision))
+        try:
+            async with contextlib.aclosing(self._store.watch("", self.image.revision)) as batches:
+                async for batch in batches:
+                    self._advance(self.image.apply(layout.read_changes(batch), batch.revision))
+        except Compacted:
+            self._advance(layout.read_image(await self._store.range("")))
 
     def _advance(self, image: ClusterImage) -> None:
         old, self.image = self.image, image
@@ -335,12 +350,42 @@ class ClusterState:
             self._on_lost(problem)
 
 
-async def _name_cluster(store: CoordinationStore, rng: random.Random) -> None:
+def _next_producer_id(entry: Entry) -> ProducerId:
+    try:
+        return layout.decode_next_producer_id(entry.value)
+    except layout.ValueDamaged as damage:  # it was whole when the broker started
+        raise StoreUnavailable(str(damage)) from damage
+
+
+async def _name_cluster(store: CoordinationStore, rng: random.Random, snapshot: Snapshot) -> None:
+    if snapshot.entries:
+        raise layout.ValueDamaged(CLUSTER_KEY, "is missing")
     identity = ClusterIdentity(ClusterId(format_uuid(draw_uuid(rng))))
     with contextlib.suppress(Conflict):  # somebody else was faster, which is as good
         await store.commit(
-            [Put(CLUSTER_KEY, layout.encode(identity))], [Compare(CLUSTER_KEY, NEVER)]
+            [Put(CLUSTER_KEY, layout.encode(CLUSTER_KEY, identity))],
+            [Compare(CLUSTER_KEY, NEVER)],
         )
+
+
+async def _add_checksums(store: CoordinationStore, snapshot: Snapshot) -> None:
+    """Write a store of format 1 again, in the format of today.
+
+    Registrations are left out and end: they were under leases, and every broker makes its own.
+    """
+    old = layout.unchecked_entries(snapshot)
+    with contextlib.suppress(Conflict):  # somebody else is at it, or it is read again soon
+        for first in range(0, len(old), _WRITES_PER_COMMIT):
+            entries = old[first : first + _WRITES_PER_COMMIT]
+            await store.commit(
+                [
+                    Delete(entry.key)
+                    if entry.key.startswith(BROKER_PREFIX)
+                    else Put(entry.key, layout.add_checksum(entry))
+                    for entry in entries
+                ],
+                [Compare(entry.key, entry.mod_revision) for entry in entries],
+            )
 
 
 def _compares(image: ClusterImage, changes: Sequence[Change]) -> list[Compare]:
@@ -363,7 +408,7 @@ def _writes(changes: Sequence[Change], leases: Mapping[str, LeaseId]) -> list[Wr
     return [
         Delete(change.key)
         if change.value is None
-        else Put(change.key, layout.encode(change.value), leases.get(change.key))
+        else Put(change.key, layout.encode(change.key, change.value), leases.get(change.key))
         for change in changes
     ]
 

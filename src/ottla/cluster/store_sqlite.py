@@ -40,7 +40,10 @@ from ottla.cluster.store import (
 )
 from ottla.errors import UsageRefused
 
+STORE_FILES: Final = ("cluster.sqlite", "cluster.sqlite-wal", "cluster.sqlite-shm")
 APPLICATION_ID: Final = 0x4F74746C  # "Ottl", in the header of the file
+_HEADER: Final = b"SQLite format 3\0"
+_APPLICATION_ID_AT: Final = slice(68, 72)
 FORMAT: Final = 1
 BATCHES_PER_READ: Final = 100
 OPEN_ATTEMPTS_MAX: Final = 20
@@ -61,6 +64,20 @@ CREATE INDEX entries_of_lease ON entries (lease) WHERE lease IS NOT NULL;
 CREATE TABLE history (revision INTEGER NOT NULL, key TEXT NOT NULL, value BLOB);
 CREATE INDEX history_in_order ON history (revision);
 """
+
+# Keys that are not as the newest revision that names them says, or newer than the store.
+_NEWEST_DIFFERS: Final = """
+SELECT newest.key, newest.revision FROM (
+    SELECT key, value, max(revision) AS revision FROM history GROUP BY key
+) AS newest LEFT JOIN entries ON entries.key = newest.key
+WHERE entries.value IS NOT newest.value
+    OR (entries.key IS NOT NULL AND entries.mod_revision != newest.revision)
+UNION ALL SELECT key, mod_revision FROM entries WHERE mod_revision > ?
+"""
+_DAMAGED: Final = (
+    "is damaged: bring back a copy of it, or move it and its -wal away and see what"
+    " `ottla log accept-store DIR` can do without it"
+)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -378,7 +395,9 @@ class _Database:
             [(revision, change.key, change.value) for change in changes],
         )
         self._sql.execute("DELETE FROM history WHERE revision <= ?", (compacted,))
-        self._sql.execute("UPDATE store SET revision = ?, compacted = ?", (revision, compacted))
+        self._sql.execute(
+            "UPDATE store SET revision = ?, compacted = max(compacted, ?)", (revision, compacted)
+        )
         return revision
 
     def _one(self, query: str) -> Any:
@@ -388,6 +407,17 @@ class _Database:
         return int(self._clock.monotonic_s() * 1000)
 
 
+def is_foreign(content: bytes) -> bool:
+    """Whether a file is no store of ours, by its first bytes: without opening it.
+
+    A store that is just being created does not say in its file whose it is, only in its journal.
+    """
+    if not content:
+        return False
+    application_id = int.from_bytes(content[_APPLICATION_ID_AT])
+    return not content.startswith(_HEADER) or application_id not in {0, APPLICATION_ID}
+
+
 def _open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
     # While another process creates, recovers or lets go of the file, SQLite may say "locked"
     # without having waited at all, so waiting is done here as well.
@@ -395,6 +425,8 @@ def _open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
     while True:
         try:
             return _connect(path, busy_timeout_ms)
+        except UnicodeDecodeError as problem:  # in the text with which SQLite complains
+            raise UsageRefused(f"{path} {_DAMAGED} ({problem.reason})") from problem
         except sqlite3.Error as problem:
             if _kind(problem) != "BUSY" or attempts == OPEN_ATTEMPTS_MAX:
                 raise _refusal(path, problem) from problem
@@ -407,6 +439,7 @@ def _connect(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, timeout=attempt_s)
     try:
         _prepare(connection, path)
+        _check_content(connection, path)
         connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
         _keep_room(connection)
     except BaseException:
@@ -437,6 +470,53 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} has format {file_format}, this version of Ottla reads up to {FORMAT}: start"
             " the newer version that wrote it"
         )
+
+
+def _check_content(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file whose pages, indexes or revisions contradict each other.
+
+    SQLite itself notices a damaged page only when it happens to read it, and a damaged journal
+    never: it takes the part before the damage for everything there is.
+    """
+    connection.execute("BEGIN")
+    try:
+        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        problem = found if found != "ok" else _contradiction(connection)
+    finally:
+        connection.execute("COMMIT")
+    if problem is not None:
+        raise UsageRefused(f"{path} {_DAMAGED} ({problem.splitlines()[-1]})")
+
+
+def _contradiction(connection: sqlite3.Connection) -> str | None:
+    """What is wrong with the tables, or the revisions: every one remembered must be there."""
+    if _tables(connection) != _expected_tables():
+        return "its tables are not as we made them"
+    rows = connection.execute("SELECT revision, compacted FROM store").fetchall()
+    if len(rows) != 1 or not all(isinstance(number, int) for number in rows[0]):
+        return "it does not say its revision"
+    revision, compacted = rows[0]
+    count, first, last = connection.execute(
+        "SELECT count(DISTINCT revision), min(revision), max(revision) FROM history"
+    ).fetchone()
+    expected = (revision - compacted, compacted + 1, revision) if count else (0, None, None)
+    if (count, first, last) != expected or (not count and revision):
+        return f"its history does not lead to revision {revision}"
+    row = connection.execute(_NEWEST_DIFFERS, (revision,)).fetchone()
+    return None if row is None else f"{row[0]!r} is not as revision {row[1]} left it"
+
+
+def _tables(connection: sqlite3.Connection) -> set[tuple[str, str, str, str | None]]:
+    rows = connection.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name != 'room'"
+    )
+    return set(rows.fetchall())
+
+
+def _expected_tables() -> set[tuple[str, str, str, str | None]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_SCHEMA)
+        return _tables(connection)
 
 
 def _keep_room(connection: sqlite3.Connection) -> None:
@@ -481,7 +561,9 @@ def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
 
 def _refusal(path: Path, problem: sqlite3.Error) -> UsageRefused:
     match _kind(problem):
-        case "NOTADB" | "CORRUPT":
+        case "CORRUPT":
+            text = f"{_DAMAGED} ({problem})"
+        case "NOTADB":
             text = "is not a coordination store: name another file, or move this one away"
         case "BUSY" | "LOCKED":
             text = "is locked by another program: close what has opened it, then start again"

@@ -1,6 +1,7 @@
 """The partitions of this broker: made, changed and given up as the cluster's image says."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -18,12 +19,13 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition, Uuid
+from ottla.model import BrokerId, Offset, TopicPartition, Uuid, format_uuid
 from ottla.protocol.hot import TopicKey
 from ottla.replication.partition import Flushes, LeaderPartition
+from ottla.replication.strays import judge
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
-from ottla.storage.files import FULL_DISK_ERRNOS
+from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
@@ -53,6 +55,7 @@ class Replicas:
         deletions: Deletions,
         scrubber: Scrubber,
         soon: Callable[[Callable[[], None]], object],
+        remember: Callable[[Revision], None],
     ) -> None:
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
         self.topic_names: dict[bytes, str] = {}
@@ -67,17 +70,24 @@ class Replicas:
         self._worker = worker
         self._deletions = deletions
         self._soon = soon
+        self._remember = remember
         self._image = ClusterImage()
         self._applied = ClusterImage()
+        self._behind_since_s: float | None = None  # since when there is an image to apply
         self._news = asyncio.Event()
         self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
         self._unfinished: dict[str, StorageFailed] = {}  # topics with logs that could not be made
+        self._left_behind: set[Uuid] = set()  # deleted topics with logs that could not be removed
         self._follower: asyncio.Task[None] | None = None
         log_dir.on_offline = self._note_offline
         log_dir.discard = self._discard
 
-    def open(self, image: ClusterImage) -> None:
-        """Open every log that the image knows, and begin to follow it."""
+    def open(self, image: ClusterImage, *, is_checked: bool = True) -> "asyncio.Task[None]":
+        """Open every log that the image knows, and begin to follow it.
+
+        `is_checked` says whether every `partition.metadata` here must have a checksum. Returns
+        the task that follows: if it ends, partitions no longer are what the image says.
+        """
         self._log_dir.open_logs(
             lambda tp: (
                 self._topic_config(image.topics[tp.topic].config)
@@ -86,24 +96,27 @@ class Replicas:
             ),
             self._clock.now_ms(),
             _note_recovery,
+            judge=partial(judge, image, self._broker_id),
+            is_checked=is_checked,
         )
-        self._delete_strays(image)
+        self._note_missing(image)
         self._follower = asyncio.get_running_loop().create_task(
             self._follow(), name="ottla-replicas"
         )
+        return self._follower
 
-    def _delete_strays(self, image: ClusterImage) -> None:
-        """Logs of topics that were deleted while this broker was down or going down.
-
-        The store is the truth about topics: whoever opened it made sure that this directory
-        belongs to the same cluster.
-        """
-        for tp, topic_id in list(self._log_dir.topic_ids.items()):
-            topic = image.topics.get(tp.topic)
-            if topic_id == NO_UUID or (topic is not None and topic.id == topic_id):
-                continue
-            log.info("deleting the log of a deleted topic", extra={"tp": tp})
-            self._log_dir.delete_log(tp, self._rng)
+    def _note_missing(self, image: ClusterImage) -> None:
+        """Say which logs had records at the last checkpoint and are not there: they begin anew."""
+        for tp, end_offset in self._log_dir.missing.items():
+            if image.partition(tp) is not None:
+                log.error(
+                    "a log is missing",
+                    extra={
+                        "tp": tp,
+                        "end_offset": end_offset,
+                        "help": "an empty one takes its place: bring back its directory if you can",
+                    },
+                )
 
     async def close(self) -> None:
         if self._follower is not None:
@@ -153,7 +166,16 @@ class Replicas:
     def note_image(self, image: ClusterImage) -> None:
         """The cluster has changed; partitions follow in a moment."""
         self._image = image
+        if self._behind_since_s is None:
+            self._behind_since_s = self._clock.monotonic_s()
         self._news.set()
+
+    @property
+    def behind_s(self) -> float:
+        """How long a newer image has been waiting and none was applied; 0 when none waits."""
+        if self._behind_since_s is None:
+            return 0.0
+        return self._clock.monotonic_s() - self._behind_since_s
 
     def note_settings(self) -> None:
         """The broker's settings have changed, and with them the defaults of every topic."""
@@ -175,7 +197,11 @@ class Replicas:
             self._news.clear()
             image = self._image
             await self._apply(image)
+            if image.topics is not self._applied.topics:
+                await self.remember_store(image.revision)
             self._applied = image
+            is_newest = image is self._image
+            self._behind_since_s = None if is_newest else self._clock.monotonic_s()
             due = [
                 future for revision, future in self._applied_waiters if revision <= image.revision
             ]
@@ -188,7 +214,7 @@ class Replicas:
         old = self._applied.topics
         for name, topic in old.items():
             if name not in image.topics or image.topics[name].id != topic.id:
-                await self._drop_topic(topic)
+                await self._drop_topic(topic, is_deleted=topic.id in image.tombstones)
         for name, topic in image.topics.items():
             if old.get(name) is not topic or name in self._unfinished:
                 await self._apply_topic(topic)
@@ -285,29 +311,76 @@ class Replicas:
         leader.note_leadership(partition.leader_epoch, frozenset(partition.isr))
         leader.note_config()
 
-    async def _drop_topic(self, topic: TopicImage) -> None:
-        """The logs are gone for everybody at once; then the worker removes what they were."""
+    async def _drop_topic(self, topic: TopicImage, *, is_deleted: bool) -> None:
+        """The logs are gone for everybody at once; then the worker removes what they were.
+
+        Without a tombstone nobody has deleted the topic: the store has lost it, and the logs are
+        set aside.
+        """
         self.topic_names.pop(topic.id, None)
         self._unfinished.pop(topic.name, None)
-        forgotten = []
+        work = list[Callable[[], None]]()
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
-            if tp in self._log_dir.logs:
-                forgotten.append(self._log_dir.forget_log(tp, self._rng))
-        for one in forgotten:
+            if tp not in self._log_dir.logs:
+                work.append(partial(self._log_dir.remove_unmade, tp))
+                continue
+            forgotten = self._log_dir.forget_log(tp, self._rng)
+            if is_deleted:
+                work.append(partial(self._log_dir.remove_log, forgotten))
+            else:
+                reason = f"the store has lost the topic of id {format_uuid(topic.id)}"
+                work.append(partial(self._log_dir.set_aside, forgotten.directory, reason))
+        for step in work:
             try:
-                await self._work(partial(self._log_dir.remove_log, one))
+                await self._work(step)
             except OSError as error:  # files that stay behind go at the next start
-                problem = self._log_dir.note_failure(error)
-                log.error("cannot delete a log", extra={"path": one.directory, "reason": problem})
+                self._left_behind.add(topic.id)
+                problem = self._log_dir.refusal(error)
+                log.error("cannot delete a log", extra={"topic": topic.name, "reason": problem})
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
         if partition is not None:
             partition.give_up(error)
 
+    # The store
+
+    async def remember_store(self, revision: Revision) -> None:
+        """Return once the directory knows that the store has been at `revision`.
+
+        It is a guard against a store that went back, not a promise: a directory that takes no
+        writes must not keep topics from being deleted, so then it is tried again later.
+        """
+        if self.is_offline:
+            return
+        try:
+            await self._work(partial(self._remember, revision))
+        except OSError as error:
+            if error.errno in FULL_DISK_ERRNOS:
+                with contextlib.suppress(OSError):
+                    self._log_dir.reserve.lend(partial(self._remember, revision))
+            elif error.errno not in REFUSAL_ERRNOS:
+                self._log_dir.take_offline(error)
+
+    def removed_topics(self) -> list[Uuid]:
+        """Deleted topics that wait for this broker to say that it has no logs of them."""
+        if self.is_offline or not self._applied.tombstones:
+            return []
+        here = self._left_behind.union(self._log_dir.topic_ids.values())
+        return [
+            tombstone.id
+            for tombstone in self._applied.tombstones.values()
+            if self._broker_id in tombstone.brokers and tombstone.id not in here
+        ]
+
     # The disk
+
+    @property
+    def stray_count(self) -> int:
+        """Directories of logs that were set aside because the store does not know them."""
+        return self._log_dir.stray_count
 
     @property
     def is_offline(self) -> bool:

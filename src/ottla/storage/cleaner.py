@@ -64,6 +64,10 @@ class Cleaner:
     def close(self) -> None:
         self._worker.close()
 
+    def abandon(self, patience_s: float) -> bool:
+        """Stop without waiting longer than `patience_s`; whether the pass has stopped."""
+        return self._worker.abandon(patience_s)
+
     def _cleanable(self, log: Log, limit: Offset, now_ms: TimestampMs) -> Cleanable | None:
         if log in self._shunned:
             return None
@@ -132,6 +136,8 @@ class Cleaner:
         self.on_finished()
 
     def _note_failure(self, log: Log, problem: Exception) -> None:
+        if isinstance(problem, AssertionError):
+            raise problem
         self._is_busy = False
         if log.offline_reason is not None:
             return  # the log has been deleted, or its disk is known to have failed

@@ -61,15 +61,24 @@ class ThreadFlusher:
     (production: `loop.call_soon_threadsafe`). `soon` runs one when the owner has finished what
     it is doing (production: `loop.call_soon`), so that one round takes all of it.
     A failed sync is reported and ends the work: nothing is retried, nothing is acknowledged.
+    Any other exception of the thread is a defect, and raised on the owner's thread.
     """
 
     def __init__(
-        self, files: Files, on_failed: Callable[[OSError], None], *, post: Post, soon: Post
+        self,
+        files: Files,
+        on_failed: Callable[[OSError], None],
+        *,
+        post: Post,
+        soon: Post,
+        monotonic_s: Callable[[], float],
     ) -> None:
         self._files = files
         self._on_failed = on_failed
         self._post = post
         self._soon = soon
+        self._monotonic_s = monotonic_s
+        self._begun_s: float | None = None  # when the round that is under way began
         self._dirty: dict[Log, None] = {}
         self._is_busy = False
         self._rounds: queue.SimpleQueue[list[FlushWork] | None] = queue.SimpleQueue()
@@ -89,20 +98,38 @@ class ThreadFlusher:
         self._thread.join()
         self._pool.shutdown()
 
+    def abandon(self, patience_s: float) -> bool:
+        """Stop after the sync that is under way; False when that takes longer than `patience_s`."""
+        self._dirty.clear()
+        self._rounds.put(None)
+        self._thread.join(patience_s)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        return not self._thread.is_alive()
+
+    @property
+    def unfinished_s(self) -> float:
+        """How long the round that is under way has been; 0 when there is none."""
+        return 0.0 if self._begun_s is None else self._monotonic_s() - self._begun_s
+
     def _begin_round(self) -> None:
         round_ = [work for log in self._dirty if (work := log.begin_flush()) is not None]
         self._dirty.clear()
         if round_:
+            self._begun_s = self._monotonic_s()
             self._rounds.put(round_)
         else:
             self._is_busy = False
 
-    def _end_round(self, round_: list[FlushWork], error: OSError | None) -> None:
-        if error is not None:
-            self._on_failed(error)
+    def _end_round(self, round_: list[FlushWork], problem: Exception | None) -> None:
+        if isinstance(problem, OSError):
+            self._begun_s = None
+            self._on_failed(problem)
             return
+        if problem is not None:
+            raise problem
         for work in round_:
             work.log.end_flush(work)
+        self._begun_s = None
         if self._dirty:
             self._begin_round()
         else:
@@ -110,18 +137,18 @@ class ThreadFlusher:
 
     def _run(self) -> None:
         while (round_ := self._rounds.get()) is not None:
-            error = self._sync(round_)
-            self._post(partial(self._end_round, round_, error))
+            problem: Exception | None = None
+            try:
+                self._sync(round_)
+            except Exception as met:  # noqa: BLE001  # it belongs to the owner, whatever it is
+                problem = met
+            self._post(partial(self._end_round, round_, problem))
 
-    def _sync(self, round_: list[FlushWork]) -> OSError | None:
-        try:
-            if len(round_) == 1:
-                round_[0].run(self._files)
-            else:
-                list(self._pool.map(self._run_one, round_))
-        except OSError as error:
-            return error
-        return None
+    def _sync(self, round_: list[FlushWork]) -> None:
+        if len(round_) == 1:
+            round_[0].run(self._files)
+        else:
+            list(self._pool.map(self._run_one, round_))
 
     def _run_one(self, work: FlushWork) -> None:
         work.run(self._files)

@@ -1,24 +1,45 @@
 """One data directory: its lock, its logs, and what has to be known to open them again.
 
-Every file of metadata says whether it is whole. The recovery points, the start offsets and the
-mark of a clean close carry a checksum; `partition.metadata` keeps Kafka's format, and the topic id
-in it is compared with the cluster's; `leader-epoch-checkpoint` keeps Kafka's format too and is
-checked against the log; snapshots carry a checksum; indexes are caches.
+Every file of metadata says whether it is whole. The recovery points, the start offsets, the mark
+of a clean close and `partition.metadata` carry a checksum; `leader-epoch-checkpoint` keeps Kafka's
+format and is checked against the log; snapshots carry a checksum; indexes are caches.
+
+Nothing is removed that nobody asked to delete. Which logs are opened, and which belong to topics
+that were deleted, is not decided here: `open_logs` asks. What is neither is set aside, its files
+as they are, under a name that ends with `-stray`.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
 from ottla.config import TopicConfig
-from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists
-from ottla.model import NO_UUID, Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
+from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
+from ottla.model import Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
-from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Files, replace_file
+from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Entry, Files, replace_file
 from ottla.storage.log import Log
+from ottla.storage.names import (
+    METADATA_FILE,
+    TEMPORARY,
+    deleted_name,
+    is_deleted_dir,
+    is_log_file,
+    is_offset,
+    parse_log_dir,
+    parse_stray,
+    stray_name,
+)
+from ottla.storage.partition_metadata import (
+    MetadataDamaged,
+    decode_metadata,
+    encode_metadata,
+    has_checksum,
+)
 from ottla.storage.recovery import EVERYTHING
 from ottla.storage.reserve import Reserve
 from ottla.storage.segment import LOG, file_name
@@ -29,15 +50,48 @@ CLEAN_FILE: Final = ".clean-shutdown"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
 START_OFFSETS_FILE: Final = "log-start-offset-checkpoint"
 DELETIONS_FILE: Final = "deleted-records-checkpoint"
-METADATA_FILE: Final = "partition.metadata"
-DELETED: Final = "-delete"
-_NAME_LENGTH_MAX: Final = 200  # of what is left of a name when its directory is being deleted
+_FIRST_SEGMENT: Final = file_name(Offset(0), LOG)
 
 _log = logging.getLogger("ottla.storage")
 
 
 def _no_concern(error: OSError) -> None:
     """What becomes of the files of a log that is deleted takes nothing else offline."""
+
+
+class FoundLog(NamedTuple):
+    """A directory that is a log's by its name, before anything in it is opened or changed.
+
+    `topic_id` is None when `partition.metadata` does not say it; `problem` then says why.
+    """
+
+    tp: TopicPartition
+    topic_id: Uuid | None
+    problem: str = ""
+
+
+class Fate(Enum):
+    """What becomes of a log that was found."""
+
+    OPEN = 1
+    DELETE = 2
+    SET_ASIDE = 3
+
+
+class Verdict(NamedTuple):
+    """The fate of a log, why it is set aside, and the id it gets if it could not say its own."""
+
+    fate: Fate
+    reason: str = ""
+    topic_id: Uuid | None = None
+
+
+Judge = Callable[[FoundLog], Verdict]
+
+
+def keep_known(found: FoundLog) -> Verdict:
+    """Open every log that says whose it is."""
+    return Verdict(Fate.SET_ASIDE if found.topic_id is None else Fate.OPEN, found.problem)
 
 
 class Forgotten(NamedTuple):
@@ -54,6 +108,8 @@ class LogDir:
         self.path = path
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, Uuid] = {}
+        self.stray_count = 0
+        self.missing: dict[TopicPartition, Offset] = {}  # logs that had records and are not here
         self.offline_reason: str | None = None
         self.on_offline: Callable[[str], None] = _ignore
         self.discard: Callable[[Discarded], None] = Discarded.remove
@@ -68,15 +124,26 @@ class LogDir:
         config_of: Callable[[TopicPartition], TopicConfig],
         now_ms: TimestampMs,
         progress: Callable[[int, int], None] | None = None,
+        *,
+        judge: Judge = keep_known,
+        is_checked: bool = True,
     ) -> Mapping[TopicPartition, Log]:
-        """Open every log that is here, and report how many of how many are done."""
+        """Open the logs that `judge` lets open, and report how many of how many are done.
+
+        With `is_checked`, a `partition.metadata` without a checksum is damaged. Without, it is of
+        an older Ottla, believed, and written again with one.
+        """
         try:
+            names = self._directories()
+            found = self._settle_found(judge, is_checked=is_checked)
             was_clean = self._take_clean_mark()
             recovery_points = self._read_offsets(RECOVERY_POINTS_FILE)
             start_offsets = self._read_offsets(START_OFFSETS_FILE)
+            self.missing = {
+                tp: point for tp, point in recovery_points.items() if point and str(tp) not in names
+            }
             deleted = self._read_deletions()
             self._checkpointed = {*recovery_points, *start_offsets}
-            found = self._partitions()
             for done, tp in enumerate(found, 1):
                 point = EVERYTHING if was_clean else recovery_points.get(tp, Offset(0))
                 start_offset = max(start_offsets.get(tp, Offset(0)), self._deleted_to(tp, deleted))
@@ -113,7 +180,7 @@ class LogDir:
     def refusal(self, error: OSError) -> StorageFailed:
         """Why there is no new log, as an answer."""
         if error.errno in REFUSAL_ERRNOS:  # nothing that is here already is in doubt
-            return StorageFailed(f"{self.path} takes no new log: {error}")
+            return StorageFailed(f"{self.path} may not be changed: {error}")
         return self.note_failure(error)
 
     def clear_name(self, tp: TopicPartition) -> None:
@@ -122,12 +189,16 @@ class LogDir:
             self._write_offsets()
 
     def prepare_log(self, tp: TopicPartition, topic_id: Uuid) -> None:
-        """The part of making a log that waits for the disk. On any thread; may be done again."""
+        """The part of making a log that waits for the disk. On any thread; may be done again.
+
+        What has the name already, and is not what an earlier attempt left, is set aside.
+        """
         directory = self.path / str(tp)
+        if not self._is_begun(self._content(directory)):
+            self.set_aside(directory, "a new log takes its name")
         self._files.make_dir(directory)
-        metadata = f"version: 0\ntopic_id: {format_uuid(topic_id)}\n"
-        replace_file(self._files, directory / METADATA_FILE, metadata.encode())
-        self._files.create(directory / file_name(Offset(0), LOG))
+        replace_file(self._files, directory / METADATA_FILE, encode_metadata(topic_id))
+        self._files.create(directory / _FIRST_SEGMENT)
         self._files.sync_dir(directory)
         self._files.sync_dir(self.path)
 
@@ -136,6 +207,7 @@ class LogDir:
         assert tp not in self.logs, "a log is made once"
         if self.offline_reason is not None:
             raise StorageFailed(self.offline_reason)
+        self.topic_ids[tp] = self._read_metadata(self.path / str(tp), is_checked=True)
         log = self._open(tp, config, Offset(0), EVERYTHING, now_ms)
         log.checkpointed_offset = Offset(0)
         return log
@@ -154,14 +226,93 @@ class LogDir:
         log.offline_reason = f"{tp} has been deleted"
         log.on_failed = _no_concern  # its files go while work on them may be under way
         log.give_up_swap()
-        name = f"{str(tp)[:_NAME_LENGTH_MAX]}.{rng.getrandbits(128):032x}{DELETED}"
-        return Forgotten(log.directory, self.path / name)
+        return Forgotten(log.directory, self.path / deleted_name(tp, rng.getrandbits(128)))
 
     def remove_log(self, forgotten: "Forgotten") -> None:
         """The part that waits for the disk, on any thread. Its name is free once this returns."""
         self._files.rename(forgotten.directory, forgotten.aside)
         self._files.sync_dir(self.path)
         self._remove(forgotten.aside)
+
+    def remove_unmade(self, tp: TopicPartition) -> None:
+        """Remove what an attempt to make a log has left that failed. On any thread."""
+        directory = self.path / str(tp)
+        if self._content(directory) and self._is_begun(self._content(directory)):
+            self._remove(directory)
+
+    def set_aside(self, directory: Path, reason: str) -> None:
+        """Give a directory that is not to be opened another name, and say so. On any thread."""
+        taken = {entry.name for entry in self._files.list(self.path)}
+        stray = self.path / stray_name(directory.name, taken)
+        self._files.rename(directory, stray)
+        self._files.sync_dir(self.path)
+        self.stray_count += 1
+        _log.error(
+            "set a log aside",
+            extra={
+                "directory": directory.name,
+                "stray": stray.name,
+                "reason": reason,
+                "help": f"nothing of it was changed: see `ottla log strays list {self.path}`",
+            },
+        )
+
+    def find_logs(self, *, is_checked: bool) -> list[FoundLog]:
+        """Every log that lies here under its own name. Nothing is opened or changed."""
+        found = (tp for tp in map(parse_log_dir, self._directories()) if tp is not None)
+        return [
+            self._find(tp, is_checked=is_checked)
+            for tp in found
+            if any(map(_is_segment, self._content(self.path / str(tp))))
+        ]
+
+    def strays(self) -> list[str]:
+        """The names of the directories that were set aside."""
+        return [name for name in self._directories() if parse_stray(name) is not None]
+
+    def adopt_stray(self, stray: str, tp: TopicPartition) -> None:
+        """Give a stray the name of a log again. The next start opens it, and trusts nothing of it.
+
+        An empty log that has the name is set aside for it.
+        """
+        self.check_adoptable(tp)
+        directory = self.path / str(tp)
+        self._distrust(tp)
+        if self._content(directory):
+            self.set_aside(directory, f"{stray} takes its name")
+        self._files.rename(self.path / stray, directory)
+        self._files.sync_dir(self.path)
+        self.stray_count -= 1
+
+    def check_adoptable(self, tp: TopicPartition) -> None:
+        """Refuse a name under which there is a log with records, or something else than a log."""
+        directory = self.path / str(tp)
+        content = self._content(directory)
+        segments = {name: entry.size_bytes for name, entry in content.items() if _is_segment(name)}
+        if content and (any(segments.values()) or segments.keys() != {_FIRST_SEGMENT}):
+            raise UsageRefused(
+                f"{directory} is there already, and not an empty log: adopt the stray under another"
+                " name with --as, or move that directory away first"
+            )
+
+    def purge_stray(self, stray: str) -> None:
+        """Remove a stray for good, unless there is anything in it that is not ours."""
+        assert parse_stray(stray) is not None, stray
+        foreign = self._foreign(self.path / stray)
+        if foreign:
+            raise UsageRefused(
+                f"{self.path / stray} holds {foreign[0]!r}, which is not ours: move it away first"
+            )
+        self._remove(self.path / stray)
+
+    def _distrust(self, tp: TopicPartition) -> None:
+        """Forget what is said of a log by its name, and that the last close was clean."""
+        self._files.unlink(self.path / CLEAN_FILE)
+        for name in (RECOVERY_POINTS_FILE, START_OFFSETS_FILE):
+            offsets = self._read_offsets(name)
+            if offsets.pop(tp, None) is not None:
+                self._write_file(name, offsets)
+        self._files.sync_dir(self.path)
 
     def checkpoint(self, flush: Callable[[Log], None] | None = None) -> None:
         """Write down how far every log is durable, and have stored what shortens a start.
@@ -214,6 +365,10 @@ class LogDir:
         assert not self.logs, "logs that were opened are closed"
         self._lock = None
 
+    def abandon(self) -> None:
+        """Let go of the directory as a crash does: the next start recovers its logs."""
+        self._lock = None
+
     def take_offline(self, error: OSError) -> None:
         """The disk cannot be trusted any more: nothing is read, written or acknowledged."""
         if self.offline_reason is not None:
@@ -245,43 +400,119 @@ class LogDir:
         log.before_truncate = self._write_offsets
         log.discard = self.discard
         self.logs[tp] = log
-        self.topic_ids[tp] = self._read_topic_id(log.directory)
         if log.cut_bytes:
             _log.warning("cut a torn tail", extra={"tp": str(tp), "bytes": log.cut_bytes})
         for damage in log.corrupt:
             _log.error("a log is damaged", extra={"tp": str(tp), "range": damage})
         return log
 
-    def _partitions(self) -> list[TopicPartition]:
-        """The partitions that are here; what was being deleted when the broker stopped goes."""
-        found = []
-        for entry in self._files.list(self.path):
-            if not entry.is_dir:
-                continue
-            topic, dash, number = entry.name.rpartition("-")
-            if entry.name.endswith(DELETED):
-                self._remove(self.path / entry.name)
-            elif dash and number.isdigit():
-                if self._is_unfinished(self.path / entry.name):
-                    self._remove(self.path / entry.name)
-                else:
-                    found.append(TopicPartition(topic, int(number)))
-        return found
+    def _settle_found(self, judge: Judge, *, is_checked: bool) -> list[TopicPartition]:
+        """Ask about every log that is here; those to open are left, the others are settled.
 
-    def _is_unfinished(self, directory: Path) -> bool:
-        """Whether `create_log` was interrupted: nobody was told of the log, nothing is in it.
+        What was being removed when the broker stopped goes now.
+        """
+        for name in filter(is_deleted_dir, self._directories()):
+            self._remove(self.path / name)
+        names = self._directories()
+        self.stray_count = sum(parse_stray(name) is not None for name in names)
+        kept = [
+            tp
+            for tp in map(parse_log_dir, names)
+            if tp is not None
+            and self._is_log(tp)
+            and self._settle(tp, judge, is_checked=is_checked)
+        ]
+        if self.stray_count:
+            _log.warning("logs lie aside", extra={"count": self.stray_count, "path": self.path})
+        return kept
 
+    def _directories(self) -> list[str]:
+        return [entry.name for entry in self._files.list(self.path) if entry.is_dir]
+
+    def _is_log(self, tp: TopicPartition) -> bool:
+        """Whether a directory with the name of a log is one.
+
+        `create_log` may have been interrupted: nobody was told of the log, and nothing is in it.
         Kept, it would never learn its topic's id, and outlive the topic.
         """
-        content = {entry.name: entry.size_bytes for entry in self._files.list(directory)}
-        has_records = any(content[name] for name in content if name.endswith(LOG))
-        return METADATA_FILE not in content and not has_records
+        content = self._content(self.path / str(tp))
+        if METADATA_FILE not in content and content and self._is_begun(content):
+            self._remove(self.path / str(tp))
+            return False
+        if METADATA_FILE in content or any(map(_is_segment, content)):
+            return True
+        if content:
+            _log.warning("not a log: left alone", extra={"directory": str(tp)})
+        return False
+
+    def _settle(self, tp: TopicPartition, judge: Judge, *, is_checked: bool) -> bool:
+        """Do with a log that was found what `judge` says; True if it is to be opened."""
+        directory = self.path / str(tp)
+        found = self._find(tp, is_checked=is_checked)
+        verdict = judge(found)
+        match verdict.fate:
+            case Fate.SET_ASIDE:
+                self.set_aside(directory, verdict.reason)
+            case Fate.DELETE:
+                _log.info("deleting the log of a deleted topic", extra={"tp": str(tp)})
+                unique = int.from_bytes(found.topic_id or b"")
+                self.remove_log(Forgotten(directory, self.path / deleted_name(tp, unique)))
+            case Fate.OPEN:
+                self.topic_ids[tp] = self._claim(found, verdict)
+        return verdict.fate is Fate.OPEN
+
+    def _find(self, tp: TopicPartition, *, is_checked: bool) -> FoundLog:
+        try:
+            return FoundLog(tp, self._read_metadata(self.path / str(tp), is_checked=is_checked))
+        except FileNotFoundError:
+            return FoundLog(tp, None, f"{METADATA_FILE} is missing")
+        except MetadataDamaged as damage:
+            return FoundLog(tp, None, f"{METADATA_FILE} is damaged: {damage}")
+
+    def _claim(self, found: FoundLog, verdict: Verdict) -> Uuid:
+        """The id of a log that is opened, written down with a checksum if it was not."""
+        topic_id = found.topic_id or verdict.topic_id
+        assert topic_id is not None, "a log is opened as somebody's"
+        path = self.path / str(found.tp) / METADATA_FILE
+        if found.topic_id is None:
+            _log.error(
+                "wrote a topic id again",
+                extra={"tp": str(found.tp), "id": format_uuid(topic_id), "reason": found.problem},
+            )
+        if found.topic_id is None or not has_checksum(self._files.read_whole(path)):
+            replace_file(self._files, path, encode_metadata(topic_id))
+        return topic_id
+
+    def _content(self, directory: Path) -> dict[str, Entry]:
+        """What is in a directory, by name; nothing if there is no such directory."""
+        try:
+            return {entry.name: entry for entry in self._files.list(directory)}
+        except FileNotFoundError:
+            return {}
+
+    def _is_begun(self, content: Mapping[str, Entry]) -> bool:
+        """Whether this is no more than what `prepare_log` makes: no record can be in it."""
+        made = {METADATA_FILE, METADATA_FILE + TEMPORARY, _FIRST_SEGMENT}
+        is_empty = _FIRST_SEGMENT not in content or not content[_FIRST_SEGMENT].size_bytes
+        return content.keys() <= made and is_empty
 
     def _remove(self, directory: Path) -> None:
+        """Remove a log's directory, unless there is anything in it that is not ours."""
+        if foreign := self._foreign(directory):
+            self.set_aside(directory, f"it is to be removed, and {foreign[0]!r} in it is not ours")
+            return
         for entry in self._files.list(directory):
             self._files.unlink(directory / entry.name)
         self._files.remove_dir(directory)
         self._files.sync_dir(self.path)
+
+    def _foreign(self, directory: Path) -> list[str]:
+        """What is in a log's directory that we have not made."""
+        return [
+            entry.name
+            for entry in self._files.list(directory)
+            if entry.is_dir or not is_log_file(entry.name)
+        ]
 
     def _take_clean_mark(self) -> bool:
         """Whether the last close was clean. The mark goes: from here on it no longer is."""
@@ -325,7 +556,7 @@ class LogDir:
         """Up to where DeleteRecords has emptied the log that is here now."""
         if not deleted:
             return Offset(0)
-        return deleted.get((tp, self._read_topic_id(self.path / str(tp))), Offset(0))
+        return deleted.get((tp, self.topic_ids[tp]), Offset(0))
 
     def _write_offsets(self) -> None:
         points = self._points()
@@ -345,17 +576,10 @@ class LogDir:
         lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())
         write_checkpoint(self._files, self.path / name, lines)
 
-    def _read_topic_id(self, directory: Path) -> Uuid:
-        """The id that `partition.metadata` names; the zero id when the file is not readable."""
-        try:
-            text = self._files.read_whole(directory / METADATA_FILE).decode()
-            version, topic_id = text.splitlines()
-            if version == "version: 0":
-                return parse_uuid(topic_id.removeprefix("topic_id: "))
-        except (FileNotFoundError, ValueError):
-            pass
-        _log.warning("no topic id", extra={"directory": directory.name})
-        return NO_UUID
+    def _read_metadata(self, directory: Path, *, is_checked: bool) -> Uuid:
+        """The id that `partition.metadata` names, or `MetadataDamaged`."""
+        data = self._files.read_whole(directory / METADATA_FILE)
+        return decode_metadata(data, is_checked=is_checked)
 
     def note_failure(self, error: OSError) -> StorageFailed:
         """A full disk is told, anything else takes the directory offline; what to answer."""
@@ -364,6 +588,10 @@ class LogDir:
             return DiskFull("the disk is full")
         self.take_offline(error)
         return StorageFailed(f"{self.path} is offline: {error}")
+
+
+def _is_segment(name: str) -> bool:
+    return name.endswith(LOG) and is_offset(name.removesuffix(LOG))
 
 
 def _ignore(reason: str) -> None:

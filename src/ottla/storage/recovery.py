@@ -40,6 +40,7 @@ from ottla.records.crc import crc32c
 from ottla.storage.epochs import Epochs, EpochsDamaged
 from ottla.storage.files import Entry, File, Files
 from ottla.storage.index import AbortedTransaction, IndexDamaged
+from ottla.storage.names import is_offset
 from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
 from ottla.storage.segment import (
     CLEANED,
@@ -547,7 +548,7 @@ def _load_epochs(files: Files, directory: Path) -> Epochs | None:
 
 
 def _is_a(entry: Entry, suffix: str) -> bool:
-    return entry.name.endswith(suffix) and entry.name[: -len(suffix)].isdigit()
+    return entry.name.endswith(suffix) and is_offset(entry.name[: -len(suffix)])
 
 
 def _offset_of(entry: Entry) -> Offset:

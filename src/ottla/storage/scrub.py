@@ -111,6 +111,7 @@ class Scrubber:
         self.segment_count = 0
         self.round_count = 0
         self.damage_count = 0
+        self.failure_count = 0
         self._files = files
         self._worker = worker
         self._checkpoint = directory / SCRUB_FILE
@@ -162,8 +163,7 @@ class Scrubber:
         log, segment, check = self._check
         if isinstance(outcome, Exception):
             self._check = None
-            if not isinstance(outcome, FileNotFoundError):  # retention was faster
-                _log.warning("cannot scrub", extra={"tp": str(log.tp), "reason": outcome})
+            self._note_failure(log, outcome)
             return
         self.read_bytes += outcome.read_bytes
         if not outcome.is_done:
@@ -175,6 +175,15 @@ class Scrubber:
             self.damage_count += len(news)
             for damage in news:
                 _log.error("a log is damaged", extra={"tp": str(log.tp), "range": damage})
+
+    def _note_failure(self, log: Log, problem: Exception) -> None:
+        """A segment cannot be checked: the others are, unless an assertion of ours is broken."""
+        if isinstance(problem, AssertionError):
+            raise problem
+        if isinstance(problem, FileNotFoundError):
+            return  # retention was faster
+        self.failure_count += 1
+        _log.error("cannot scrub", extra={"tp": str(log.tp)}, exc_info=problem)
 
     def _end_round(self, now_ms: TimestampMs) -> None:
         self._is_round_open = False

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ottla.model import Offset
 from ottla.storage.files import Files
+from ottla.storage.names import is_log_file
 from ottla.storage.segment import (
     CLEANED,
     INDEX_SUFFIXES,
@@ -75,7 +76,7 @@ def remove_cleaned(files: Files, directory: Path) -> None:
 
 
 def remove_all(files: Files, directory: Path, suffix: str) -> None:
-    """Remove every file whose name ends so."""
+    """Remove every file of a segment whose name ends so."""
     for entry in files.list(directory):
-        if entry.name.endswith(suffix):
+        if entry.name.endswith(suffix) and is_log_file(entry.name):
             files.unlink(directory / entry.name)

@@ -28,6 +28,10 @@ class Worker(Protocol):
         """Stop soon; a step that is under way is given up, and nobody hears of it."""
         ...
 
+    def abandon(self, patience_s: float) -> bool:
+        """The same without waiting longer than `patience_s`; whether the step has stopped."""
+        ...
+
 
 class Errand:
     """Work for another thread that the owner may need done, or never done, at once."""
@@ -61,6 +65,9 @@ class InlineWorker:
     def close(self) -> None:
         return
 
+    def abandon(self, patience_s: float) -> bool:
+        return True
+
 
 class ThreadWorker:
     """Works on a thread of its own. `post` runs a callback on the owner's thread soon.
@@ -84,6 +91,12 @@ class ThreadWorker:
         self._is_closing = True
         self._steps.put(None)
         self._thread.join()
+
+    def abandon(self, patience_s: float) -> bool:
+        self._is_closing = True
+        self._steps.put(None)
+        self._thread.join(patience_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (work := self._steps.get()) is not None and not self._is_closing:

@@ -9,7 +9,7 @@ import pytest
 from fakes.loopback import run, turns
 from ottla.broker import slices
 from ottla.broker.answers import Answer, Pending
-from ottla.broker.connection import Connection
+from ottla.broker.connection import Connection, RequestFailed
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.routes import RequestContext, Route
 from ottla.broker.settings import Settings
@@ -188,25 +188,62 @@ def test_an_answer_that_takes_time_is_a_barrier_and_arrives_later() -> None:
     run(scenario())
 
 
-def test_a_defect_in_a_slow_handler_closes_the_connection_and_is_told() -> None:
+@pytest.mark.parametrize("problem", [ValueError("ours"), AssertionError("ours")])
+def test_a_defect_in_a_slow_handler_closes_the_connection_and_an_assertion_ends_the_broker(
+    problem: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         scene = Scene()
         scene.take(frame_of(DescribeClusterRequest(), ApiKey.DESCRIBE_CLUSTER, 0))
-        problem = ValueError("our mistake")
         scene.described.outcome.set_exception(problem)
         await turns(3)
         assert scene.connection.is_closed
-        assert scene.defects == [problem]
+        assert scene.dispatcher.failed_counts == {ApiKey.DESCRIBE_CLUSTER: 1}
+        assert scene.defects == ([problem] if isinstance(problem, AssertionError) else [])
+
+    run(scenario())
+    if not isinstance(problem, AssertionError):
+        (said,) = caplog.records
+        assert (vars(said)["api"], said.exc_info is not None) == ("DESCRIBE_CLUSTER", True)
+
+
+@pytest.mark.parametrize("problem", [IndexError("ours"), struct.error("ours"), AssertionError()])
+def test_a_defect_in_a_hot_handler_is_not_taken_for_a_violation(problem: Exception) -> None:
+    async def scenario() -> None:
+        scene = Scene(problem=problem)
+        with pytest.raises(RequestFailed) as raised:
+            scene.take(frame_of(ProduceRequest(), ApiKey.PRODUCE, 9))
+        assert raised.value.__cause__ is problem
+        assert scene.dispatcher.failed_counts == {ApiKey.PRODUCE: 1}
+        assert scene.defects == ([problem] if isinstance(problem, AssertionError) else [])
 
     run(scenario())
 
 
-@pytest.mark.parametrize("problem", [IndexError("ours"), struct.error("ours")])
-def test_a_defect_in_a_hot_handler_is_not_taken_for_a_violation(problem: Exception) -> None:
+@pytest.mark.parametrize("problem", [ProtocolViolation("theirs"), ConnectionResetError()])
+def test_what_a_client_did_wrong_is_no_defect(problem: Exception) -> None:
     async def scenario() -> None:
         scene = Scene(problem=problem)
-        with pytest.raises(type(problem), match="ours"):
+        with pytest.raises(type(problem)):
             scene.take(frame_of(ProduceRequest(), ApiKey.PRODUCE, 9))
+        assert not scene.dispatcher.failed_counts
+        assert scene.defects == []
+
+    run(scenario())
+
+
+def test_a_defect_while_a_connection_is_closed_for_another_ends_the_broker() -> None:
+    class Stubborn(FakeConnection):
+        def close(self) -> None:
+            raise KeyError("cannot be closed")
+
+    async def scenario() -> None:
+        scene = Scene()
+        scene.connection = Stubborn()
+        scene.take(frame_of(DescribeClusterRequest(), ApiKey.DESCRIBE_CLUSTER, 0))
+        scene.described.outcome.set_exception(ValueError("ours"))
+        await turns(3)
+        assert [type(defect) for defect in scene.defects] == [KeyError]
 
     run(scenario())
 

@@ -22,10 +22,9 @@ class Ends:
     """A writer on one end of a connection, and the other end."""
 
     def __init__(self) -> None:
-        near, self.far = socket.socketpair()
+        self._near, self.far = socket.socketpair()
         self.far.setblocking(False)
-        self.writer = SocketWriter(asyncio.get_running_loop(), near.fileno(), self._send_on)
-        near.close()  # the writer has its own descriptor
+        self.writer = SocketWriter(asyncio.get_running_loop(), self._near.fileno(), self._send_on)
 
     def _send_on(self) -> None:
         self.writer.flush()
@@ -38,6 +37,7 @@ class Ends:
 
     def close(self) -> None:
         self.writer.close()
+        self._near.close()
         self.far.close()
 
 

@@ -12,10 +12,12 @@ from ottla.cluster.controller import (
     ConfigEdit,
     Decision,
     EditKind,
+    FoundPartition,
     IneligibleReplica,
     NewTopic,
     StalePartitionEpoch,
     add_partitions,
+    adopt_partition,
     alter_broker_config,
     alter_isr,
     alter_topic_config,
@@ -23,6 +25,8 @@ from ottla.cluster.controller import (
     create_topic,
     decide_each,
     delete_topic,
+    logs_removed,
+    raise_epochs,
     register_broker,
     replace_broker_config,
     replace_topic_config,
@@ -33,6 +37,7 @@ from ottla.cluster.image import (
     Change,
     ClusterImage,
     PartitionImage,
+    Tombstone,
     TopicImage,
     broker_key,
 )
@@ -54,7 +59,15 @@ from ottla.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from ottla.model import NO_UUID, BrokerId, Endpoint, LeaderEpoch, TopicPartition, Uuid
+from ottla.model import (
+    NO_UUID,
+    BrokerId,
+    Endpoint,
+    LeaderEpoch,
+    TopicPartition,
+    Uuid,
+    format_uuid,
+)
 
 Answer = TypeVar("Answer")
 
@@ -644,3 +657,96 @@ def test_many_wishes_are_one_decision_in_which_each_sees_the_ones_before() -> No
     ]
     assert len({change.key for change in decision.changes}) == len(decision.changes)
     assert list(after(image, decision).topics) == ["a", "b"]
+
+
+# Tombstones, and logs that were lost
+
+
+def test_a_deleted_topic_leaves_a_tombstone_in_the_same_commit() -> None:
+    image = with_topic(cluster(1, 2, 3), (1, 2), (2, 3))
+    topic = image.topics["orders"]
+    decision = delete_topic(image, "orders", CONFIG)
+    assert [change.key for change in decision.changes] == [
+        "topics/orders",
+        f"deleted/{format_uuid(topic.id)}",
+    ]
+    gone = after(image, decision)
+    assert not gone.topics
+    assert gone.tombstones == {topic.id: Tombstone(topic.id, "orders", 2, ids(1, 2, 3))}
+
+
+def test_the_last_broker_without_logs_takes_the_tombstone_away() -> None:
+    image = with_topic(cluster(1, 2), (1, 2))
+    topic_id = image.topics["orders"].id
+    image = after(image, delete_topic(image, "orders", CONFIG))
+    image = after(image, logs_removed(image, BrokerId(1), [topic_id]))
+    assert image.tombstones[topic_id].brokers == ids(2)
+    assert logs_removed(image, BrokerId(1), [topic_id]).changes == ()
+    image = after(image, logs_removed(image, BrokerId(2), [topic_id]))
+    assert image.tombstones == {}
+    assert image.mod_revisions.keys() == {"brokers/1", "brokers/2", "catalog"}
+
+
+def test_the_id_of_a_deleted_topic_is_not_given_out_again() -> None:
+    image = with_topic(cluster(1), (1,))
+    topic_id = image.topics["orders"].id
+    image = after(image, delete_topic(image, "orders", CONFIG))
+    drawn = iter([topic_id, Uuid(bytes([9] * 16))])
+    assert create(image, new_id=partial(next, drawn)).answer.id == bytes([9] * 16)
+
+
+def found(name: str = "orders", partition: int = 1, **changes: Any) -> FoundPartition:
+    base = FoundPartition(
+        tp=TopicPartition(name, partition),
+        topic_id=Uuid(bytes([7] * 16)),
+        broker=BrokerId(1),
+        leader_epoch=LeaderEpoch(5),
+        partition_count=3,
+        config={"retention.ms": "-1"},
+        is_internal=False,
+    )
+    return replace(base, **changes)
+
+
+def test_a_lost_topic_is_made_again_with_its_id_and_all_its_partitions() -> None:
+    topic = adopt_partition(cluster(1), found()).answer
+    assert (topic.id, len(topic.partitions), topic.config) == (
+        bytes([7] * 16),
+        3,
+        {"retention.ms": "-1"},
+    )
+    assert [partition.leader_epoch for partition in topic.partitions] == [0, 5, 0]
+
+
+def test_an_adopted_partition_grows_its_topic_and_takes_nothing_back() -> None:
+    image = with_topic(cluster(1), (1,))
+    topic_id = image.topics["orders"].id
+    grown = after(image, adopt_partition(image, found(topic_id=topic_id, partition=2)))
+    assert len(grown.topics["orders"].partitions) == 3
+    assert grown.topics["orders"].config == {}
+    lower = found(topic_id=topic_id, partition=2, leader_epoch=LeaderEpoch(1))
+    again = after(grown, adopt_partition(grown, lower))
+    assert again.topics["orders"].partitions[2].leader_epoch == 5
+
+
+def test_a_log_that_does_not_go_with_the_cluster_is_not_adopted() -> None:
+    image = with_topic(cluster(1), (1,))
+    topic_id = image.topics["orders"].id
+    with pytest.raises(TopicAlreadyExists):
+        adopt_partition(image, found())
+    with pytest.raises(InvalidRequest, match="is called 'orders'"):
+        adopt_partition(image, found("other", topic_id=topic_id))
+    gone = after(image, delete_topic(image, "orders", CONFIG))
+    with pytest.raises(InvalidRequest, match="was deleted"):
+        adopt_partition(gone, found(topic_id=topic_id))
+
+
+def test_leader_epochs_are_raised_to_what_the_logs_have_seen() -> None:
+    image = with_topic(cluster(1), (1,), (1,))
+    seen = {
+        TopicPartition("orders", 0): LeaderEpoch(4),
+        TopicPartition("orders", 1): LeaderEpoch(-1),
+    }
+    raised = after(image, raise_epochs(image, seen))
+    assert [one.leader_epoch for one in raised.topics["orders"].partitions] == [4, 0]
+    assert raise_epochs(raised, seen).changes == ()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import selectors
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -12,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from fakes.memory_store import MemoryStore
+from fakes.virtual_loop import VirtualLoop
 from ottla.clock import SystemClock
 from ottla.cluster import controller, layout
 from ottla.cluster.controller import Decision, IneligibleReplica, NewTopic
 from ottla.cluster.image import (
     CLUSTER_KEY,
     BrokerImage,
+    Catalog,
     Change,
     ClusterId,
     ClusterIdentity,
@@ -40,40 +41,10 @@ from ottla.cluster.store import (
 from ottla.cluster.store_sqlite import SqliteStore
 from ottla.config import BrokerConfig
 from ottla.errors import RequestTimedOut, TopicAlreadyExists, UsageRefused
-from ottla.model import BrokerId, Endpoint, TimestampMs, TopicPartition, format_uuid
+from ottla.model import BrokerId, Endpoint, TopicPartition, Uuid, format_uuid
 
 CONFIG = BrokerConfig()
 WAIT_S = 1000.0  # virtual, mostly
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    loop: "VirtualLoop"
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        assert ready or timeout is not None, "deadlock: every task waits and no timer is set"
-        if not ready and timeout:
-            self.loop.now_s += timeout
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer, and which is also the stores' clock."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        selector = _JumpingSelector()
-        selector.loop = self
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return self.now_s
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def now_ms(self) -> TimestampMs:
-        return TimestampMs(int(self.now_s * 1000))
 
 
 class World:
@@ -254,7 +225,8 @@ def test_a_commit_that_always_comes_too_late_gives_up_with_advice() -> None:
         state = await world.open("a")
         rename = Change(CLUSTER_KEY, ClusterIdentity(ClusterId("another")))
         contested = ContestedStore(SystemClock())
-        await contested.commit([Put(CLUSTER_KEY, layout.encode(ClusterIdentity(ClusterId("it"))))])
+        identity = layout.encode(CLUSTER_KEY, ClusterIdentity(ClusterId("it")))
+        await contested.commit([Put(CLUSTER_KEY, identity)])
         late = await ClusterState.open(contested, random.Random(0), on_lost=print)
         with pytest.raises(RequestTimedOut, match="look whether it was made, then try again"):
             await late.commit(lambda _: Decision((rename,), None))
@@ -270,10 +242,11 @@ def test_a_follower_that_fell_behind_the_history_reads_everything_again() -> Non
         state = await world.open("a")
         await state.register(broker(1))
         await create(state, "orders")
-        topic = layout.encode(state.image.topics["orders"])
+        topic = state.image.topics["orders"]
         for number in range(10):  # the memory store never waits, so the follower cannot look
-            copy = json.loads(topic) | {"id": format_uuid(state.draw_uuid())}
-            await world.store.commit([Put(topic_key(f"copy-{number}"), json.dumps(copy).encode())])
+            key = topic_key(f"copy-{number}")
+            copy = replace(topic, id=state.draw_uuid())
+            await world.store.commit([Put(key, layout.encode(key, copy))])
         assert len(state.image.topics) == 1
         await state.catch_up()
         assert len(state.image.topics) == 11
@@ -289,6 +262,40 @@ class DistantStore(MemoryStore):
         snapshot = await super().get(key)
         await asyncio.sleep(0.001)
         return snapshot
+
+
+class AwayStore(MemoryStore):
+    """A store that is out of reach for some of those who want to read everything."""
+
+    refusals = 0
+
+    async def range(self, prefix: str) -> Snapshot:
+        if self.refusals:
+            self.refusals -= 1
+            raise StoreUnavailable("away")
+        return await super().range(prefix)
+
+
+def test_a_store_that_is_away_while_everything_is_read_again_is_asked_once_more() -> None:
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        world.store = store = AwayStore(loop, revisions_kept=3)
+        state = await world.open("a")
+        await state.register(broker(1))
+        await create(state, "orders")
+        topic = state.image.topics["orders"]
+        for number in range(10):
+            key = topic_key(f"copy-{number}")
+            copy = replace(topic, id=state.draw_uuid())
+            await store.commit([Put(key, layout.encode(key, copy))])
+        store.refusals = 1
+        await state.catch_up()
+        assert len(state.image.topics) == 11
+        assert [type(problem) for problem in world.lost["a"]] == [StoreUnavailable]
+        assert not state.follower.done()
+
+    run(scenario)
 
 
 def test_producer_ids_are_given_out_once() -> None:
@@ -380,9 +387,11 @@ def test_a_broker_whose_lease_was_ended_is_told_once_and_may_register_again() ->
         await asyncio.sleep(60)
         assert [type(problem) for problem in world.lost["a"]] == [LeaseLost]
         assert not state.image.brokers
+        assert not state.is_registered
         assert state.brokers_to_ask() == [broker(1)], "clients can ask it again"
         await state.register(broker(1))
         assert list(state.image.brokers) == [1]
+        assert state.is_registered
 
     run(scenario)
 
@@ -483,3 +492,74 @@ def test_two_processes_on_one_file_see_each_others_brokers_and_topics(tmp_path: 
         await store.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+OLD_STORE = {
+    "cluster": b'{"format":1,"id":"it"}',
+    "catalog": b'{"format":1}',
+    "producer-ids": b'{"format":1,"next":3000}',
+    "brokers/1": b'{"format":1,"host":"h","port":1,"rack":null}',
+    **{
+        f"topics/t{number}": b'{"format":1,"id":"%s","internal":false,"config":{},"partitions":[]}'
+        % format_uuid(Uuid(number.to_bytes(16))).encode()
+        for number in range(1, 150)  # more than one commit takes
+    },
+}
+
+
+def test_a_store_of_old_gets_checksums_once() -> None:
+    async def scenario(world: World) -> None:
+        await world.store.commit([Put(key, value) for key, value in OLD_STORE.items()])
+        state = await world.open("a")
+        assert state.image.cluster_id == "it"
+        assert len(state.image.topics) == 149
+        assert not state.image.brokers, "a registration of old ends: it is made anew"
+        assert await state.allocate_producer_ids(10) == range(3000, 3010)
+        snapshot = await world.store.range("")
+        assert not layout.unchecked_entries(snapshot)
+        assert all(b'"crc32c"' in entry.value for entry in snapshot.entries)
+        await world.store.commit([Put("topics/t1", OLD_STORE["topics/t1"])])
+        with pytest.raises(UsageRefused, match="'topics/t1' has no checksum"):
+            await world.open("b")
+
+    run(scenario)
+
+
+class DyingStore(MemoryStore):
+    """Answers no commit after some."""
+
+    commits_left = 1
+
+    async def commit(self, writes: Sequence[Write], compares: Sequence[Compare] = ()) -> Revision:
+        if not self.commits_left:
+            raise StoreUnavailable("killed")
+        self.commits_left -= 1
+        return await super().commit(writes, compares)
+
+
+@pytest.mark.parametrize("commits", range(1, 5))
+def test_a_start_that_dies_while_checksums_are_added_is_repeated(commits: int) -> None:
+    async def scenario(world: World) -> None:
+        store = DyingStore(SystemClock())
+        world.store = store
+        store.commits_left = 1
+        await store.commit([Put(key, value) for key, value in OLD_STORE.items()])
+        store.commits_left = commits - 1
+        if commits < 4:
+            with pytest.raises(StoreUnavailable):
+                await world.open("a")
+        store.commits_left = 100
+        state = await world.open("b")
+        assert len(state.image.topics) == 149
+
+    run(scenario)
+
+
+def test_a_store_that_has_lost_its_name_is_not_given_another() -> None:
+    async def scenario(world: World) -> None:
+        value = layout.encode("catalog", Catalog())
+        await world.store.commit([Put("catalog", value)])
+        with pytest.raises(UsageRefused, match="'cluster' is missing"):
+            await world.open("a")
+
+    run(scenario)

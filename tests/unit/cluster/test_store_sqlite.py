@@ -204,3 +204,49 @@ def test_processes_that_create_and_count_together_lose_nothing(tmp_path: Path) -
         await store.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("DELETE FROM history WHERE revision = 2", "history does not lead to revision 3"),
+        ("UPDATE store SET revision = 2", "history does not lead to revision 2"),
+        ("UPDATE store SET revision = 4", "history does not lead to revision 4"),
+        ("DELETE FROM store", "does not say its revision"),
+        ("UPDATE entries SET value = x'00' WHERE key = 'b'", "'b' is not as revision 2 left it"),
+        ("UPDATE entries SET mod_revision = 1 WHERE key = 'c'", "'c' is not as revision 3"),
+        ("UPDATE entries SET mod_revision = 9 WHERE key = 'a'", "'a' is not as revision 1"),
+        ("DELETE FROM entries WHERE key = 'a'", "'a' is not as revision 1 left it"),
+        ("ALTER TABLE leases RENAME COLUMN ttl_ms TO ttk_ms", "tables are not as we made them"),
+    ],
+)
+def test_a_store_that_contradicts_itself_is_refused(
+    tmp_path: Path, damage: str, reason: str
+) -> None:
+    path = tmp_path / "store.db"
+
+    async def fill() -> None:
+        store = await SqliteStore.open(path, SystemClock())
+        for key in ("a", "b", "c"):
+            await store.commit([Put(key, b"1")])
+        await store.close()
+
+    asyncio.run(fill())
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute(damage)
+    with pytest.raises(UsageRefused, match=reason):
+        open_and_close(path)
+
+
+def test_what_is_remembered_of_the_past_only_shrinks_from_its_beginning(tmp_path: Path) -> None:
+    """Also when one process keeps more of it than another."""
+
+    async def scenario() -> None:
+        for kept in (2, 100):
+            store = await SqliteStore.open(tmp_path / "db", SystemClock(), revisions_kept=kept)
+            for number in range(5):
+                await store.commit([Put("a", bytes([number]))])
+            await store.close()
+        await (await SqliteStore.open(tmp_path / "db", SystemClock())).close()
+
+    asyncio.run(scenario())

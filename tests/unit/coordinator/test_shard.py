@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from fakes import group_members as said
+from fakes.virtual_loop import VirtualLoop
 from ottla.coordinator.classic_group import GroupLimits, Joined
 from ottla.coordinator.entries import Entry, TransactionEnded
 from ottla.coordinator.groups import Committer, Groups
@@ -123,7 +124,8 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(10):
             await scenario()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
 
 
 def test_a_commit_is_answered_when_it_is_committed() -> None:
@@ -266,7 +268,7 @@ def test_after_the_loop_was_held_up_members_are_heard_before_they_are_missed() -
         bench = await Bench().loaded()
         joined = await bench.join(session_ms=20)
         bench.now_ms += 1_000_000  # what was sent meanwhile is read behind the timer
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # virtual: the timer was late, and the grace is not over
         beaten = await bench.shard.run(
             lambda g, ticket, now_ms: g.heartbeat(
                 ticket, "g", joined.member_id, None, joined.generation, now_ms

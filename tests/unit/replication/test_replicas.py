@@ -9,7 +9,7 @@ from typing import Any
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
-from ottla.clock import SystemClock
+from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import Change, ClusterImage, PartitionImage, TopicImage, topic_key
 from ottla.cluster.store import Revision
 from ottla.config import TopicConfig
@@ -42,6 +42,9 @@ class LaterWorker:
     def close(self) -> None:
         return
 
+    def abandon(self, patience_s: float) -> bool:
+        return True
+
 
 def _outcome(step: Callable[..., Any]) -> Any:
     try:
@@ -50,11 +53,22 @@ def _outcome(step: Callable[..., Any]) -> Any:
         return error
 
 
-def _replicas(files: MemoryFiles, worker: LaterWorker, log_dir: LogDir) -> Replicas:
+class ManualClock(SystemClock):
+    """Intervals are as long as the test says."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+def _replicas(
+    files: MemoryFiles, worker: LaterWorker, log_dir: LogDir, clock: Clock | None = None
+) -> Replicas:
     return Replicas(
         log_dir,
         lambda settings: TopicConfig(),
-        SystemClock(),
+        clock or SystemClock(),
         Random(1),
         broker_id=BrokerId(0),
         flusher=InlineFlusher(files, on_failed=log_dir.take_offline),
@@ -63,6 +77,7 @@ def _replicas(files: MemoryFiles, worker: LaterWorker, log_dir: LogDir) -> Repli
         deletions=Deletions(log_dir, worker),
         scrubber=Scrubber(files, worker, log_dir.path),
         soon=lambda callback: callback(),
+        remember=lambda revision: None,
     )
 
 
@@ -97,15 +112,13 @@ def test_a_topic_is_unfinished_until_its_logs_are_made_also_while_that_is_tried_
         files.fail_next("create", errno.EMFILE)
         replicas.note_image(_image())
         await _turn()
-        worker.work()
-        await _turn()
+        await _settle(worker)
         assert replicas.failure_of("orders") is not None
         replicas.retry_unfinished()
         await _turn()
         assert worker.steps, "the log is being made"
         assert replicas.failure_of("orders") is not None
-        worker.work()
-        await _turn()
+        await _settle(worker)
         assert replicas.failure_of("orders") is None
         assert ORDERS in replicas.leaders
         await replicas.close()
@@ -119,7 +132,37 @@ def _image() -> ClusterImage:
     return ClusterImage().apply([Change(topic_key("orders"), topic)], Revision(1))
 
 
+async def _settle(worker: LaterWorker) -> None:
+    """Let the worker do what there is to do, and what follows from it."""
+    while worker.steps:
+        worker.work()
+        await _turn()
+
+
 async def _turn() -> None:
     """Let everything run that can run now."""
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+def test_partitions_are_behind_while_an_image_waits_and_none_is_applied() -> None:
+    files, worker, clock = MemoryFiles(), LaterWorker(), ManualClock()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir, clock)
+        replicas.open(ClusterImage())
+        assert replicas.behind_s == 0
+        replicas.note_image(_image())
+        await _turn()
+        clock.now_s += 7
+        assert replicas.behind_s == 7, "the log is being made"
+        newer = _image().apply([], Revision(2))
+        replicas.note_image(newer)
+        await _settle(worker)
+        assert replicas.behind_s == 0
+        clock.now_s += 7
+        assert replicas.behind_s == 0
+        await replicas.close()
+
+    asyncio.run(scenario())

@@ -12,6 +12,7 @@ from ottla.config import TopicConfig
 from ottla.model import LeaderEpoch, Offset, TimestampMs
 from ottla.records.batch import Record, build_batch
 from ottla.storage.cleaner import Cleaner
+from ottla.storage.compaction import Pass
 from ottla.storage.log import Log
 from ottla.storage.worker import InlineWorker, ThreadWorker
 
@@ -164,3 +165,37 @@ def test_a_log_is_left_alone_until_it_is_dirty_enough(files: MemoryFiles) -> Non
     log = log_of(files, "a-0", 10)
     cleaner.begin([(log, Offset(9))], TimestampMs(build.NOW_MS), MEMORY_BYTES)
     assert cleaner.pass_count == 0, "its only segment reaches beyond what is decided"
+
+
+@pytest.mark.parametrize("kind", [IndexError, AssertionError])
+def test_a_pass_that_fails_costs_one_log_and_a_broken_assertion_is_raised(
+    files: MemoryFiles, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise kind("planted")
+
+    monkeypatch.setattr(Pass, "run_next", fail)
+    cleaner = Cleaner(files, InlineWorker())
+    log = log_of(files, "a-0", 100)
+    if kind is AssertionError:
+        with pytest.raises(AssertionError, match="planted"):
+            begin(cleaner, log)
+    else:
+        begin(cleaner, log)
+        begin(cleaner, log)
+        assert (cleaner.failure_count, cleaner.pass_count) == (1, 0)
+
+
+def test_an_abandoned_worker_is_not_waited_for(owner: Owner) -> None:
+    worker = ThreadWorker("worker", post=owner.post, pause=lambda: None)
+    begun, passing = threading.Event(), threading.Event()
+
+    def step(_: object) -> None:
+        begun.set()
+        passing.wait()
+
+    worker.run(step, lambda _: None)
+    assert begun.wait(PATIENCE_S)
+    assert not worker.abandon(0.01)
+    passing.set()
+    assert worker.abandon(PATIENCE_S)

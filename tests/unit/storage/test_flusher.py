@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import build
+from fakes.faulty_files import FaultyFiles
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.storage.files import OsFiles
@@ -22,6 +23,10 @@ class Owner:
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.callbacks: list[Callable[[], None]] = []
         self.failures: list[OSError] = []
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
 
     def soon(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
@@ -49,7 +54,13 @@ def files() -> MemoryFiles:
 
 @pytest.fixture
 def flusher(owner: Owner, files: MemoryFiles) -> Iterator[ThreadFlusher]:
-    made = ThreadFlusher(files, owner.failures.append, post=owner.posted.put, soon=owner.soon)
+    made = ThreadFlusher(
+        files,
+        owner.failures.append,
+        post=owner.posted.put,
+        soon=owner.soon,
+        monotonic_s=owner.monotonic_s,
+    )
     yield made
     made.close()
 
@@ -139,7 +150,13 @@ def test_a_failed_sync_acknowledges_nobody_and_is_not_retried(
 
 def test_real_files_are_synced_by_the_thread(tmp_path: Path, owner: Owner) -> None:
     files = OsFiles()
-    flusher = ThreadFlusher(files, owner.failures.append, post=owner.posted.put, soon=owner.soon)
+    flusher = ThreadFlusher(
+        files,
+        owner.failures.append,
+        post=owner.posted.put,
+        soon=owner.soon,
+        monotonic_s=owner.monotonic_s,
+    )
     config = TopicConfig(segment_bytes=1024)
     logs = [build.log(files, config, directory=tmp_path / f"a-{number}") for number in range(5)]
     for log in logs:
@@ -166,3 +183,90 @@ def test_the_inline_flusher_syncs_at_once() -> None:
     flusher.request(log)
     assert (log.durable_offset, len(failures)) == (1, 1)
     flusher.close()
+
+
+class BrokenFiles(MemoryFiles):
+    """Files whose names cannot be brought to disk, by a mistake of ours."""
+
+    def sync_dir(self, path: Path) -> None:
+        raise TypeError("planted")
+
+
+@pytest.mark.parametrize("logs", [1, 3])
+def test_what_the_thread_did_not_expect_is_raised_on_the_owners_turn(
+    owner: Owner, logs: int
+) -> None:
+    """By the thread itself, or by one of its pool."""
+    good = MemoryFiles()
+    flusher = ThreadFlusher(
+        BrokenFiles(),
+        owner.failures.append,
+        post=owner.posted.put,
+        soon=owner.soon,
+        monotonic_s=owner.monotonic_s,
+    )
+    dirty = [log_in(good, f"a-{number}") for number in range(logs)]
+    for log in dirty:
+        build.append(log)
+        log.roll(build.NOW_MS)
+        build.append(log)
+        flusher.request(log)
+    owner.finish_turn()
+    with pytest.raises(TypeError, match="planted"):
+        owner.run_one()
+    assert [log.durable_offset for log in dirty] == [0] * logs
+    assert owner.failures == []
+    flusher.close()
+
+
+def test_the_age_of_a_sync_counts_from_its_round_and_not_from_the_first_of_many(
+    owner: Owner, files: MemoryFiles, flusher: ThreadFlusher
+) -> None:
+    """A slow disk that still moves is not a stuck one."""
+    log = log_in(files, "a-0")
+    assert flusher.unfinished_s == 0
+    for _ in range(3):
+        build.append(log)
+        flusher.request(log)
+        owner.finish_turn()
+        owner.now_s += 9
+        build.append(log)
+        flusher.request(log)
+        assert flusher.unfinished_s == 9
+        owner.run_one()
+        assert flusher.unfinished_s == 0, "the next round has begun"
+    owner.now_s += 5
+    assert flusher.unfinished_s == 5
+    owner.run_one()
+    owner.now_s += 5
+    assert flusher.unfinished_s == 0, "there is nothing to do"
+
+
+def test_a_failed_sync_has_no_age(owner: Owner, files: MemoryFiles, flusher: ThreadFlusher) -> None:
+    log = log_in(files, "a-0")
+    build.append(log)
+    flusher.request(log)
+    files.fail_next("sync", errno.EIO)
+    owner.finish_turn()
+    owner.run_one()
+    owner.now_s += 5
+    assert flusher.unfinished_s == 0
+
+
+def test_an_abandoned_flusher_is_not_waited_for(owner: Owner, tmp_path: Path) -> None:
+    files = FaultyFiles()
+    flusher = ThreadFlusher(
+        files,
+        owner.failures.append,
+        post=owner.posted.put,
+        soon=owner.soon,
+        monotonic_s=owner.monotonic_s,
+    )
+    log = build.log(files, directory=tmp_path / "a-0")
+    build.append(log)
+    files.hold_syncs()
+    flusher.request(log)
+    owner.finish_turn()
+    assert not flusher.abandon(0.01)
+    files.release_syncs()
+    assert flusher.abandon(30)

@@ -10,8 +10,9 @@ from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
-from ottla.model import NO_UUID, LeaderEpoch, Offset, TopicPartition, Uuid
+from ottla.model import LeaderEpoch, Offset, TopicPartition, Uuid
 from ottla.records.batch import Record, build_batch
+from ottla.records.crc import crc32c
 from ottla.storage.files import OsFiles
 from ottla.storage.log_dir import LogDir
 from ottla.storage.reserve import RESERVE_BYTES
@@ -80,18 +81,54 @@ def test_partition_metadata_is_in_kafkas_format(files: MemoryFiles) -> None:
     log_dir = open_dir(files)
     create(log_dir)
     content = files.read_whole(ROOT / "orders-0" / "partition.metadata")
-    assert content == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
+    kafkas = b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
+    assert content == kafkas + b"crc32c: %08x\n" % crc32c(kafkas)  # Kafka reads two lines
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"version: 1\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n", b"\xff"]
-)
-def test_a_topic_id_that_cannot_be_read_is_no_id(files: MemoryFiles, content: bytes) -> None:
+def test_partition_metadata_of_old_gets_a_checksum_once(files: MemoryFiles) -> None:
     log_dir = open_dir(files)
     create(log_dir)
     log_dir.close()
+    path = ROOT / "orders-0" / "partition.metadata"
+    with_checksum = files.read_whole(path)
+    files.create(path).append(b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n")
+    log_dir = LogDir(files.kill(), ROOT)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS, is_checked=False)
+    assert log_dir.topic_ids == {ORDERS: TOPIC_ID}
+    assert log_dir._files.read_whole(path) == with_checksum
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"version: 1\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n",
+        b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n",
+        b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\ncrc32c: 00000000\n",
+        b"\xff",
+    ],
+)
+def test_a_log_that_does_not_say_whose_it_is_is_set_aside(
+    files: MemoryFiles, content: bytes
+) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 3)
+    log_dir.close()
     files.create(ROOT / "orders-0" / "partition.metadata").append(content)
-    assert open_dir(files.kill()).topic_ids == {ORDERS: NO_UUID}
+    before = {name: files.read_whole(path) for name, path in contents(files, "orders-0")}
+    again = open_dir(files)
+    assert not again.logs
+    assert again.stray_count == 1
+    stray = f"orders-0.{0:032x}-stray"
+    assert {name: files.read_whole(path) for name, path in contents(files, stray)} == before
+    again.close()
+    assert open_dir(files).stray_count == 1
+
+
+def contents(files: MemoryFiles, directory: str) -> list[tuple[str, Path]]:
+    path = ROOT / directory
+    return [(entry.name, path / entry.name) for entry in files.list(path)]
 
 
 def test_a_deleted_log_is_gone_for_good(files: MemoryFiles) -> None:
@@ -376,7 +413,7 @@ def test_a_system_that_refuses_a_new_log_costs_nothing_else(
     log_dir = open_dir(files)
     create(log_dir)
     files.fail_next("create", number)
-    with pytest.raises(StorageFailed, match="takes no new log"):
+    with pytest.raises(StorageFailed, match="may not be changed"):
         create(log_dir, CLICKS)
     assert log_dir.offline_reason is None
     assert build.append(log_dir.logs[ORDERS]) == 0
@@ -486,3 +523,49 @@ def test_real_directories_work_too(tmp_path: Path) -> None:
         "partition.metadata",
     }
     log_dir.close()
+
+
+def test_a_file_that_is_not_ours_keeps_a_deleted_log_from_being_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 3)
+    (tmp_path / "orders-0" / "notes.txt").write_text("mine")
+    log_dir.delete_log(ORDERS, Random(1))
+    stray = tmp_path / f"orders-0.{0:032x}-stray"
+    assert (stray / "notes.txt").read_text() == "mine"
+    assert (stray / f"{0:020d}.log").stat().st_size > 0
+    assert log_dir.stray_count == 1
+    (said,) = [line for line in caplog.records if line.getMessage() == "set a log aside"]
+    assert "'notes.txt' in it is not ours" in vars(said)["reason"]
+    log_dir.close()
+
+
+def test_a_log_that_lies_where_a_new_one_goes_is_set_aside_and_not_written_over(
+    tmp_path: Path,
+) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / f"{0:020d}.log").write_bytes(b"records of somebody")
+    create(log_dir)
+    stray = tmp_path / f"orders-0.{0:032x}-stray"
+    assert (stray / f"{0:020d}.log").read_bytes() == b"records of somebody"
+    assert log_dir.logs[ORDERS].end_offset == 0
+    log_dir.close()
+
+
+def test_what_a_failed_attempt_to_make_a_log_left_is_removed(tmp_path: Path) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    log_dir.prepare_log(ORDERS, TOPIC_ID)
+    log_dir.prepare_log(CLICKS, TOPIC_ID)
+    with (tmp_path / str(CLICKS) / f"{0:020d}.log").open("wb") as file:
+        file.write(b"a record")
+    log_dir.remove_unmade(ORDERS)
+    log_dir.remove_unmade(CLICKS)
+    assert not (tmp_path / str(ORDERS)).exists()
+    assert (tmp_path / str(CLICKS)).exists()
+    log_dir.release()

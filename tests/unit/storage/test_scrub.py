@@ -177,3 +177,19 @@ def test_steps_are_spread_so_that_a_second_reads_what_it_may() -> None:
     scrubber = Scrubber(MemoryFiles(), InlineWorker(), ROOT)
     scrubber._is_round_open = True
     assert STEP_BYTES / scrubber.rest_s(DAY_MS, 1 << 20) == 1 << 20
+
+
+@pytest.mark.parametrize("kind", [IndexError, AssertionError])
+def test_a_check_that_fails_costs_one_segment_and_a_broken_assertion_is_raised(
+    files: MemoryFiles, log: Log, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise kind("planted")
+
+    monkeypatch.setattr(SegmentCheck, "run_next", fail)
+    if kind is AssertionError:
+        with pytest.raises(AssertionError, match="planted"):
+            scrub(files, log)
+    else:
+        scrubber = scrub(files, log)
+        assert (scrubber.failure_count, scrubber.segment_count) == (2, 0)

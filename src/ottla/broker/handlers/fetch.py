@@ -10,7 +10,8 @@ Not done: followers. A fetch that names a replica gets CLUSTER_AUTHORIZATION_FAI
 
 import asyncio
 from collections.abc import Iterator
-from typing import Final
+from types import CoroutineType
+from typing import Any, Final, cast
 
 from ottla.broker.answers import Answer, Part, Pending
 from ottla.broker.fetch_sessions import (
@@ -43,6 +44,7 @@ _PARTITIONS_PER_SLICE: Final = 500
 
 Wanted = list[tuple[TopicKey, list[FetchPartition]]]
 FetchedHere = FetchedPartition[FileRange]
+Many = CoroutineType[Any, Any, list[Part]]  # makes an answer of very many partitions
 Fetched = list[tuple[TopicKey, list[FetchedHere]]]
 
 
@@ -57,9 +59,11 @@ class Fetch:
         self.locate = replicas.locate
         self.sessions = FetchSessions(settings.broker.fetch_sessions_max)
         self.bytes_count = 0
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Answer:
+    def take(
+        self, frame: memoryview, position: int, version: int, correlation_id: int
+    ) -> Answer | Many:
+        """The answer, a promise of it, or, for very many partitions, how to make it."""
         elements_max = self._settings.broker.request_elements_max
         request = read_fetch(frame, position, version, elements_max)
         try:
@@ -69,23 +73,10 @@ class Fetch:
             return write_fetched(correlation_id, version, nothing, error_code=refused.code)
         fetch = _OneFetch(self, request, session, version, correlation_id)
         if len(frame) > _MANY_BYTES and session is None:
-            return self._take_many(fetch, self._wait_s(request))
+            return cast("Many", fetch.answer_many(self._wait_s(request)))
         if fetch.try_answer(is_last_try=request.wait_ms_max <= 0):
             return fetch.parts
         return fetch.wait(self._wait_s(request))
-
-    def _take_many(self, fetch: "_OneFetch", wait_s: float) -> Pending:
-        pending = Pending(is_barrier=True)
-        task = self.loop.create_task(fetch.answer_many(pending, wait_s))
-        pending.on_abandon(lambda: _cancel(task))
-        self._tasks.add(task)
-        task.add_done_callback(self._note_over)
-        return pending
-
-    def _note_over(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.result()  # a defect is the loop's to report
 
     def _wait_s(self, request: FetchRequest) -> float:
         return min(request.wait_ms_max, self._settings.broker.fetch_wait_max_ms) / 1000
@@ -185,7 +176,7 @@ class _OneFetch:
         )
         return True
 
-    async def answer_many(self, pending: Pending, wait_s: float) -> None:
+    async def answer_many(self, wait_s: float) -> list[Part]:
         """Read in slices; again after a rest, until there is enough or time is up."""
         request, loop = self._request, self._handler.loop
         deadline_s = loop.time() + max(wait_s, 0)
@@ -197,7 +188,7 @@ class _OneFetch:
             count = sum(len(partitions) for _, partitions in self._wanted)
             await asyncio.sleep(min(count * _REST_S_PER_PARTITION, left_s))
         self._handler.bytes_count += total_bytes
-        pending.complete(write_fetched(self._correlation_id, self._version, fetched))
+        return write_fetched(self._correlation_id, self._version, fetched)
 
     async def _read_many(self) -> tuple[Fetched, int, bool]:
         fetched: Fetched = []
@@ -255,10 +246,6 @@ class _OneFetch:
             self._timer.cancel()
         if self._rest is not None:
             self._rest.cancel()
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
 
 
 def _slices(wanted: Wanted) -> Iterator[Wanted]:

@@ -1,0 +1,56 @@
+"""Which of the logs on disk this broker may open, and which one it may remove.
+
+A log is removed only if the store remembers that its topic was deleted. What the store does not
+know is set aside: it may be the store that has forgotten, not the log that is too much.
+"""
+
+from ottla.cluster.image import ClusterImage, Tombstone
+from ottla.model import BrokerId, TopicPartition, Uuid, format_uuid
+from ottla.storage.log_dir import Fate, FoundLog, Verdict
+
+
+def judge(image: ClusterImage, broker: BrokerId, found: FoundLog) -> Verdict:
+    """What becomes of a log that was found, as far as this image knows it."""
+    if found.topic_id is None:
+        return _judge_nameless(image, broker, found)
+    if found.topic_id in image.tombstones:
+        return _judge_deleted(image.tombstones[found.topic_id], found.tp)
+    return _judge_named(image, found.tp, found.topic_id)
+
+
+def _judge_deleted(tombstone: Tombstone, tp: TopicPartition) -> Verdict:
+    if tombstone.topic == tp.topic and tp.partition < tombstone.partition_count:
+        return Verdict(Fate.DELETE)
+    was = f"{tombstone.topic!r} with {tombstone.partition_count} partitions"
+    return Verdict(Fate.SET_ASIDE, f"the topic of its id was deleted, but that was {was}")
+
+
+def _judge_named(image: ClusterImage, tp: TopicPartition, topic_id: Uuid) -> Verdict:
+    topic = image.topic_by_id(topic_id)
+    if topic is None:
+        return Verdict(Fate.SET_ASIDE, f"the store knows no topic of id {format_uuid(topic_id)}")
+    if topic.name != tp.topic:
+        return Verdict(Fate.SET_ASIDE, f"its id is that of the topic {topic.name!r}")
+    if tp.partition >= len(topic.partitions):
+        count = len(topic.partitions)
+        return Verdict(Fate.SET_ASIDE, f"the store knows only {count} partitions of its topic")
+    return Verdict(Fate.OPEN)
+
+
+def _judge_nameless(image: ClusterImage, broker: BrokerId, found: FoundLog) -> Verdict:
+    """A log that does not say whose it is, is its name's, if nothing else ever had that name here.
+
+    To set it aside would be as safe, and take a partition away that is whole. A log of a deleted
+    topic of the same name, the only other thing it can be, has a tombstone as long as it exists.
+    """
+    tp, topic = found.tp, image.topics.get(found.tp.topic)
+    if topic is None or tp.partition >= len(topic.partitions):
+        return Verdict(Fate.SET_ASIDE, f"{found.problem}, and the store does not know {tp}")
+    if any(
+        tombstone.topic == tp.topic and broker in tombstone.brokers
+        for tombstone in image.tombstones.values()
+    ):
+        return Verdict(
+            Fate.SET_ASIDE, f"{found.problem}, and an older topic of this name was just deleted"
+        )
+    return Verdict(Fate.OPEN, topic_id=topic.id)

@@ -1,0 +1,95 @@
+"""Metadata with one flipped bit, or one file gone: named in an error, or not needed.
+
+`OTTLA_CRASH_DAMAGES` says how many cases are drawn of those there are, `all` takes every one.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from crash import damaged
+from crash.conftest import Report
+from crash.damaged import Fault, Prepared
+
+_CASES: Final = os.environ.get("OTTLA_CRASH_DAMAGES", "40")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Prepared]:
+    return asyncio.run(damaged.prepare(tmp_path_factory.mktemp("prepared")))
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("end", [0, 1], ids=["killed", "stopped"])
+def test_no_fault_of_a_small_file_loses_a_record_in_silence(
+    prepared: tuple[Prepared, Prepared], end: int, tmp_path: Path, rng: Random, report: Report
+) -> None:
+    faults = damaged.faults(prepared[end], rng)
+    drawn = faults if _CASES == "all" else rng.sample(faults, min(int(_CASES) // 2, len(faults)))
+    counts = Counter[str]()
+    wrong = list[str]()
+    for fault in drawn:
+        outcome, problem = damaged.run_case(prepared[end], fault, tmp_path)
+        counts["refused" if outcome.refused else "served"] += 1
+        if problem is not None:
+            wrong.append(f"{fault}: {problem}")
+    report(f"{len(drawn)} of {len(faults)} faults: {dict(counts)}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (Fault(Path("meta.properties"), None), "meta.properties is missing"),
+        (Fault(Path("meta.properties"), 20), "meta.properties is damaged"),
+        (Fault(Path("cluster.sqlite"), None), "cluster.sqlite is missing or empty"),
+        (Fault(Path("cluster.sqlite"), 20), "cluster.sqlite"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_trusted_is_refused_by_name(
+    prepared: tuple[Prepared, Prepared], end: int, fault: Fault, expected: str, tmp_path: Path
+) -> None:
+    outcome, problem = damaged.run_case(prepared[end], fault, tmp_path)
+    assert problem is None
+    assert outcome.refused is not None
+    assert expected in outcome.refused
+
+
+def test_a_lost_journal_is_noticed(prepared: tuple[Prepared, Prepared], tmp_path: Path) -> None:
+    journal = Fault(Path("cluster.sqlite-wal"), None)
+    outcome, problem = damaged.run_case(prepared[0], journal, tmp_path)
+    assert problem is None
+    assert outcome.refused is not None
+    assert "went back" in outcome.refused
+
+
+@pytest.mark.parametrize("at", [None, 0, 30, 55], ids=str)
+def test_a_log_that_lost_its_topic_id_is_its_topics_by_name(
+    prepared: tuple[Prepared, Prepared], tmp_path: Path, at: int | None
+) -> None:
+    fault = Fault(Path("orders-0/partition.metadata"), at)
+    outcome, problem = damaged.run_case(prepared[1], fault, tmp_path)
+    assert problem is None
+    assert outcome.refused is None
+    assert outcome.read == prepared[1].acked
+    said = [vars(line) for line in outcome.lines if line.getMessage() == "wrote a topic id again"]
+    assert [line["tp"] for line in said] == ["orders-0"]
+
+
+def test_a_sound_directory_is_served_whole(
+    prepared: tuple[Prepared, Prepared], tmp_path: Path
+) -> None:
+    """Otherwise the tests above would prove nothing."""
+    for one in prepared:
+        unused = Fault(Path("deleted-records-checkpoint"), None)
+        outcome, problem = damaged.run_case(one, unused, tmp_path)
+        assert problem is None
+        assert outcome.refused is None
+        assert outcome.read.keys() == one.acked.keys()

@@ -1,0 +1,169 @@
+"""A running broker removes what was deleted, says so to the store, and sets aside what was lost."""
+
+import asyncio
+import json
+import logging
+import shutil
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from crash.damaged import options
+from ottla.broker.app import Broker
+from ottla.broker.environment import Environment
+from ottla.client import admin
+from ottla.client.client import Client
+from ottla.client.producer import IdempotentProducer
+from ottla.cluster.image import topic_key
+from ottla.cluster.store import Delete
+from ottla.model import TopicPartition
+from ottla.records.batch import Record
+
+PATIENCE_S = 60
+ORDERS = TopicPartition("orders", 0)
+
+
+def serving(data: Path, work: Callable[[Broker, Client], Awaitable[None]]) -> None:
+    """Run a broker in this process for as long as `work` takes."""
+
+    async def scenario() -> None:
+        broker = await Broker.start(options(data), Environment())
+        try:
+            async with asyncio.timeout(PATIENCE_S), Client([broker.address]) as client:
+                await work(broker, client)
+        finally:
+            await broker.stop()
+
+    asyncio.run(scenario())
+
+
+async def write_orders(client: Client) -> None:
+    await admin.create_topic(client, "orders", partitions=1, settings={})
+    producer = await IdempotentProducer.open(client)
+    await producer.write(ORDERS, [Record(value=b"one")])
+
+
+def test_a_tombstone_is_gone_once_the_logs_are(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client) -> None:
+        await write_orders(client)
+        await admin.delete_topic(client, "orders")
+        assert not (tmp_path / "orders-0").exists()
+        while broker._state.image.tombstones:
+            await broker._state._next_image()
+
+    serving(tmp_path, work)
+    serving(tmp_path, _expect_no_strays)
+
+
+async def _expect_no_strays(broker: Broker, client: Client) -> None:
+    assert broker._replicas.stray_count == 0
+    assert not broker._state.image.tombstones
+
+
+def test_a_kill_between_deleting_a_topic_and_removing_its_logs_is_made_good(
+    tmp_path: Path,
+) -> None:
+    """The store of after the deletion, and the disk of before it."""
+    data, after = tmp_path / "data", tmp_path / "after"
+
+    async def fill(broker: Broker, client: Client) -> None:
+        await write_orders(client)
+        shutil.copytree(data / "orders-0", tmp_path / "orders-0")
+        await admin.delete_topic(client, "orders")
+        shutil.copytree(data, after)  # the tombstone is reported later
+
+    serving(data, fill)
+    shutil.copytree(tmp_path / "orders-0", after / "orders-0")
+
+    async def look(broker: Broker, client: Client) -> None:
+        assert not (after / "orders-0").exists()
+        while broker._state.image.tombstones:
+            await broker._state._next_image()
+
+    serving(after, look)
+    serving(after, _expect_no_strays)
+
+
+def test_a_topic_that_the_store_loses_while_it_runs_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(broker: Broker, client: Client) -> None:
+        await write_orders(client)
+        revision = await broker._store.commit([Delete(topic_key("orders"))])
+        await broker._state._reach(revision)
+        await broker._replicas.wait_applied(revision)
+        assert broker._replicas.stray_count == 1
+
+    with caplog.at_level(logging.ERROR, "ottla"):
+        serving(tmp_path, work)
+    stray = tmp_path / f"orders-0.{0:032x}-stray"
+    assert (stray / f"{0:020d}.log").stat().st_size > 0
+    (said,) = [line for line in caplog.records if line.getMessage() == "set a log aside"]
+    assert "the store has lost the topic" in vars(said)["reason"]
+
+
+def test_a_log_that_is_gone_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(broker: Broker, client: Client) -> None:
+        await write_orders(client)
+
+    serving(tmp_path, work)
+    shutil.rmtree(tmp_path / "orders-0")
+    with caplog.at_level(logging.ERROR, "ottla"):
+        serving(tmp_path, _expect_no_strays)
+    (said,) = [vars(line) for line in caplog.records if line.getMessage() == "a log is missing"]
+    assert (said["tp"], said["end_offset"]) == (ORDERS, 1)
+
+
+def test_a_name_can_be_used_again_at_once(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client) -> None:
+        for _ in range(3):
+            await write_orders(client)
+            await admin.delete_topic(client, "orders")
+        await write_orders(client)
+
+    serving(tmp_path, work)
+
+    async def look(broker: Broker, client: Client) -> None:
+        await _expect_known(broker)
+        assert broker._replicas.leaders[ORDERS].log.end_offset == 1
+
+    serving(tmp_path, look)
+
+
+async def _expect_known(broker: Broker) -> None:
+    assert broker._replicas.stray_count == 0
+
+
+def test_a_directory_of_an_older_ottla_opens_and_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Files and values as they were before they had checksums."""
+    serving(tmp_path, lambda broker, client: write_orders(client))
+    _age(tmp_path)
+
+    async def look(broker: Broker, client: Client) -> None:
+        assert broker._replicas.leaders[ORDERS].log.end_offset == 1
+        assert broker._replicas.stray_count == 0
+
+    serving(tmp_path, look)
+    assert b"crc32c" in (tmp_path / "meta.properties").read_bytes()
+    assert b"crc32c" in (tmp_path / "orders-0" / "partition.metadata").read_bytes()
+    serving(tmp_path, look)
+
+
+def _age(data: Path) -> None:
+    metadata = data / "orders-0" / "partition.metadata"
+    metadata.write_text("".join(metadata.read_text().splitlines(keepends=True)[:2]))
+    identity = data / "meta.properties"
+    identity.write_text("".join(identity.read_text().splitlines(keepends=True)[:3]))
+    store = sqlite3.connect(data / "cluster.sqlite")
+    for table in ("entries", "history"):
+        for row, value in store.execute(f"SELECT rowid, value FROM {table}").fetchall():
+            if value is None:
+                continue
+            fields = {**json.loads(value), "format": 1}
+            del fields["crc32c"]
+            old = json.dumps(fields, separators=(",", ":")).encode()
+            store.execute(f"UPDATE {table} SET value = ? WHERE rowid = ?", (old, row))
+    store.commit()
+    store.close()
