@@ -1,8 +1,8 @@
 """The largest requests that fit, of every API that a broker serves, in every field that repeats.
 
-A request is made from its schema: one path to an array, a string or bytes is filled until a limit is
-reached, and what stands around it names things that exist, or things that do not. So an API that is
-new is measured without anybody remembering it.
+A request is made from its schema: one path to an array, a string or bytes is filled until a limit
+is reached, and what stands around it names things that exist, or things that do not. So an API that
+is new is measured without anybody remembering it.
 """
 
 import struct

@@ -163,7 +163,7 @@ class Dispatcher:
         *,
         is_worth_finishing: bool = True,
     ) -> Pending:
-        """What was begun is finished even if the client has gone meanwhile, unless it only reads."""
+        """What was begun is finished even if the client has gone, unless it only reads."""
         pending = Pending(is_barrier=True)
         task = self._loop.create_task(self._finish(key, parts, pending, connection))
         if not is_worth_finishing:

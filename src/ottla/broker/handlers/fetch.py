@@ -11,7 +11,7 @@ Not done: followers. A fetch that names a replica gets CLUSTER_AUTHORIZATION_FAI
 import asyncio
 from collections.abc import Iterator
 from types import CoroutineType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from ottla.broker.answers import Answer, Part, Pending
 from ottla.broker.fetch_sessions import (
@@ -44,7 +44,7 @@ _PARTITIONS_PER_SLICE: Final = 500
 
 Wanted = list[tuple[TopicKey, list[FetchPartition]]]
 FetchedHere = FetchedPartition[FileRange]
-Many = CoroutineType[Any, Any, list[Part]]  # makes an answer of very many partitions
+Many: TypeAlias = "CoroutineType[Any, Any, list[Part]]"  # makes an answer of very many partitions
 Fetched = list[tuple[TopicKey, list[FetchedHere]]]
 
 
@@ -62,7 +62,7 @@ class Fetch:
 
     def take(
         self, frame: memoryview, position: int, version: int, correlation_id: int
-    ) -> Answer | Many:
+    ) -> "Answer | Many":
         """The answer, a promise of it, or, for very many partitions, how to make it."""
         elements_max = self._settings.broker.request_elements_max
         request = read_fetch(frame, position, version, elements_max)

@@ -51,9 +51,10 @@ class Metadata:
         if context.version < _IDS_FROM and any(topic.name is None for topic in topics):
             return self._respond([_nameless(topic) for topic in topics])
         topics = _once(topics, by_id=context.version >= _IDS_FROM)
-        if request.allow_auto_topic_creation and self._creation.is_automatic:
-            if len(topics) > slices.UNITS_PER_SLICE or any(map(self._is_missing, topics)):
-                return self._create_and_answer(topics)
+        creates = request.allow_auto_topic_creation and self._creation.is_automatic
+        is_long = len(topics) > slices.UNITS_PER_SLICE
+        if creates and (is_long or any(map(self._is_missing, topics))):
+            return self._create_and_answer(topics)
         return slices.start(self._answer_all(topics, {}))
 
     async def _create_and_answer(self, topics: list[MetadataRequestTopic]) -> MetadataResponse:
