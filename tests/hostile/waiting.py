@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fakes import build
-from hostile.attacked_broker import MIB, AttackedBroker
+from hostile.attacked_broker import MIB, PATIENCE_S, AttackedBroker
 from hostile.wire import create_topic, produce_request, raw_client, request_bytes
 from ottla.model import TopicPartition
 
@@ -118,9 +118,14 @@ def measure(
     frame: bytes,
     *,
     patience_s: float,
+    stuck_s: float = PATIENCE_S,
     memory_bytes_max: int = 4 << 30,
 ) -> Cost:
-    """Send one request beside the bystander and read what comes back, without keeping it."""
+    """Send one request beside the bystander and read what comes back, without keeping it.
+
+    After `patience_s` without an answer the client leaves; the broker is stuck if the bystander is
+    not served within `stuck_s`.
+    """
     before = broker.rss_bytes()
     broker.forget_peak()
     bystander.begin()
@@ -151,7 +156,7 @@ def measure(
                 end = "answered"
                 break
     took_s = time.perf_counter() - started_s
-    if end != "memory" and not bystander.wait_trips(3, patience_s):
+    if end != "memory" and not bystander.wait_trips(3, stuck_s):
         end = "stuck"
     grown = broker.peak_bytes() - before
     return Cost(
