@@ -1,8 +1,9 @@
 """Changing the cluster for a client: a few commits for many wishes, each with its own answer."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Final, TypeVar
 
 from ottla.cluster import controller
@@ -30,14 +31,15 @@ class Commits:
 
     async def each(
         self,
-        decides: Sequence[Decide[Answer]],
+        decides: Iterable[Decide[Answer]],
         *,
-        sizes: Sequence[int] = (),
+        sizes: Iterable[int] | None = None,
         validate_only: bool = False,
     ) -> Sequence[Answer | ApiError]:
         """Make every wish true that can be; the answers are in their order.
 
-        `sizes` says how many elements each wish has, if that can be many: replicas, settings.
+        `sizes` says how many elements each wish has, if that can be many: replicas, settings. Both
+        are read as far as the next commit, so that many wishes need not be made at once.
         With `validate_only` nothing changes and the answers are what they would be, each wish by
         itself. When the store cannot take a commit, that is the answer to all wishes in it.
         """
@@ -61,12 +63,12 @@ class Commits:
 
 
 def _together(
-    decides: Sequence[Decide[Answer]], sizes: Sequence[int]
+    decides: Iterable[Decide[Answer]], sizes: Iterable[int] | None
 ) -> Iterator[list[Decide[Answer]]]:
     """The wishes of one commit each; a wish that is too large has one of its own."""
     some: list[Decide[Answer]] = []
     elements = 0
-    for decide, size in zip(decides, sizes or [0] * len(decides), strict=True):
+    for decide, size in zip(decides, repeat(0) if sizes is None else sizes, strict=False):
         if some and (len(some) >= WISHES_PER_COMMIT or elements + size > _ELEMENTS_PER_COMMIT):
             yield some
             some, elements = [], 0

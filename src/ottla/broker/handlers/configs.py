@@ -8,7 +8,7 @@ brokers may differ. Not done: loggers, client metrics and groups: INVALID_REQUES
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.broker import slices
 from ottla.broker.commits import Commits
@@ -76,6 +76,7 @@ _READ_ONLY: Final = (_NODE_ID, _ADVERTISED)
 _SETTING_UNITS: Final = 3  # of work for each setting that is shown
 
 Decide = Callable[[ClusterImage], Decision[None]]
+Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsResource)
 
 
 class _Shown(NamedTuple):
@@ -245,9 +246,7 @@ class AlterConfigs:
         self, request: AlterConfigsRequest, context: RequestContext
     ) -> AlterConfigsResponse:
         responses = await self._alteration.alter(
-            [(r.resource_type, r.resource_name, self._decide(r)) for r in request.resources],
-            sizes=[len(r.configs) for r in request.resources],
-            validate_only=request.validate_only,
+            request.resources, self._decide, validate_only=request.validate_only
         )
         return AlterConfigsResponse(responses=responses)
 
@@ -279,9 +278,7 @@ class IncrementalAlterConfigs:
         self, request: IncrementalAlterConfigsRequest, context: RequestContext
     ) -> IncrementalAlterConfigsResponse:
         responses = await self._alteration.alter(
-            [(r.resource_type, r.resource_name, self._decide(r)) for r in request.resources],
-            sizes=[len(r.configs) for r in request.resources],
-            validate_only=request.validate_only,
+            request.resources, self._decide, validate_only=request.validate_only
         )
         return IncrementalAlterConfigsResponse(responses=responses)
 
@@ -319,23 +316,39 @@ class _Alteration:
         self._commits = commits
 
     async def alter(
-        self, wanted: list[tuple[int, str, Decide]], *, sizes: list[int], validate_only: bool
+        self,
+        resources: Sequence[Resource],
+        decide: Callable[[Resource], Decide],
+        *,
+        validate_only: bool,
     ) -> list[AlterConfigsResourceResponse]:
-        named = Counter((kind, name) for kind, name, _ in wanted)
-        decides = [
-            _checked(kind, name, decide) if named[kind, name] == 1 else _refuse_twice
-            for kind, name, decide in wanted
-        ]
+        named = Counter((r.resource_type, r.resource_name) for r in resources)
+        decides = (
+            _checked(r.resource_type, r.resource_name, decide(r))
+            if named[r.resource_type, r.resource_name] == 1
+            else _refuse_twice
+            for r in resources
+        )
+        sizes = (len(r.configs) for r in resources)
         outcomes = await self._commits.each(decides, sizes=sizes, validate_only=validate_only)
-        return [
+        return await slices.finish(_altered(resources, outcomes))
+
+
+def _altered(
+    resources: Sequence[Resource], outcomes: Sequence[ApiError | None]
+) -> Steps[list[AlterConfigsResourceResponse]]:
+    responses = []
+    for resource, outcome in zip(resources, outcomes, strict=True):
+        responses.append(
             AlterConfigsResourceResponse(
                 error_code=outcome.code if isinstance(outcome, ApiError) else 0,
                 error_message=str(outcome) if isinstance(outcome, ApiError) else None,
-                resource_type=kind,
-                resource_name=name,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
             )
-            for (kind, name, _), outcome in zip(wanted, outcomes, strict=True)
-        ]
+        )
+        yield 1
+    return responses
 
 
 def _refuse_twice(image: ClusterImage) -> Decision[None]:

@@ -139,7 +139,7 @@ class DeleteTopics:
         found += [DeletableTopicResult(name=name) for name in request.topic_names]
         named = Counter(answer.name for answer in found)
         deleted = await self._commits.each(
-            [self._decide(answer.name or "", named[answer.name]) for answer in found]
+            self._decide(answer.name or "", named[answer.name]) for answer in found
         )
         for answer, outcome in zip(found, deleted, strict=True):
             if isinstance(outcome, ApiError):
@@ -184,11 +184,11 @@ class CreatePartitions:
         self, request: CreatePartitionsRequest, context: RequestContext
     ) -> CreatePartitionsResponse:
         named = Counter(topic.name for topic in request.topics)
-        decides = [
+        decides = (
             self._decide(topic) if named[topic.name] == 1 else _refuse_twice
             for topic in request.topics
-        ]
-        sizes = [len(topic.assignments or ()) for topic in request.topics]
+        )
+        sizes = (len(topic.assignments or ()) for topic in request.topics)
         grown = await self._commits.each(decides, sizes=sizes, validate_only=request.validate_only)
         return CreatePartitionsResponse(
             results=[
