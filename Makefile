@@ -9,7 +9,7 @@ FEEDS ?=
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 # Tests wait for processes and timeouts as long as they compute: more workers than cores.
 WORKERS ?= 4
-SPREAD := -n $(WORKERS) --dist loadgroup
+SPREAD := -n $(WORKERS)
 # The full sizes of tests whose size can be set, and a seed that is new every time.
 NIGHTLY := \
   OTTLA_EXAMPLES=10 OTTLA_MUTANTS=1000000 OTTLA_SEED=$(shell date +%s) \

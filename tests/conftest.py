@@ -7,7 +7,9 @@ from typing import Final, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
+from scheduling import GroupScheduling
 from sizes import examples
 
 # A busy machine is slow at everything: neither decides a test.
@@ -35,12 +37,12 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests begin first where several workers share the tests: none is left for the end."""
     if hasattr(config, "workerinput"):
-        items.sort(key=_is_quick)
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
-def _is_quick(item: pytest.Item) -> bool:
-    in_group = item.get_closest_marker("xdist_group") is not None
-    return in_group or item.get_closest_marker("slow") is None
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    return GroupScheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -61,9 +63,8 @@ def _without_silent_skip(report: Report) -> Report:
     if IN_CI and report.skipped and not any(part in reason for part in ACCEPTED_SKIPS):
         report.outcome = "failed"
         report.longrepr = (
-            f"skipped, which CI does not accept: {reason}\n"
-            "Have tools/setup.sh install what is missing. If it cannot be had everywhere, add the "
-            "reason to ACCEPTED_SKIPS in tests/conftest.py."
+            f"skipped, which CI does not accept ({reason}): have tools/setup.sh install what is"
+            " missing, or add the reason to ACCEPTED_SKIPS in tests/conftest.py"
         )
     return report
 
@@ -88,5 +89,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(line)
     skipped = Counter(map(_skip_reason, terminalreporter.getreports("skipped")))
     why = "; ".join(f"{count} x {reason}" for reason, count in skipped.most_common())
-    terminalreporter.section("skipped")
-    terminalreporter.line(f"{skipped.total()} tests were skipped" + (f": {why}" if why else ""))
+    said = f"{skipped.total()} ({why})" if why else "none"
+    terminalreporter.line(f"skipped: {said}")

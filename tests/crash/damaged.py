@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from ottla.broker.app import Broker, ServeOptions
@@ -288,10 +289,9 @@ def _lost_bytes(before: Path, after: Path) -> str | None:
 
 def run_case(prepared: Prepared, fault: Fault, work: Path) -> tuple[Outcome, str | None]:
     """One case from start to end, in a copy that goes again."""
-    data = shutil.copytree(prepared.path, work / "case")
-    try:
+    # SQLite lets go of a file that it could not read when the exception has gone, not before.
+    with TemporaryDirectory(dir=work, ignore_cleanup_errors=True) as directory:
+        data = shutil.copytree(prepared.path, Path(directory) / "case")
         fault.strike(data)
         outcome = asyncio.run(start_damaged(data))
         return outcome, verdict(prepared, fault, data, outcome)
-    finally:
-        shutil.rmtree(data)

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -161,6 +162,134 @@ def test_a_corrupt_middle_is_reported_and_never_served(
     verified = run_ottla("log", "verify", str(data))
     assert verified.returncode == 1
     assert f"{segment} at byte {position}" in verified.stderr
+
+
+def _cut_inside_a_batch(data: Path) -> tuple[int, int]:
+    segment = _segments(data, "segmented")[1]
+    position, header = _batches(segment)[-2]
+    _truncate(segment, position + header.size_bytes // 2)
+    return header.base_offset, _base_behind(data, segment)
+
+
+def _cut_between_batches(data: Path) -> tuple[int, int]:
+    segment = _segments(data, "segmented")[1]
+    position, header = _batches(segment)[-2]
+    _truncate(segment, position)
+    return header.base_offset, _base_behind(data, segment)
+
+
+def _remove_a_segment(data: Path) -> tuple[int, int]:
+    segment = _segments(data, "segmented")[1]
+    end_offset = _base_behind(data, segment)
+    segment.unlink()
+    return int(segment.stem), end_offset
+
+
+def _remove_the_first_segment(data: Path) -> tuple[int, int]:
+    segment = _segments(data, "segmented")[0]
+    end_offset = _base_behind(data, segment)
+    segment.unlink()
+    return int(segment.stem), end_offset
+
+
+def _zero_a_sector(data: Path) -> tuple[int, int]:
+    """The whole of one batch, and the headers of the two around it."""
+    segment = _segments(data, "segmented")[1]
+    found = _batches(segment)
+    (start, first), (end, last) = found[1], found[3]
+    with segment.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(end + HEADER_BYTES - start))
+    return first.base_offset, last.next_offset
+
+
+def _base_behind(data: Path, segment: Path) -> int:
+    return min(int(file.stem) for file in _segments(data, "segmented") if file.stem > segment.stem)
+
+
+def _truncate(segment: Path, size_bytes: int) -> None:
+    with segment.open("r+b") as file:
+        file.truncate(size_bytes)
+
+
+_HARMS: Final = (
+    _cut_inside_a_batch,
+    _cut_between_batches,
+    _remove_a_segment,
+    _remove_the_first_segment,
+    _zero_a_sector,
+)
+
+
+@pytest.mark.parametrize("was_clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("harm", _HARMS)
+def test_what_a_segment_has_lost_is_an_error_and_what_follows_is_served(
+    data: Path,
+    killed: tuple[Path, dict[str, int]],
+    harm: Callable[[Path], tuple[int, int]],
+    was_clean: bool,
+) -> None:
+    count = killed[1]["segmented"]
+    if was_clean:
+        with testing.broker(data=data):
+            pass
+    start, end = harm(data)
+    verified = run_ottla("log", "verify", str(data))
+    assert verified.returncode == 1
+    said = f"offsets {start} to {end - 1} are damaged or missing"
+    assert said in verified.stderr
+    for round_ in range(2):
+        with testing.broker(data=data) as address:
+            before, error = _read_from(address, 0, "segmented")
+            assert [letter.offset for letter in before] == list(range(start))
+            assert error is not None
+            assert error.code() == KafkaError.INVALID_MSG
+            nothing, error = _read_from(address, end - 1, "segmented")
+            assert (nothing, error is not None) == ([], True)
+            behind, error = _read_from(address, end, "segmented")
+            assert error is None
+            assert [letter.offset for letter in behind] == list(range(end, count))
+            later = Load(address, f"later {round_}", [_SEGMENTED], is_idempotent=True)
+            later.start()
+            later.wait_acked(10)
+            later.stop()
+            promised = promises_of([later])[later][_SEGMENTED]
+            assert promised[0].offset == count, "no offset is used twice"
+            count += len(promised)
+    assert said in run_ottla("log", "verify", str(data)).stderr
+
+
+@pytest.mark.parametrize("harm", ["cut", "removed"])
+def test_a_log_that_lost_its_end_after_a_clean_stop_goes_on_behind_it(
+    data: Path, killed: tuple[Path, dict[str, int]], harm: str
+) -> None:
+    count = killed[1]["whole"]
+    with testing.broker(data=data):
+        pass
+    (segment,) = _segments(data, "whole")
+    start = 0
+    if harm == "removed":
+        segment.unlink()
+    else:
+        position, header = _batches(segment)[-3]
+        start = header.base_offset
+        _truncate(segment, position)
+    assert run_ottla("log", "verify", str(data)).returncode == 1
+    for _ in range(2):
+        with testing.broker(data=data) as address:
+            before, error = _read_from(address, 0, "whole")
+            assert [letter.offset for letter in before] == list(range(start))
+            assert error is not None
+            assert error.code() == KafkaError.INVALID_MSG
+            later = Load(address, "later", [_WHOLE], is_idempotent=True)
+            later.start()
+            later.wait_acked(10)
+            later.stop()
+            assert promises_of([later])[later][_WHOLE][0].offset == count
+            behind, error = _read_from(address, killed[1]["whole"], "whole")
+            assert error is None
+            count = behind[-1].offset + 1
+            assert [letter.offset for letter in behind] == list(range(killed[1]["whole"], count))
 
 
 def test_damage_outlives_a_clean_restart(data: Path, rng: Random) -> None:

@@ -1,12 +1,13 @@
 """A defect of the broker: the process ends and says why, and nothing that it promised is lost."""
 
+import asyncio
 import contextlib
 import signal
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -28,10 +29,15 @@ from crash.load import (
     promises_of,
     read_all,
 )
-from crash.processes import COMMAND, BrokerProcess, free_port
+from crash.processes import COMMAND, BrokerProcess, broker_process, free_port
 from crash.topics import admin_of, create_topics
 from fakes.faulty_files import FaultyFiles
 from ottla import testing
+from ottla.broker.environment import STORE_FILE
+from ottla.clock import SystemClock
+from ottla.cluster.image import topic_key
+from ottla.cluster.store import Put
+from ottla.cluster.store_sqlite import SqliteStore
 from ottla.storage.flusher import ThreadFlusher
 from ottla.storage.log import FlushWork
 
@@ -95,6 +101,16 @@ def _check_over(broker: Defective, place: str, kind: str) -> None:
     assert f"planted in {place}" in last
     assert f" place={defective.__file__}:" in last
     assert not (broker.data / ".clean-shutdown").exists()
+
+
+def _duration_ms(said: str) -> int:
+    """From the first line about a defect to the last line of all."""
+    moments = [
+        datetime.fromisoformat(line.split(" ", 1)[0])
+        for line in said.splitlines()
+        if " critical ottla.broker " in line
+    ]
+    return (moments[-1] - moments[0]) // timedelta(milliseconds=1)
 
 
 # On the way to an acknowledgement: producers go on when the broker is back.
@@ -225,10 +241,24 @@ def test_a_defect_ends_the_process_and_its_last_line_says_which(
     with _running(tmp_path, case.place, case.kind) as broker:
         create_topics(admin_of(broker.address), {"c": _COMPACTED})
         broker.arm()
-        began_s = time.monotonic()
         case.provoke(broker)
         _check_over(broker, case.place, case.kind)
-        report(f"{case}: over within {time.monotonic() - began_s:.2f} s")
+        report(f"{case}: over {_duration_ms(broker.said())} ms after the defect")
+
+
+def test_a_broker_that_cannot_read_the_clusters_state_any_more_ends_and_says_what_to_do(
+    tmp_path: Path,
+) -> None:
+    async def write_as_a_newer_version(file: Path) -> None:
+        store = await SqliteStore.open(file, SystemClock())
+        await store.commit([Put(topic_key("t"), b'{"format": 99}')])
+        await store.close()
+
+    with broker_process(tmp_path / "data") as broker:
+        asyncio.run(write_as_a_newer_version(broker.data / STORE_FILE))
+        assert broker.wait_over() == 2
+        assert "start it with the newer version" in broker.said().splitlines()[-1]
+        assert not (broker.data / ".clean-shutdown").exists()
 
 
 # What was not synced

@@ -25,6 +25,7 @@ class MachineStopped(BaseException):
 class _Inode:
     content: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
+    modified_ms: int = 0
 
 
 @dataclass
@@ -48,6 +49,7 @@ class MemoryFile:
             raise OSError(fault.number, os.strerror(fault.number))
         self._files.counts["append"] += 1
         self._inode.content += data
+        self._inode.modified_ms = self._files.now_ms
 
     def read(self, position: int, size_bytes: int) -> bytes:
         self._files.fail_if_asked("read", self._path)
@@ -66,6 +68,9 @@ class MemoryFile:
     def size_bytes(self) -> int:
         return len(self._inode.content)
 
+    def modified_ms(self) -> int:
+        return self._inode.modified_ms
+
     def fileno(self) -> int:
         return -1
 
@@ -75,6 +80,7 @@ class MemoryFiles:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.now_ms = 1_700_000_000_000  # when files are said to be changed
         self._names: dict[Path, _Inode] = {}
         self._synced_names: dict[Path, _Inode] = {}
         self._dirs: set[Path] = set()

@@ -11,7 +11,7 @@ from fakes.memory_files import MemoryFiles
 from ottla.config import TimestampType, TopicConfig
 from ottla.errors import ApiError
 from ottla.model import LeaderEpoch, TimestampMs
-from ottla.records.batch import check_batch, check_plain
+from ottla.records.batch import check_batch, check_plain, stamp_max_timestamp
 from ottla.records.compression import Codec
 from ottla.storage.log import Appended, Log
 
@@ -20,7 +20,6 @@ SMALL = TopicConfig(
     segment_ms=60_000,
     max_message_bytes=600,
     index_interval_bytes=200,
-    timestamp_before_max_ms=7_200_000,
 )
 CONFIGS = (
     SMALL,
@@ -28,6 +27,7 @@ CONFIGS = (
     replace(SMALL, compression_type="lz4"),
     replace(SMALL, cleanup_policy=("compact",)),
     replace(SMALL, max_message_bytes=120),
+    replace(SMALL, timestamp_before_max_ms=7_200_000),
 )
 
 
@@ -78,6 +78,8 @@ def steps(draw: st.DrawFn) -> list[Step]:
             codec=draw(st.sampled_from((Codec.NONE, Codec.NONE, Codec.ZSTD))),
         )
         sequence += count * is_idempotent
+        if draw(st.integers(0, 5)) == 0:
+            stamp_max_timestamp(batch, draw(st.sampled_from((0, -1, now_ms - 5, 2**62))))
         step = Step(draw(damaged(batch)), LeaderEpoch(epoch), TimestampMs(now_ms), config)
         taken.append(step)
     return taken

@@ -1,7 +1,7 @@
 """A broker and a Spark session for all tests of this folder, topics of their own to fill.
 
-Tests that ask for `spark` share one JVM. Those that are marked `jvm` start one of their own. Both
-kinds keep to one worker each; all others need no JVM and run wherever there is room.
+Tests that ask for `spark` share one JVM. Those that are marked `jvm` start one of their own. Each
+kind keeps to one worker (scheduling.py); all others need no JVM and run wherever there is room.
 """
 
 import importlib.util
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ottla.testing
+from scheduling import GROUPS
 from spark.topics import Topic
 
 if TYPE_CHECKING:
@@ -43,10 +44,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if FOLDER in item.path.parents:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(600))
-            if "spark" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group("spark"))
-            elif item.get_closest_marker("jvm") is not None:
-                item.add_marker(pytest.mark.xdist_group("jvm"))
+            _check_group(item)
+
+
+def _check_group(item: pytest.Item) -> None:
+    """A test that needs a JVM and is in no group would start a session in every worker."""
+    has_session = "spark" in getattr(item, "fixturenames", ())
+    if (has_session or item.get_closest_marker("jvm")) and item.path.name not in GROUPS:
+        raise pytest.UsageError(f"{item.path.name} needs a JVM: name it in tests/scheduling.py")
 
 
 @pytest.fixture(scope="session")

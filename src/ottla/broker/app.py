@@ -59,8 +59,8 @@ _REGISTER_S: Final = 1.0
 _RETRY_S: Final = 1.0
 _COLLECT_S: Final = 30.0
 _CLEANER_PAUSE_S: Final = 0.0002
-_LEAVE_S: Final = 0.2  # so long a broker that a defect has ended tries to give its lease back
-_THREAD_S: Final = 0.1  # and so long it waits for each of its threads
+_LEAVE_S: Final = 0.15  # so long a broker that a defect has ended tries to give its lease back
+_THREAD_S: Final = 0.05  # and so long it waits for each of its threads
 _FIRST_BROKER: Final = BrokerId(0)
 
 

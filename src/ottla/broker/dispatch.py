@@ -195,13 +195,13 @@ class Dispatcher:
     def _note_failed(self, key: int, problem: Exception) -> None:
         """A handler failed. It costs one connection; a broken assertion of ours, the broker."""
         self.failed_counts[key] += 1
+        api = ApiKey(key).name
         if isinstance(problem, AssertionError):
+            problem.add_note(f"in a handler of {api}")
             self._end_broker(problem)
         else:
             log.error(
-                "request failed, its connection is closed",
-                extra={"api": ApiKey(key).name},
-                exc_info=problem,
+                "request failed, its connection is closed", extra={"api": api}, exc_info=problem
             )
 
     # Requests that are too large

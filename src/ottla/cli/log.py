@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import strays, terminal
+from ottla.cli.log_check import damaged_ranges, find_partitions
 from ottla.cli.options import Json
 from ottla.cli.record_output import json_fields
 from ottla.cli.segment_scan import Problem, ScannedBatch, SegmentCheck, find_segments, scan
@@ -17,6 +18,7 @@ from ottla.clock import SystemClock
 from ottla.errors import ApiError, UsageRefused
 from ottla.model import Offset, TimestampMs
 from ottla.records.batch import check_stored, records
+from ottla.storage.damages import CorruptRange
 
 app = typer.Typer(rich_markup_mode=None, help="Look into a data directory without a broker.")
 app.add_typer(strays.app, name="strays")
@@ -59,9 +61,10 @@ def verify(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What to check.")],
     json: Json = False,
 ) -> int:
-    """Check segment files: batches, checksums, offsets, indexes. Status 1 if something is wrong.
+    """Check segment files: batches, checksums, offsets, indexes, and that none is cut or missing.
 
-    Only reads. While a broker writes, the end of an active segment may look unfinished.
+    Status 1 if something is wrong. Only reads. While a broker writes, the end of an active segment
+    may look unfinished.
 
     \b
     Examples:
@@ -83,7 +86,14 @@ def verify(
             end_offset = check.end_offset
             checks.append(check)
     progress.clear()
-    return _report(checks, json=json)
+    return _report(checks, _damaged(paths, checks), json=json)
+
+
+def _damaged(paths: list[Path], checks: list[SegmentCheck]) -> dict[Path, list[CorruptRange]]:
+    """What is damaged or missing in each of the partitions that were asked for as a whole."""
+    sound = {check.file: check.end_offset for check in checks if not check.problems}
+    directories = {found for path in paths if path.is_dir() for found in find_partitions(path)}
+    return {directory: damaged_ranges(directory, sound) for directory in sorted(directories)}
 
 
 def _segments(paths: list[Path]) -> list[Path]:
@@ -184,27 +194,42 @@ def _batch_lines(fields: dict[str, Any], letters: list[dict[str, Any]]) -> Itera
         yield f"    offset {letter['offset']}  {time}  {shown}"
 
 
-def _report(checks: list[SegmentCheck], *, json: bool) -> int:
-    problems = [problem for check in checks for problem in check.problems]
+def _report(
+    checks: list[SegmentCheck], damaged: dict[Path, list[CorruptRange]], *, json: bool
+) -> int:
+    problems = [str(problem) for check in checks for problem in check.problems]
+    ranges = [
+        f"{directory}: offsets {one.start_offset} to {one.end_offset - 1} are damaged or missing"
+        for directory, found in damaged.items()
+        for one in found
+    ]
     if json:
         for check in checks:
+            terminal.write_json(_check_fields(check))
+        for directory, found in damaged.items():
             terminal.write_json(
-                {
-                    "file": str(check.file),
-                    "batches": check.batch_count,
-                    "records": check.record_count,
-                    "size_bytes": check.size_bytes,
-                    "end_offset": check.end_offset,
-                    "problems": [str(problem) for problem in check.problems],
-                }
+                {"directory": str(directory), "damaged": [one[:2] for one in found]}
             )
-    for problem in problems:
-        terminal.complain(str(problem))
+    for text in [*problems, *ranges]:
+        terminal.complain(text)
     if not json:
         batches = sum(check.batch_count for check in checks)
         letters = sum(check.record_count for check in checks)
-        verdict = f"{len(problems)} problems" if problems else "all sound"
+        verdict = "all sound"
+        if problems or ranges:
+            verdict = f"{len(problems)} problems, {len(ranges)} damaged ranges"
         terminal.write_lines(
             [f"{len(checks)} segments, {batches} batches, {letters} records: {verdict}"]
         )
-    return FAILED if problems else OK
+    return FAILED if problems or ranges else OK
+
+
+def _check_fields(check: SegmentCheck) -> dict[str, Any]:
+    return {
+        "file": str(check.file),
+        "batches": check.batch_count,
+        "records": check.record_count,
+        "size_bytes": check.size_bytes,
+        "end_offset": check.end_offset,
+        "problems": [str(problem) for problem in check.problems],
+    }

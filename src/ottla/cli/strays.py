@@ -3,16 +3,18 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.broker.offline import Acceptance, DoubtfulStore, Stray, open_doubtful, open_strays
 from ottla.cli import terminal
 from ottla.cli.options import Json
 from ottla.cli.status import FAILED, OK
 from ottla.errors import ApiError, UsageRefused
 from ottla.model import BrokerId, TopicPartition, format_uuid, topic_name_problem
+
+if TYPE_CHECKING:  # most commands do without the broker's rooms, and without the time they take
+    from ottla.broker.offline import Acceptance, DoubtfulStore, Stray
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -34,7 +36,9 @@ def list_strays(data: Data, json: Json = False) -> int:
       ottla log strays list data
     """
 
-    async def work() -> list[Stray]:
+    from ottla.broker.offline import open_strays  # noqa: PLC0415
+
+    async def work() -> "list[Stray]":
         async with open_strays(data) as strays:
             return strays.found()
 
@@ -86,7 +90,9 @@ def adopt(
     if topic and (problem := topic_name_problem(topic)):
         raise UsageRefused(f"--as {topic!r}: {problem}")
 
-    async def work() -> list[tuple[Stray, TopicPartition | ApiError | UsageRefused]]:
+    from ottla.broker.offline import open_strays  # noqa: PLC0415
+
+    async def work() -> "list[tuple[Stray, TopicPartition | ApiError | UsageRefused]]":
         async with open_strays(data) as strays:
             results: list[tuple[Stray, TopicPartition | ApiError | UsageRefused]] = []
             for stray in strays.found() if all_ else strays.find(names):
@@ -124,6 +130,8 @@ def purge(
       ottla log strays purge data orders-0.00000000000000000000000000000000-stray
       ottla log strays purge data --all --yes
     """
+    from ottla.broker.offline import open_strays  # noqa: PLC0415
+
     _check_choice(names, all_=all_)
 
     async def work() -> bool:
@@ -167,6 +175,8 @@ def accept_store(
       ottla log accept-store data
     """
 
+    from ottla.broker.offline import open_doubtful  # noqa: PLC0415
+
     async def work() -> None:
         async with open_doubtful(data, BrokerId(node_id)) as store:
             await _accept(store, await store.plan(), yes=yes, json=json)
@@ -175,7 +185,7 @@ def accept_store(
     return OK
 
 
-async def _accept(store: DoubtfulStore, plan: Acceptance, *, yes: bool, json: bool) -> None:
+async def _accept(store: "DoubtfulStore", plan: "Acceptance", *, yes: bool, json: bool) -> None:
     for sentence in plan.sentences:
         terminal.note(sentence)
     _confirm("Accept the store?", yes=yes)
@@ -199,7 +209,7 @@ def _check_choice(names: list[str], *, all_: bool) -> None:
         raise UsageRefused("name strays, or say --all: one of the two")
 
 
-def _fields(stray: Stray) -> dict[str, Any]:
+def _fields(stray: "Stray") -> dict[str, Any]:
     return {
         "stray": stray.directory,
         "topic": stray.name.topic,

@@ -258,6 +258,12 @@ def stamp_time(buffer: bytearray | memoryview, now_ms: TimestampMs) -> None:
     _stamp_crc(buffer)
 
 
+def stamp_max_timestamp(buffer: bytearray | memoryview, max_timestamp_ms: int) -> None:
+    """Correct what a producer's header says about its records, which needs a new CRC."""
+    struct.pack_into(">q", buffer, MAX_TIMESTAMP_AT, max_timestamp_ms)
+    _stamp_crc(buffer)
+
+
 def _stamp_crc(buffer: bytearray | memoryview) -> None:
     struct.pack_into(">I", buffer, CRC_AT, crc32c(memoryview(buffer)[ATTRIBUTES_AT:]))
 

@@ -46,6 +46,7 @@ from ottla.records.crc import crc32c
 from ottla.records.letters import Letter, find_letters, payload_of, rebuild, shell
 from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedTransaction
+from ottla.storage.seals import Seal, write_cleaned_seal
 from ottla.storage.segment import CLEANED, LOG, Indexes, file_name, write_cleaned_indexes
 from ottla.storage.swap import remove_cleaned
 
@@ -104,7 +105,7 @@ def cleanable(
     """
     clean_bytes = dirty_bytes = 0
     end = dirty_start
-    is_overdue = 0 <= oldest_ms <= now_ms - config.max_compaction_lag_ms
+    is_overdue = 0 < oldest_ms <= now_ms - config.max_compaction_lag_ms
     for segment in sealed:
         if segment.end_offset <= dirty_start:
             clean_bytes += segment.size_bytes
@@ -358,6 +359,7 @@ class Pass:
         ]
         out.finish()
         write_cleaned_indexes(files, self.directory, base_offset, out.indexes)
+        write_cleaned_seal(files, self.directory, base_offset, Seal(end_offset, out.size_bytes))
         files.sync_dir(self.directory)
         self.counts.written_bytes += out.size_bytes
         if not out.is_changed and len(group) == 1:

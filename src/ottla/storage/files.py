@@ -30,15 +30,19 @@ class Entry(NamedTuple):
     size_bytes: int
 
 
-class File(Protocol):
+class Readable(Protocol):
+    """What can be read from any place on."""
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Up to `size_bytes` from `position` on; fewer only where the file ends."""
+        ...
+
+
+class File(Readable, Protocol):
     """An open file. It stays readable, even unlinked, until the last reference to it goes."""
 
     def append(self, data: Buffer) -> None:
         """Add all of `data` at the end, or raise with an unknown part of it added."""
-        ...
-
-    def read(self, position: int, size_bytes: int) -> bytes:
-        """Up to `size_bytes` from `position` on; fewer only where the file ends."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
@@ -50,6 +54,10 @@ class File(Protocol):
         ...
 
     def size_bytes(self) -> int: ...
+
+    def modified_ms(self) -> int:
+        """When the content was last changed, by the wall clock."""
+        ...
 
     def fileno(self) -> int:
         """The descriptor, for sendfile; -1 when there is none."""
@@ -142,6 +150,9 @@ class OsFile:
 
     def size_bytes(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def modified_ms(self) -> int:
+        return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
 
     def fileno(self) -> int:
         return self._descriptor

@@ -81,6 +81,7 @@ class ThreadFlusher:
         self._begun_s: float | None = None  # when the round that is under way began
         self._dirty: dict[Log, None] = {}
         self._is_busy = False
+        self._is_abandoned = False  # then the owner is no longer there to be told
         self._rounds: queue.SimpleQueue[list[FlushWork] | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ottla-sync")
         self._thread = threading.Thread(target=self._run, name="ottla-flusher", daemon=True)
@@ -100,6 +101,7 @@ class ThreadFlusher:
 
     def abandon(self, patience_s: float) -> bool:
         """Stop after the sync that is under way; False when that takes longer than `patience_s`."""
+        self._is_abandoned = True
         self._dirty.clear()
         self._rounds.put(None)
         self._thread.join(patience_s)
@@ -142,6 +144,8 @@ class ThreadFlusher:
                 self._sync(round_)
             except Exception as met:  # noqa: BLE001  # it belongs to the owner, whatever it is
                 problem = met
+            if self._is_abandoned:
+                return
             self._post(partial(self._end_round, round_, problem))
 
     def _sync(self, round_: list[FlushWork]) -> None:

@@ -14,7 +14,6 @@ from ottla.config import INT32_MAX, INT64_MAX, TimestampType, TopicConfig
 from ottla.errors import (
     CorruptBatch,
     DiskFull,
-    InvalidTimestamp,
     MessageTooLarge,
     OffsetOutOfRange,
     StorageFailed,
@@ -31,6 +30,7 @@ from ottla.model import (
 )
 from ottla.records.batch import (
     CONTROL,
+    FIRST_OFFSET,
     BatchHeader,
     Marker,
     build_marker,
@@ -42,10 +42,12 @@ from ottla.records.batch import (
     read_marker,
     recompress,
     stamp,
+    stamp_max_timestamp,
     stamp_time,
 )
 from ottla.records.compression import Codec
 from ottla.records.letters import check_keys
+from ottla.records.timestamps import ANY_AGE, checked_max_timestamp
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
 from ottla.storage.compaction import (
     CLEAN_OFFSET_FILE,
@@ -56,22 +58,18 @@ from ottla.storage.compaction import (
     cleanable,
 )
 from ottla.storage.compaction import SegmentFacts as CleanableFacts
+from ottla.storage.damages import CORRUPT_FILE, CorruptRange, Damage, Damages, merged
 from ottla.storage.epochs import EpochEnd, Epochs
 from ottla.storage.files import FULL_DISK_ERRNOS, File, Files, replace_file
 from ottla.storage.index import AbortedTransaction, IndexDamaged
 from ottla.storage.producers import ProducedBatch
-from ottla.storage.recovery import (
-    CORRUPT_FILE,
-    EPOCHS_FILE,
-    EVERYTHING,
-    CorruptRange,
-    Recovered,
-    recover,
-)
+from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, Recovered, recover
 from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
 from ottla.storage.segment import (
+    SEAL,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
+    CheckedPart,
     FoundBatch,
     SealedSegment,
     Segment,
@@ -85,6 +83,7 @@ from ottla.storage.segment import (
 from ottla.storage.segments import UNSTORED_MAX, Discarded, Segments, Unstored
 from ottla.storage.swap import Swap, remove_cleaned
 from ottla.storage.times import TimedOffset, max_timestamp, offset_for_time
+from ottla.storage.verification import check_ahead, lead_over
 
 _CREATE_TIME: Final = TimestampType.CREATE_TIME
 _HINTS_MAX: Final = 64  # readers whose place is remembered, per log
@@ -107,15 +106,6 @@ class FileRange(NamedTuple):
     position: Position
     size_bytes: int
     end_offset: Offset  # where to read on
-
-
-class Damage(NamedTuple):
-    """Offsets of a sealed segment that are not what was written, and where intact ones follow."""
-
-    start_offset: Offset
-    end_offset: Offset
-    position: Position
-    resumed: Position | None
 
 
 class FlushWork(NamedTuple):
@@ -169,6 +159,7 @@ class Log:
         start_offset: Offset,
         recovery_point: Offset,
         now_ms: TimestampMs,
+        closed_at: Offset | None = None,
     ) -> None:
         self.tp = tp
         self.config = config  # may be replaced at any time
@@ -179,6 +170,7 @@ class Log:
         self.on_failed: Callable[[OSError], None] = self._go_offline
         self.before_truncate: Callable[[], None] = _do_nothing  # stores a lower recovery point
         self.on_crowded: Callable[[], None] = _do_nothing  # it should be flushed soon
+        self.on_damaged: Callable[[CorruptRange], None] = _ignore_damage
         self.discard: Callable[[Discarded], None] = Discarded.remove
         self.checkpointed_offset = recovery_point  # the recovery point that is on disk
         self._plain_config: TopicConfig | None = None  # the config, once known to ask for nothing
@@ -191,13 +183,15 @@ class Log:
         self._saved_epochs = b""
         self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
-        self._adopt(self._recover(recovery_point, now_ms))
+        self._adopt(self._recover(recovery_point, now_ms, closed_at))
         self.durable_offset = self.end_offset
         self.clean_offset = self._read_clean_offset()  # compaction has seen all keys below
         if self.start_offset > self.end_offset:  # records were deleted that have not survived
             self.restart_at(self.start_offset, now_ms)
 
-    def _recover(self, recovery_point: Offset, now_ms: TimestampMs) -> Recovered:
+    def _recover(
+        self, recovery_point: Offset, now_ms: TimestampMs, closed_at: Offset | None = None
+    ) -> Recovered:
         return recover(
             self._files,
             self.directory,
@@ -205,6 +199,8 @@ class Log:
             recovery_point=recovery_point,
             interval_bytes=self.config.index_interval_bytes,
             now_ms=now_ms,
+            closed_at=closed_at,
+            is_dense="compact" not in self.config.cleanup_policy,
         )
 
     def _adopt(self, found: Recovered) -> None:
@@ -217,34 +213,26 @@ class Log:
         )
         self.epochs = found.epochs
         self.producers = found.producers
-        self.corrupt = self._known_corrupt(found)
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
         self._snapshots = sorted(found.snapshots)
         self._hints.clear()
         self.end_offset = found.active.end_offset
-        self.start_offset = max(self.start_offset, self._segments.first_base)
+        self.start_offset = max(self.start_offset, found.first_offset)
         self.size_bytes = found.active.size_bytes + sum(one.size_bytes for one in found.sealed)
-
-    def _known_corrupt(self, found: Recovered) -> list[CorruptRange]:
-        """What was found corrupt now or before, and is still there."""
-        try:
-            lines = read_checkpoint(self._files, self.directory / CORRUPT_FILE) or []
-        except CheckpointDamaged:
-            lines = []
-        end_offset = found.active.end_offset
-        known = {*found.corrupt, *map(CorruptRange.parse, lines)}
-        ranges = sorted(
-            one
-            for one in known
-            if one.start_offset < end_offset and one.end_offset > self.start_offset
+        self._lost_seals = list(found.lost_seals)
+        self._damages = Damages(self._files, self.directory, found.known_corrupt)
+        self._damages.keep(
+            [
+                one
+                for one in merged(found.corrupt)
+                if one.start_offset < self.end_offset and one.end_offset > self.start_offset
+            ]
         )
-        self._store_corrupt(ranges, lines)
-        return ranges
 
-    def _store_corrupt(self, ranges: list[CorruptRange], stored: list[str]) -> None:
-        lines = [str(one) for one in ranges]
-        if lines != stored:
-            write_checkpoint(self._files, self.directory / CORRUPT_FILE, lines)
+    @property
+    def corrupt(self) -> list[CorruptRange]:
+        """What is damaged or lost on disk, and never served."""
+        return self._damages.ranges
 
     # Appending
 
@@ -274,9 +262,8 @@ class Log:
             or now_ms - active.opened_ms >= config.segment_ms
             or last_offset - active.base_offset > INT32_MAX
             or leader_epoch != self.epochs.latest
-            or max_timestamp_ms < 0
+            or not base_timestamp_ms <= max_timestamp_ms > 0
             or max_timestamp_ms - now_ms > config.timestamp_after_max_ms
-            or now_ms - base_timestamp_ms > config.timestamp_before_max_ms
             or self.offline_reason is not None
         ):
             return self._append_any(batch, config, leader_epoch, now_ms)
@@ -305,10 +292,9 @@ class Log:
                 f" {config.max_message_bytes}"
             )
         header = check_batch(batch)
-        append_time_ms = NO_TIMESTAMP
+        append_time_ms, max_timestamp_ms = NO_TIMESTAMP, int(now_ms)
         if config.timestamp_type is _CREATE_TIME:
-            if header.max_timestamp_ms >= 0:
-                _check_time(header, config, now_ms)
+            max_timestamp_ms = checked_max_timestamp(batch, header, config, now_ms)
         else:
             append_time_ms = now_ms
         is_idempotent = header.producer_id >= 0
@@ -316,10 +302,10 @@ class Log:
             return _repeated(known, append_time_ms)
         if config.compression_type != "producer" or "compact" in config.cleanup_policy:
             batch = _opened(batch, header, config)
-        max_timestamp_ms = header.max_timestamp_ms
         if append_time_ms >= 0:
-            max_timestamp_ms = append_time_ms
             stamp_time(batch, append_time_ms)
+        elif max_timestamp_ms != header.max_timestamp_ms:
+            stamp_max_timestamp(batch, max_timestamp_ms)
         base_offset = self.end_offset
         stamp(batch, base_offset, leader_epoch)
         last_offset = Offset(base_offset + header.last_offset_delta)
@@ -441,37 +427,64 @@ class Log:
     def _read(
         self, start: Offset, end: Offset, bytes_max: int, at_least_one: bool
     ) -> FileRange | None:
+        if self._damages.ranges:
+            self._damages.refuse(start)
         hint = self._hints.get(start)
         first: FoundBatch | None = None
+        checked: CheckedPart | None = None
         if hint is not None:
             segment, position = hint
             self._segments.open(segment)
+            if position < segment.unchecked.end:
+                checked = self._check_ahead(segment, start, position, bytes_max)
         else:
             segment = self._segments.of(start)
+            if segment.unchecked.end:
+                checked = self._check_ahead(segment, start, None, bytes_max)
             first = self._segments.find(segment, start)
             position = first.position
-        limit, end_offset = self._limit(segment, start, end)
+        limit, end_offset = self._limit(segment, start, end, checked)
         if limit - position > bytes_max:
             cut, cut_offset = self._segments.boundary(segment, position, position + bytes_max)
             if cut == position and at_least_one:
-                size_bytes = (first or self._segments.find(segment, start)).size_bytes
-                cut, cut_offset = self._segments.boundary(segment, position, position + size_bytes)
+                first = first or self._segments.find(segment, start)
+                cut = Position(position + first.size_bytes)
+                cut_offset = Offset(first.last_offset + 1)
             limit, end_offset = cut, cut_offset
         if limit <= position:
             return None
         self._hint(end_offset, segment, limit)
         return FileRange(segment.file, position, limit - position, end_offset)
 
-    def _limit(self, segment: Segment, start: Offset, end: Offset) -> tuple[Position, Offset]:
+    def _check_ahead(
+        self, segment: Segment, start: Offset, position: Position | None, bytes_max: int
+    ) -> CheckedPart | None:
+        """Have read, once, what lay on disk when the log was opened; what is damaged is noted.
+
+        Returned is what may be served of it, None when there is no limit.
+        """
+        while True:
+            known = self._damages.next_in(segment.base_offset, start)
+            stop = known.position if known is not None else None
+            checked, damages = check_ahead(segment, start, position, bytes_max, stop)
+            if not damages:
+                return checked
+            for damage in self.note_damages(segment, damages):
+                self.on_damaged(damage)
+            self._damages.refuse(start)
+            position = None
+
+    def _limit(
+        self, segment: Segment, start: Offset, end: Offset, checked: CheckedPart | None
+    ) -> tuple[Position, Offset]:
         """Where in `segment` the last batch ends that a reader up to `end` may see."""
         limit, end_offset = Position(segment.size_bytes), segment.end_offset
-        if self.corrupt:
-            for damage in self.corrupt:
-                if damage.start_offset <= start < damage.end_offset:
-                    raise CorruptBatch(f"offset {start} is damaged on this broker's disk")
-                if damage.segment_base == segment.base_offset and damage.start_offset > start:
-                    limit, end_offset = damage.position, damage.start_offset
-                    break
+        if checked is not None:
+            limit, end_offset = checked.end, checked.end_offset
+        if self._damages.ranges:
+            damage = self._damages.next_in(segment.base_offset, start)
+            if damage is not None and damage.start_offset < end_offset:
+                limit, end_offset = damage.position, damage.start_offset
         if end >= end_offset:
             return limit, end_offset
         hint = self._hints.get(end)
@@ -709,7 +722,7 @@ class Log:
         if (
             "delete" in self.config.cleanup_policy
             and self._segments.active.size_bytes
-            and is_too_old(self._segments.active.indexes.max_timestamp_ms, self.config, now_ms)
+            and is_too_old(self._time_of(self._segments.active), self.config, now_ms)
         ):
             self.roll(now_ms)
         facts = map(self._facts, self._segments.sealed)
@@ -717,9 +730,18 @@ class Log:
         return self._delete_first(count)
 
     def _facts(self, segment: SealedSegment) -> SegmentFacts:
-        return SegmentFacts(
-            segment.end_offset, segment.size_bytes, self._segments.max_timestamp_of(segment)
-        )
+        return SegmentFacts(segment.end_offset, segment.size_bytes, self._time_of(segment))
+
+    def _time_of(self, segment: Segment) -> TimestampMs:
+        """The time that retention counts from; -1 if that is left to the segment behind it.
+
+        Compaction can leave a segment without records, in a file that it has just written.
+        """
+        if "compact" not in self.config.cleanup_policy:
+            return self._segments.newest_ms_of(segment)
+        if isinstance(segment, SealedSegment):
+            return self._segments.max_timestamp_of(segment)
+        return segment.indexes.max_timestamp_ms
 
     def _delete_first(self, count: int) -> int:
         deleted = self._segments.delete_first(count, self.discard)
@@ -732,11 +754,16 @@ class Log:
     def _forget_before_start(self) -> None:
         self._hints.clear()
         self.epochs.truncate_start(self.start_offset)
-        kept = [one for one in self.corrupt if one.end_offset > self.start_offset]
-        self._store_corrupt(kept, [str(one) for one in self.corrupt])
-        self.corrupt = kept
+        self._damages.forget_below(self.start_offset)
+        self._forget_lost(FIRST_OFFSET, self._segments.first_base)
         for offset in [one for one in self._snapshots if one < self._segments.first_base]:
             self._remove_snapshot(offset)
+
+    def _forget_lost(self, start: Offset, end: Offset) -> None:
+        """Segments that were lost between these offsets do not matter any more."""
+        for base in [one for one in self._lost_seals if start <= one < end]:
+            self._lost_seals.remove(base)
+            self._files.unlink(self.directory / file_name(base, SEAL))
 
     def advance_start(self, offset: Offset) -> None:
         """Records below `offset` are gone (DeleteRecords); segments follow when they can."""
@@ -756,34 +783,30 @@ class Log:
         """The segments that no longer grow, as they are now."""
         return tuple(self._segments.sealed)
 
-    def note_damages(self, segment: SealedSegment, damages: list[Damage]) -> list[CorruptRange]:
-        """These parts of a sealed segment are not served any more; returned are those not known.
+    def note_damages(self, segment: Segment, damages: list[Damage]) -> list[CorruptRange]:
+        """These parts of a segment are not served any more; returned are those not known.
 
         Remembered for as long as they are there, also after a restart.
         """
-        if segment not in self._segments.sealed or self._segments.is_swapped(segment):
+        if segment not in self._segments.all() or self._segments.is_swapped(segment):
             return []
+        base = segment.base_offset
         found = (
-            CorruptRange(one.start_offset, one.end_offset, segment.base_offset, one.position)
-            for one in damages
+            CorruptRange(one.start_offset, one.end_offset, base, one.position) for one in damages
         )
-        news = [one for one in found if one not in self.corrupt]
-        stored = [str(one) for one in self.corrupt]
-        self.corrupt = sorted([*self.corrupt, *news])
         self._hints.clear()
+        self._segments.open(segment)
+        lead_over(segment, damages)
         try:
-            self._store_corrupt(self.corrupt, stored)
-            self._segments.store_indexes()
-            self._segments.open(segment)
-            for one in damages:
-                if one.resumed is None:
-                    segment.indexes.by_offset.truncate(one.position)
-                else:
-                    relative_offset = one.end_offset - 1 - segment.base_offset
-                    segment.indexes.by_offset.lead_over(one.position, relative_offset, one.resumed)
-            write_indexes(self._files, self.directory, segment.base_offset, segment.indexes)
+            news = self._damages.add(found)
+            if isinstance(segment, SealedSegment):
+                self._segments.store_indexes()
+                write_indexes(self._files, self.directory, base, segment.indexes)
+            else:
+                self._saved_end = (-1, Offset(-1))  # to be stored with the next checkpoint
         except OSError as error:
             self._save_failed(error)
+            return []
         return news
 
     # Compaction
@@ -791,12 +814,12 @@ class Log:
     def cleanable(self, limit: Offset, now_ms: TimestampMs) -> Cleanable:
         """What a pass could compact of what lies below `limit`: decided, durable and sealed."""
         dirty_start = max(self.clean_offset, self._segments.first_base)
-        if self.corrupt:  # its bytes have places that are written down elsewhere
+        if self._damages.ranges:  # its bytes have places that are written down elsewhere
             return Cleanable(dirty_start, dirty_start, 0, 0, False)
         oldest_ms = NO_TIMESTAMP
         if self.config.max_compaction_lag_ms < INT64_MAX and dirty_start < self.end_offset:
             oldest_ms = TimestampMs(self._segments.header_at(dirty_start).max_timestamp_ms)
-            is_overdue = 0 <= oldest_ms <= now_ms - self.config.max_compaction_lag_ms
+            is_overdue = 0 < oldest_ms <= now_ms - self.config.max_compaction_lag_ms
             if is_overdue and dirty_start >= self._segments.active.base_offset:
                 self.roll(now_ms)
                 self.on_crowded()
@@ -819,7 +842,7 @@ class Log:
             segment.base_offset,
             segment.end_offset,
             segment.size_bytes,
-            self._segments.max_timestamp_of(segment),
+            self._segments.newest_ms_of(segment),
         )
 
     def begin_cleaning(self, part: Cleanable, now_ms: TimestampMs, memory_bytes_max: int) -> Pass:
@@ -922,6 +945,8 @@ class Log:
             return
         segment, size_bytes, end_offset = self._last_kept(to_offset)
         self._lower_durable(end_offset)
+        self._files.unlink(self.directory / file_name(segment.base_offset, SEAL))
+        self._forget_lost(segment.base_offset, EVERYTHING)
         self.save()
         self._is_save_wanted = False
         active = self._segments.active
@@ -929,6 +954,7 @@ class Log:
         for later in reversed(self._segments.all()):
             if later.base_offset > segment.base_offset:
                 self._unlink_segment(later.base_offset)
+        self._files.sync_dir(self.directory)  # or a seal would call a loss what is cut now
         segment.file.truncate(size_bytes)
         segment.file.sync()
         self._reopen(end_offset, now_ms)
@@ -953,6 +979,7 @@ class Log:
             self._unlink_segment(segment.base_offset)
         for snapshot in list(self._snapshots):
             self._remove_snapshot(snapshot)
+        self._forget_lost(FIRST_OFFSET, EVERYTHING)
         self._files.unlink(self.directory / EPOCHS_FILE)
         self._files.unlink(self.directory / CORRUPT_FILE)
         self._saved_epochs = b""
@@ -992,6 +1019,10 @@ def _do_nothing() -> None:
     return
 
 
+def _ignore_damage(damage: CorruptRange) -> None:
+    return
+
+
 def _repeated(known: ProducedBatch, append_time_ms: TimestampMs) -> Appended:
     """A batch that is here already keeps its place, and its time if the broker gave it one."""
     if append_time_ms >= 0:
@@ -1005,21 +1036,8 @@ def _is_plain(config: TopicConfig) -> bool:
         config.timestamp_type is _CREATE_TIME
         and config.compression_type == "producer"
         and "compact" not in config.cleanup_policy
+        and config.timestamp_before_max_ms == ANY_AGE
     )
-
-
-def _check_time(header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -> None:
-    """Look at the envelope's two timestamps: the first record's and the largest."""
-    if header.max_timestamp_ms - now_ms > config.timestamp_after_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {header.max_timestamp_ms} lies more than"
-            f" {config.timestamp_after_max_ms} ms in the future"
-        )
-    if now_ms - header.base_timestamp_ms > config.timestamp_before_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {header.base_timestamp_ms} lies more than"
-            f" {config.timestamp_before_max_ms} ms in the past"
-        )
 
 
 def _opened(

@@ -21,6 +21,7 @@ from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
+from ottla.storage.damages import CorruptRange
 from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Entry, Files, replace_file
 from ottla.storage.log import Log
 from ottla.storage.names import (
@@ -147,7 +148,8 @@ class LogDir:
             for done, tp in enumerate(found, 1):
                 point = EVERYTHING if was_clean else recovery_points.get(tp, Offset(0))
                 start_offset = max(start_offsets.get(tp, Offset(0)), self._deleted_to(tp, deleted))
-                self._open(tp, config_of(tp), start_offset, point, now_ms)
+                closed_at = recovery_points.get(tp) if was_clean else None
+                self._open(tp, config_of(tp), start_offset, point, now_ms, closed_at)
                 if progress is not None:
                     progress(done, len(found))
             self.reserve.refill()
@@ -386,6 +388,7 @@ class LogDir:
         start_offset: Offset,
         recovery_point: Offset,
         now_ms: TimestampMs,
+        closed_at: Offset | None = None,
     ) -> Log:
         log = Log(
             tp,
@@ -395,7 +398,9 @@ class LogDir:
             start_offset=start_offset,
             recovery_point=recovery_point,
             now_ms=now_ms,
+            closed_at=closed_at,
         )
+        log.on_damaged = partial(_report_damage, tp)
         log.on_failed = self.take_offline
         log.before_truncate = self._write_offsets
         log.discard = self.discard
@@ -403,7 +408,7 @@ class LogDir:
         if log.cut_bytes:
             _log.warning("cut a torn tail", extra={"tp": str(tp), "bytes": log.cut_bytes})
         for damage in log.corrupt:
-            _log.error("a log is damaged", extra={"tp": str(tp), "range": damage})
+            log.on_damaged(damage)
         return log
 
     def _settle_found(self, judge: Judge, *, is_checked: bool) -> list[TopicPartition]:
@@ -592,6 +597,10 @@ class LogDir:
 
 def _is_segment(name: str) -> bool:
     return name.endswith(LOG) and is_offset(name.removesuffix(LOG))
+
+
+def _report_damage(tp: TopicPartition, damage: CorruptRange) -> None:
+    _log.error("a log is damaged", extra={"tp": str(tp), "range": damage})
 
 
 def _ignore(reason: str) -> None:

@@ -22,10 +22,10 @@ _LOG_DIR: Final = re.compile(_PARTITION)
 _STRAY_DIR: Final = re.compile(_PARTITION + _UNIQUE + STRAY)
 _DELETED_DIR: Final = re.compile(r"(?P<kept>[a-zA-Z0-9._-]{1,216})" + _UNIQUE + DELETED)
 _FILE: Final = re.compile(
-    r"[0-9]{20}\.(log|index|timeindex|txnindex)(\.cleaned|\.swap|\.deleted|\.tmp)?"
+    r"[0-9]{20}\.(log|seal|index|timeindex|txnindex)(\.cleaned|\.swap|\.deleted|\.tmp)?"
     r"|[0-9]{20}\.log(\.swap)?\.stray"
     r"|[0-9]{20}\.snapshot(\.tmp)?"
-    r"|(leader-epoch-checkpoint|partition\.metadata|corrupt-ranges)(\.tmp)?"
+    r"|(leader-epoch-checkpoint|cleaner-offset-checkpoint|partition\.metadata|corrupt-ranges)(\.tmp)?"
 )
 _OFFSET: Final = re.compile(r"[0-9]{20}")
 

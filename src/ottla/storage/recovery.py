@@ -1,20 +1,22 @@
 """Opening a log after any end: a clean close, a killed process, a power cut, a flipped bit.
 
-Below the recovery point everything is known to be on disk and is trusted. Behind it every batch
-is read again, header chain and CRC, and index, producers and epochs are rebuilt on the way. What
-does not check out is one of three things:
+Below the recovery point everything was known to be on disk; whether it still is, is looked at when
+it is read (see `verification`). Behind it every batch is read again, header chain and CRC, and
+index, producers and epochs are rebuilt on the way. What does not check out is one of three things:
 
 * the file ends inside a batch, or in bytes that are no batch with nothing intact behind them:
   a torn tail, never acknowledged as durable, cut off;
 * there are intact batches behind it: corruption in the middle. Nothing is deleted; the range is
   remembered, never served, and an operator is told;
-* batches are missing below the recovery point: the disk has lost what it promised to keep. That
-  is corruption too, up to the recovery point: no offset is given out twice.
+* batches are missing that were on disk: below the recovery point, before the end that a clean stop
+  has written down, or in a segment that has a seal, or before one. The disk has lost what it
+  promised to keep. That is corruption too, up to where the log goes on: no offset is given out
+  twice, and what lies behind is served.
 """
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,6 +29,7 @@ from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, Position, TimestampMs
 from ottla.records.batch import (
     ATTRIBUTES_AT,
     CONTROL,
+    FIRST_OFFSET,
     HEADER,
     HEADER_BYTES,
     LENGTH_END,
@@ -37,20 +40,27 @@ from ottla.records.batch import (
     read_marker,
 )
 from ottla.records.crc import crc32c
+from ottla.storage.compaction import CLEAN_OFFSET_FILE
+from ottla.storage.damages import CorruptRange, load_ranges
 from ottla.storage.epochs import Epochs, EpochsDamaged
-from ottla.storage.files import Entry, File, Files
+from ottla.storage.files import Entry, File, Files, Readable
 from ottla.storage.index import AbortedTransaction, IndexDamaged
 from ottla.storage.names import is_offset
 from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
+from ottla.storage.seals import Seal, read_seal, write_seal
 from ottla.storage.segment import (
     CLEANED,
     DELETED,
+    INDEX,
     LOG,
+    SEAL,
+    SIDE_SUFFIXES,
     SNAPSHOT,
     SWAP,
     ActiveSegment,
     Indexes,
     SealedSegment,
+    Unchecked,
     file_name,
     load_aborted,
     load_indexes,
@@ -59,7 +69,6 @@ from ottla.storage.segment import (
 from ottla.storage.swap import complete_swap, remove_all, remove_cleaned
 
 EVERYTHING: Final = Offset(INT64_MAX)  # the recovery point of a log that was closed cleanly
-CORRUPT_FILE: Final = "corrupt-ranges"
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 STRAY: Final = ".stray"  # a segment that nothing connects with the log before it
 
@@ -74,21 +83,36 @@ _MAX_TIMESTAMP: Final = BatchHeader._fields.index("max_timestamp_ms")
 _PRODUCER: Final = BatchHeader._fields.index("producer_id")
 
 
-class CorruptRange(NamedTuple):
-    """Offsets that are on disk but cannot be trusted, and where in which segment they begin."""
+class Placement(NamedTuple):
+    """What helps to judge a batch that does not follow the one before it at once.
 
-    start_offset: Offset
-    end_offset: Offset
-    segment_base: Offset
-    position: Position
+    Compaction leaves gaps, and so does what was lost; but a batch that jumps over the one behind
+    it, or over the end, has a wrong offset, which the CRC does not cover.
+    """
 
-    @classmethod
-    def parse(cls, line: str) -> "CorruptRange":
-        start, end, base, position = map(int, line.split(" "))
-        return cls(Offset(start), Offset(end), Offset(base), Position(position))
+    end_max: int = INT64_MAX  # no batch reaches behind this offset
+    skips: frozenset[int] = frozenset()  # offsets behind what is known to be lost
+    is_dense: bool = False  # there are no other gaps before the last batch
 
-    def __str__(self) -> str:
-        return " ".join(map(str, self))
+
+_ANYWHERE: Final = Placement()
+
+
+class Evidence(NamedTuple):
+    """What tells a loss from an interrupted write."""
+
+    known_end: Offset = FIRST_OFFSET  # everything below was on disk
+    closed_at: Offset | None = None
+    seals: Sequence[Offset] = ()
+    lost: Sequence[Offset] = ()
+    skips: frozenset[int] = frozenset()
+    is_dense: bool = False
+
+    def placement(self, following: Offset | None) -> Placement:
+        """Where the batches of a segment may lie; `following` is the base of the next one."""
+        if following is not None:
+            return Placement(following, self.skips)
+        return Placement(self.closed_at or INT64_MAX, self.skips, self.is_dense)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +124,10 @@ class Recovered:
     epochs: Epochs
     producers: Producers
     snapshots: list[Offset]
-    corrupt: list[CorruptRange] = field(default_factory=list)
+    first_offset: Offset
+    lost_seals: list[Offset]  # of segments that are no longer there
+    known_corrupt: list[CorruptRange]  # as it is written down
+    corrupt: list[CorruptRange]  # that, and what was found now
     cut_bytes: int = 0
 
 
@@ -112,27 +139,44 @@ def recover(
     recovery_point: Offset,
     interval_bytes: int,
     now_ms: TimestampMs,
+    closed_at: Offset | None = None,
+    is_dense: bool = False,
 ) -> Recovered:
-    """Open the log in `directory`, which is trusted below `recovery_point`."""
-    found = files.list(directory)
-    if any(entry.name.endswith((CLEANED, SWAP, DELETED)) for entry in found):
-        finish_swaps(files, directory)
-        remove_all(files, directory, DELETED)
-        found = files.list(directory)
-    sizes = {_offset_of(entry): entry.size_bytes for entry in found if _is_a(entry, LOG)}
-    if not sizes:
-        files.create(directory / file_name(start_offset, LOG))
+    """Open the log in `directory`, of which everything below `recovery_point` was on disk.
+
+    `closed_at` is where the log ended when it was closed cleanly, if it was and that is known.
+    `is_dense` says that the topic is not compacted.
+    """
+    found = _list(files, directory)
+    known_end = recovery_point if recovery_point != EVERYTHING else closed_at or FIRST_OFFSET
+    if found.lost and (seal := read_seal(files, directory, found.lost[-1])) is not None:
+        known_end = max(known_end, seal.end_offset)
+    if not found.sizes:
+        base = max(start_offset, known_end)
+        files.create(directory / file_name(base, LOG))
         files.sync_dir(directory)
-        sizes = {start_offset: 0}
-    bases = sorted(sizes)
-    snapshots = [_offset_of(entry) for entry in found if _is_a(entry, SNAPSHOT)]
+        found.sizes[base] = 0
+        if not found.indexes:
+            found.indexes.append(start_offset)  # nothing tells where the log began
+    known_corrupt = load_ranges(files, directory)
+    first_base = min(found.sizes)
+    before = [one.start_offset for one in known_corrupt if one.end_offset == first_base]
+    first_offset = max(start_offset, min([first_base, *before, *found.lost, *found.indexes]))
+    evidence = Evidence(
+        known_end=known_end,
+        closed_at=closed_at,
+        seals=found.seals,
+        lost=found.lost,
+        skips=frozenset(one.end_offset for one in known_corrupt),
+        is_dense=is_dense and recovery_point != EVERYTHING and not found.is_compacted,
+    )
     snapshot_max = recovery_point
     while True:
-        producers, producers_from = _load_producers(files, directory, snapshots, snapshot_max)
+        producers, producers_from = _load_producers(files, directory, found.snapshots, snapshot_max)
         epochs = _load_epochs(files, directory)
-        scan_from = min(recovery_point, max(producers_from, bases[0]))
+        scan_from = min(recovery_point, max(producers_from, first_base))
         if epochs is None:
-            epochs, scan_from = Epochs(), bases[0]
+            epochs, scan_from = Epochs(), first_base
         scan = _Scan(
             files=files,
             directory=directory,
@@ -142,11 +186,68 @@ def recover(
             producers=producers,
             producers_from=producers_from,
             epochs=epochs,
+            evidence=evidence,
+            corrupt=list(known_corrupt),
         )
+        if first_offset < first_base:
+            missing = CorruptRange(first_offset, first_base, first_offset, Position(0))
+            scan.corrupt.append(missing)
         try:
-            return scan.run(sizes, scan_from, snapshots)
+            active = scan.run(found.sizes, scan_from)
         except _AbortedUnknown as unknown:
             snapshot_max = unknown.segment_base
+            continue
+        return Recovered(
+            sealed=scan.sealed,
+            active=active,
+            epochs=epochs,
+            producers=producers,
+            snapshots=[offset for offset in found.snapshots if offset <= active.end_offset],
+            first_offset=first_offset,
+            lost_seals=found.lost,
+            known_corrupt=known_corrupt,
+            corrupt=scan.corrupt,
+            cut_bytes=scan.cut_bytes,
+        )
+
+
+class _Found(NamedTuple):
+    """What a log's directory holds, by the offsets in the names."""
+
+    sizes: dict[Offset, int]
+    seals: list[Offset]
+    lost: list[Offset]  # seals without their segments
+    indexes: list[Offset]  # of a log that has no segment at all
+    snapshots: list[Offset]
+    is_compacted: bool  # a pass has come to its end here
+
+
+def _list(files: Files, directory: Path) -> _Found:
+    """What is there when everything that was interrupted has been brought to its end."""
+    found = files.list(directory)
+    if any(entry.name.endswith((CLEANED, SWAP, DELETED)) for entry in found):
+        finish_swaps(files, directory)
+        finish_deletions(files, directory)
+        found = files.list(directory)
+    sizes = {_offset_of(entry): entry.size_bytes for entry in found if _is_a(entry, LOG)}
+    seals = [_offset_of(entry) for entry in found if _is_a(entry, SEAL)]
+    indexes = [_offset_of(entry) for entry in found if _is_a(entry, INDEX) and not sizes]
+    snapshots = [_offset_of(entry) for entry in found if _is_a(entry, SNAPSHOT)]
+    lost = [base for base in seals if base not in sizes]
+    is_compacted = any(entry.name == CLEAN_OFFSET_FILE for entry in found)
+    return _Found(sizes, seals, lost, indexes, snapshots, is_compacted)
+
+
+def finish_deletions(files: Files, directory: Path) -> None:
+    """Remove what is left of segments that retention has let go of."""
+    found = files.list(directory)
+    there = {entry.name for entry in found}
+    for entry in found:
+        if _is_a(entry, LOG + DELETED) and entry.name.removesuffix(DELETED) not in there:
+            for suffix in SIDE_SUFFIXES:
+                files.unlink(directory / file_name(_offset_of(entry), suffix))
+    files.sync_dir(directory)
+    remove_all(files, directory, DELETED)
 
 
 def finish_swaps(files: Files, directory: Path) -> None:
@@ -156,7 +257,7 @@ def finish_swaps(files: Files, directory: Path) -> None:
     was not committed goes.
     """
     found = files.list(directory)
-    bases = [_offset_of(entry) for entry in found if _is_a(entry, LOG)]
+    bases = {_offset_of(entry) for entry in found if _is_a(entry, LOG) or _is_a(entry, SEAL)}
     for entry in found:
         if not _is_a(entry, LOG + SWAP):
             continue
@@ -165,8 +266,8 @@ def finish_swaps(files: Files, directory: Path) -> None:
         if end_offset is None:
             _keep_aside(files, directory / entry.name)
         else:
-            merged = [other for other in bases if base < other < end_offset]
-            complete_swap(files, directory, base, merged)
+            replaced = [other for other in sorted(bases) if base < other < end_offset]
+            complete_swap(files, directory, base, replaced)
     remove_cleaned(files, directory)
 
 
@@ -207,9 +308,10 @@ def rebuild_indexes(files: Files, segment: SealedSegment, interval_bytes: int) -
         producers=producers,
         producers_from=base,
         epochs=Epochs(),
+        evidence=Evidence(),
     )
     again = ActiveSegment(segment.directory, base, segment.file, NO_TIMESTAMP)
-    scan.scan_whole(again, segment.size_bytes)
+    scan.scan_whole(again, segment.size_bytes, Placement(end_max=segment.end_offset))
     again.indexes.finish()
     return again.indexes
 
@@ -226,17 +328,17 @@ class _Scan:
     producers: Producers
     producers_from: Offset
     epochs: Epochs
+    evidence: Evidence
     sealed: list[SealedSegment] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
     cut_bytes: int = 0
 
-    def run(
-        self, sizes: dict[Offset, int], scan_from: Offset, snapshots: list[Offset]
-    ) -> Recovered:
+    def run(self, sizes: dict[Offset, int], scan_from: Offset) -> ActiveSegment:
+        """Read what has to be read; the last segment, which is to be written on."""
         bases = sorted(sizes)
         trusted = max(0, bisect_right(bases, scan_from) - 1)
         for base, following in pairwise(bases[: trusted + 1]):
-            self.sealed.append(SealedSegment(self.directory, base, following, sizes[base]))
+            self._trust(base, following, sizes[base])
         active = self._scan_segment(bases[trusted], sizes, scan_from)
         for base in bases[trusted + 1 :]:
             if active.end_offset < base:
@@ -247,27 +349,28 @@ class _Scan:
         if self.recovery_point != EVERYTHING:
             self.files.sync_dir(self.directory)  # the names may be in memory only, too
         self.epochs.truncate_end(active.end_offset)
-        return Recovered(
-            sealed=self.sealed,
-            active=active,
-            epochs=self.epochs,
-            producers=self.producers,
-            snapshots=[offset for offset in snapshots if offset <= active.end_offset],
-            corrupt=self.corrupt,
-            cut_bytes=self.cut_bytes,
-        )
+        return active
+
+    def _trust(self, base: Offset, following: Offset, size_bytes: int) -> None:
+        """Take a sealed segment as it is: it is looked at when somebody reads it."""
+        segment = SealedSegment(self.directory, base, following, size_bytes)
+        segment.unchecked = Unchecked(max(size_bytes, 1))  # an empty one has lost everything
+        self.sealed.append(segment)
+        missing = min((one for one in self.evidence.lost if base < one < following), default=None)
+        if missing is not None:
+            self.corrupt.append(CorruptRange(missing, following, base, Position(size_bytes)))
 
     def _seal(self, segment: ActiveSegment) -> None:
         segment.indexes.finish()
-        write_indexes(self.files, self.directory, segment.base_offset, segment.indexes)
-        self.sealed.append(
-            SealedSegment(
-                self.directory, segment.base_offset, segment.end_offset, segment.size_bytes
-            )
-        )
+        base, end_offset, size_bytes = segment.base_offset, segment.end_offset, segment.size_bytes
+        write_indexes(self.files, self.directory, base, segment.indexes)
+        write_seal(self.files, self.directory, base, Seal(end_offset, size_bytes))
+        sealed = SealedSegment(self.directory, base, end_offset, size_bytes)
+        sealed.unchecked = segment.unchecked
+        self.sealed.append(sealed)
 
     def _set_aside(self, base: Offset) -> None:
-        """Segments touch. Before this one, bytes are lost that had not been synced; then nothing
+        """Segments touch. Before this one, bytes are missing that had not been synced; then nothing
         behind them had been acknowledged as durable either."""
         path = self.directory / file_name(base, LOG)
         self.files.rename(path, path.with_name(path.name + STRAY))
@@ -280,8 +383,9 @@ class _Scan:
         size_bytes = sizes[base]
         segment = ActiveSegment(self.directory, base, file, self.now_ms)
         self._load_known_part(segment, size_bytes, scan_from)
-        self.scan_whole(segment, size_bytes)
+        segment.unchecked = Unchecked(segment.size_bytes)
         following = min((other for other in sizes if other > base), default=None)
+        self.scan_whole(segment, size_bytes, self.evidence.placement(following))
         if segment.size_bytes < size_bytes or segment.end_offset != following:
             self._settle_end(segment, size_bytes, following)
         if segment.size_bytes:
@@ -290,34 +394,62 @@ class _Scan:
             file.sync()  # a killed process leaves what it wrote in memory only
         return segment
 
-    def scan_whole(self, segment: ActiveSegment, size_bytes: int) -> None:
+    def scan_whole(self, segment: ActiveSegment, size_bytes: int, placement: Placement) -> None:
         """Read to the last intact batch, noting what is corrupt on the way."""
-        self._scan_intact(segment, size_bytes)
+        self._scan_intact(segment, size_bytes, placement)
         while segment.size_bytes < size_bytes:
             resumed = find_intact(
-                segment.file, segment.size_bytes + 1, size_bytes, segment.end_offset
+                segment.file,
+                segment.size_bytes + 1,
+                size_bytes,
+                segment.end_offset,
+                placement.end_max,
             )
             if resumed is None:
                 return
             header = read_header(segment.file.read(resumed, HEADER_BYTES))
             self._note_corrupt(segment, resumed, Offset(header.base_offset))
-            self._scan_intact(segment, size_bytes)
+            self._scan_intact(segment, size_bytes, placement)
 
     def _settle_end(
         self, segment: ActiveSegment, size_bytes: int, following: Offset | None
     ) -> None:
         """Decide about what is behind the last intact batch: a torn tail, or a loss."""
-        until = self.recovery_point if following is None else following
-        is_loss = until != EVERYTHING and (
-            self.recovery_point > segment.end_offset
-            or (following is not None and _fills(segment, size_bytes))
-        )
-        if is_loss:
-            self._note_corrupt(segment, Position(size_bytes), until)
+        lost_until = self._lost_until(segment, size_bytes, following)
+        if lost_until is not None:
+            self._note_corrupt(segment, Position(size_bytes), lost_until)
         elif segment.size_bytes < size_bytes:
             segment.file.truncate(segment.size_bytes)
             segment.file.sync()
             self.cut_bytes += size_bytes - segment.size_bytes
+
+    def _lost_until(
+        self, segment: ActiveSegment, size_bytes: int, following: Offset | None
+    ) -> Offset | None:
+        """Where the log goes on behind what this segment has lost; None when it has lost nothing
+        that was known to be on disk."""
+        end_offset = segment.end_offset
+        if following is None:
+            if self.evidence.known_end > end_offset:
+                return self.evidence.known_end
+            if not self.evidence.is_dense:
+                return None
+            return misplaced_end(segment.file, segment.size_bytes, size_bytes, end_offset)
+        if following > end_offset and (
+            self.recovery_point > end_offset
+            or self._was_durable(segment)
+            or _fills(segment, size_bytes)
+        ):
+            return following
+        return None
+
+    def _was_durable(self, segment: ActiveSegment) -> bool:
+        """Whether seals say that more of a segment, or something behind it, was on disk."""
+        seals = self.evidence.seals
+        if seals and seals[-1] > segment.base_offset:
+            return True
+        seal = read_seal(self.files, self.directory, segment.base_offset)
+        return seal is not None and seal.end_offset > segment.end_offset
 
     def _load_known_part(self, segment: ActiveSegment, size_bytes: int, scan_from: Offset) -> None:
         """Take from the stored indexes what lies before `scan_from`, if they are right."""
@@ -353,7 +485,7 @@ class _Scan:
         segment.size_bytes = position
         segment.end_offset = Offset(batch[1][0])
 
-    def _scan_intact(self, segment: ActiveSegment, size_bytes: int) -> None:
+    def _scan_intact(self, segment: ActiveSegment, size_bytes: int, placement: Placement) -> None:
         """Note every batch from where the segment ends so far to the first not intact.
 
         With `intact_batches` this loop decides how long an unclean start takes: what can wait
@@ -367,7 +499,9 @@ class _Scan:
         newest_ms, latest_epoch = int(indexes.max_timestamp_ms), int(epochs.latest)
         recent: dict[int, deque[tuple[int, ...]]] = {}
         at, fields = 0, None
-        for at, fields in intact_batches(segment.file, position, size_bytes, end_offset):
+        for at, fields in intact_batches(
+            segment.file, position, size_bytes, end_offset, placement=placement
+        ):
             if fields[_MAX_TIMESTAMP] > newest_ms or at > entry_due_at:
                 header = tuple.__new__(BatchHeader, fields)
                 indexes.rest = at - entry_due_at + self.interval_bytes
@@ -435,11 +569,12 @@ class _Scan:
 
 
 def intact_batches(
-    file: File,
+    file: Readable,
     position: Position,
     size_bytes: int,
     next_offset: int,
     read_bytes: int = _SCAN_BYTES,
+    placement: Placement = _ANYWHERE,
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Position and header fields of every batch up to the first that is not intact.
 
@@ -469,6 +604,10 @@ def intact_batches(
             body = (chunk if length < _COPIED_BYTES else view)[at + ATTRIBUTES_AT : behind]
             if crc32c(body) != fields[4]:
                 return
+            if fields[0] != next_offset and not _is_placed(
+                file, fields, next_offset, start + behind, size_bytes, placement
+            ):
+                return
             next_offset = fields[0] + fields[6] + 1
             yield start + at, fields
             at = behind
@@ -480,7 +619,43 @@ def intact_batches(
         start += at
 
 
-def _is_intact(file: File, position: Position, size_bytes: int) -> bool:
+def _is_placed(
+    file: Readable,
+    fields: tuple[int, ...],
+    next_offset: int,
+    behind: int,
+    size_bytes: int,
+    placement: Placement,
+) -> bool:
+    """Whether an intact batch that lies behind a gap can have the offset that it says."""
+    end_offset = fields[0] + fields[6] + 1
+    if end_offset > placement.end_max:
+        return False
+    if size_bytes - behind < HEADER_BYTES:
+        is_known = fields[0] in placement.skips or end_offset == placement.end_max
+        return is_known or not placement.is_dense
+    follower = read_header(file.read(behind, HEADER_BYTES))
+    return follower.magic != MAGIC or not next_offset <= follower.base_offset < end_offset
+
+
+def misplaced_end(
+    file: Readable, position: int, size_bytes: int, next_offset: Offset
+) -> Offset | None:
+    """Where an intact last batch ends whose own offset is wrong; None if there is none."""
+    batch = file.read(position, size_bytes - position)
+    if len(batch) < HEADER_BYTES:
+        return None
+    header = read_header(batch)
+    is_intact = (
+        header.magic == MAGIC
+        and header.size_bytes == len(batch)
+        and header.last_offset_delta >= 0
+        and crc32c(memoryview(batch)[ATTRIBUTES_AT:]) == header.crc
+    )
+    return Offset(next_offset + header.last_offset_delta + 1) if is_intact else None
+
+
+def _is_intact(file: Readable, position: Position, size_bytes: int) -> bool:
     return any(True for _ in intact_batches(file, position, size_bytes, 0))
 
 
@@ -493,7 +668,13 @@ def _fills(segment: ActiveSegment, size_bytes: int) -> bool:
     return header.size_bytes == rest_bytes
 
 
-def find_intact(file: File, position: int, size_bytes: int, next_offset: Offset) -> Position | None:
+def find_intact(
+    file: Readable,
+    position: int,
+    size_bytes: int,
+    next_offset: Offset,
+    end_max: int = INT64_MAX,
+) -> Position | None:
     """Where behind `position` the next intact batch begins that could belong to this log."""
     overlap = HEADER_BYTES - 1
     start = position
@@ -503,8 +684,12 @@ def find_intact(file: File, position: int, size_bytes: int, next_offset: Offset)
         while 0 <= at <= len(chunk) - (HEADER_BYTES - _MAGIC_AT):
             candidate = at - _MAGIC_AT
             header = read_header(chunk, candidate)
-            if _is_plausible(header, size_bytes - start - candidate, next_offset) and _is_intact(
-                file, Position(start + candidate), start + candidate + header.size_bytes
+            if (
+                _is_plausible(header, size_bytes - start - candidate, next_offset)
+                and header.base_offset < end_max
+                and _is_intact(
+                    file, Position(start + candidate), start + candidate + header.size_bytes
+                )
             ):
                 return Position(start + candidate)
             at = chunk.find(MAGIC, at + 1)
@@ -523,8 +708,13 @@ def _is_plausible(header: BatchHeader, room_bytes: int, next_offset: Offset) -> 
 
 
 def _first_timestamp(file: File, now_ms: TimestampMs) -> TimestampMs:
-    header = read_header(file.read(0, HEADER_BYTES))
-    return TimestampMs(min(header.max_timestamp_ms, now_ms)) if header.magic == MAGIC else now_ms
+    head = file.read(0, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return now_ms
+    header = read_header(head)
+    if header.magic != MAGIC or header.max_timestamp_ms < 0:
+        return now_ms
+    return TimestampMs(min(header.max_timestamp_ms, now_ms))
 
 
 def _load_producers(

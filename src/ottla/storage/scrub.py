@@ -9,18 +9,17 @@ it again, and to the operator.
 import logging
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ottla.model import Offset, Position, TimestampMs
-from ottla.records.batch import HEADER_BYTES, LENGTH_END, read_header
+from ottla.model import TimestampMs
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
-from ottla.storage.files import FULL_DISK_ERRNOS, File, Files
-from ottla.storage.log import Damage, Log
-from ottla.storage.recovery import find_intact, intact_batches
+from ottla.storage.damages import Damage
+from ottla.storage.files import FULL_DISK_ERRNOS, Files
+from ottla.storage.log import Log
 from ottla.storage.segment import LOG, SealedSegment, file_name
+from ottla.storage.verification import ChainCheck
 from ottla.storage.worker import Pause, Worker
 
 SCRUB_FILE: Final = "scrub-checkpoint"
@@ -38,69 +37,39 @@ class Progress(NamedTuple):
     is_done: bool
 
 
-@dataclass(slots=True)
 class SegmentCheck:
     """One reading of one segment, in steps; handed back and forth between owner and worker.
 
     The file stays open from the first step to the last: compaction may put another in its place.
     """
 
-    directory: Path
-    base_offset: Offset
-    end_offset: Offset
-    size_bytes: int
-    damages: list[Damage] = field(default_factory=list)
-    _file: File | None = None
-    _position: int = 0
-    _next_offset: int = 0
+    def __init__(self, segment: SealedSegment) -> None:
+        self._segment = segment
+        self._path = segment.directory / file_name(segment.base_offset, LOG)
+        self._size_bytes = segment.size_bytes
+        self._chain: ChainCheck | None = None
 
-    @classmethod
-    def of(cls, segment: SealedSegment) -> "SegmentCheck":
-        return cls(
-            segment.directory,
-            segment.base_offset,
-            segment.end_offset,
-            segment.size_bytes,
-            _next_offset=segment.base_offset,
-        )
+    @property
+    def damages(self) -> list[Damage]:
+        return self._chain.damages if self._chain is not None else []
 
     def run_next(self, files: Files, _: Pause) -> Progress:
         """Read on for a while. `FileNotFoundError` when the segment has been deleted."""
-        if self._file is None:
-            self._file = files.open(self.directory / file_name(self.base_offset, LOG))
-        before = self._position
+        if self._chain is None:
+            self._chain = ChainCheck(
+                files.open(self._path),
+                0,
+                self._segment.base_offset,
+                size_bytes=self._size_bytes,
+                end_offset=self._segment.end_offset,
+            )
+        chain = self._chain
+        before = chain.position
         try:
-            self._advance(self._file)
+            chain.advance(before + STEP_BYTES)
         except OSError:  # the disk cannot read what it should have kept
-            self._give_up()
-        return Progress(self._position - before, self._position >= self.size_bytes)
-
-    def _advance(self, file: File) -> None:
-        start = Position(self._position)
-        batches = intact_batches(file, start, self.size_bytes, self._next_offset, STEP_BYTES)
-        for at, fields in batches:
-            self._position = at + fields[1] + LENGTH_END
-            self._next_offset = fields[0] + fields[6] + 1
-            if self._position - start >= STEP_BYTES:
-                return
-        if self._position < self.size_bytes:
-            self._step_over(file)
-
-    def _step_over(self, file: File) -> None:
-        """Here is something that is no intact batch: go on behind it, if anything is."""
-        next_offset = Offset(self._next_offset)
-        resumed = find_intact(file, self._position + 1, self.size_bytes, next_offset)
-        if resumed is None:
-            self._give_up()
-            return
-        until = Offset(read_header(file.read(resumed, HEADER_BYTES)).base_offset)
-        self.damages.append(Damage(next_offset, until, Position(self._position), resumed))
-        self._position, self._next_offset = resumed, until
-
-    def _give_up(self) -> None:
-        start = Offset(min(self._next_offset, self.end_offset))
-        self.damages.append(Damage(start, self.end_offset, Position(self._position), None))
-        self._position = self.size_bytes
+            chain.give_up()
+        return Progress(chain.position - before, chain.is_done)
 
 
 class Scrubber:
@@ -152,7 +121,7 @@ class Scrubber:
         while self._queue:
             log, segment = self._queue.popleft()
             if log.offline_reason is None and segment in log.sealed_segments:
-                self._check = (log, segment, SegmentCheck.of(segment))
+                self._check = (log, segment, SegmentCheck(segment))
                 return True
         return False
 
@@ -174,7 +143,7 @@ class Scrubber:
             news = log.note_damages(segment, check.damages)
             self.damage_count += len(news)
             for damage in news:
-                _log.error("a log is damaged", extra={"tp": str(log.tp), "range": damage})
+                log.on_damaged(damage)
 
     def _note_failure(self, log: Log, problem: Exception) -> None:
         """A segment cannot be checked: the others are, unless an assertion of ours is broken."""

@@ -1,7 +1,9 @@
 """One file of a partition's log: the active one, which grows, and the sealed ones before it."""
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,9 +28,10 @@ LOG: Final = ".log"
 INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
 ABORTED_INDEX: Final = ".txnindex"
+SEAL: Final = ".seal"  # says that a segment was whole and on disk, see `seals`
 SNAPSHOT: Final = ".snapshot"
-SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, ABORTED_INDEX)
-INDEX_SUFFIXES: Final = (INDEX, TIME_INDEX, ABORTED_INDEX)
+SIDE_SUFFIXES: Final = (SEAL, INDEX, TIME_INDEX, ABORTED_INDEX)  # what lies beside a log file
+SEGMENT_SUFFIXES: Final = (*SIDE_SUFFIXES, LOG)  # in the order in which a segment's files go
 CLEANED: Final = ".cleaned"  # written by compaction, and nothing else so far
 SWAP: Final = ".swap"  # whole, on disk, and about to replace what it was made from
 DELETED: Final = ".deleted"  # nobody's any more, and about to be removed
@@ -95,6 +98,44 @@ class Indexes:
         self.rest = 0
 
 
+class CheckedPart(NamedTuple):
+    """Bytes of a segment that hold intact batches, and the offset behind the last of them."""
+
+    start: Position
+    end: Position
+    end_offset: Offset
+
+
+class Unchecked:
+    """Which of the bytes that a start has found in a segment have been read and are intact.
+
+    `end` is where those bytes end: what lies behind has been written, or checked, since the start.
+    """
+
+    __slots__ = ("_parts", "end")
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self._parts: list[CheckedPart] = []  # in order, apart from each other
+
+    def part_at(self, position: int) -> CheckedPart | None:
+        """The checked part that holds the batch at `position`, or ends there."""
+        at = bisect_right(self._parts, position, key=attrgetter("start")) - 1
+        return self._parts[at] if at >= 0 and position <= self._parts[at].end else None
+
+    def note(self, part: CheckedPart) -> None:
+        """These bytes are intact. When all are, nothing has to be looked up any more."""
+        first = bisect_left(self._parts, part.start, key=attrgetter("end"))
+        last = bisect_right(self._parts, part.end, key=attrgetter("start"))
+        touched = [part, *self._parts[first:last]]
+        start = min(one.start for one in touched)
+        longest = max(touched, key=attrgetter("end"))
+        self._parts[first:last] = [CheckedPart(start, longest.end, longest.end_offset)]
+        if not start and longest.end >= self.end:
+            self.end = 0
+            self._parts.clear()
+
+
 class ActiveSegment:
     """The segment that is being written. Owned by one log."""
 
@@ -106,6 +147,7 @@ class ActiveSegment:
         "indexes",
         "opened_ms",
         "size_bytes",
+        "unchecked",
     )
 
     def __init__(
@@ -118,6 +160,7 @@ class ActiveSegment:
         self.file = file
         self.indexes = Indexes()
         self.opened_ms = opened_ms  # when its first batch was written, as far as is known
+        self.unchecked = Unchecked(0)
 
     def append(
         self,
@@ -140,6 +183,7 @@ class ActiveSegment:
         self.indexes.finish()
         sealed = SealedSegment(self.directory, self.base_offset, self.end_offset, self.size_bytes)
         sealed.warm_up(self.file, self.indexes)
+        sealed.unchecked = self.unchecked
         return sealed
 
 
@@ -154,6 +198,7 @@ class SealedSegment:
         "end_offset",
         "max_timestamp_ms",
         "size_bytes",
+        "unchecked",
     )
 
     def __init__(
@@ -164,6 +209,7 @@ class SealedSegment:
         self.end_offset = end_offset
         self.size_bytes = size_bytes
         self.max_timestamp_ms: TimestampMs | None = None  # known once it has been opened
+        self.unchecked = Unchecked(0)
         self._file: File | None = None
         self._indexes: Indexes | None = None
 
@@ -226,8 +272,9 @@ def find_batch(segment: Segment, offset: Offset) -> FoundBatch | None:
         return _walk_until(segment, Position(0), offset, INT64_MAX)
     first = _walk_until(segment, entry[1], 0, INT64_MAX)
     # Recovery enters a batch behind a corrupt one under the offset before it, see there.
-    if first is not None and not (
-        first.base_offset - 1 <= segment.base_offset + entry[0] <= first.last_offset
+    if first is not None and segment.base_offset + entry[0] not in (
+        first.base_offset - 1,
+        first.last_offset,
     ):
         raise CorruptBatch(f"the offset index is wrong at byte {first.position}")
     if first is None or first.last_offset >= offset:
@@ -327,11 +374,15 @@ def begin_indexes(
     unsynced = []
     for suffix, content in contents.items():
         if content or suffix != ABORTED_INDEX:
-            path = directory / file_name(base_offset, suffix)
-            file = files.create(_temporary(path))
-            file.append(content)
-            unsynced.append(UnsyncedFile(file, path))
+            unsynced.append(begin_file(files, directory / file_name(base_offset, suffix), content))
     return unsynced
+
+
+def begin_file(files: Files, path: Path, content: bytes) -> UnsyncedFile:
+    """Write a file that counts once it is synced and has taken its name."""
+    file = files.create(_temporary(path))
+    file.append(content)
+    return UnsyncedFile(file, path)
 
 
 def write_indexes(files: Files, directory: Path, base_offset: Offset, indexes: Indexes) -> None:
@@ -363,6 +414,13 @@ def write_cleaned_indexes(
         ABORTED_INDEX: encode_aborted(indexes.aborted),
     }
     for suffix, content in contents.items():
-        file = files.create(directory / file_name(base_offset, suffix + CLEANED))
-        file.append(content)
-        file.sync()
+        write_cleaned(files, directory, base_offset, suffix, content)
+
+
+def write_cleaned(
+    files: Files, directory: Path, base_offset: Offset, suffix: str, content: bytes
+) -> None:
+    """Write one of the files of a segment that is to replace others."""
+    file = files.create(directory / file_name(base_offset, suffix + CLEANED))
+    file.append(content)
+    file.sync()

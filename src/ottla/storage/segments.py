@@ -8,6 +8,7 @@ has. Owned by the log, and called from its owner's thread only.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,10 +19,11 @@ from ottla.records.batch import HEADER_BYTES, BatchHeader, read_header
 from ottla.storage.files import File, Files
 from ottla.storage.index import IndexDamaged
 from ottla.storage.recovery import rebuild_indexes
+from ottla.storage.seals import Seal, begin_seal, store_sealed
 from ottla.storage.segment import (
     DELETED,
-    INDEX_SUFFIXES,
     LOG,
+    SIDE_SUFFIXES,
     ActiveSegment,
     FoundBatch,
     SealedSegment,
@@ -31,7 +33,6 @@ from ottla.storage.segment import (
     file_name,
     find_batch,
     find_boundary,
-    store_indexes,
     write_indexes,
 )
 from ottla.storage.swap import Swap, carry_out
@@ -52,7 +53,13 @@ class Discarded(NamedTuple):
     file: File | None
 
     def remove(self) -> None:
-        """On any thread. If this never happens, the next start does it."""
+        """On any thread. If this never happens, the next start does it.
+
+        As long as this file is there, it tells that its segment was not lost: what lay beside the
+        segment has to be gone first.
+        """
+        with suppress(FileNotFoundError):  # the whole log may have been deleted meanwhile
+            self.files.sync_dir(self.path.parent)
         self.files.unlink(self.path)
 
 
@@ -137,6 +144,17 @@ class Segments:
             segment.max_timestamp_ms = segment.indexes.max_timestamp_ms
         return segment.max_timestamp_ms
 
+    def newest_ms_of(self, segment: Segment) -> TimestampMs:
+        """The largest timestamp, or when the file was last written if no record has one."""
+        if isinstance(segment, ActiveSegment):
+            newest_ms = segment.indexes.max_timestamp_ms
+        else:
+            newest_ms = self.max_timestamp_of(segment)
+        if newest_ms < 0:
+            self.open(segment)
+            newest_ms = TimestampMs(segment.file.modified_ms())
+        return newest_ms
+
     # Opening
 
     def open(self, segment: Segment) -> None:
@@ -168,7 +186,9 @@ class Segments:
     def roll(self, now_ms: TimestampMs) -> SealedSegment:
         """End the active segment and begin the next. Waits for no disk: see `Unstored`."""
         sealed = self.active.seal()
-        begun = begin_indexes(self._files, self._directory, sealed.base_offset, sealed.indexes)
+        base_offset, seal = sealed.base_offset, Seal(sealed.end_offset, sealed.size_bytes)
+        begun = begin_indexes(self._files, self._directory, base_offset, sealed.indexes)
+        begun.append(begin_seal(self._files, self._directory, base_offset, seal))
         # Last, for what came before can be done again: nothing has begun until this file exists.
         try:
             file = self._files.create(self._directory / file_name(sealed.end_offset, LOG))
@@ -176,7 +196,7 @@ class Segments:
             for unsynced in begun:
                 unsynced.remove(self._files)
             raise
-        errand = Errand(partial(store_indexes, self._files, begun))
+        errand = Errand(partial(store_sealed, self._files, sealed.file, begun))
         self.unstored.append(Unstored(sealed, begun, errand))
         self.sealed.append(sealed)
         self._bases.append(sealed.base_offset)
@@ -215,7 +235,7 @@ class Segments:
         if segment in self._warm:
             self._warm.remove(segment)
         self._forget_unstored(segment)
-        for suffix in INDEX_SUFFIXES:
+        for suffix in SIDE_SUFFIXES:
             self._files.unlink(self._directory / file_name(segment.base_offset, suffix))
         path = self._directory / file_name(segment.base_offset, LOG)
         aside = path.with_name(path.name + DELETED)
@@ -267,7 +287,7 @@ class Segments:
         if self._swap is not None:
             self._swap.errand.give_up()
 
-    def is_swapped(self, segment: SealedSegment) -> bool:
+    def is_swapped(self, segment: Segment) -> bool:
         return self._swap is not None and segment in self._swap.old
 
     def same_as(self, facts: list[tuple[Offset, Offset, int]]) -> Sequence[SealedSegment]:

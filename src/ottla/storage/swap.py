@@ -15,9 +15,9 @@ from ottla.storage.files import Files
 from ottla.storage.names import is_log_file
 from ottla.storage.segment import (
     CLEANED,
-    INDEX_SUFFIXES,
     LOG,
     SEGMENT_SUFFIXES,
+    SIDE_SUFFIXES,
     SWAP,
     SealedSegment,
     file_name,
@@ -60,7 +60,7 @@ def complete_swap(
         for suffix in SEGMENT_SUFFIXES:
             files.unlink(directory / file_name(old, suffix))
     there = {entry.name for entry in files.list(directory)}
-    for suffix in INDEX_SUFFIXES:
+    for suffix in SIDE_SUFFIXES:
         cleaned = file_name(base_offset, suffix + CLEANED)
         if cleaned in there:
             files.rename(directory / cleaned, directory / file_name(base_offset, suffix))

@@ -79,6 +79,7 @@ class ThreadWorker:
         self._post = post
         self._pause = pause
         self._is_closing = False
+        self._is_abandoned = False  # then the owner is no longer there to be told
         self._steps: queue.SimpleQueue[tuple[Step[Any], Callable[[Any], None]] | None]
         self._steps = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -93,7 +94,7 @@ class ThreadWorker:
         self._thread.join()
 
     def abandon(self, patience_s: float) -> bool:
-        self._is_closing = True
+        self._is_closing = self._is_abandoned = True
         self._steps.put(None)
         self._thread.join(patience_s)
         return not self._thread.is_alive()
@@ -104,6 +105,8 @@ class ThreadWorker:
             try:
                 outcome = _outcome(step, self._take_breath)
             except _Closing:
+                return
+            if self._is_abandoned:
                 return
             self._post(partial(done, outcome))
 

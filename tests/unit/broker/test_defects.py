@@ -194,10 +194,9 @@ def test_two_brokers_on_one_loop_are_both_ended_and_the_handler_is_given_back() 
 
 
 def test_a_summary_is_one_line_with_kind_text_and_place() -> None:
-    try:
+    with pytest.raises(ValueError, match="two") as raised:
         raise_(ValueError("two\nlines"))
-    except ValueError as problem:
-        said = summary(problem)
+    said = summary(raised.value)
     assert (said["exception"], said["text"]) == ("ValueError", "two lines")
     assert said["place"].startswith(f"{__file__}:")
     assert summary(AssertionError()) == {

@@ -214,6 +214,8 @@ def test_a_defect_in_a_hot_handler_is_not_taken_for_a_violation(problem: Excepti
         with pytest.raises(RequestFailed) as raised:
             scene.take(frame_of(ProduceRequest(), ApiKey.PRODUCE, 9))
         assert raised.value.__cause__ is problem
+        if isinstance(problem, AssertionError):
+            assert problem.__notes__ == ["in a handler of PRODUCE"]
         assert scene.dispatcher.failed_counts == {ApiKey.PRODUCE: 1}
         assert scene.defects == ([problem] if isinstance(problem, AssertionError) else [])
 

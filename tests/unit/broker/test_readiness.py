@@ -17,13 +17,16 @@ from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.server import Server
 from ottla.client import admin
 from ottla.client.client import Client
+from ottla.client.partitions import produce
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import BrokerImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import LeaseId
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
 from ottla.config import BrokerConfig
-from ottla.model import BrokerId, Endpoint
+from ottla.errors import UsageRefused
+from ottla.model import BrokerId, Endpoint, TimestampMs, TopicPartition
+from ottla.records.batch import Record, build_batch
 from ottla.storage.log_dir import LogDir
 
 _LOOPBACK = Endpoint("127.0.0.1", 0)
@@ -172,3 +175,35 @@ def test_a_defect_of_one_request_costs_its_connection_and_is_counted(
         await broker.stop()
 
     run(scenario(), _TIMEOUT_S)
+
+
+def test_a_defect_does_not_wait_for_a_disk_that_hangs_and_keeps_the_directory_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        files, options = FaultyFiles(), options_of(tmp_path)
+        broker = await Broker.start(options, Environment(files=files))
+        client = Client([broker.address], timeout_s=_TIMEOUT_S)
+        await admin.create_topic(client, "t", partitions=1, settings={})
+        files.hold_syncs()
+        try:
+            writing = asyncio.ensure_future(produce(client, TopicPartition("t", 0), batch()))
+            while "ottla_produce_waiting 1.0" not in (await page(options, "/metrics"))[1]:
+                assert not writing.done()
+            broker.defects.end(TypeError("planted"))
+            assert (await page(options))[1] == "not ready: a defect has ended the broker\n"
+            with pytest.raises(TypeError, match="planted"):
+                await broker.stop()
+            with pytest.raises(UsageRefused, match="in use by another broker"):
+                await Broker.start(options, Environment())
+            assert not writing.done() or writing.exception() is not None
+        finally:
+            files.release_syncs()
+            writing.cancel()
+            await client.close()
+
+    run(scenario(), _TIMEOUT_S)
+
+
+def batch() -> bytearray:
+    return build_batch([Record(timestamp_ms=TimestampMs(-1), key=b"k", value=b"v")])

@@ -319,6 +319,7 @@ def test_a_start_writes_down_what_its_checkpoints_do_not_say(files: MemoryFiles)
     log_dir.close()
     files = files.kill()
     files._names[ROOT / str(ORDERS) / f"{0:020d}.log"].content.clear()
+    files.unlink(RECOVERY_POINTS)
     opened = open_dir(files)
     assert opened.logs[ORDERS].end_offset == 0
     assert files.read_whole(RECOVERY_POINTS).decode().splitlines()[2] == f"{ORDERS.topic} 0 0"

@@ -2,8 +2,12 @@
 
 import pytest
 
-from ottla.model import TopicPartition
+from ottla.model import Offset, TopicPartition
+from ottla.storage.compaction import CLEAN_OFFSET_FILE
+from ottla.storage.damages import CORRUPT_FILE
 from ottla.storage.names import (
+    METADATA_FILE,
+    TEMPORARY,
     StrayName,
     deleted_name,
     is_deleted_dir,
@@ -11,6 +15,16 @@ from ottla.storage.names import (
     parse_log_dir,
     parse_stray,
     stray_name,
+)
+from ottla.storage.recovery import EPOCHS_FILE
+from ottla.storage.segment import (
+    CLEANED,
+    DELETED,
+    SEGMENT_SUFFIXES,
+    SIDE_SUFFIXES,
+    SNAPSHOT,
+    SWAP,
+    file_name,
 )
 
 UNIQUE = f"{7:032x}"
@@ -89,3 +103,14 @@ def test_strays_of_one_partition_have_different_names() -> None:
 )
 def test_a_file_of_a_log_is_recognised_by_its_exact_name(name: str, is_ours: bool) -> None:
     assert is_log_file(name) is is_ours
+
+
+def test_every_file_that_storage_makes_in_a_log_s_directory_is_known() -> None:
+    segment = [
+        file_name(Offset(7), suffix + state)
+        for suffix in (*SEGMENT_SUFFIXES, *SIDE_SUFFIXES)
+        for state in ("", CLEANED, SWAP, DELETED, TEMPORARY)
+    ]
+    single = [METADATA_FILE, EPOCHS_FILE, CORRUPT_FILE, CLEAN_OFFSET_FILE]
+    made = [*segment, file_name(Offset(7), SNAPSHOT), *single, *(one + TEMPORARY for one in single)]
+    assert [name for name in made if not is_log_file(name)] == []

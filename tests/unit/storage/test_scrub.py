@@ -139,7 +139,7 @@ def test_two_damaged_places_are_two_ranges(files: MemoryFiles, log: Log) -> None
 def test_a_segment_larger_than_a_step_takes_several(files: MemoryFiles, log: Log) -> None:
     fill(log, bytes(STEP_BYTES // 4))
     segment = log.sealed_segments[-1]
-    check, steps = SegmentCheck.of(segment), 0
+    check, steps = SegmentCheck(segment), 0
     while not check.run_next(files, lambda: None).is_done:
         steps += 1
     assert steps > 2
@@ -147,9 +147,13 @@ def test_a_segment_larger_than_a_step_takes_several(files: MemoryFiles, log: Log
 
 
 def test_a_segment_that_goes_while_it_is_read_is_left_alone(files: MemoryFiles, log: Log) -> None:
-    files.flip(path_of(log.sealed_segments[0]), 200)
+    log.advance_start(log.sealed_segments[-1].end_offset)
+    fill(log, bytes(STEP_BYTES // 4))
+    segment = log.sealed_segments[0]
+    files.flip(path_of(segment), segment.size_bytes - 200)
     scrubber = Scrubber(files, InlineWorker(), ROOT)
     scrubber.advance([log], build.NOW_MS, DAY_MS)
+    assert scrubber.read_bytes < segment.size_bytes, "it is read, and not to its end"
     log.advance_start(log.end_offset)
     scrub(files, log, scrubber)
     assert (scrubber.damage_count, log.corrupt) == (0, [])

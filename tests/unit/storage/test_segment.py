@@ -64,6 +64,7 @@ def test_a_sealed_segment_and_its_indexes_are_byte_for_byte_kafkas(files: Memory
     assert [entry.name for entry in files.list(directory)] == [
         "00000000000000000000.index",
         "00000000000000000000.log",
+        "00000000000000000000.seal",
         "00000000000000000000.timeindex",
         "00000000000000000024.log",
         "00000000000000000024.snapshot",

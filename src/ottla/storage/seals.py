@@ -1,0 +1,78 @@
+"""A small file beside every sealed segment: it was whole and on disk, up to this offset and byte.
+
+Written when a segment is sealed, after the segment itself has been synced, and replaced together
+with it by compaction. So a seal is what tells a loss from an interrupted write: a segment that
+ends before its seal says, or is missing while its seal is there, has been acknowledged and lost; a
+segment without a seal may have been cut short by a power cut, and nothing behind it has been
+acknowledged as durable. Like a checkpoint it carries a checksum; a damaged one says nothing.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ottla.model import Offset
+from ottla.storage.checkpoints import (
+    CheckpointDamaged,
+    decode_checkpoint,
+    encode_checkpoint,
+    write_checkpoint,
+)
+from ottla.storage.files import File, Files
+from ottla.storage.segment import (
+    SEAL,
+    UnsyncedFile,
+    begin_file,
+    file_name,
+    store_indexes,
+    write_cleaned,
+)
+
+
+class Seal(NamedTuple):
+    """Where a sealed segment ended."""
+
+    end_offset: Offset
+    size_bytes: int
+
+    def encode(self) -> bytes:
+        return encode_checkpoint([f"{self.end_offset} {self.size_bytes}"])
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Seal":
+        """The inverse of `encode`, or `CheckpointDamaged`."""
+        lines = decode_checkpoint(data)
+        try:
+            end_offset, size_bytes = map(int, lines[0].split(" "))
+        except (ValueError, IndexError):
+            raise CheckpointDamaged("a seal has two numbers") from None
+        return cls(Offset(end_offset), size_bytes)
+
+
+def begin_seal(files: Files, directory: Path, base_offset: Offset, seal: Seal) -> UnsyncedFile:
+    """Write a seal that counts once `store_sealed` has given it its name."""
+    return begin_file(files, directory / file_name(base_offset, SEAL), seal.encode())
+
+
+def store_sealed(files: Files, log_file: File, begun: list[UnsyncedFile]) -> None:
+    """Sync a segment, then give indexes and seal their names. On any thread."""
+    log_file.sync()
+    store_indexes(files, begun)
+
+
+def write_seal(files: Files, directory: Path, base_offset: Offset, seal: Seal) -> None:
+    """Seal a segment that is on disk."""
+    path = directory / file_name(base_offset, SEAL)
+    write_checkpoint(files, path, [f"{seal.end_offset} {seal.size_bytes}"])
+
+
+def write_cleaned_seal(files: Files, directory: Path, base_offset: Offset, seal: Seal) -> None:
+    """Write the seal of a segment that is to replace others."""
+    write_cleaned(files, directory, base_offset, SEAL, seal.encode())
+
+
+def read_seal(files: Files, directory: Path, base_offset: Offset) -> Seal | None:
+    """A segment's seal; None when it has none, or one that cannot be believed."""
+    try:
+        return Seal.decode(files.read_whole(directory / file_name(base_offset, SEAL)))
+    except (FileNotFoundError, CheckpointDamaged):
+        return None
