@@ -44,10 +44,11 @@ class Commits:
         itself. When the store cannot take a commit, that is the answer to all wishes in it.
         """
         answers: list[Answer | ApiError] = []
-        for some in _together(decides, sizes):
+        for number, some in enumerate(_together(decides, sizes)):
+            if number:
+                await asyncio.sleep(0)  # wishes that are all refused wait for nothing
             if validate_only:
                 answers += controller.decide_each(self._state.image, some).answer
-                await asyncio.sleep(0)
             else:
                 made = await self._commit(some)
                 answers += made

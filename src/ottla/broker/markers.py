@@ -34,7 +34,7 @@ log = logging.getLogger("ottla.broker")
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
-_TOGETHER: Final = 500  # markers that are written in one turn of the loop
+_TOGETHER: Final = 200  # markers that are written in one turn of the loop
 
 Written = Callable[[], "asyncio.Future[None]"]
 NoteMarker = Callable[[int, TransactionEnded, Written], "asyncio.Future[None]"]

@@ -135,7 +135,7 @@ def _units(member: DescribedMember) -> int:
     """How much work a member is: what it reads and what it has."""
     assignments = (member.assignment, member.target_assignment)
     partitions = (len(t.partitions) for one in assignments for t in one.topic_partitions)
-    return 4 + len(member.subscribed_topic_names) // 10 + sum(partitions) // 10
+    return 4 + len(member.subscribed_topic_names) + sum(partitions)
 
 
 def _refusal(group_id: str, code: ErrorCode, text: str) -> DescribedGroup:

@@ -42,7 +42,7 @@ from ottla.protocol.messages.transactions import (
 _WORDS: Final = {state.word: state for state in State}
 _SLOW: Final = re.compile(r"\(\?|\\\d|\)[*+?{]|(?:[*+{].*){3}", re.DOTALL)
 _MATCHED_LENGTH_MAX: Final = 1000
-_TOGETHER: Final = 500  # markers that are written at the same time
+_TOGETHER: Final = 100  # markers that are written at the same time, in one turn of the loop
 
 
 class WriteTxnMarkers:
@@ -74,18 +74,8 @@ class WriteTxnMarkers:
         for part in parts(tps, _TOGETHER):
             errors += await asyncio.gather(*(self._write_one(tp, end) for tp in part))
             await pace.spend(len(part))
-        by_topic: defaultdict[str, list[WritableTxnMarkerPartitionResult]] = defaultdict(list)
-        for tp, error in zip(tps, errors, strict=True):
-            by_topic[tp.topic].append(
-                WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
-            )
-        return WritableTxnMarkerResult(
-            producer_id=marker.producer_id,
-            topics=[
-                WritableTxnMarkerTopicResult(name=name, partitions=partitions)
-                for name, partitions in by_topic.items()
-            ],
-        )
+        topics = await finish(_marked(tps, errors))
+        return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
 
     async def _write_one(self, tp: TopicPartition, end: TransactionEnd) -> ErrorCode:
         try:
@@ -93,6 +83,21 @@ class WriteTxnMarkers:
         except ApiError as refused:
             return refused.code
         return ErrorCode.NONE
+
+
+def _marked(
+    tps: Sequence[TopicPartition], errors: Sequence[ErrorCode]
+) -> Steps[list[WritableTxnMarkerTopicResult]]:
+    by_topic: defaultdict[str, list[WritableTxnMarkerPartitionResult]] = defaultdict(list)
+    for tp, error in zip(tps, errors, strict=True):
+        by_topic[tp.topic].append(
+            WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
+        )
+        yield 1
+    return [
+        WritableTxnMarkerTopicResult(name=name, partitions=partitions)
+        for name, partitions in by_topic.items()
+    ]
 
 
 class DescribeTransactions:
@@ -106,7 +111,7 @@ class DescribeTransactions:
         for transactional_id in request.transactional_ids:
             one = await self._describe(transactional_id)
             described.append(one)
-            await pace.spend(4 + sum(len(topic.partitions) for topic in one.topics) // 4)
+            await pace.spend(4 + sum(len(topic.partitions) for topic in one.topics))
         return DescribeTransactionsResponse(transaction_states=described)
 
     async def _describe(self, transactional_id: str) -> DescribedTransaction:
