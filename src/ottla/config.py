@@ -625,11 +625,27 @@ class BrokerConfig:
         low=1,
         high=INT32_MAX,
     )
+    plain_request_bytes_max: int = number(
+        "max.plain.request.bytes",
+        8 * MIB,
+        "The largest request that carries no records; a larger one is refused, or closes the"
+        " connection. Its elements become objects, and the broker handles each.",
+        low=1024,
+        high=INT32_MAX,
+    )
     request_bytes_max: int = number(
         "socket.request.max.bytes",
         100 * MIB,
         "The largest request the broker reads; a larger one closes the connection.",
         low=1024,
+        high=INT32_MAX,
+    )
+    request_elements_max: int = number(
+        "max.request.elements",
+        200_000,
+        "How many topics, partitions, groups and other elements of arrays a request may have in"
+        " all; one with more is refused, or closes the connection.",
+        low=1000,
         high=INT32_MAX,
     )
     request_ms_max: int = number(

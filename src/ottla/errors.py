@@ -417,5 +417,13 @@ class ProtocolViolation(Exception):
     """Bytes that are not what the protocol allows: the connection cannot go on."""
 
 
+class TooManyElements(ProtocolViolation):
+    """A message has more elements, in all its arrays together, than its reader allows."""
+
+
+class ResponseTooLarge(ProtocolViolation):
+    """What was asked for cannot be answered in one response that a client would read."""
+
+
 class UsageRefused(Exception):
     """A person asked for something that cannot be done; the text says what to do instead."""

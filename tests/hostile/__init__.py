@@ -24,6 +24,8 @@ and, without `test_`, their name. `test_cases` checks that they exist.
       test_bodies: a_huge_count_anywhere_in_a_small_request_is_refused_at_once_and_costs_nothing
       test_bodies: tag_sections_that_make_no_sense_are_refused_at_once
       test_bodies: millions_of_tiny_elements_do_not_become_millions_of_objects
+      test_largest_requests: no_request_of_any_api_costs_the_others_their_broker
+      test_largest_requests: no_request_of_any_api_keeps_the_loop_busy_for_a_second
  7  Batches with a wrong CRC, length, count, sequence, magic or codec: a typed error, no append
       test_batches: a_batch_that_lies_is_refused_and_nothing_is_appended
  8  Bombs of zstd, gzip, lz4, snappy: refused in less than 32 MB

@@ -53,16 +53,29 @@ class AttackedBroker:
     def memory_grows_less_than(self, limit_bytes: int) -> Iterator[None]:
         """Fails when at any moment within, the process held that much more than before."""
         before = self.rss_bytes()
-        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")  # forgets the peak so far
+        self.forget_peak()
         yield
-        grown = self._status_bytes("VmHWM") - before
+        grown = self.peak_bytes() - before
         assert grown < limit_bytes, f"the broker grew by {grown / MIB:.1f} MiB"
+
+    def forget_peak(self) -> None:
+        """From now on `peak_bytes` counts anew."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def peak_bytes(self) -> int:
+        """The most that the process has held since `forget_peak`."""
+        return self._status_bytes("VmHWM")
 
     def _status_bytes(self, name: str) -> int:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
         raise LookupError(name)
+
+    def loop_cpu_s(self) -> float:
+        """How long the broker's event loop has worked: the time of its main thread on a core."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat")
+        return int(path.read_text().split()[0]) / 1e9
 
     def descriptor_count(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

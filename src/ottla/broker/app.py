@@ -178,7 +178,9 @@ class Broker:
         self._produce = Produce(
             self._replicas, self._transactions.hold_produce, environment.clock, loop.time
         )
-        self._dispatcher = Dispatcher(self._produce, self._fetch, self._routes(), loop, defects.end)
+        self._dispatcher = Dispatcher(
+            self._produce, self._fetch, self._routes(), loop, self.settings, defects.end
+        )
         self._server = Server(
             loop,
             self.settings,

@@ -1,8 +1,9 @@
 """Changing the cluster for a client: a few commits for many wishes, each with its own answer."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Final, TypeVar
 
 from ottla.cluster import controller
@@ -18,6 +19,7 @@ Decide = Callable[[ClusterImage], Decision[Answer]]
 # Wishes that are decided in one turn of the loop and written by one commit: few enough that
 # nobody waits long for either, and that the commit fits into etcd's default limits.
 WISHES_PER_COMMIT: Final = 30
+_ELEMENTS_PER_COMMIT: Final = 2000  # of all wishes in it, as far as they have any
 
 
 class Commits:
@@ -28,19 +30,25 @@ class Commits:
         self._replicas = replicas
 
     async def each(
-        self, decides: Sequence[Decide[Answer]], *, validate_only: bool = False
+        self,
+        decides: Iterable[Decide[Answer]],
+        *,
+        sizes: Iterable[int] | None = None,
+        validate_only: bool = False,
     ) -> Sequence[Answer | ApiError]:
         """Make every wish true that can be; the answers are in their order.
 
+        `sizes` says how many elements each wish has, if that can be many: replicas, settings. Both
+        are read as far as the next commit, so that many wishes need not be made at once.
         With `validate_only` nothing changes and the answers are what they would be, each wish by
         itself. When the store cannot take a commit, that is the answer to all wishes in it.
         """
         answers: list[Answer | ApiError] = []
-        for first in range(0, len(decides), WISHES_PER_COMMIT):
-            some = decides[first : first + WISHES_PER_COMMIT]
+        for number, some in enumerate(_together(decides, sizes)):
+            if number:
+                await asyncio.sleep(0)  # wishes that are all refused wait for nothing
             if validate_only:
                 answers += controller.decide_each(self._state.image, some).answer
-                await asyncio.sleep(0)
             else:
                 made = await self._commit(some)
                 answers += made
@@ -53,3 +61,19 @@ class Commits:
         except ApiError as refused:
             return [refused for _ in decides]
         return answers
+
+
+def _together(
+    decides: Iterable[Decide[Answer]], sizes: Iterable[int] | None
+) -> Iterator[list[Decide[Answer]]]:
+    """The wishes of one commit each; a wish that is too large has one of its own."""
+    some: list[Decide[Answer]] = []
+    elements = 0
+    for decide, size in zip(decides, repeat(0) if sizes is None else sizes, strict=False):
+        if some and (len(some) >= WISHES_PER_COMMIT or elements + size > _ELEMENTS_PER_COMMIT):
+            yield some
+            some, elements = [], 0
+        some.append(decide)
+        elements += size
+    if some:
+        yield some

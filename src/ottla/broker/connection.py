@@ -185,6 +185,14 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as problem:
             self._end(problem)
 
+    def note_violation(self, text: str) -> None:
+        """A request was refused and answered: it counts like one that ends the connection."""
+        self._server.note_violation(self.peer, text)
+
+    def end(self, violation: ProtocolViolation) -> None:
+        """A request that was promised a response cannot have one."""
+        self._end(violation)
+
     def _end(self, problem: Exception) -> None:
         """What a client sent, or a handler made of it, ends this connection and no other.
 

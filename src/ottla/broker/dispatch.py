@@ -5,25 +5,36 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from struct import Struct, error
+from types import CoroutineType
 from typing import Any, Final
 
-from ottla.broker.answers import Answer, Pending
+from ottla.broker.answers import Answer, Parts, Pending
 from ottla.broker.connection import Connection, RequestFailed
 from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
 from ottla.broker.routes import RequestContext, Route
-from ottla.errors import ProtocolViolation
-from ottla.protocol.api import APIS, ApiKey, RequestHeader, parse_request_header, response_frame
-from ottla.protocol.codec import decode
+from ottla.broker.settings import Settings
+from ottla.broker.slices import LargeRequests, finish
+from ottla.errors import ErrorCode, ProtocolViolation, TooManyElements
+from ottla.protocol.api import (
+    APIS,
+    ApiKey,
+    RequestHeader,
+    parse_request_header,
+    response_frame,
+    response_frame_in_slices,
+)
+from ottla.protocol.codec import decode, decode_in_slices
 from ottla.protocol.hot import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE
+from ottla.protocol.schema import wire_fields
 
 log = logging.getLogger("ottla.broker")
 
 
 _HEAD: Final = Struct(">hhih")  # key, version, correlation id, length of the client id
 _HEAD_BYTES: Final = _HEAD.size
-_CODEC_BYTES_MAX: Final = 8 << 20  # three bytes can be an element, and that is an object each
+_LARGE_BYTES: Final = 64 * 1024  # of a request; beyond, it is decoded in slices and in its turn
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 
@@ -37,6 +48,7 @@ class Dispatcher:
         fetch: Fetch,
         routes: Sequence[Route],
         loop: asyncio.AbstractEventLoop,
+        settings: Settings,
         end_broker: Callable[[BaseException], None],
     ) -> None:
         self._produce = produce
@@ -45,6 +57,8 @@ class Dispatcher:
         self._fetch_versions = APIS[ApiKey.FETCH].versions
         self._routes = {int(route.key): route for route in routes}
         self._loop = loop
+        self._settings = settings
+        self._large = LargeRequests(loop)
         self._end_broker = end_broker
         self._tasks: set[asyncio.Task[None]] = set()
         self._api_versions = ApiVersions(
@@ -77,9 +91,14 @@ class Dispatcher:
                 position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
                 return self._produce.take(frame, position, version, correlation_id)
             if key == _FETCH and version in self._fetch_versions:
+                if len(frame) > self._settings.broker.plain_request_bytes_max:
+                    raise ProtocolViolation(self._too_large("FETCH", len(frame)))
                 self.request_counts[_FETCH] += 1
                 position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
-                return self._fetch.take(frame, position, version, correlation_id)
+                answer = self._fetch.take(frame, position, version, correlation_id)
+                if isinstance(answer, CoroutineType):
+                    return self._promise(_FETCH, answer, connection, is_worth_finishing=False)
+                return answer
             return self._take_by_codec(bytes(frame), connection)
         except (ProtocolViolation, OSError):
             raise
@@ -93,8 +112,6 @@ class Dispatcher:
             await asyncio.wait(self._tasks, timeout=5)
 
     def _take_by_codec(self, frame: bytes, connection: Connection) -> Answer:
-        if len(frame) > _CODEC_BYTES_MAX:
-            raise ProtocolViolation(f"{len(frame)} bytes without a record batch")
         header, position = parse_request_header(frame)
         route = self._routes.get(header.api_key)
         if route is None:
@@ -102,31 +119,73 @@ class Dispatcher:
         if header.api_version not in route.versions:
             return self._refuse_version(header)
         self.request_counts[header.api_key] += 1
+        if len(frame) > self._settings.broker.plain_request_bytes_max:
+            return self._refuse(
+                header, connection, self._too_large(header.api_key.name, len(frame))
+            )
+        if len(frame) >= _LARGE_BYTES:
+            answer = self._answer_large(frame, position, header, connection)
+            return self._promise(header.api_key, answer, connection)
         request_class = APIS[header.api_key].request_class
-        request = decode(request_class, header.api_version, frame, position)
+        try:
+            request = decode(
+                request_class, header.api_version, frame, position, elements_max=self._elements_max
+            )
+        except TooManyElements as problem:
+            return self._refuse(header, connection, self._too_many(problem))
         context = RequestContext(header.api_version, header.client_id, connection.peer)
         response = route.answer(request, context)
         if not asyncio.iscoroutine(response):
             return bytes(response_frame(header, response))
+        return self._promise(header.api_key, _encoded(header, response), connection)
+
+    async def _answer_large(
+        self, frame: bytes, position: int, header: RequestHeader, connection: Connection
+    ) -> bytes:
+        """The answer to a request that takes long to decode."""
+        request_class, version = APIS[header.api_key].request_class, header.api_version
+        async with self._large.turn(len(frame)):
+            steps = decode_in_slices(
+                request_class, version, frame, position, elements_max=self._elements_max
+            )
+            try:
+                request = await finish(steps)
+            except TooManyElements as problem:
+                return self._refuse(header, connection, self._too_many(problem))
+            context = RequestContext(version, header.client_id, connection.peer)
+            return await _encoded(header, self._routes[header.api_key].answer(request, context))
+
+    def _promise(
+        self,
+        key: int,
+        parts: Coroutine[Any, Any, Parts],
+        connection: Connection,
+        *,
+        is_worth_finishing: bool = True,
+    ) -> Pending:
+        """What was begun is finished even if the client has gone, unless it only reads."""
         pending = Pending(is_barrier=True)
-        task = self._loop.create_task(self._finish(header, response, pending, connection))
+        task = self._loop.create_task(self._finish(key, parts, pending, connection))
+        if not is_worth_finishing:
+            pending.on_abandon(lambda: _cancel(task))
         self._tasks.add(task)
         task.add_done_callback(self._note_over)
         return pending
 
     async def _finish(
         self,
-        header: RequestHeader,
-        response: Coroutine[Any, Any, Any],
+        key: int,
+        parts: Coroutine[Any, Any, Parts],
         pending: Pending,
         connection: Connection,
     ) -> None:
-        """Complete a promise. What was begun is finished even if the client has gone meanwhile."""
         try:
-            pending.complete(bytes(response_frame(header, await response)))
+            pending.complete(await parts)
+        except ProtocolViolation as violation:
+            connection.end(violation)
         except Exception as problem:
             connection.close()
-            self._note_failed(header.api_key, problem)
+            self._note_failed(key, problem)
 
     def _note_over(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
@@ -145,6 +204,40 @@ class Dispatcher:
                 "request failed, its connection is closed", extra={"api": api}, exc_info=problem
             )
 
+    # Requests that are too large
+
+    @property
+    def _elements_max(self) -> int:
+        return self._settings.broker.request_elements_max
+
+    def _too_large(self, name: str, size_bytes: int) -> str:
+        limit = self._settings.broker.plain_request_bytes_max
+        return (
+            f"{name}: a request of {size_bytes} bytes without records, and"
+            f" max.plain.request.bytes allows {limit}: send less at a time, or raise it"
+        )
+
+    def _too_many(self, problem: TooManyElements) -> str:
+        return (
+            f"{problem}, as many as max.request.elements allows: send less at a time, or raise it"
+        )
+
+    def _refuse(self, header: RequestHeader, connection: Connection, text: str) -> bytes:
+        """The response that says so, where this version has a place for an error of its own."""
+        response_class = APIS[header.api_key].response_class
+        places = {
+            item.name
+            for item in wire_fields(response_class)
+            if header.api_version in item.wire.versions and item.wire.tag is None
+        }
+        if "error_code" not in places:
+            raise ProtocolViolation(text)
+        connection.note_violation(text)
+        response = response_class(error_code=ErrorCode.INVALID_REQUEST)
+        if "error_message" in places:
+            response.error_message = text
+        return bytes(response_frame(header, response))
+
     def _refuse_version(self, header: RequestHeader) -> bytes:
         if header.api_key is not ApiKey.API_VERSIONS:
             raise ProtocolViolation(
@@ -152,6 +245,17 @@ class Dispatcher:
             )
         oldest = header._replace(api_version=0)
         return bytes(response_frame(oldest, self._api_versions.unsupported()))
+
+
+async def _encoded(header: RequestHeader, response: Any) -> bytes:
+    """The frame of a response, or of what a coroutine returns."""
+    if asyncio.iscoroutine(response):
+        response = await response
+    return bytes(await finish(response_frame_in_slices(header, response)))
+
+
+def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
 
 
 def _body(frame: memoryview, client_id_size: int, is_flexible: bool) -> int:

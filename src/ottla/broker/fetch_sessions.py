@@ -14,7 +14,7 @@ from ottla.protocol.hot import FetchedPartition, FetchPartition, FetchRequest, R
 FULL_FETCH_EPOCH: Final = 0  # "give me a session", or a new one for an old one
 NO_SESSION_EPOCH: Final = -1  # "no session", or "close mine"
 _EPOCH_MAX: Final = 2**31 - 1
-_SESSION_PARTITIONS_MAX: Final = 10_000  # who wants more says so in every fetch
+SESSION_PARTITIONS_MAX: Final = 10_000  # who wants more says so in every fetch
 _PARTITIONS_MAX: Final = 100_000  # wanted in all sessions together: slots alone bound no memory
 
 Marks = tuple[int, int, int]  # high watermark, last stable offset, log start
@@ -112,10 +112,10 @@ class FetchSessions:
     def _open(self, request: FetchRequest, by_id: bool) -> FetchSession | None:
         if not self.slots or not request.topics:
             return None
+        if sum(len(partitions) for _, partitions in request.topics) > SESSION_PARTITIONS_MAX:
+            return None
         session = FetchSession(self._last_id % _EPOCH_MAX + 1, by_id)
         session.want(request.topics)
-        if len(session.wanted) > _SESSION_PARTITIONS_MAX:
-            return None
         self._last_id = session.session_id
         self._sessions[session.session_id] = session
         self._partition_count += len(session.wanted)
@@ -149,7 +149,7 @@ class FetchSessions:
         session.forget(request.forgotten)
         session.want(request.topics)
         self._partition_count += len(session.wanted)
-        if len(session.wanted) > _SESSION_PARTITIONS_MAX:
+        if len(session.wanted) > SESSION_PARTITIONS_MAX:
             self._close(session.session_id)
             raise FetchSessionIdNotFound("too many partitions for a fetch session")
         self._sessions.move_to_end(session.session_id)

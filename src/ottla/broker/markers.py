@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from ottla.broker.shards import commit_of
+from ottla.broker.slices import parts
 from ottla.broker.topic_creation import OFFSETS_TOPIC
 from ottla.clock import Clock
 from ottla.coordinator.entries import ProducerIdentity, TransactionEnded
@@ -33,6 +34,7 @@ log = logging.getLogger("ottla.broker")
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
+_TOGETHER: Final = 200  # markers that are written in one turn of the loop
 
 Written = Callable[[], "asyncio.Future[None]"]
 NoteMarker = Callable[[int, TransactionEnded, Written], "asyncio.Future[None]"]
@@ -78,7 +80,9 @@ class Markers:
         left = sorted(prepared.partitions)
         pause_s = _RETRY_MIN_S
         while is_wanted():
-            written = await asyncio.gather(*(self._try(tp, end) for tp in left))
+            written: list[bool] = []
+            for part in parts(left, _TOGETHER):
+                written += await asyncio.gather(*(self._try(tp, end) for tp in part))
             left = [tp for tp, done in zip(left, written, strict=True) if not done]
             if not left:
                 return True

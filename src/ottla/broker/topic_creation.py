@@ -1,6 +1,6 @@
 """Making topics: for CreateTopics, and for a client that asks for one that is not there yet."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -49,7 +49,10 @@ class TopicCreation:
         A topic whose logs this broker could not make is taken back: who was told of a failure
         must be able to try again.
         """
-        made = await self._commits.each(self._decides(wanted), validate_only=validate_only)
+        sizes = (len(topic.assignment) + len(topic.config) for topic in wanted)
+        made = await self._commits.each(
+            self._decides(wanted), sizes=sizes, validate_only=validate_only
+        )
         if validate_only:
             return made
         failed = {
@@ -117,8 +120,8 @@ class TopicCreation:
 
     def _decides(
         self, wanted: Sequence[NewTopic]
-    ) -> list[partial[controller.Decision[TopicImage]]]:
-        return [
+    ) -> Iterator[partial[controller.Decision[TopicImage]]]:
+        return (
             partial(
                 controller.create_topic,
                 wanted=topic,
@@ -127,7 +130,7 @@ class TopicCreation:
                 start=self._state.draw_start(),
             )
             for topic in wanted
-        ]
+        )
 
 
 def internal_config(broker: BrokerConfig) -> dict[str, str]:

@@ -3,6 +3,7 @@
 Every function decides on one image and changes nothing; `ClusterState.commit` makes it so.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -291,6 +292,7 @@ def _place_new_topic(
     image: ClusterImage, wanted: NewTopic, defaults: BrokerConfig, start: int
 ) -> Sequence[Sequence[BrokerId]]:
     if wanted.assignment:
+        _check_partition_limit(image, len(wanted.assignment), defaults)
         return _check_assignment(image, wanted)
     partition_count, factor = wanted.partition_count, wanted.replication_factor
     if partition_count == DEFAULT:
@@ -476,9 +478,9 @@ def _edit(
     config: Mapping[str, str], edits: Sequence[ConfigEdit], lists: Mapping[str, str]
 ) -> dict[str, str]:
     """`config` after all edits; `lists` has the settings that are lists, and their defaults."""
-    names = [edit.name for edit in edits]
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+    named = Counter(edit.name for edit in edits)
+    if len(named) != len(edits):
+        twice = sorted(name for name, times in named.items() if times > 1)
         raise InvalidRequest(f"{', '.join(twice)} named twice: send one change per setting")
     edited = dict(config)
     for edit in edits:

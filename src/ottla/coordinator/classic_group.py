@@ -17,7 +17,7 @@ its members begin it again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
@@ -232,7 +232,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def leave(
-        self, identities: list[tuple[str, str | None]], now_ms: int
+        self, identities: Sequence[tuple[str, str | None]], now_ms: int
     ) -> tuple[list[ErrorCode], Outcome]:
         """Members go by their own wish, or by an administrator's, who knows their instance id."""
         count = len(self.members)

@@ -19,7 +19,7 @@ Deadlines are not written down; whoever replays gives every member its whole tim
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -193,7 +193,7 @@ class ConsumerGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def leave(
-        self, identities: list[tuple[str, str | None]], now_ms: int
+        self, identities: Sequence[tuple[str, str | None]], now_ms: int
     ) -> tuple[list[ErrorCode], Outcome]:
         """Members of the older protocol go, or an administrator removes them."""
         errors = []

@@ -223,7 +223,11 @@ class Groups:
         return _answer(ticket, error)
 
     def leave(
-        self, ticket: Ticket, group_id: str, identities: list[tuple[str, str | None]], now_ms: int
+        self,
+        ticket: Ticket,
+        group_id: str,
+        identities: Sequence[tuple[str, str | None]],
+        now_ms: int,
     ) -> Outcome:
         """Answered with one error for each member."""
         group = self.groups.get(group_id)

@@ -15,6 +15,7 @@ from ottla.protocol.messages.consumer_protocol import (
 
 _VERSION: Final = Struct(">h")
 _VERSION_MAX: Final = 3  # later versions only add fields behind those of this one
+_ELEMENTS_MAX: Final = 50_000  # topics and partitions that one member tells of; else it is foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,13 @@ def parse_subscription(metadata: bytes) -> Subscription | None:
     """None when it does not speak the usual format."""
     try:
         version = _version(metadata)
-        found = decode(ConsumerProtocolSubscription, version, metadata, _VERSION.size)
+        found = decode(
+            ConsumerProtocolSubscription,
+            version,
+            metadata,
+            _VERSION.size,
+            elements_max=_ELEMENTS_MAX,
+        )
     except (error, ProtocolViolation):
         return None
     owned = {item.topic: item.partitions for item in found.owned_partitions}
@@ -49,7 +56,13 @@ def parse_assignment(assignment: bytes) -> dict[str, list[int]] | None:
     if not assignment:
         return {}
     try:
-        found = decode(ConsumerProtocolAssignment, _version(assignment), assignment, _VERSION.size)
+        found = decode(
+            ConsumerProtocolAssignment,
+            _version(assignment),
+            assignment,
+            _VERSION.size,
+            elements_max=_ELEMENTS_MAX,
+        )
     except (error, ProtocolViolation):
         return None
     return {item.topic: item.partitions for item in found.assigned_partitions}

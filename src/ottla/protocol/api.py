@@ -7,11 +7,12 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from ottla.errors import ProtocolViolation
-from ottla.protocol.codec import encode_into
+from ottla.errors import ProtocolViolation, ResponseTooLarge
+from ottla.protocol.codec import Steps, encode_in_slices, encode_into
 from ottla.protocol.primitives import Buffer, read_tagged_fields
 from ottla.protocol.schema import VERSION_MAX, parse_versions
 
+RESPONSE_BYTES_MAX: Final = 100 << 20  # librdkafka reads 100 MB, Kafka's own clients the same
 NEVER: Final = VERSION_MAX + 1  # the version from which SaslHandshake and OffsetDelete are flexible
 
 
@@ -235,6 +236,21 @@ def response_frame(header: RequestHeader, response: object) -> bytearray:
     out = bytearray(_LENGTH.size)
     write_response_header(out, header.api_key, header.api_version, header.correlation_id)
     encode_into(out, response, header.api_version)
+    _LENGTH.pack_into(out, 0, len(out) - _LENGTH.size)
+    return out
+
+
+def response_frame_in_slices(header: RequestHeader, response: object) -> Steps[bytearray]:
+    """The same for a large answer, in steps; it is given up when no client would read it."""
+    out = bytearray(_LENGTH.size)
+    write_response_header(out, header.api_key, header.api_version, header.correlation_id)
+    for element_count in encode_in_slices(out, response, header.api_version):
+        if len(out) > RESPONSE_BYTES_MAX:
+            raise ResponseTooLarge(
+                f"{header.api_key.name}: the response would be larger than"
+                f" {RESPONSE_BYTES_MAX} bytes: ask for less at a time"
+            )
+        yield element_count
     _LENGTH.pack_into(out, 0, len(out) - _LENGTH.size)
     return out
 

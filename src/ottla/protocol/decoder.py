@@ -2,6 +2,9 @@
 
 Positions may run ahead of the buffer's end, because a slice past the end is merely short: then the
 next fixed read fails, or the check at the end of the function does.
+
+`left` counts down from the number of elements that the message may have, in all its arrays and tag
+sections together: a few bytes become an object of some hundred, and work for whoever handles it.
 """
 
 import struct
@@ -9,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ottla.errors import ProtocolViolation
+from ottla.errors import ProtocolViolation, TooManyElements
 from ottla.protocol.primitives import read_tagged_fields, read_unsigned_varint
 from ottla.protocol.schema import (
     Array,
@@ -21,17 +24,22 @@ from ottla.protocol.schema import (
     string,
     wire_fields,
 )
-from ottla.protocol.source import Layout, Source, is_repeatable, reaches
+from ottla.protocol.source import SLICE_ELEMENTS, Layout, Source, is_repeatable, reaches
 
 MINIMAL_VARINT_BYTES: Final = 1
+STRING_BYTES_MAX: Final = 2**15 - 1  # as in Kafka, also where a length could say more
 
 
 class DecoderWriter:
-    """Writes `run(buffer, p) -> message` for one layout; `p` is the position that moves."""
+    """Writes `run(buffer, p, left) -> message` for one layout; `p` is the position that moves.
 
-    def __init__(self, layout: Layout) -> None:
+    In slices, `run` is a generator that yields now and then how many elements it has read since.
+    """
+
+    def __init__(self, layout: Layout, *, in_slices: bool = False) -> None:
         self.layout = layout
-        self.source = Source("run(buffer, p)")
+        self.in_slices = in_slices
+        self.source = Source("run(buffer, p, left)")
         self.pending: list[tuple[str, str]] = []  # (code, target) of the next `struct` call
         # Slices of bytes are cheapest, but record batches must not be copied.
         self.reads_views = reaches(layout.message_class, records)
@@ -41,9 +49,13 @@ class DecoderWriter:
             self.source.refer(name, value)
         self.source.line(f"buffer = {'memoryview' if self.reads_views else 'bytes'}(buffer)")
         self.source.line("end = len(buffer)")
+        if self.in_slices:
+            self.source.line("done = 0")
         self._struct(self.layout.message_class, "message")
         with self.source.block("if p > end:"):
             self.source.line("raise truncated()")
+        if self.in_slices:
+            self.source.line("yield done")
         self.source.line("return message")
         return self.source
 
@@ -74,12 +86,13 @@ class DecoderWriter:
         tagged = self.layout.tagged(struct_class)
         count = self._prefix("B")
         with self.source.block(f"if {count}:"):
-            if not tagged:
-                self.source.line("_, p = read_tagged_fields(buffer, p - 1, end)")
-                return
             entries, after = self.source.variable("entries"), self.source.variable("after")
             tag, stop = self.source.variable("tag"), self.source.variable("stop")
             self.source.line(f"{entries}, {after} = read_tagged_fields(buffer, p - 1, end)")
+            self._count_elements(f"len({entries})")
+            if not tagged:
+                self.source.line(f"p = {after}")
+                return
             with self.source.block(f"for {tag}, p, {stop} in {entries}:"):
                 for item in tagged:
                     with self.source.block(f"if {tag} == {item.wire.tag}:"):
@@ -117,7 +130,8 @@ class DecoderWriter:
 
     def _sized(self, kind: Sized, target: str, name: str, nullable: bool) -> None:
         length = self._prefix("B" if self.layout.flexible else kind.length_code)
-        with self._length_given(length, target, name, nullable):
+        is_text = kind is string
+        with self._length_given(length, target, name, nullable, is_text=is_text):
             stop = self.source.variable("stop")
             self.source.line(f"{stop} = p + {length}{' - 1' if self.layout.flexible else ''}")
             self.source.line(f"{target} = {self._taken(kind, f'buffer[p:{stop}]')}")
@@ -137,6 +151,7 @@ class DecoderWriter:
                 self.source.line(f"{count} -= 1")
             with self.source.block(f"if {count} > (end - p) // {least}:"):
                 self.source.line(f"raise too_many({name!r}, {count}, end - p)")
+            self._count_elements(count)
             if isinstance(kind.element, Fixed) and is_repeatable(kind.element):
                 unpack = self.source.struct_methods("unpack_from", kind.element.code)
                 self.source.line(f"{target} = list({unpack}[{count}](buffer, p))")
@@ -154,6 +169,17 @@ class DecoderWriter:
                 self._value(kind, item, name, nullable=False)
                 self._flush()
             self.source.line(f"{items}.append({item})")
+            if self.in_slices:
+                self.source.line("done += 1")
+                with self.source.block(f"if done >= {SLICE_ELEMENTS}:"):
+                    self.source.line("yield done")
+                    self.source.line("done = 0")
+
+    def _count_elements(self, count: str) -> None:
+        """Take elements off those that are left, before anything is made of them."""
+        self.source.line(f"left -= {count}")
+        with self.source.block("if left < 0:"):
+            self.source.line("raise TooManyElements()")
 
     def _prefix(self, code: str) -> str:
         """Read a length together with the fixed fields before it; return its variable."""
@@ -163,7 +189,9 @@ class DecoderWriter:
         return length
 
     @contextmanager
-    def _length_given(self, length: str, target: str, name: str, nullable: bool) -> Iterator[None]:
+    def _length_given(
+        self, length: str, target: str, name: str, nullable: bool, *, is_text: bool = False
+    ) -> Iterator[None]:
         """A block for the case that a length is there; otherwise it is null, or wrong.
 
         Flexible versions write lengths plus one as varints, nearly always of a single byte.
@@ -172,6 +200,9 @@ class DecoderWriter:
         if flexible:
             with self.source.block(f"if {length} > 127:"):
                 self.source.line(f"{length}, p = read_unsigned_varint(buffer, p - 1)")
+                if is_text:
+                    with self.source.block(f"if {length} > {STRING_BYTES_MAX + 1}:"):
+                        self.source.line(f"raise too_long({name!r}, {length} - 1)")
         with self.source.block(f"if {length}:" if flexible else f"if {length} >= 0:"):
             yield
         if nullable:
@@ -229,6 +260,10 @@ def _too_many(name: str, count: int, left_bytes: int) -> ProtocolViolation:
     )
 
 
+def _too_long(name: str, size_bytes: int) -> ProtocolViolation:
+    return ProtocolViolation(f"{name} has {size_bytes} bytes, and strings at most 32767")
+
+
 def _not_filled(name: str) -> ProtocolViolation:
     return ProtocolViolation(f"{name} does not end where its tagged field ends")
 
@@ -244,6 +279,8 @@ _NAMES: Final = {
     "null": _null,
     "negative": _negative,
     "too_many": _too_many,
+    "too_long": _too_long,
+    "TooManyElements": TooManyElements,
     "not_filled": _not_filled,
     "truncated": _truncated,
 }

@@ -5,22 +5,30 @@ from contextlib import contextmanager
 
 from ottla.protocol.primitives import write_unsigned_varint
 from ottla.protocol.schema import Array, Fixed, Kind, Sized, WireField, string
-from ottla.protocol.source import Layout, Source, is_repeatable
+from ottla.protocol.source import SLICE_ELEMENTS, Layout, Source, is_repeatable
 
 
 class EncoderWriter:
-    """Writes `run(out, message)` for one layout; the bytes are appended to `out`."""
+    """Writes `run(out, message)` for one layout; the bytes are appended to `out`.
 
-    def __init__(self, layout: Layout) -> None:
+    In slices, `run` is a generator that yields now and then how many elements it has written since.
+    """
+
+    def __init__(self, layout: Layout, *, in_slices: bool = False) -> None:
         self.layout = layout
+        self.in_slices = in_slices
         self.source = Source("run(out, message)")
         self.pending: list[tuple[str, str]] = []  # (code, value) of the next `struct` call
         self.out = "out"  # inside a tagged field, the buffer for that field
 
     def write(self) -> Source:
         self.source.refer("write_unsigned_varint", write_unsigned_varint)
+        if self.in_slices:
+            self.source.line("done = 0")
         self._struct(self.layout.message_class, "message")
         self._flush()
+        if self.in_slices:
+            self.source.line("yield done")
         self.source.line("return")
         return self.source
 
@@ -121,6 +129,11 @@ class EncoderWriter:
             else:
                 self._value(kind, item, nullable=False)
             self._flush()
+            if self.in_slices:
+                self.source.line("done += 1")
+                with self.source.block(f"if done >= {SLICE_ELEMENTS}:"):
+                    self.source.line("yield done")
+                    self.source.line("done = 0")
 
     def _plus_one(self) -> str:
         return " + 1" if self.layout.flexible else ""

@@ -28,7 +28,9 @@ _INT64: Final = Struct(">q")
 _ACKS_TIMEOUT: Final = Struct(">hi")
 _INDEX_SIZE: Final = Struct(">ii")
 _UUID_BYTES: Final = 16
-_ELEMENTS_MAX: Final = 200_000  # topics, and partitions of all of them, in one request
+_TAGS_MAX: Final = 8  # in a struct that repeats; Kafka 4.3 defines at most two there
+_BATCHES_MAX: Final = 20_000  # topics and batches of a Produce; clients send a megabyte of them
+_ELEMENTS_MAX: Final = 200_000  # topics and partitions of a Fetch, unless told otherwise
 
 TopicKey = str | bytes  # a name, or from the id versions on an id of 16 bytes
 
@@ -255,7 +257,8 @@ def _read_produce_classic(view: memoryview, position: int) -> ProduceRequest:
     transactional_id, position = _string(view, position)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, position)
     topic_count, position = _count(view, position + 6, 6)
-    sum_count = 0
+    sum_count = topic_count
+    _check_sum(sum_count, _BATCHES_MAX)
     topics: list[tuple[TopicKey, list[tuple[int, memoryview | None]]]] = []
     for _ in range(topic_count):
         name, position = _string(view, position)
@@ -263,7 +266,7 @@ def _read_produce_classic(view: memoryview, position: int) -> ProduceRequest:
             raise ProtocolViolation("a topic name is null")
         partition_count, position = _count(view, position, 8)
         sum_count += partition_count
-        _check_sum(sum_count)
+        _check_sum(sum_count, _BATCHES_MAX)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             index, size = _INDEX_SIZE.unpack_from(view, position)
@@ -278,13 +281,14 @@ def _read_produce_flexible(view: memoryview, position: int, by_id: bool) -> Prod
     transactional_id, position = _compact_string(view, position)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, position)
     topic_count, position = _compact_count(view, position + 6, 3)
-    sum_count = 0
+    sum_count = topic_count
+    _check_sum(sum_count, _BATCHES_MAX)
     topics: list[tuple[TopicKey, list[tuple[int, memoryview | None]]]] = []
     for _ in range(topic_count):
         key, position = _compact_topic(view, position, by_id)
         partition_count, position = _compact_count(view, position, 6)
         sum_count += partition_count
-        _check_sum(sum_count)
+        _check_sum(sum_count, _BATCHES_MAX)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             (index,) = _INT32.unpack_from(view, position)
@@ -361,12 +365,14 @@ def _write_produced_flexible(
     out += b"\0\0\0\0\0"  # throttle time, no tags
 
 
-def read_fetch(view: memoryview, position: int, version: int) -> FetchRequest:
+def read_fetch(
+    view: memoryview, position: int, version: int, elements_max: int = _ELEMENTS_MAX
+) -> FetchRequest:
     """The request whose body starts at `position`; every failure is a ProtocolViolation."""
     try:
         if version >= FETCH_FLEXIBLE:
-            return _read_fetch_flexible(view, position, version)
-        return _read_fetch_classic(view, position, version)
+            return _read_fetch_flexible(view, position, version, elements_max)
+        return _read_fetch_classic(view, position, version, elements_max)
     except (error, IndexError, UnicodeDecodeError) as problem:
         raise ProtocolViolation(f"not a Fetch v{version} request: {problem}") from None
 
@@ -380,7 +386,9 @@ _FETCH_PARTITION_V9: Final = Struct(">iiqqi")
 _FETCH_PARTITION_V12: Final = Struct(">iiqiqi")
 
 
-def _read_fetch_classic(view: memoryview, position: int, version: int) -> FetchRequest:
+def _read_fetch_classic(
+    view: memoryview, position: int, version: int, elements_max: int
+) -> FetchRequest:
     session_id, session_epoch = 0, -1
     if version >= 7:
         replica_id, wait, low, high, isolation, session_id, session_epoch = (
@@ -391,7 +399,8 @@ def _read_fetch_classic(view: memoryview, position: int, version: int) -> FetchR
         replica_id, wait, low, high, isolation = _FETCH_HEAD_V4.unpack_from(view, position)
         position += _FETCH_HEAD_V4.size
     topic_count, position = _count(view, position, 6)
-    sum_count = 0
+    sum_count = topic_count
+    _check_sum(sum_count, elements_max)
     topics: list[tuple[TopicKey, list[FetchPartition]]] = []
     for _ in range(topic_count):
         name, position = _string(view, position)
@@ -399,7 +408,7 @@ def _read_fetch_classic(view: memoryview, position: int, version: int) -> FetchR
             raise ProtocolViolation("a topic name is null")
         partition_count, position = _count(view, position, 16)
         sum_count += partition_count
-        _check_sum(sum_count)
+        _check_sum(sum_count, elements_max)
         partitions = []
         for _ in range(partition_count):
             partition, position = _fetch_partition_classic(view, position, version)
@@ -408,13 +417,15 @@ def _read_fetch_classic(view: memoryview, position: int, version: int) -> FetchR
     forgotten: list[tuple[TopicKey, list[int]]] = []
     if version >= 7:
         forgotten_count, position = _count(view, position, 6)
+        sum_count += forgotten_count
+        _check_sum(sum_count, elements_max)
         for _ in range(forgotten_count):
             name, position = _string(view, position)
             if name is None:
                 raise ProtocolViolation("a topic name is null")
             index_count, position = _count(view, position, 4)
             sum_count += index_count
-            _check_sum(sum_count)
+            _check_sum(sum_count, elements_max)
             indexes = list(Struct(f">{index_count}i").unpack_from(view, position))
             position += 4 * index_count
             forgotten.append((name, indexes))
@@ -440,7 +451,9 @@ def _fetch_partition_classic(
     return FetchPartition(index, offset, size), position + _FETCH_PARTITION_V4.size
 
 
-def _read_fetch_flexible(view: memoryview, position: int, version: int) -> FetchRequest:
+def _read_fetch_flexible(
+    view: memoryview, position: int, version: int, elements_max: int
+) -> FetchRequest:
     by_id = version >= FETCH_TOPIC_IDS
     replica_id = -1
     if version >= 15:
@@ -454,13 +467,14 @@ def _read_fetch_flexible(view: memoryview, position: int, version: int) -> Fetch
         )
         position += _FETCH_HEAD_V7.size
     topic_count, position = _compact_count(view, position, 3)
-    sum_count = 0
+    sum_count = topic_count
+    _check_sum(sum_count, elements_max)
     topics: list[tuple[TopicKey, list[FetchPartition]]] = []
     for _ in range(topic_count):
         key, position = _compact_topic(view, position, by_id)
         partition_count, position = _compact_count(view, position, _FETCH_PARTITION_V12.size)
         sum_count += partition_count
-        _check_sum(sum_count)
+        _check_sum(sum_count, elements_max)
         partitions = []
         for _ in range(partition_count):
             index, epoch, offset, last_epoch, log_start, size = _FETCH_PARTITION_V12.unpack_from(
@@ -470,7 +484,7 @@ def _read_fetch_flexible(view: memoryview, position: int, version: int) -> Fetch
             partitions.append(FetchPartition(index, offset, size, epoch, last_epoch, log_start))
         position = _skip_tags(view, position)
         topics.append((key, partitions))
-    forgotten, position = _forgotten_flexible(view, position, by_id)
+    forgotten, position = _forgotten_flexible(view, position, by_id, elements_max - sum_count)
     _, position = _compact_string(view, position)  # rack
     if version >= 15:
         replica_id = _replica_id_from_tags(view, position)
@@ -482,16 +496,17 @@ def _read_fetch_flexible(view: memoryview, position: int, version: int) -> Fetch
 
 
 def _forgotten_flexible(
-    view: memoryview, position: int, by_id: bool
+    view: memoryview, position: int, by_id: bool, elements_max: int
 ) -> tuple[list[tuple[TopicKey, list[int]]], int]:
     count, position = _compact_count(view, position, 3)
-    sum_count = 0
+    sum_count = count
+    _check_sum(sum_count, elements_max)
     forgotten: list[tuple[TopicKey, list[int]]] = []
     for _ in range(count):
         key, position = _compact_topic(view, position, by_id)
         index_count, position = _compact_count(view, position, 4)
         sum_count += index_count
-        _check_sum(sum_count)
+        _check_sum(sum_count, elements_max)
         indexes = list(Struct(f">{index_count}i").unpack_from(view, position))
         position = _skip_tags(view, position + 4 * index_count)
         forgotten.append((key, indexes))
@@ -656,21 +671,24 @@ def _compact_count(view: memoryview, position: int, element_bytes_min: int) -> t
 def _checked(
     count: int, view: memoryview, position: int, element_bytes_min: int
 ) -> tuple[int, int]:
-    if not 0 <= count <= min((len(view) - position) // element_bytes_min, _ELEMENTS_MAX):
+    if not 0 <= count <= (len(view) - position) // element_bytes_min:
         raise ProtocolViolation(f"an array of {count} elements does not fit")
     return count, position
 
 
-def _check_sum(element_count: int) -> None:
+def _check_sum(element_count: int, elements_max: int) -> None:
     """Three bytes of request become some hundred of objects: their number needs a limit."""
-    if element_count > _ELEMENTS_MAX:
-        raise ProtocolViolation(f"more than {_ELEMENTS_MAX} partitions in one request")
+    if element_count > elements_max:
+        raise ProtocolViolation(
+            f"more than {elements_max} topics and partitions in one request (a Fetch's number is"
+            " limited by max.request.elements)"
+        )
 
 
 def _skip_tags(view: memoryview, position: int) -> int:
     if view[position] == 0:
         return position + 1
-    return read_tagged_fields(view, position, len(view))[1]
+    return read_tagged_fields(view, position, len(view), count_max=_TAGS_MAX)[1]
 
 
 def _write_count(out: bytearray, count: int) -> None:

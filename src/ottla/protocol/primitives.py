@@ -41,11 +41,11 @@ def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_tagged_fields(
-    buffer: Buffer, position: int, end: int
+    buffer: Buffer, position: int, end: int, *, count_max: int = TAGGED_FIELDS_MAX
 ) -> tuple[list[tuple[int, int, int]], int]:
     """The (tag, start, stop) of each field in a tag section (KIP-482), by ascending tag."""
     count, position = read_unsigned_varint(buffer, position)
-    if count > TAGGED_FIELDS_MAX:
+    if count > count_max:
         raise ProtocolViolation(f"{count} tagged fields in one struct")
     entries = []
     last_tag = -1

@@ -13,6 +13,7 @@ from typing import Any, Final
 from ottla.protocol.schema import Array, Fixed, Kind, WireField, message_versions, wire_fields
 
 REPEATABLE_CODES: Final = "bhHiqd"  # an array of these is one `struct` call as well
+SLICE_ELEMENTS: Final = 200  # between two yields of a function that reads or writes in slices
 _REMEMBERED_COUNT_MAX: Final = 64
 
 Function = Callable[..., Any]

@@ -7,15 +7,24 @@ from typing import Any, cast
 import pytest
 
 from fakes.loopback import run, turns
+from ottla.broker import slices
 from ottla.broker.answers import Answer, Pending
 from ottla.broker.connection import Connection, RequestFailed
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.routes import RequestContext, Route
+from ottla.broker.settings import Settings
+from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, ProtocolViolation
 from ottla.protocol.api import APIS, ApiKey, RequestHeader, request_frame
-from ottla.protocol.codec import decode
+from ottla.protocol.codec import Steps, decode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from ottla.protocol.messages.offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
 from ottla.protocol.messages.produce import ProduceRequest
 
 
@@ -39,8 +48,17 @@ class FakeConnection:
     def __init__(self) -> None:
         self.is_closed = False
 
+        self.violations: list[str] = []
+
     def close(self) -> None:
         self.is_closed = True
+
+    def end(self, violation: ProtocolViolation) -> None:
+        self.violations.append(str(violation))
+        self.is_closed = True
+
+    def note_violation(self, text: str) -> None:
+        self.violations.append(text)
 
 
 class Described:
@@ -57,8 +75,21 @@ class Described:
         return await self.outcome
 
 
+def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> Any:
+    """A handler that does something for each topic."""
+
+    def answer() -> Steps[ListOffsetsResponse]:
+        response = ListOffsetsResponse()
+        for topic in request.topics:
+            response.topics.append(ListOffsetsTopicResponse(name=topic.name))
+            yield 1
+        return response
+
+    return slices.start(answer())
+
+
 class Scene:
-    def __init__(self, *, problem: Exception | None = None) -> None:
+    def __init__(self, *, problem: Exception | None = None, **settings: str) -> None:
         self.hot = HotHandler(problem)
         self.described = Described()
         self.connection = FakeConnection()
@@ -67,8 +98,12 @@ class Scene:
         self.dispatcher = Dispatcher(
             cast("Any", self.hot),
             cast("Any", self.hot),
-            [Route(key, APIS[key].versions, self.described)],
+            [
+                Route(key, APIS[key].versions, self.described),
+                Route(ApiKey.LIST_OFFSETS, APIS[ApiKey.LIST_OFFSETS].versions, list_offsets),
+            ],
             asyncio.get_running_loop(),
+            Settings(BrokerConfig().override(settings)),
             self.defects.append,
         )
 
@@ -129,6 +164,7 @@ def test_a_version_of_api_versions_from_the_future_gets_the_table_in_version_0()
         assert keys == [
             ApiKey.PRODUCE,
             ApiKey.FETCH,
+            ApiKey.LIST_OFFSETS,
             ApiKey.API_VERSIONS,
             ApiKey.DESCRIBE_CLUSTER,
         ]
@@ -214,10 +250,85 @@ def test_a_defect_while_a_connection_is_closed_for_another_ends_the_broker() -> 
     run(scenario())
 
 
-def test_a_request_of_many_megabytes_without_a_batch_is_a_violation() -> None:
+def test_a_request_of_many_megabytes_without_records_is_refused_in_its_response() -> None:
     async def scenario() -> None:
-        frame = frame_of(ApiVersionsRequest(), ApiKey.API_VERSIONS, 0)
-        with pytest.raises(ProtocolViolation, match="bytes without a record batch"):
-            Scene().take(frame + bytes(9 << 20))
+        scene = Scene()
+        frame = frame_of(ApiVersionsRequest(), ApiKey.API_VERSIONS, 0) + bytes(9 << 20)
+        answer = scene.take(frame)
+        assert isinstance(answer, bytes)
+        refused = decode(ApiVersionsResponse, 0, answer, 8)
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        (text,) = scene.connection.violations
+        assert text.startswith(f"API_VERSIONS: a request of {len(frame)} bytes without records")
+        assert "max.plain.request.bytes allows 8388608" in text
+
+    run(scenario())
+
+
+def test_without_a_place_for_an_error_it_closes_the_connection() -> None:
+    async def scenario() -> None:
+        for key, version in ((ApiKey.LIST_OFFSETS, 6), (ApiKey.FETCH, 12)):
+            frame = frame_of(APIS[key].request_class(), key, version) + bytes(9 << 20)
+            with pytest.raises(ProtocolViolation, match=f"{key.name}: a request of"):
+                Scene().take(frame)
+
+    run(scenario())
+
+
+def offsets_of(topic_count: int) -> ListOffsetsRequest:
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t")] * topic_count)
+
+
+@pytest.mark.parametrize(("name", "is_large"), [("t", False), ("t" * 100, True)])
+def test_as_many_elements_as_may_be_are_answered_and_one_more_is_refused(
+    name: str, is_large: bool
+) -> None:
+    async def scenario() -> None:
+        scene = Scene(**{"max.request.elements": "1000"})
+        topics = [ListOffsetsTopic(name=name)] * 1000
+        frame = frame_of(ListOffsetsRequest(topics=topics), ApiKey.LIST_OFFSETS, 6)
+        assert (len(frame) >= 64 * 1024) is is_large
+        answered = await whole(scene.take(frame))
+        assert len(decode(ListOffsetsResponse, 6, answered, 9).topics) == 1000
+        topics.append(topics[0])
+        frame = frame_of(ListOffsetsRequest(topics=topics), ApiKey.LIST_OFFSETS, 6)
+        text = "ListOffsetsRequest v6: more than 1000 elements, as many as max.request.elements"
+        if not is_large:
+            with pytest.raises(ProtocolViolation, match=text):
+                scene.take(frame)
+            return
+        scene.take(frame)
+        while not scene.connection.is_closed:
+            await turns(1)
+        assert scene.connection.violations[0].startswith(text)
+        assert not scene.defects
+
+    run(scenario())
+
+
+async def whole(answer: Answer) -> bytes:
+    """The bytes of an answer, once they are there."""
+    while isinstance(answer, Pending) and answer.parts is None:
+        await turns(1)
+    parts = answer.parts if isinstance(answer, Pending) else answer
+    assert isinstance(parts, bytes)
+    return parts
+
+
+def test_a_large_request_lets_others_have_their_turns() -> None:
+    """What is counted are turns of the loop, not time."""
+
+    async def scenario() -> None:
+        scene = Scene()
+        frame = frame_of(offsets_of(100_000), ApiKey.LIST_OFFSETS, 6)
+        answer = scene.take(frame)
+        assert isinstance(answer, Pending)
+        turn_count = 0
+        while answer.parts is None:
+            await turns(1)
+            turn_count += 1
+        assert turn_count > 3 * 100_000 // 1000  # decoding, handling and encoding
+        assert isinstance(answer.parts, bytes)
+        assert len(decode(ListOffsetsResponse, 6, answer.parts, 9).topics) == 100_000
 
     run(scenario())

@@ -3,12 +3,18 @@ import tracemalloc
 
 import pytest
 
-from ottla.errors import ErrorCode, ProtocolViolation
+from fakes.layouts import Layout, all_layouts
+from fakes.random_messages import RandomMessages
+from ottla.errors import ErrorCode, ProtocolViolation, TooManyElements
 from ottla.model import Uuid
 from ottla.protocol.codec import (
+    M,
+    Steps,
     decode,
+    decode_in_slices,
     decoder_source,
     encode,
+    encode_in_slices,
     encode_into,
     encoder_source,
 )
@@ -20,10 +26,16 @@ from ottla.protocol.messages.consumer_groups import (
     HeartbeatTopicPartitions,
 )
 from ottla.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
+from ottla.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestTopic
 from ottla.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
     MetadataRequest,
     MetadataRequestTopic,
+)
+from ottla.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
 )
 from ottla.protocol.messages.produce import (
     LeaderIdAndEpoch,
@@ -36,6 +48,7 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.protocol.messages.sasl import SaslAuthenticateRequest
 from ottla.protocol.primitives import TAGGED_FIELDS_MAX, write_unsigned_varint
+from ottla.protocol.source import SLICE_ELEMENTS
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=2, member_id="m")
 
@@ -205,7 +218,9 @@ def test_a_known_tagged_field_between_unknown_ones_is_read() -> None:
         (4, b"\x80\x00", "group_id is null"),
         (3, b"\x00\x02\xc3\x28", "not UTF-8"),
         (4, b"\x03\xc3\x28", "not UTF-8"),
-        (4, b"\xff\xff\xff\xff\x0f", "end inside"),
+        (4, b"\xff\xff\xff\xff\x0f", "strings at most 32767"),
+        (4, b"\x81\x80\x02", "group_id has 32768 bytes"),
+        (4, b"\x80\x80\x02", "end inside"),
         (4, b"\xff\xff\xff\xff\xff", "longer than 5 bytes"),
         (3, b"\x7f\xffabc", "end inside"),
     ],
@@ -260,3 +275,69 @@ def test_a_traceback_shows_the_line_that_failed() -> None:
     with pytest.raises(AttributeError) as failed:
         encode(HeartbeatRequest(group_id=None), 3)  # type: ignore[arg-type]
     assert "content1 = content1.encode()" in "".join(traceback.format_exception(failed.value))
+
+
+def stepped(steps: Steps[M]) -> tuple[M, list[int]]:
+    """What steps return, and what they yield on their way."""
+    yielded = []
+    while True:
+        try:
+            yielded.append(next(steps))
+        except StopIteration as over:
+            return over.value, yielded
+
+
+@pytest.mark.parametrize("layout", all_layouts(), ids=str)
+def test_in_slices_every_message_is_read_and_written_the_same(layout: Layout) -> None:
+    message_class, version = layout
+    message = RandomMessages(seed=version).message(message_class, version)
+    wire = encode(message, version)
+    out = bytearray()
+    stepped(encode_in_slices(out, message, version))
+    assert out == wire
+    read, _ = stepped(decode_in_slices(message_class, version, wire, 0, elements_max=10**6))
+    assert read == decode(message_class, version, wire)
+
+
+def topics(count: int) -> bytes:
+    return encode(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * count), 12)
+
+
+def test_the_number_of_slices_grows_with_the_message_and_not_faster() -> None:
+    for count in (1000, 4000):
+        steps = decode_in_slices(MetadataRequest, 12, topics(count), 0, elements_max=count)
+        read, yielded = stepped(steps)
+        assert len(read.topics or ()) == sum(yielded) == count
+        assert max(yielded) <= SLICE_ELEMENTS
+        _, yielded = stepped(encode_in_slices(bytearray(), read, 12))
+        assert sum(yielded) == count
+        assert max(yielded) <= SLICE_ELEMENTS
+
+
+@pytest.mark.parametrize("in_slices", [False, True])
+def test_no_more_elements_than_allowed_are_read(in_slices: bool) -> None:
+    def read(wire: bytes, elements_max: int) -> MetadataRequest:
+        if in_slices:
+            steps = decode_in_slices(MetadataRequest, 12, wire, 0, elements_max=elements_max)
+            return stepped(steps)[0]
+        return decode(MetadataRequest, 12, wire, elements_max=elements_max)
+
+    assert len(read(topics(1000), 1000).topics or ()) == 1000
+    with pytest.raises(TooManyElements, match="MetadataRequest v12: more than 999 elements"):
+        read(topics(1000), 999)
+
+
+def test_elements_of_arrays_in_arrays_and_unknown_tags_count_as_well() -> None:
+    partition = ListOffsetsPartition(partition_index=0)
+    topic = ListOffsetsTopic(name="t", partitions=[partition] * 10)
+    wire = encode(ListOffsetsRequest(topics=[topic] * 10), 6)
+    decode(ListOffsetsRequest, 6, wire, elements_max=110)
+    with pytest.raises(TooManyElements):
+        decode(ListOffsetsRequest, 6, wire, elements_max=109)
+    tagged = encode(HEARTBEAT, 4)[:-1] + tags((7, b""), (8, b""))
+    decode(HeartbeatRequest, 4, tagged, elements_max=2)
+    with pytest.raises(TooManyElements):
+        decode(HeartbeatRequest, 4, tagged, elements_max=1)
+    indexes = encode(OffsetFetchRequest(topics=[OffsetFetchRequestTopic(partition_indexes=[1])]), 6)
+    with pytest.raises(TooManyElements):
+        decode(OffsetFetchRequest, 6, indexes, elements_max=1)

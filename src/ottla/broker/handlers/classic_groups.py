@@ -5,12 +5,15 @@ what their connection sends behind them, as in Kafka. While groups are being rea
 heartbeat is believed and a sync is told to join again: clients know no other word for it there.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from ottla.broker.group_coordinator import GroupCoordinator
 from ottla.broker.routes import RequestContext
+from ottla.broker.slices import finish, parts
 from ottla.coordinator.classic_group import Join, Joined, Protocol, Sync, Synced
 from ottla.errors import ApiError, CoordinatorLoadInProgress, ErrorCode
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -28,6 +31,8 @@ _KNOWN_ID_FROM: Final = 4  # JoinGroup: a new member first fetches an id
 _NULL_PROTOCOL_FROM: Final = 7
 _SKIPPING_FROM: Final = 9
 _MANY_LEAVE_FROM: Final = 3
+_PROTOCOLS_MAX: Final = 100  # of a member: each rebalance looks at those of all
+_TOGETHER: Final = 1000  # members that leave in one turn of the loop
 
 
 class JoinGroup:
@@ -37,9 +42,8 @@ class JoinGroup:
     async def __call__(
         self, request: JoinGroupRequest, context: RequestContext
     ) -> JoinGroupResponse:
-        join = _join(request, context)
         try:
-            joined = await self._join(request.group_id, join)
+            joined = await self._join(request, context)
         except ApiError as refused:
             joined = Joined(error=refused.code, member_id=request.member_id)
         no_protocol = None if context.version >= _NULL_PROTOCOL_FROM else ""
@@ -59,9 +63,13 @@ class JoinGroup:
             ],
         )
 
-    async def _join(self, group_id: str, join: Join) -> Joined:
+    async def _join(self, request: JoinGroupRequest, context: RequestContext) -> Joined:
+        group_id = request.group_id
         if not group_id:
-            return Joined(error=ErrorCode.INVALID_GROUP_ID, member_id=join.member_id)
+            return Joined(error=ErrorCode.INVALID_GROUP_ID, member_id=request.member_id)
+        if len(request.protocols) > _PROTOCOLS_MAX:
+            return Joined(error=ErrorCode.INVALID_REQUEST, member_id=request.member_id)
+        join = _join(request, context)
         joined: Joined = await self._coordinator.run(
             group_id, lambda groups, ticket, now_ms: groups.join(ticket, group_id, join, now_ms)
         )
@@ -163,20 +171,33 @@ class LeaveGroup:
             identities = [(m.member_id, m.group_instance_id) for m in request.members]
         if not request.group_id:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        errors: list[ErrorCode] = []
         try:
-            errors: list[ErrorCode] = await self._coordinator.run(
-                request.group_id,
-                lambda groups, ticket, now_ms: groups.leave(
-                    ticket, request.group_id, identities, now_ms
-                ),
-            )
+            for part in parts(identities, _TOGETHER):
+                errors += await self._leave(request.group_id, part)
         except ApiError as refused:
             return LeaveGroupResponse(error_code=refused.code)
         if context.version < _MANY_LEAVE_FROM:
             return LeaveGroupResponse(error_code=errors[0])
-        return LeaveGroupResponse(
-            members=[
-                MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=error)
-                for (member_id, instance_id), error in zip(identities, errors, strict=True)
-            ]
+        return await finish(_left(identities, errors))
+
+    async def _leave(
+        self, group_id: str, identities: Sequence[tuple[str, str | None]]
+    ) -> list[ErrorCode]:
+        errors: list[ErrorCode] = await self._coordinator.run(
+            group_id,
+            lambda groups, ticket, now_ms: groups.leave(ticket, group_id, identities, now_ms),
         )
+        return errors
+
+
+def _left(
+    identities: Sequence[tuple[str, str | None]], errors: Sequence[ErrorCode]
+) -> Steps[LeaveGroupResponse]:
+    response = LeaveGroupResponse()
+    for (member_id, instance_id), error in zip(identities, errors, strict=True):
+        response.members.append(
+            MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=error)
+        )
+        yield 1
+    return response

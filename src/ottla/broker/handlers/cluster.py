@@ -5,12 +5,15 @@ brokers. Asked for Kafka's metadata partition, we name the broker that tends the
 leader and only voter, which is what admin tools want to know.
 """
 
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
+from ottla.broker import slices
 from ottla.broker.routes import RequestContext
 from ottla.cluster.state import ClusterState
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -72,7 +75,10 @@ class DescribeLogDirs:
 
     def __call__(
         self, request: DescribeLogDirsRequest, context: RequestContext
-    ) -> DescribeLogDirsResponse:
+    ) -> DescribeLogDirsResponse | Coroutine[Any, Any, DescribeLogDirsResponse]:
+        return slices.start(self._describe(request))
+
+    def _describe(self, request: DescribeLogDirsRequest) -> Steps[DescribeLogDirsResponse]:
         wanted = None
         if request.topics is not None:
             wanted = {(t.topic, index) for t in request.topics for index in t.partitions}
@@ -84,6 +90,7 @@ class DescribeLogDirs:
                         partition_index=tp[1], partition_size=partition.log.size_bytes
                     )
                 )
+            yield 1
         total_bytes, usable_bytes = self._replicas.disk_space()
         directory = DescribeLogDirsResult(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR if self._replicas.is_offline else 0,
@@ -104,21 +111,25 @@ class DescribeQuorum:
 
     def __call__(
         self, request: DescribeQuorumRequest, context: RequestContext
-    ) -> DescribeQuorumResponse:
+    ) -> DescribeQuorumResponse | Coroutine[Any, Any, DescribeQuorumResponse]:
+        return slices.start(self._describe(request))
+
+    def _describe(self, request: DescribeQuorumRequest) -> Steps[DescribeQuorumResponse]:
         image = self._state.image
         leader = BrokerId(-1) if image.controller_id is None else image.controller_id
+        topics = []
+        for topic in request.topics:
+            partitions: list[DescribeQuorumResponsePartition] = []
+            topics.append(
+                DescribeQuorumResponseTopic(topic_name=topic.topic_name, partitions=partitions)
+            )
+            for wanted in topic.partitions:
+                partitions.append(self._partition(topic.topic_name, wanted.partition_index, leader))
+                yield 1
+            yield 1
         return DescribeQuorumResponse(
             error_message=None,
-            topics=[
-                DescribeQuorumResponseTopic(
-                    topic_name=topic.topic_name,
-                    partitions=[
-                        self._partition(topic.topic_name, partition.partition_index, leader)
-                        for partition in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ],
+            topics=topics,
             nodes=[
                 QuorumNode(
                     node_id=broker.id,

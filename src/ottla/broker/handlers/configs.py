@@ -5,10 +5,12 @@ Topics, all brokers together (the broker resource with an empty name), and singl
 brokers may differ. Not done: loggers, client metrics and groups: INVALID_REQUEST.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from ottla.broker import slices
 from ottla.broker.commits import Commits
 from ottla.broker.routes import RequestContext
 from ottla.broker.settings import Settings
@@ -26,6 +28,7 @@ from ottla.config import (
 )
 from ottla.errors import ApiError, InvalidRequest, UnknownTopicOrPartition
 from ottla.model import BrokerId
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -70,8 +73,10 @@ _ADVERTISED: Final = Setting(
     "advertised.listeners", Kind.LIST, "Where clients reach this broker.", "HOST:PORT", str
 )
 _READ_ONLY: Final = (_NODE_ID, _ADVERTISED)
+_SETTING_UNITS: Final = 3  # of work for each setting that is shown
 
 Decide = Callable[[ClusterImage], Decision[None]]
+Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsResource)
 
 
 class _Shown(NamedTuple):
@@ -90,10 +95,16 @@ class DescribeConfigs:
 
     def __call__(
         self, request: DescribeConfigsRequest, context: RequestContext
-    ) -> DescribeConfigsResponse:
-        return DescribeConfigsResponse(
-            results=[self._describe(resource, request) for resource in request.resources]
-        )
+    ) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
+        return slices.start(self._describe_all(request))
+
+    def _describe_all(self, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
+        response = DescribeConfigsResponse()
+        for resource in _once(request.resources):
+            result = self._describe(resource, request)
+            response.results.append(result)
+            yield 10 + _SETTING_UNITS * len(result.configs)
+        return response
 
     def _describe(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
@@ -103,7 +114,8 @@ class DescribeConfigs:
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-        wanted = resource.configuration_keys
+        keys = resource.configuration_keys
+        wanted = None if keys is None else frozenset(keys)
         try:
             result.configs = [
                 _shown(shown, request)
@@ -184,6 +196,19 @@ class DescribeConfigs:
         return values
 
 
+def _once(resources: Sequence[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
+    """The resources without those that ask for the same settings again: these fill one answer."""
+    return list(
+        {
+            (r.resource_type, r.resource_name, _key_set(r.configuration_keys)): r for r in resources
+        }.values()
+    )
+
+
+def _key_set(keys: Sequence[str] | None) -> frozenset[str] | None:
+    return None if keys is None else frozenset(keys)
+
+
 def _broker_reader(field: str) -> Callable[[BrokerConfig], Any]:
     return lambda config: getattr(config, field)
 
@@ -221,8 +246,7 @@ class AlterConfigs:
         self, request: AlterConfigsRequest, context: RequestContext
     ) -> AlterConfigsResponse:
         responses = await self._alteration.alter(
-            [(r.resource_type, r.resource_name, self._decide(r)) for r in request.resources],
-            validate_only=request.validate_only,
+            request.resources, self._decide, validate_only=request.validate_only
         )
         return AlterConfigsResponse(responses=responses)
 
@@ -254,8 +278,7 @@ class IncrementalAlterConfigs:
         self, request: IncrementalAlterConfigsRequest, context: RequestContext
     ) -> IncrementalAlterConfigsResponse:
         responses = await self._alteration.alter(
-            [(r.resource_type, r.resource_name, self._decide(r)) for r in request.resources],
-            validate_only=request.validate_only,
+            request.resources, self._decide, validate_only=request.validate_only
         )
         return IncrementalAlterConfigsResponse(responses=responses)
 
@@ -293,19 +316,43 @@ class _Alteration:
         self._commits = commits
 
     async def alter(
-        self, wanted: list[tuple[int, str, Decide]], *, validate_only: bool
+        self,
+        resources: Sequence[Resource],
+        decide: Callable[[Resource], Decide],
+        *,
+        validate_only: bool,
     ) -> list[AlterConfigsResourceResponse]:
-        decides = [_checked(kind, name, decide) for kind, name, decide in wanted]
-        outcomes = await self._commits.each(decides, validate_only=validate_only)
-        return [
+        named = Counter((r.resource_type, r.resource_name) for r in resources)
+        decides = (
+            _checked(r.resource_type, r.resource_name, decide(r))
+            if named[r.resource_type, r.resource_name] == 1
+            else _refuse_twice
+            for r in resources
+        )
+        sizes = (len(r.configs) for r in resources)
+        outcomes = await self._commits.each(decides, sizes=sizes, validate_only=validate_only)
+        return await slices.finish(_altered(resources, outcomes))
+
+
+def _altered(
+    resources: Sequence[Resource], outcomes: Sequence[ApiError | None]
+) -> Steps[list[AlterConfigsResourceResponse]]:
+    responses = []
+    for resource, outcome in zip(resources, outcomes, strict=True):
+        responses.append(
             AlterConfigsResourceResponse(
                 error_code=outcome.code if isinstance(outcome, ApiError) else 0,
                 error_message=str(outcome) if isinstance(outcome, ApiError) else None,
-                resource_type=kind,
-                resource_name=name,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
             )
-            for (kind, name, _), outcome in zip(wanted, outcomes, strict=True)
-        ]
+        )
+        yield 1
+    return responses
+
+
+def _refuse_twice(image: ClusterImage) -> Decision[None]:
+    raise InvalidRequest("the resource is named twice: send all changes of it together")
 
 
 def _checked(kind: int, name: str, decide: Decide) -> Decide:
@@ -327,16 +374,20 @@ class ListConfigResources:
 
     def __call__(
         self, request: ListConfigResourcesRequest, context: RequestContext
-    ) -> ListConfigResourcesResponse:
+    ) -> ListConfigResourcesResponse | Coroutine[Any, Any, ListConfigResourcesResponse]:
+        return slices.start(self._list(request, context))
+
+    def _list(
+        self, request: ListConfigResourcesRequest, context: RequestContext
+    ) -> Steps[ListConfigResourcesResponse]:
         image = self._state.image
         if context.version == 0:
             return ListConfigResourcesResponse()  # client metrics only, and we have none
         wanted = set(request.resource_types) or {_TOPIC, _BROKER}
         found = []
-        if _TOPIC in wanted:
-            found += [
-                ConfigResource(resource_name=name, resource_type=_TOPIC) for name in image.topics
-            ]
+        for name in image.topics if _TOPIC in wanted else ():
+            found.append(ConfigResource(resource_name=name, resource_type=_TOPIC))
+            yield 1
         if _BROKER in wanted:
             found += [
                 ConfigResource(resource_name=str(broker), resource_type=_BROKER)

@@ -8,6 +8,7 @@ from typing import Final
 
 from ottla.broker.group_coordinator import GroupCoordinator
 from ottla.broker.routes import RequestContext
+from ottla.broker.slices import Pace
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.coordinator.consumer_group import Beat, BeatAnswer
@@ -100,9 +101,12 @@ class ConsumerGroupDescribe:
     async def __call__(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext
     ) -> ConsumerGroupDescribeResponse:
-        return ConsumerGroupDescribeResponse(
-            groups=[await self._describe(group_id) for group_id in request.group_ids]
-        )
+        groups, pace = [], Pace()
+        for group_id in request.group_ids:
+            described = await self._describe(group_id)
+            groups.append(described)
+            await pace.spend(4 + sum(map(_units, described.members)))
+        return ConsumerGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str) -> DescribedGroup:
         if not group_id:
@@ -114,7 +118,7 @@ class ConsumerGroupDescribe:
         except ApiError as refused:
             return _refusal(group_id, refused.code, str(refused))
         if found is None:
-            text = f"there is no consumer group {group_id!r}"
+            text = f"there is no consumer group {group_id[:100]!r}"
             return _refusal(group_id, ErrorCode.GROUP_ID_NOT_FOUND, text)
         image = self._state.image
         return DescribedGroup(
@@ -125,6 +129,13 @@ class ConsumerGroupDescribe:
             assignor_name=found.assignor,
             members=[_member(member, image) for member in found.members],
         )
+
+
+def _units(member: DescribedMember) -> int:
+    """How much work a member is: what it reads and what it has."""
+    assignments = (member.assignment, member.target_assignment)
+    partitions = (len(t.partitions) for one in assignments for t in one.topic_partitions)
+    return 4 + len(member.subscribed_topic_names) + sum(partitions)
 
 
 def _refusal(group_id: str, code: ErrorCode, text: str) -> DescribedGroup:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from ottla.broker.routes import RequestContext
+from ottla.broker.slices import Pace
 from ottla.cluster.image import BrokerImage
 from ottla.errors import ApiError, ErrorCode
 from ottla.protocol.messages.coordination import (
@@ -32,8 +33,10 @@ class FindCoordinator:
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
         if context.version >= _MANY_FROM:
-            keys = request.coordinator_keys
-            found = [await self._find(key, request.key_type) for key in keys]
+            found, pace = [], Pace()
+            for key in request.coordinator_keys:
+                found.append(await self._find(key, request.key_type))
+                await pace.spend(2)
             return FindCoordinatorResponse(coordinators=found)
         one = await self._find(request.key, request.key_type)
         return FindCoordinatorResponse(

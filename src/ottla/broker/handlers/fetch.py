@@ -3,14 +3,23 @@
 Partitions are served in the order of the request; the first one with data gives at least one
 batch, however large. What is sent are ranges of segment files. Too little data means one bounded
 wait for the partitions asked for, and a second read.
+A fetch of more partitions than a session may hold is read in slices and does not register as a
+reader: it looks again after a while.
 Not done: followers. A fetch that names a replica gets CLUSTER_AUTHORIZATION_FAILED.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Iterator
+from types import CoroutineType
+from typing import Any, Final, TypeAlias, cast
 
 from ottla.broker.answers import Answer, Part, Pending
-from ottla.broker.fetch_sessions import FULL_FETCH_EPOCH, FetchSession, FetchSessions
+from ottla.broker.fetch_sessions import (
+    FULL_FETCH_EPOCH,
+    SESSION_PARTITIONS_MAX,
+    FetchSession,
+    FetchSessions,
+)
 from ottla.broker.settings import Settings
 from ottla.errors import ApiError, ClusterAuthorizationFailed
 from ottla.model import LeaderEpoch, Offset
@@ -30,9 +39,12 @@ from ottla.storage.log import FileRange
 _READ_COMMITTED: Final = 1
 _COSTLY_PARTITIONS: Final = 100  # in one fetch; with fewer, looking again costs next to nothing
 _REST_S_PER_PARTITION: Final = 1e-4  # after a look in vain: ten times of what the look took
+_MANY_BYTES: Final = 16 * SESSION_PARTITIONS_MAX  # a request is larger that names too many for one
+_PARTITIONS_PER_SLICE: Final = 500
 
 Wanted = list[tuple[TopicKey, list[FetchPartition]]]
 FetchedHere = FetchedPartition[FileRange]
+Many: TypeAlias = "CoroutineType[Any, Any, list[Part]]"  # makes an answer of very many partitions
 Fetched = list[tuple[TopicKey, list[FetchedHere]]]
 
 
@@ -48,27 +60,40 @@ class Fetch:
         self.sessions = FetchSessions(settings.broker.fetch_sessions_max)
         self.bytes_count = 0
 
-    def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Answer:
-        request = read_fetch(frame, position, version)
+    def take(
+        self, frame: memoryview, position: int, version: int, correlation_id: int
+    ) -> "Answer | Many":
+        """The answer, a promise of it, or, for very many partitions, how to make it."""
+        elements_max = self._settings.broker.request_elements_max
+        request = read_fetch(frame, position, version, elements_max)
         try:
             session = self.sessions.resolve(request, by_id=version >= FETCH_TOPIC_IDS)
         except ApiError as refused:
             nothing: Fetched = []
             return write_fetched(correlation_id, version, nothing, error_code=refused.code)
         fetch = _OneFetch(self, request, session, version, correlation_id)
+        if len(frame) > _MANY_BYTES and session is None:
+            return cast("Many", fetch.answer_many(self._wait_s(request)))
         if fetch.try_answer(is_last_try=request.wait_ms_max <= 0):
             return fetch.parts
-        wait_s = min(request.wait_ms_max, self._settings.broker.fetch_wait_max_ms) / 1000
-        return fetch.wait(wait_s)
+        return fetch.wait(self._wait_s(request))
+
+    def _wait_s(self, request: FetchRequest) -> float:
+        return min(request.wait_ms_max, self._settings.broker.fetch_wait_max_ms) / 1000
 
     def bytes_enough(self, request: FetchRequest) -> int:
         """What a reader waits for: not for more than one answer can hold."""
         return min(request.bytes_min, request.bytes_max, self._settings.broker.fetch_bytes_max)
 
-    def read(self, wanted: Wanted, request: FetchRequest) -> tuple[Fetched, int, bool]:
-        """What there is now: per partition, in all bytes, and whether anything went wrong."""
-        left_bytes = min(request.bytes_max, self._settings.broker.fetch_bytes_max)
-        total_bytes, has_error = 0, False
+    def read(
+        self, wanted: Wanted, request: FetchRequest, total_bytes: int = 0
+    ) -> tuple[Fetched, int, bool]:
+        """What there is now: per partition, in all bytes, and whether anything went wrong.
+
+        `total_bytes` were found before, in other partitions of the same request.
+        """
+        left_bytes = min(request.bytes_max, self._settings.broker.fetch_bytes_max) - total_bytes
+        has_error = False
         fetched: Fetched = []
         for key, partitions in wanted:
             results = []
@@ -151,6 +176,32 @@ class _OneFetch:
         )
         return True
 
+    async def answer_many(self, wait_s: float) -> list[Part]:
+        """Read in slices; again after a rest, until there is enough or time is up."""
+        request, loop = self._request, self._handler.loop
+        deadline_s = loop.time() + max(wait_s, 0)
+        while True:
+            fetched, total_bytes, has_error = await self._read_many()
+            left_s = deadline_s - loop.time()
+            if total_bytes >= self._handler.bytes_enough(request) or has_error or left_s <= 0:
+                break
+            count = sum(len(partitions) for _, partitions in self._wanted)
+            await asyncio.sleep(min(count * _REST_S_PER_PARTITION, left_s))
+        self._handler.bytes_count += total_bytes
+        return write_fetched(self._correlation_id, self._version, fetched)
+
+    async def _read_many(self) -> tuple[Fetched, int, bool]:
+        fetched: Fetched = []
+        total_bytes, has_error = 0, False
+        for some in _slices(self._wanted):
+            found, total_bytes, is_wrong = self._handler.read(some, self._request, total_bytes)
+            if fetched and found and fetched[-1][0] == found[0][0]:
+                fetched[-1][1].extend(found.pop(0)[1])  # the rest of a topic that was cut
+            fetched += found
+            has_error = has_error or is_wrong
+            await asyncio.sleep(0)
+        return fetched, total_bytes, has_error
+
     def wait(self, wait_s: float) -> Pending:
         self._pending = Pending(is_barrier=True)
         self._pending.on_abandon(self._stop)
@@ -195,6 +246,22 @@ class _OneFetch:
             self._timer.cancel()
         if self._rest is not None:
             self._rest.cancel()
+
+
+def _slices(wanted: Wanted) -> Iterator[Wanted]:
+    """The partitions in their order, some at a time; a topic may go on in the next slice."""
+    some: Wanted = []
+    left = _PARTITIONS_PER_SLICE
+    for key, partitions in wanted:
+        for first in range(0, len(partitions), _PARTITIONS_PER_SLICE) or (0,):
+            part = partitions[first : first + _PARTITIONS_PER_SLICE]
+            some.append((key, part))
+            left -= 1 + len(part)
+            if left <= 0:
+                yield some
+                some, left = [], _PARTITIONS_PER_SLICE
+    if some:
+        yield some
 
 
 def _read_partition(

@@ -8,9 +8,11 @@ from typing import Final
 
 from ottla.broker.group_coordinator import GroupCoordinator
 from ottla.broker.routes import RequestContext
+from ottla.broker.slices import Pace, finish
 from ottla.coordinator.groups import GroupDescription
 from ottla.coordinator.groups import ListedGroup as Listed
 from ottla.errors import ApiError, ErrorCode
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.classic_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -35,7 +37,11 @@ class DescribeGroups:
     async def __call__(
         self, request: DescribeGroupsRequest, context: RequestContext
     ) -> DescribeGroupsResponse:
-        groups = [await self._describe(group_id, context.version) for group_id in request.groups]
+        groups, pace = [], Pace()
+        for group_id in request.groups:
+            described = await self._describe(group_id, context.version)
+            groups.append(described)
+            await pace.spend(4 + len(described.members))
         return DescribeGroupsResponse(groups=groups)
 
     async def _describe(self, group_id: str, version: int) -> DescribedGroup:
@@ -75,7 +81,7 @@ def _absent(group_id: str, version: int) -> DescribedGroup:
         group_id=group_id,
         group_state=_DEAD,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-        error_message=f"there is no classic group {group_id!r}",
+        error_message=f"there is no classic group {group_id[:100]!r}",
     )
 
 
@@ -92,22 +98,28 @@ class ListGroups:
             )
         except ApiError as refused:
             return ListGroupsResponse(error_code=refused.code)
-        states = {state.lower() for state in request.states_filter}
-        types = {kind.lower() for kind in request.types_filter}
-        return ListGroupsResponse(
-            groups=[
-                ListedGroup(
-                    group_id=group.group_id,
-                    protocol_type=group.protocol_type,
-                    group_state=group.state,
-                    group_type=group.type,
+        return await finish(_listed(request, shards))
+
+
+def _listed(request: ListGroupsRequest, shards: list[list[Listed]]) -> Steps[ListGroupsResponse]:
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    response = ListGroupsResponse()
+    for listed in shards:
+        for group in listed:
+            yield 1
+            if (not states or group.state.lower() in states) and (
+                not types or group.type.lower() in types
+            ):
+                response.groups.append(
+                    ListedGroup(
+                        group_id=group.group_id,
+                        protocol_type=group.protocol_type,
+                        group_state=group.state,
+                        group_type=group.type,
+                    )
                 )
-                for listed in shards
-                for group in listed
-                if (not states or group.state.lower() in states)
-                and (not types or group.type.lower() in types)
-            ]
-        )
+    return response
 
 
 class DeleteGroups:
@@ -117,12 +129,12 @@ class DeleteGroups:
     async def __call__(
         self, request: DeleteGroupsRequest, context: RequestContext
     ) -> DeleteGroupsResponse:
-        return DeleteGroupsResponse(
-            results=[
-                DeletableGroupResult(group_id=group_id, error_code=await self._delete(group_id))
-                for group_id in dict.fromkeys(request.groups_names)
-            ]
-        )
+        results, pace = [], Pace()
+        for group_id in dict.fromkeys(request.groups_names):
+            code = await self._delete(group_id)
+            results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+            await pace.spend(4)
+        return DeleteGroupsResponse(results=results)
 
     async def _delete(self, group_id: str) -> ErrorCode:
         try:

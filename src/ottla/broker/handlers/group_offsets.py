@@ -6,9 +6,10 @@ asks with `require_stable`, as consumers of committed records do (KIP-447). The 
 that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ottla.broker import slices
 from ottla.broker.group_coordinator import GroupCoordinator
 from ottla.broker.routes import RequestContext
 from ottla.cluster.image import ClusterImage
@@ -23,6 +24,7 @@ from ottla.errors import (
     UnknownMemberId,
 )
 from ottla.model import NO_EPOCH, NO_OFFSET, NO_UUID, LeaderEpoch, Offset, TopicPartition, Uuid
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -46,6 +48,7 @@ from ottla.protocol.messages.group_offsets import (
 
 _IDS_FROM: Final = 10  # versions from here on name topics by their ids
 _MANY_GROUPS_FROM: Final = 8
+_TOGETHER: Final = 1000  # partitions that a shard decides about in one turn of the loop
 _NOT_MEMBERS: Final[dict[ErrorCode, type[ApiError]]] = {
     error.code: error for error in (UnknownMemberId, StaleMemberEpoch, IllegalGeneration)
 }
@@ -59,22 +62,23 @@ class OffsetCommit:
     async def __call__(
         self, request: OffsetCommitRequest, context: RequestContext
     ) -> OffsetCommitResponse:
-        response, commits, places = self._plan(request, context.version)
+        response, commits, places = await slices.finish(self._plan(request, context.version))
         committer = Committer(
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             generation=request.generation_id_or_member_epoch,
             version=context.version,
         )
-        for place, code in zip(
-            places, await self._commit(request.group_id, committer, commits), strict=True
-        ):
+        codes: list[ErrorCode] = []
+        for part in slices.parts(commits, _TOGETHER):
+            codes += await self._commit(request.group_id, committer, part)
+        for place, code in zip(places, codes, strict=True):
             place.error_code = code
         return response
 
     def _plan(
         self, request: OffsetCommitRequest, version: int
-    ) -> tuple[OffsetCommitResponse, list[Commit], list[OffsetCommitResponsePartition]]:
+    ) -> Steps[tuple[OffsetCommitResponse, list[Commit], list[OffsetCommitResponsePartition]]]:
         """The answer with its refusals, what is left to commit, and where that is answered."""
         image = self._state.image
         response = OffsetCommitResponse()
@@ -82,16 +86,17 @@ class OffsetCommit:
         places: list[OffsetCommitResponsePartition] = []
         for topic in request.topics:
             name = _topic_name(image, topic, version)
-            answers = [
-                OffsetCommitResponsePartition(partition_index=p.partition_index)
-                for p in topic.partitions
-            ]
+            answers: list[OffsetCommitResponsePartition] = []
             response.topics.append(
                 OffsetCommitResponseTopic(
                     name=topic.name, topic_id=topic.topic_id, partitions=answers
                 )
             )
-            for partition, answer in zip(topic.partitions, answers, strict=True):
+            yield 1
+            for partition in topic.partitions:
+                answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
+                answers.append(answer)
+                yield 1
                 if name is None:
                     answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
                     continue
@@ -111,7 +116,7 @@ class OffsetCommit:
         return response, commits, places
 
     async def _commit(
-        self, group_id: str, committer: Committer, commits: list[Commit]
+        self, group_id: str, committer: Committer, commits: Sequence[Commit]
     ) -> list[ErrorCode]:
         try:
             errors: list[ErrorCode] = await self._coordinator.run(
@@ -142,24 +147,27 @@ class OffsetFetch:
     ) -> OffsetFetchResponse:
         if context.version >= _MANY_GROUPS_FROM:
             has_ids = context.version >= _IDS_FROM
-            groups = [
-                await self._fetch(group, request.require_stable, has_ids=has_ids)
-                for group in request.groups
-            ]
+            groups, pace = [], slices.Pace()
+            for group in request.groups:
+                found = await self._fetch(group, request.require_stable, has_ids=has_ids)
+                groups.append(found)
+                await pace.spend(4 + sum(1 + len(topic.partitions) for topic in found.topics))
             return OffsetFetchResponse(groups=groups)
-        one = await self._fetch(_only_group(request), request.require_stable, has_ids=False)
-        return _for_one_group(one)
+        asked = await slices.finish(_only_group(request))
+        one = await self._fetch(asked, request.require_stable, has_ids=False)
+        return await slices.finish(_for_one_group(one))
 
     async def _fetch(
         self, group: OffsetFetchRequestGroup, is_stable: bool, *, has_ids: bool
     ) -> OffsetFetchResponseGroup:
         try:
             if group.topics is None:
-                topics = self._answer_all(await self._ask(group, None, is_stable), has_ids)
+                found = await self._ask(group, None, is_stable)
+                topics = await slices.finish(self._answer_all(found, has_ids))
             else:
                 topics = await self._answer(group, group.topics, is_stable, has_ids)
         except ApiError as refused:
-            return _refused_group(group, refused.code)
+            return await slices.finish(_refused_group(group, refused.code))
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     async def _answer(
@@ -171,33 +179,19 @@ class OffsetFetch:
     ) -> list[OffsetFetchResponseTopics]:
         names = self._state.image.topic_names
         named = [(t, names.get(t.topic_id) if has_ids else t.name) for t in topics]
-        wanted = [
-            TopicPartition(name, index)
-            for topic, name in named
-            if name is not None
-            for index in topic.partition_indexes
-        ]
-        found = iter(await self._ask(group, wanted, is_stable))
-        return [
-            OffsetFetchResponseTopics(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    _nothing(index, ErrorCode.UNKNOWN_TOPIC_ID)
-                    if name is None
-                    else _partition(index, next(found))
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic, name in named
-        ]
+        wanted = await slices.finish(_partitions(named))
+        found: list[FoundOffset] = []
+        for part in slices.parts(wanted, _TOGETHER):
+            found += await self._ask(group, part, is_stable)
+        return await slices.finish(_found_topics(named, found))
 
     def _answer_all(
         self, found: Sequence[FoundOffset], has_ids: bool
-    ) -> list[OffsetFetchResponseTopics]:
+    ) -> Steps[list[OffsetFetchResponseTopics]]:
         known = self._state.image.topics
         topics: dict[str, OffsetFetchResponseTopics] = {}
         for committed in found:
+            yield 1
             assert committed is not None
             name, index = committed.tp
             if has_ids and name not in known:
@@ -229,6 +223,43 @@ class OffsetFetch:
         return found
 
 
+Named = list[tuple[OffsetFetchRequestTopics, str | None]]  # None: no topic has this id
+
+
+def _partitions(named: Named) -> Steps[list[TopicPartition]]:
+    """The partitions that a group's shard is asked about."""
+    wanted = []
+    for topic, name in named:
+        if name is not None:
+            wanted += [TopicPartition(name, index) for index in topic.partition_indexes]
+        yield 1 + len(topic.partition_indexes) // 10
+    return wanted
+
+
+def _found_topics(
+    named: Named, found: Sequence[FoundOffset]
+) -> Steps[list[OffsetFetchResponseTopics]]:
+    """What is answered for each partition; `found` has those of topics that have a name."""
+    answers = []
+    left = iter(found)
+    for topic, name in named:
+        partitions: list[OffsetFetchResponsePartitions] = []
+        answers.append(
+            OffsetFetchResponseTopics(
+                name=topic.name, topic_id=topic.topic_id, partitions=partitions
+            )
+        )
+        for index in topic.partition_indexes:
+            partitions.append(
+                _nothing(index, ErrorCode.UNKNOWN_TOPIC_ID)
+                if name is None
+                else _partition(index, next(left))
+            )
+            yield 1
+        yield 1
+    return answers
+
+
 def _partition(index: int, committed: FoundOffset) -> OffsetFetchResponsePartitions:
     if committed is None:
         return _nothing(index, ErrorCode.NONE)
@@ -252,53 +283,56 @@ def _nothing(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
     )
 
 
-def _refused_group(group: OffsetFetchRequestGroup, code: ErrorCode) -> OffsetFetchResponseGroup:
+def _refused_group(
+    group: OffsetFetchRequestGroup, code: ErrorCode
+) -> Steps[OffsetFetchResponseGroup]:
     """Versions before 2 have no place for an error but at each partition."""
-    return OffsetFetchResponseGroup(
-        group_id=group.group_id,
-        error_code=code,
-        topics=[
+    response = OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)
+    for topic in group.topics or ():
+        partitions: list[OffsetFetchResponsePartitions] = []
+        response.topics.append(
             OffsetFetchResponseTopics(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[_nothing(index, code) for index in topic.partition_indexes],
+                name=topic.name, topic_id=topic.topic_id, partitions=partitions
             )
-            for topic in group.topics or ()
-        ],
-    )
+        )
+        for index in topic.partition_indexes:
+            partitions.append(_nothing(index, code))
+            yield 1
+        yield 1
+    return response
 
 
-def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+def _only_group(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
     """Versions 1 to 7 ask about one group, which is otherwise the same question."""
-    topics = None
-    if request.topics is not None:
-        topics = [
+    if request.topics is None:
+        return OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
+    topics = []
+    for topic in request.topics:
+        topics.append(
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
+        )
+        yield 1
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
-def _for_one_group(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
-    return OffsetFetchResponse(
-        error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=partition.partition_index,
-                        committed_offset=partition.committed_offset,
-                        committed_leader_epoch=partition.committed_leader_epoch,
-                        metadata=partition.metadata,
-                        error_code=partition.error_code,
-                    )
-                    for partition in topic.partitions
-                ],
+def _for_one_group(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
+    response = OffsetFetchResponse(error_code=group.error_code)
+    for topic in group.topics:
+        partitions: list[OffsetFetchResponsePartition] = []
+        response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
+        for partition in topic.partitions:
+            partitions.append(
+                OffsetFetchResponsePartition(
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    committed_leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata,
+                    error_code=partition.error_code,
+                )
             )
-            for topic in group.topics
-        ],
-    )
+            yield 1
+        yield 1
+    return response
 
 
 class OffsetDelete:
@@ -313,28 +347,40 @@ class OffsetDelete:
             for topic in request.topics
             for partition in topic.partitions
         ]
+        error, errors = ErrorCode.NONE, list[ErrorCode]()
+        for part in slices.parts(wanted, _TOGETHER):
+            deleted = await self._delete(request.group_id, part)
+            error = error or deleted.error
+            errors += deleted.errors or [deleted.error] * len(part)
+        return await slices.finish(_deleted(request, error, errors))
+
+    async def _delete(self, group_id: str, wanted: Sequence[TopicPartition]) -> DeletedOffsets:
         try:
             deleted: DeletedOffsets = await self._coordinator.run(
-                request.group_id,
+                group_id,
                 lambda groups, ticket, now_ms: groups.delete_offsets(
-                    ticket, request.group_id, wanted, now_ms
+                    ticket, group_id, wanted, now_ms
                 ),
             )
         except ApiError as refused:
-            deleted = DeletedOffsets(refused.code)
-        errors = iter(deleted.errors or [deleted.error] * len(wanted))
-        return OffsetDeleteResponse(
-            error_code=deleted.error,
-            topics=[
-                OffsetDeleteResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        OffsetDeleteResponsePartition(
-                            partition_index=partition.partition_index, error_code=next(errors)
-                        )
-                        for partition in topic.partitions
-                    ],
+            return DeletedOffsets(refused.code)
+        return deleted
+
+
+def _deleted(
+    request: OffsetDeleteRequest, error: ErrorCode, errors: Iterable[ErrorCode]
+) -> Steps[OffsetDeleteResponse]:
+    left = iter(errors)
+    response = OffsetDeleteResponse(error_code=error)
+    for topic in request.topics:
+        partitions: list[OffsetDeleteResponsePartition] = []
+        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+        for partition in topic.partitions:
+            partitions.append(
+                OffsetDeleteResponsePartition(
+                    partition_index=partition.partition_index, error_code=next(left)
                 )
-                for topic in request.topics
-            ],
-        )
+            )
+            yield 1
+        yield 1
+    return response

@@ -4,15 +4,17 @@ A topic that does not exist is created when the request and the broker's setting
 Not done: authorised operations, which are answered as "not known".
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
+from ottla.broker import slices
 from ottla.broker.routes import RequestContext
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from ottla.cluster.state import ClusterState
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import NO_UUID, TopicPartition, topic_name_problem
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -45,39 +47,55 @@ class Metadata:
     ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
         topics = request.topics
         if topics is None or (context.version == 0 and not topics):
-            image = self._state.image
-            return self._respond([self._describe(image, t) for t in image.topics.values()])
+            return slices.start(self._describe_all())
         if context.version < _IDS_FROM and any(topic.name is None for topic in topics):
             return self._respond([_nameless(topic) for topic in topics])
-        if context.version >= _IDS_FROM:
-            topics = [_id_before_name(topic) for topic in topics]
-        if request.allow_auto_topic_creation and self._creation.is_automatic:
-            missing = self._missing(topics)
-            if missing:
-                return self._create_and_answer(missing, topics)
-        return self._answer_all(topics, {})
+        topics = _once(topics, by_id=context.version >= _IDS_FROM)
+        creates = request.allow_auto_topic_creation and self._creation.is_automatic
+        is_long = len(topics) > slices.UNITS_PER_SLICE
+        if creates and (is_long or any(map(self._is_missing, topics))):
+            return self._create_and_answer(topics)
+        return slices.start(self._answer_all(topics, {}))
 
-    async def _create_and_answer(
-        self, missing: list[str], topics: list[MetadataRequestTopic]
-    ) -> MetadataResponse:
-        refused = await self._creation.create_automatically(missing)
-        return self._answer_all(topics, refused)
+    async def _create_and_answer(self, topics: list[MetadataRequestTopic]) -> MetadataResponse:
+        missing = await slices.finish(self._missing(topics))
+        refused = await self._creation.create_automatically(missing) if missing else {}
+        return await slices.finish(self._answer_all(topics, refused))
 
-    def _missing(self, topics: list[MetadataRequestTopic]) -> list[str]:
-        known = self._state.image.topics
-        return [
-            topic.name
-            for topic in topics
-            if topic.name is not None
-            and topic.name not in known
+    def _missing(self, topics: list[MetadataRequestTopic]) -> Steps[list[str]]:
+        missing = []
+        for topic in topics:
+            if topic.name is not None and self._is_missing(topic):
+                missing.append(topic.name)
+            yield 1
+        return missing
+
+    def _is_missing(self, topic: MetadataRequestTopic) -> bool:
+        """Whether it could be created: it has a name that no topic has and that one may have."""
+        return (
+            topic.name is not None
+            and topic.name not in self._state.image.topics
             and topic_name_problem(topic.name) is None
-        ]
+        )
+
+    def _describe_all(self) -> Steps[MetadataResponse]:
+        image = self._state.image
+        described = []
+        for topic in image.topics.values():
+            described.append(self._describe(image, topic))
+            yield 1 + len(topic.partitions)
+        return self._respond(described)
 
     def _answer_all(
         self, topics: list[MetadataRequestTopic], refused: dict[str, ApiError]
-    ) -> MetadataResponse:
+    ) -> Steps[MetadataResponse]:
         image = self._state.image
-        return self._respond([self._answer(image, wanted, refused) for wanted in topics])
+        answers = []
+        for wanted in topics:
+            answer = self._answer(image, wanted, refused)
+            answers.append(answer)
+            yield 1 + len(answer.partitions)
+        return self._respond(answers)
 
     def _respond(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
         image = self._state.image
@@ -143,7 +161,12 @@ class DescribeTopicPartitions:
 
     def __call__(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext
-    ) -> DescribeTopicPartitionsResponse:
+    ) -> DescribeTopicPartitionsResponse | Coroutine[Any, Any, DescribeTopicPartitionsResponse]:
+        return slices.start(self._page(request))
+
+    def _page(
+        self, request: DescribeTopicPartitionsRequest
+    ) -> Steps[DescribeTopicPartitionsResponse]:
         image = self._state.image
         names = sorted({t.name for t in request.topics} or image.topics)
         first = 0
@@ -161,6 +184,7 @@ class DescribeTopicPartitions:
             response.topics.append(described)
             left -= len(described.partitions)
             first = 0
+            yield 1 + len(described.partitions)
             if end < total:
                 response.next_cursor = Cursor(topic_name=name, partition_index=end)
                 break
@@ -197,6 +221,13 @@ class DescribeTopicPartitions:
             name=name, topic_id=topic.id, is_internal=topic.is_internal, partitions=partitions
         )
         return described, end, len(topic.partitions)
+
+
+def _once(topics: Iterable[MetadataRequestTopic], *, by_id: bool) -> list[MetadataRequestTopic]:
+    """A topic that is named again is answered once, as in Kafka."""
+    if by_id:
+        topics = map(_id_before_name, topics)
+    return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
 
 
 def _id_before_name(wanted: MetadataRequestTopic) -> MetadataRequestTopic:

@@ -4,17 +4,22 @@ Nothing is tiered here: the earliest local offset is the earliest one, and the n
 offset and the earliest one still to be uploaded are answered with -1, as Kafka does.
 """
 
-from typing import Final
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, Final
 
+from ottla.broker import slices
 from ottla.broker.routes import RequestContext
-from ottla.errors import ApiError, ClusterAuthorizationFailed, UnsupportedVersion
+from ottla.errors import ApiError, ClusterAuthorizationFailed, InvalidRequest, UnsupportedVersion
 from ottla.model import LeaderEpoch, TimestampMs, TopicPartition
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.offsets import (
     EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -40,32 +45,45 @@ _FIRST_VERSION: Final = {
 
 Found = tuple[int, int, int]  # offset, timestamp, leader epoch
 _NOTHING: Final = (-1, -1, -1)
+_SEARCH_UNITS: Final = 20  # of work: finding by time reads from the disk
 
 
 class ListOffsets:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 
-    def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    def __call__(
+        self, request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+        return slices.start(self._answer_all(request, context.version))
+
+    def _answer_all(self, request: ListOffsetsRequest, version: int) -> Steps[ListOffsetsResponse]:
         read_committed = request.isolation_level == _READ_COMMITTED
-        return ListOffsetsResponse(
-            topics=[
-                ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=[
-                        self._answer(topic.name, wanted, context.version, read_committed)
-                        for wanted in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+        twice = _named_twice(request.topics)
+        response = ListOffsetsResponse()
+        for topic in request.topics:
+            answers: list[ListOffsetsPartitionResponse] = []
+            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+            for wanted in topic.partitions:
+                is_twice = (topic.name, wanted.partition_index) in twice
+                answer = self._answer(topic.name, wanted, version, read_committed, is_twice)
+                answers.append(answer)
+                yield _SEARCH_UNITS if wanted.timestamp >= 0 and not answer.error_code else 1
+            yield 1
+        return response
 
     def _answer(
-        self, topic: str, wanted: ListOffsetsPartition, version: int, read_committed: bool
+        self,
+        topic: str,
+        wanted: ListOffsetsPartition,
+        version: int,
+        read_committed: bool,
+        is_twice: bool,
     ) -> ListOffsetsPartitionResponse:
         index = wanted.partition_index
         try:
+            if is_twice:
+                raise InvalidRequest(f"{topic}-{index} is named twice: name it once")
             partition = self._replicas.find(TopicPartition(topic, index))
             partition.check_epoch(wanted.current_leader_epoch)
             _check_timestamp(wanted.timestamp, version)
@@ -75,6 +93,12 @@ class ListOffsets:
         return ListOffsetsPartitionResponse(
             partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=epoch
         )
+
+
+def _named_twice(topics: list[ListOffsetsTopic]) -> set[tuple[str, int]]:
+    """Partitions that a request asks for more than once, which Kafka refuses as well."""
+    named = Counter((t.name, p.partition_index) for t in topics for p in t.partitions)
+    return {place for place, times in named.items() if times > 1}
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:
@@ -107,19 +131,23 @@ class OffsetForLeaderEpoch:
 
     def __call__(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
-    ) -> OffsetForLeaderEpochResponse:
-        return OffsetForLeaderEpochResponse(
-            topics=[
-                OffsetForLeaderTopicResult(
-                    topic=topic.topic,
-                    partitions=[
-                        self._answer(topic.topic, wanted, request.replica_id)
-                        for wanted in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+    ) -> OffsetForLeaderEpochResponse | Coroutine[Any, Any, OffsetForLeaderEpochResponse]:
+        return slices.start(self._answer_all(request))
+
+    def _answer_all(
+        self, request: OffsetForLeaderEpochRequest
+    ) -> Steps[OffsetForLeaderEpochResponse]:
+        response = OffsetForLeaderEpochResponse()
+        for topic in request.topics:
+            answers: list[EpochEndOffset] = []
+            response.topics.append(
+                OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers)
+            )
+            for wanted in topic.partitions:
+                answers.append(self._answer(topic.topic, wanted, request.replica_id))
+                yield 1
+            yield 1
+        return response
 
     def _answer(
         self, topic: str, wanted: OffsetForLeaderPartition, replica_id: int

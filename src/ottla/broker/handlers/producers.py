@@ -3,10 +3,12 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from ottla.broker import slices
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.routes import RequestContext
 from ottla.errors import ApiError
 from ottla.model import TopicPartition
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -56,19 +58,22 @@ class DescribeProducers:
 
     def __call__(
         self, request: DescribeProducersRequest, context: RequestContext
-    ) -> DescribeProducersResponse:
-        return DescribeProducersResponse(
-            topics=[
-                DescribeProducersResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        self._describe(TopicPartition(topic.name, index))
-                        for index in topic.partition_indexes
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+    ) -> DescribeProducersResponse | Coroutine[Any, Any, DescribeProducersResponse]:
+        return slices.start(self._describe_all(request))
+
+    def _describe_all(self, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
+        response = DescribeProducersResponse()
+        for topic in request.topics:
+            partitions: list[DescribeProducersResponsePartition] = []
+            response.topics.append(
+                DescribeProducersResponseTopic(name=topic.name, partitions=partitions)
+            )
+            for index in topic.partition_indexes:
+                described = self._describe(TopicPartition(topic.name, index))
+                partitions.append(described)
+                yield 1 + len(described.active_producers)
+            yield 1
+        return response
 
     def _describe(self, tp: TopicPartition) -> DescribeProducersResponsePartition:
         try:

@@ -5,20 +5,23 @@ is on disk.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from ottla.broker import slices
 from ottla.broker.commits import Commits
 from ottla.broker.routes import RequestContext
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster import controller
 from ottla.cluster.controller import NewTopic
-from ottla.cluster.image import TopicImage
+from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.state import ClusterState
 from ottla.config import TopicConfig, format_value, settings_of
-from ottla.errors import ApiError, ErrorCode, OffsetOutOfRange
+from ottla.errors import ApiError, ErrorCode, InvalidRequest, OffsetOutOfRange
 from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -43,6 +46,7 @@ from ottla.replication.replicas import Replicas
 _TO_HIGH_WATERMARK: Final = -1
 _SOURCE_TOPIC: Final = 1
 _SOURCE_DEFAULT: Final = 5
+_DELETION_UNITS: Final = 5  # of work, for each partition whose records are deleted
 
 
 class CreateTopics:
@@ -58,10 +62,11 @@ class CreateTopics:
         fine = [topic for topic in request.topics if topic.name not in twice]
         wanted = [_new_topic(topic) for topic in fine]
         made = await self._creation.create(wanted, validate_only=request.validate_only)
-        answers = {
-            topic.name: self._answer(topic.name, answer, request.validate_only)
-            for topic, answer in zip(fine, made, strict=True)
-        }
+        answers, pace = {}, slices.Pace()
+        for topic, answer in zip(fine, made, strict=True):
+            result = self._answer(topic.name, answer, request.validate_only)
+            answers[topic.name] = result
+            await pace.spend(1 + len(result.configs or ()))
         for name in twice:
             answers[name] = CreatableTopicResult(
                 name=name,
@@ -132,15 +137,9 @@ class DeleteTopics:
                 name = topic.name
             found.append(DeletableTopicResult(name=name, topic_id=wanted.topic_id))
         found += [DeletableTopicResult(name=name) for name in request.topic_names]
+        named = Counter(answer.name for answer in found)
         deleted = await self._commits.each(
-            [
-                partial(
-                    controller.delete_topic,
-                    name=answer.name or "",
-                    defaults=self._settings.broker,
-                )
-                for answer in found
-            ]
+            self._decide(answer.name or "", named[answer.name]) for answer in found
         )
         for answer, outcome in zip(found, deleted, strict=True):
             if isinstance(outcome, ApiError):
@@ -149,6 +148,15 @@ class DeleteTopics:
             else:
                 answer.topic_id = outcome.id
         return DeleteTopicsResponse(responses=answers + found)
+
+    def _decide(self, name: str, times: int) -> Callable[[Any], controller.Decision[TopicImage]]:
+        if times > 1:
+            return _refuse_twice
+        return partial(controller.delete_topic, name=name, defaults=self._settings.broker)
+
+
+def _refuse_twice(image: ClusterImage) -> controller.Decision[TopicImage]:
+    raise InvalidRequest("the topic is named twice: name it once")
 
 
 def _unknown_id(topic_id: Any) -> DeletableTopicResult:
@@ -175,8 +183,13 @@ class CreatePartitions:
     async def __call__(
         self, request: CreatePartitionsRequest, context: RequestContext
     ) -> CreatePartitionsResponse:
-        decides = [self._decide(topic) for topic in request.topics]
-        grown = await self._commits.each(decides, validate_only=request.validate_only)
+        named = Counter(topic.name for topic in request.topics)
+        decides = (
+            self._decide(topic) if named[topic.name] == 1 else _refuse_twice
+            for topic in request.topics
+        )
+        sizes = (len(topic.assignments or ()) for topic in request.topics)
+        grown = await self._commits.each(decides, sizes=sizes, validate_only=request.validate_only)
         return CreatePartitionsResponse(
             results=[
                 _grown(topic.name, outcome if request.validate_only else self._served(outcome))
@@ -218,13 +231,7 @@ class DeleteRecords:
     async def __call__(
         self, request: DeleteRecordsRequest, context: RequestContext
     ) -> DeleteRecordsResponse:
-        topics = [
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[self._delete(topic.name, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
+        topics = await slices.finish(self._delete_all(request))
         deleted = [one for topic in topics for one in topic.partitions if not one.error_code]
         if deleted:
             try:
@@ -233,6 +240,22 @@ class DeleteRecords:
                 for one in deleted:
                     one.error_code, one.low_watermark = refused.code, -1
         return DeleteRecordsResponse(topics=topics)
+
+    def _delete_all(self, request: DeleteRecordsRequest) -> Steps[list[DeleteRecordsTopicResult]]:
+        topics = []
+        known: dict[tuple[str, int, int], DeleteRecordsPartitionResult] = {}
+        for topic in request.topics:
+            partitions: list[DeleteRecordsPartitionResult] = []
+            topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+            for wanted in topic.partitions:
+                place = (topic.name, wanted.partition_index, wanted.offset)
+                if place not in known:
+                    known[place] = self._delete(topic.name, wanted)
+                    yield _DELETION_UNITS
+                partitions.append(known[place])
+                yield 1
+            yield 1
+        return topics
 
     def _delete(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index

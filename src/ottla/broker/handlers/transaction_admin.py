@@ -11,16 +11,18 @@ look around, and at most two things in an expression may repeat.
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ottla.broker.markers import Markers, TransactionEnd
 from ottla.broker.routes import RequestContext
+from ottla.broker.slices import Pace, finish, parts
 from ottla.broker.transaction_coordinator import TransactionCoordinator
 from ottla.coordinator.entries import ProducerIdentity
 from ottla.coordinator.transaction_records import State, Transaction
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.transactions import (
     DescribedTransaction,
     DescribedTransactionTopic,
@@ -40,7 +42,7 @@ from ottla.protocol.messages.transactions import (
 _WORDS: Final = {state.word: state for state in State}
 _SLOW: Final = re.compile(r"\(\?|\\\d|\)[*+?{]|(?:[*+{].*){3}", re.DOTALL)
 _MATCHED_LENGTH_MAX: Final = 1000
-_TOGETHER: Final = 500  # markers that are written at the same time
+_TOGETHER: Final = 100  # markers that are written at the same time, in one turn of the loop
 
 
 class WriteTxnMarkers:
@@ -50,11 +52,13 @@ class WriteTxnMarkers:
     async def __call__(
         self, request: WriteTxnMarkersRequest, context: RequestContext
     ) -> WriteTxnMarkersResponse:
-        return WriteTxnMarkersResponse(
-            markers=[await self._write(marker) for marker in request.markers]
-        )
+        markers, pace = [], Pace()
+        for marker in request.markers:
+            markers.append(await self._write(marker, pace))
+            await pace.spend(2)
+        return WriteTxnMarkersResponse(markers=markers)
 
-    async def _write(self, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+    async def _write(self, marker: WritableTxnMarker, pace: Pace) -> WritableTxnMarkerResult:
         end = TransactionEnd(
             ProducerIdentity(ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch)),
             marker.transaction_result,
@@ -67,21 +71,11 @@ class WriteTxnMarkers:
             for index in topic.partition_indexes
         ]
         errors: list[ErrorCode] = []
-        for start in range(0, len(tps), _TOGETHER):
-            part = tps[start : start + _TOGETHER]
+        for part in parts(tps, _TOGETHER):
             errors += await asyncio.gather(*(self._write_one(tp, end) for tp in part))
-        by_topic: defaultdict[str, list[WritableTxnMarkerPartitionResult]] = defaultdict(list)
-        for tp, error in zip(tps, errors, strict=True):
-            by_topic[tp.topic].append(
-                WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
-            )
-        return WritableTxnMarkerResult(
-            producer_id=marker.producer_id,
-            topics=[
-                WritableTxnMarkerTopicResult(name=name, partitions=partitions)
-                for name, partitions in by_topic.items()
-            ],
-        )
+            await pace.spend(len(part))
+        topics = await finish(_marked(tps, errors))
+        return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
 
     async def _write_one(self, tp: TopicPartition, end: TransactionEnd) -> ErrorCode:
         try:
@@ -91,6 +85,21 @@ class WriteTxnMarkers:
         return ErrorCode.NONE
 
 
+def _marked(
+    tps: Sequence[TopicPartition], errors: Sequence[ErrorCode]
+) -> Steps[list[WritableTxnMarkerTopicResult]]:
+    by_topic: defaultdict[str, list[WritableTxnMarkerPartitionResult]] = defaultdict(list)
+    for tp, error in zip(tps, errors, strict=True):
+        by_topic[tp.topic].append(
+            WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
+        )
+        yield 1
+    return [
+        WritableTxnMarkerTopicResult(name=name, partitions=partitions)
+        for name, partitions in by_topic.items()
+    ]
+
+
 class DescribeTransactions:
     def __init__(self, coordinator: TransactionCoordinator) -> None:
         self._coordinator = coordinator
@@ -98,12 +107,12 @@ class DescribeTransactions:
     async def __call__(
         self, request: DescribeTransactionsRequest, context: RequestContext
     ) -> DescribeTransactionsResponse:
-        return DescribeTransactionsResponse(
-            transaction_states=[
-                await self._describe(transactional_id)
-                for transactional_id in request.transactional_ids
-            ]
-        )
+        described, pace = [], Pace()
+        for transactional_id in request.transactional_ids:
+            one = await self._describe(transactional_id)
+            described.append(one)
+            await pace.spend(4 + sum(len(topic.partitions) for topic in one.topics))
+        return DescribeTransactionsResponse(transaction_states=described)
 
     async def _describe(self, transactional_id: str) -> DescribedTransaction:
         if not transactional_id:
@@ -168,22 +177,39 @@ class ListTransactions:
         except ApiError as refused:
             return ListTransactionsResponse(error_code=refused.code)
         before_ms = self._coordinator.now_ms() - request.duration_filter
-        return ListTransactionsResponse(
-            unknown_state_filters=unknown,
-            transaction_states=[
-                ListedTransaction(
-                    transactional_id=found.transactional_id,
-                    producer_id=found.producer.id,
-                    transaction_state=found.state.word,
-                )
-                for shard in shards
-                for found in shard
-                if (not request.state_filters or found.state in states)
-                and _is_among(found.producer.id, request.producer_id_filters)
+        producer_ids = frozenset(request.producer_id_filters)
+
+        def is_listed(found: Transaction) -> bool:
+            return (
+                (not request.state_filters or found.state in states)
+                and (not producer_ids or found.producer.id in producer_ids)
                 and (request.duration_filter < 0 or _is_open_since(found, before_ms))
                 and (is_wanted is None or is_wanted(found.transactional_id))
-            ],
+            )
+
+        return ListTransactionsResponse(
+            unknown_state_filters=unknown,
+            transaction_states=await finish(_listed(shards, is_listed)),
         )
+
+
+def _listed(
+    shards: Sequence[Sequence[Transaction]], is_listed: Callable[[Transaction], bool]
+) -> Steps[list[ListedTransaction]]:
+    listed = []
+    for shard in shards:
+        for found in shard:
+            if is_listed(found):
+                listed.append(
+                    ListedTransaction(
+                        transactional_id=found.transactional_id,
+                        producer_id=found.producer.id,
+                        transaction_state=found.state.word,
+                    )
+                )
+            # An expression in which two things repeat tries every pair of places.
+            yield 1 + min(len(found.transactional_id), _MATCHED_LENGTH_MAX) ** 2 // 2000
+    return listed
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
@@ -191,10 +217,6 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
         raise re.error("this expression could take too long")
     expression = re.compile(pattern)
     return lambda text: len(text) <= _MATCHED_LENGTH_MAX and expression.fullmatch(text) is not None
-
-
-def _is_among(producer_id: int, wanted: Collection[int]) -> bool:
-    return not wanted or producer_id in wanted
 
 
 def _is_open_since(found: Transaction, before_ms: int) -> bool:

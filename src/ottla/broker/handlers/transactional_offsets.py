@@ -7,11 +7,13 @@ nobody has sent AddOffsetsToTxn: the group's partition joins the transaction her
 have joined, which the transaction's coordinator is asked unless the log knows (KIP-890).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from ottla.broker.admission import Admitted, Writer, admit
 from ottla.broker.group_coordinator import GroupCoordinator
 from ottla.broker.routes import RequestContext
+from ottla.broker.slices import finish, parts
 from ottla.broker.transaction_coordinator import TransactionCoordinator
 from ottla.cluster.state import ClusterState
 from ottla.coordinator.entries import ProducerIdentity
@@ -29,6 +31,7 @@ from ottla.errors import (
     TransactionAbortable,
 )
 from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -39,6 +42,7 @@ from ottla.replication.partition import LeaderPartition
 
 _ADDS_FROM: Final = 5
 _ABORTABLE_FROM: Final = 4
+_TOGETHER: Final = 1000  # partitions that a shard decides about in one turn of the loop
 # Of all that clients try again, this does not send them to look for another coordinator.
 _SOON: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -57,16 +61,19 @@ class TxnOffsetCommit:
     async def __call__(
         self, request: TxnOffsetCommitRequest, context: RequestContext
     ) -> TxnOffsetCommitResponse:
-        response, commits, places = self._plan(request)
-        for place, code in zip(
-            places, await self._commit(request, context.version, commits), strict=True
-        ):
+        response, commits, places = await finish(self._plan(request))
+        codes: list[ErrorCode] = []
+        for part in parts(commits, _TOGETHER):
+            codes += await self._commit(request, context.version, part)
+        for place, code in zip(places, codes, strict=True):
             place.error_code = code
         return response
 
     def _plan(
         self, request: TxnOffsetCommitRequest
-    ) -> tuple[TxnOffsetCommitResponse, list[Commit], list[TxnOffsetCommitResponsePartition]]:
+    ) -> Steps[
+        tuple[TxnOffsetCommitResponse, list[Commit], list[TxnOffsetCommitResponsePartition]]
+    ]:
         """The answer with its refusals, what is left to commit, and where that is answered."""
         image = self._state.image
         response = TxnOffsetCommitResponse()
@@ -74,7 +81,9 @@ class TxnOffsetCommit:
         places: list[TxnOffsetCommitResponsePartition] = []
         for topic in request.topics:
             answers = []
+            yield 1
             for partition in topic.partitions:
+                yield 1
                 answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
                 answers.append(answer)
                 tp = TopicPartition(topic.name, partition.partition_index)
@@ -96,7 +105,7 @@ class TxnOffsetCommit:
         return response, commits, places
 
     async def _commit(
-        self, request: TxnOffsetCommitRequest, version: int, commits: list[Commit]
+        self, request: TxnOffsetCommitRequest, version: int, commits: Sequence[Commit]
     ) -> list[ErrorCode]:
         try:
             return await self._commit_checked(request, version, commits)
@@ -104,7 +113,7 @@ class TxnOffsetCommit:
             return [refused.code] * len(commits)
 
     async def _commit_checked(
-        self, request: TxnOffsetCommitRequest, version: int, commits: list[Commit]
+        self, request: TxnOffsetCommitRequest, version: int, commits: Sequence[Commit]
     ) -> list[ErrorCode]:
         if not request.group_id:
             return [ErrorCode.INVALID_GROUP_ID] * len(commits)

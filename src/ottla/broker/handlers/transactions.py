@@ -8,10 +8,12 @@ on with. AddPartitionsToTxn and AddOffsetsToTxn wait for a moment if the transac
 still ending, and then say CONCURRENT_TRANSACTIONS.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from ottla.broker.routes import RequestContext
+from ottla.broker.slices import Pace, finish
 from ottla.broker.transaction_coordinator import TransactionCoordinator
 from ottla.cluster.image import BrokerImage
 from ottla.cluster.state import ClusterState
@@ -19,6 +21,7 @@ from ottla.coordinator.entries import ProducerIdentity
 from ottla.coordinator.transactions import BUMPING_VERSION, End, Identified, Init
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -80,20 +83,33 @@ class AddPartitionsToTxn:
     ) -> AddPartitionsToTxnResponse:
         if context.version >= _MANY_FROM:
             return AddPartitionsToTxnResponse(
-                results_by_transaction=[
-                    await self._answer_broker(transaction, context.version)
-                    for transaction in request.transactions
-                ]
+                results_by_transaction=await self._answer_brokers(request, context.version)
             )
         topics = request.v3_and_below_topics
         producer = _producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         errors = await self._add(request.v3_and_below_transactional_id, producer, topics, 0)
         return AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=_by_topic(
-                topics,
-                {tp: _fenced(e, context.version, _FENCED_FROM) for tp, e in errors.items()},
+            results_by_topic_v3_and_below=await finish(
+                _by_topic(
+                    topics,
+                    {tp: _fenced(e, context.version, _FENCED_FROM) for tp, e in errors.items()},
+                )
             )
         )
+
+    async def _answer_brokers(
+        self, request: AddPartitionsToTxnRequest, version: int
+    ) -> list[AddPartitionsToTxnResult]:
+        """An id that is named again is refused: each word on it is written down as a whole."""
+        results, pace = [], Pace()
+        named = Counter(transaction.transactional_id for transaction in request.transactions)
+        for transaction in request.transactions:
+            if named[transaction.transactional_id] > 1:
+                results.append(await finish(_refused(transaction, ErrorCode.INVALID_REQUEST)))
+            else:
+                results.append(await self._answer_broker(transaction, version))
+            await pace.spend(4)
+        return results
 
     async def _answer_broker(
         self, transaction: AddPartitionsToTxnTransaction, version: int
@@ -107,7 +123,7 @@ class AddPartitionsToTxn:
             errors = await self._add(*asked, BUMPING_VERSION)
         return AddPartitionsToTxnResult(
             transactional_id=transaction.transactional_id,
-            topic_results=_by_topic(transaction.topics, errors),
+            topic_results=await finish(_by_topic(transaction.topics, errors)),
         )
 
     async def _add(
@@ -118,7 +134,7 @@ class AddPartitionsToTxn:
         version: int,
     ) -> Errors:
         """All of them or none."""
-        tps = _partitions(topics)
+        tps = await finish(_partitions(topics))
         image = self._state.image
         if any(image.partition(tp) is None for tp in tps):
             unknown, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -136,7 +152,7 @@ class AddPartitionsToTxn:
         topics: Sequence[AddPartitionsToTxnTopic],
         version: int,
     ) -> Errors:
-        tps = _partitions(topics)
+        tps = await finish(_partitions(topics))
         try:
             errors = await self._coordinator.verify(transactional_id, producer, tps)
         except ApiError as refused:
@@ -212,25 +228,43 @@ def _fenced(error: ErrorCode, version: int, fenced_from: int) -> ErrorCode:
     return error
 
 
-def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
-    tps = (TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
-    return list(dict.fromkeys(tps))
+def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> Steps[list[TopicPartition]]:
+    found: dict[TopicPartition, None] = {}
+    for topic in topics:
+        for index in topic.partitions:
+            found[TopicPartition(topic.name, index)] = None
+            yield 1
+        yield 1
+    return list(found)
+
+
+def _refused(
+    transaction: AddPartitionsToTxnTransaction, error: ErrorCode
+) -> Steps[AddPartitionsToTxnResult]:
+    tps = yield from _partitions(transaction.topics)
+    results = yield from _by_topic(transaction.topics, dict.fromkeys(tps, error))
+    return AddPartitionsToTxnResult(
+        transactional_id=transaction.transactional_id, topic_results=results
+    )
 
 
 def _by_topic(
     topics: Sequence[AddPartitionsToTxnTopic], errors: Errors
-) -> list[AddPartitionsToTxnTopicResult]:
+) -> Steps[list[AddPartitionsToTxnTopicResult]]:
     """Every partition that was asked for is answered, also one that was named twice."""
-    return [
-        AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
+    results = []
+    for topic in topics:
+        partitions: list[AddPartitionsToTxnPartitionResult] = []
+        results.append(
+            AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=partitions)
+        )
+        for index in topic.partitions:
+            partitions.append(
                 AddPartitionsToTxnPartitionResult(
                     partition_index=index,
                     partition_error_code=errors[TopicPartition(topic.name, index)],
                 )
-                for index in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+            )
+            yield 1
+        yield 1
+    return results
