@@ -2,9 +2,8 @@
 
 import os
 import signal
-from pathlib import Path
 
-from ottla.storage.files import Buffer, OsFile, OsFiles
+from ottla.storage.files import Buffer, OsFile, OsFiles, StrPath
 
 
 class DoomedFiles(OsFiles):
@@ -26,26 +25,26 @@ class DoomedFiles(OsFiles):
         if self.count_down():
             die()
 
-    def open(self, path: Path) -> "DoomedFile":
+    def open(self, path: StrPath) -> "DoomedFile":
         return DoomedFile(self, path, os.O_RDWR | os.O_APPEND)
 
-    def create(self, path: Path) -> "DoomedFile":
+    def create(self, path: StrPath) -> "DoomedFile":
         self._change()
         return DoomedFile(self, path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
 
-    def make_dir(self, path: Path) -> None:
+    def make_dir(self, path: StrPath) -> None:
         self._change()
         super().make_dir(path)
 
-    def rename(self, old: Path, new: Path) -> None:
+    def rename(self, old: StrPath, new: StrPath) -> None:
         self._change()
         super().rename(old, new)
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: StrPath) -> None:
         self._change()
         super().unlink(path)
 
-    def remove_dir(self, path: Path) -> None:
+    def remove_dir(self, path: StrPath) -> None:
         self._change()
         super().remove_dir(path)
 
@@ -53,7 +52,7 @@ class DoomedFiles(OsFiles):
 class DoomedFile(OsFile):
     __slots__ = ("_files",)
 
-    def __init__(self, files: DoomedFiles, path: Path, flags: int) -> None:
+    def __init__(self, files: DoomedFiles, path: StrPath, flags: int) -> None:
         super().__init__(path, flags)
         self._files = files
 

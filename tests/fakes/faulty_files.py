@@ -9,7 +9,7 @@ import os
 import threading
 from pathlib import Path
 
-from ottla.storage.files import Buffer, OsFile, OsFiles
+from ottla.storage.files import Buffer, OsFile, OsFiles, StrPath
 
 
 class FaultyFiles(OsFiles):
@@ -62,10 +62,11 @@ class FaultyFiles(OsFiles):
     def note_synced(self, path: Path, size_bytes: int) -> None:
         self._synced[path] = size_bytes
 
-    def open(self, path: Path) -> "FaultyFile":
-        return FaultyFile(self, path, os.O_RDWR | os.O_APPEND)
+    def open(self, path: StrPath) -> "FaultyFile":
+        return FaultyFile(self, Path(path), os.O_RDWR | os.O_APPEND)
 
-    def create(self, path: Path) -> "FaultyFile":
+    def create(self, path: StrPath) -> "FaultyFile":
+        path = Path(path)
         self.check("create", path)
         self.note_synced(path, 0)
         return FaultyFile(self, path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC)

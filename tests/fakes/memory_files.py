@@ -7,12 +7,13 @@ too until their directory is synced; and operations fail on request.
 import errno
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from ottla.errors import UsageRefused
-from ottla.storage.files import Buffer, Entry
+from ottla.storage.files import Buffer, Entry, StrPath
 
 _CHANGES = frozenset({"append", "create", "rename", "sync", "sync_dir", "truncate", "unlink"})
 
@@ -140,13 +141,15 @@ class MemoryFiles:
 
     # What Files asks
 
-    def open(self, path: Path) -> MemoryFile:
+    def open(self, path: StrPath) -> MemoryFile:
+        path = Path(path)
         self.fail_if_asked("open", path)
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return MemoryFile(self, path, self._names[path])
 
-    def create(self, path: Path) -> MemoryFile:
+    def create(self, path: StrPath) -> MemoryFile:
+        path = Path(path)
         self.fail_if_asked("create", path)
         assert path.parent in self._dirs, path
         if path in self._names:
@@ -155,11 +158,12 @@ class MemoryFiles:
             self._names[path] = _Inode()
         return MemoryFile(self, path, self._names[path])
 
-    def read_whole(self, path: Path) -> bytes:
+    def read_whole(self, path: StrPath) -> bytes:
         file = self.open(path)
         return file.read(0, file.size_bytes())
 
-    def list(self, directory: Path) -> list[Entry]:
+    def list(self, directory: StrPath) -> list[Entry]:
+        directory = Path(directory)
         self.fail_if_asked("list", directory)
         found = [
             Entry(path.name, False, len(inode.content))
@@ -169,10 +173,18 @@ class MemoryFiles:
         found += [Entry(path.name, True, 0) for path in self._dirs if path.parent == directory]
         return sorted(found)
 
-    def make_dir(self, path: Path) -> None:
+    def names(self, directory: StrPath) -> Sequence[str]:
+        return [entry.name for entry in self.list(directory)]
+
+    def size_bytes(self, path: StrPath) -> int:
+        return len(self._names[Path(path)].content)
+
+    def make_dir(self, path: StrPath) -> None:
+        path = Path(path)
         self._dirs.update([path, *path.parents])
 
-    def rename(self, old: Path, new: Path) -> None:
+    def rename(self, old: StrPath, new: StrPath) -> None:
+        old, new = Path(old), Path(new)
         self.fail_if_asked("rename", old)
         if old in self._dirs:
             self._rename_dir(old, new)
@@ -186,15 +198,18 @@ class MemoryFiles:
             for path in [path for path in names if path.parent == old]:
                 names[new / path.name] = names.pop(path)
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: StrPath) -> None:
+        path = Path(path)
         self.fail_if_asked("unlink", path)
         self._names.pop(path, None)
 
-    def remove_dir(self, path: Path) -> None:
+    def remove_dir(self, path: StrPath) -> None:
+        path = Path(path)
         assert not self.list(path), path
         self._dirs.remove(path)
 
-    def sync_dir(self, path: Path) -> None:
+    def sync_dir(self, path: StrPath) -> None:
+        path = Path(path)
         self.fail_if_asked("sync_dir", path)
         self.counts["sync_dir"] += 1
         for name in [name for name in self._synced_names if name.parent == path]:

@@ -5,11 +5,10 @@ line that holds the CRC-32C of all lines before it.
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 from ottla.records.crc import crc32c
-from ottla.storage.files import Files, replace_file
+from ottla.storage.files import Files, StrPath, replace_file
 
 _VERSION: Final = "1"
 
@@ -18,12 +17,12 @@ class CheckpointDamaged(Exception):
     """A checkpoint file is not what was written: act as if it did not exist, and say so."""
 
 
-def write_checkpoint(files: Files, path: Path, lines: Iterable[str]) -> None:
+def write_checkpoint(files: Files, path: StrPath, lines: Iterable[str]) -> None:
     """Replace a checkpoint; after a crash either the old or the new one is there, whole."""
     replace_file(files, path, encode_checkpoint(lines))
 
 
-def read_checkpoint(files: Files, path: Path) -> list[str] | None:
+def read_checkpoint(files: Files, path: StrPath) -> list[str] | None:
     """The lines of a checkpoint; None when it has never been written."""
     try:
         data = files.read_whole(path)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from ottla.errors import CorruptBatch
 from ottla.model import Offset, Position
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
-from ottla.storage.files import Files
+from ottla.storage.files import Files, within
 
 CORRUPT_FILE: Final = "corrupt-ranges"
 
@@ -41,7 +41,7 @@ class Damage(NamedTuple):
 def load_ranges(files: Files, directory: Path) -> list[CorruptRange]:
     """The ranges that were known when the log was last open."""
     try:
-        lines = read_checkpoint(files, directory / CORRUPT_FILE) or []
+        lines = read_checkpoint(files, within(directory, CORRUPT_FILE)) or []
     except CheckpointDamaged:
         lines = []
     return list(map(CorruptRange.parse, lines))

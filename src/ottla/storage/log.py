@@ -60,7 +60,7 @@ from ottla.storage.compaction import (
 from ottla.storage.compaction import SegmentFacts as CleanableFacts
 from ottla.storage.damages import CORRUPT_FILE, CorruptRange, Damage, Damages, merged
 from ottla.storage.epochs import EpochEnd, Epochs
-from ottla.storage.files import FULL_DISK_ERRNOS, File, Files, replace_file
+from ottla.storage.files import FULL_DISK_ERRNOS, File, Files, replace_file, within
 from ottla.storage.index import AbortedTransaction, IndexDamaged
 from ottla.storage.producers import ProducedBatch
 from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, Recovered, recover
@@ -76,6 +76,7 @@ from ottla.storage.segment import (
     UnsyncedFile,
     begin_indexes,
     file_name,
+    file_path,
     load_aborted,
     walk,
     write_indexes,
@@ -184,9 +185,11 @@ class Log:
         self._saved_epochs = b""
         self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
-        self._adopt(self._recover(recovery_point, now_ms, closed_at))
+        found = self._recover(recovery_point, now_ms, closed_at)
+        self._adopt(found)
         self.durable_offset = self.end_offset
-        self.clean_offset = self._read_clean_offset()  # compaction has seen all keys below
+        # Compaction has seen all keys below.
+        self.clean_offset = self._read_clean_offset() if found.is_compacted else FIRST_OFFSET
         if self.start_offset > self.end_offset:  # records were deleted that have not survived
             self.restart_at(self.start_offset, now_ms)
 
@@ -667,7 +670,7 @@ class Log:
     def _save_epochs(self) -> None:
         epochs = self.epochs.encode()
         if epochs != self._saved_epochs:
-            replace_file(self._files, self.directory / EPOCHS_FILE, epochs)
+            replace_file(self._files, within(self.directory, EPOCHS_FILE), epochs)
             self._saved_epochs = epochs
 
     @property
@@ -686,7 +689,7 @@ class Log:
             self.flush()
 
     def _write_snapshot(self, offset: Offset, snapshot: bytes) -> None:
-        path = self.directory / file_name(offset, SNAPSHOT)
+        path = file_path(self.directory, offset, SNAPSHOT)
         self._files.create(path).append(snapshot)
         if offset not in self._snapshots:
             self._snapshots.append(offset)
@@ -698,7 +701,7 @@ class Log:
 
     def _remove_snapshot(self, offset: Offset) -> None:
         self._snapshots.remove(offset)
-        self._files.unlink(self.directory / file_name(offset, SNAPSHOT))
+        self._files.unlink(file_path(self.directory, offset, SNAPSHOT))
 
     # Segments come and go
 

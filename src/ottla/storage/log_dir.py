@@ -22,7 +22,14 @@ from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefus
 from ottla.model import Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
 from ottla.storage.damages import CorruptRange
-from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Entry, Files, replace_file
+from ottla.storage.files import (
+    FULL_DISK_ERRNOS,
+    REFUSAL_ERRNOS,
+    Entry,
+    Files,
+    replace_file,
+    within,
+)
 from ottla.storage.log import Log
 from ottla.storage.names import (
     METADATA_FILE,
@@ -209,7 +216,7 @@ class LogDir:
         assert tp not in self.logs, "a log is made once"
         if self.offline_reason is not None:
             raise StorageFailed(self.offline_reason)
-        self.topic_ids[tp] = self._read_metadata(self.path / str(tp), is_checked=True)
+        self.topic_ids[tp] = self._read_metadata(tp, is_checked=True)
         log = self._open(tp, config, Offset(0), EVERYTHING, now_ms)
         log.checkpointed_offset = Offset(0)
         return log
@@ -440,6 +447,9 @@ class LogDir:
         `create_log` may have been interrupted: nobody was told of the log, and nothing is in it.
         Kept, it would never learn its topic's id, and outlive the topic.
         """
+        names = self._files.names(within(self.path, str(tp)))
+        if METADATA_FILE in names and any(map(_is_segment, names)):
+            return True
         content = self._content(self.path / str(tp))
         if METADATA_FILE not in content and content and self._is_begun(content):
             self._remove(self.path / str(tp))
@@ -463,21 +473,23 @@ class LogDir:
                 unique = int.from_bytes(found.topic_id or b"")
                 self.remove_log(Forgotten(directory, self.path / deleted_name(tp, unique)))
             case Fate.OPEN:
-                self.topic_ids[tp] = self._claim(found, verdict)
+                self.topic_ids[tp] = self._claim(found, verdict, is_checked=is_checked)
         return verdict.fate is Fate.OPEN
 
     def _find(self, tp: TopicPartition, *, is_checked: bool) -> FoundLog:
         try:
-            return FoundLog(tp, self._read_metadata(self.path / str(tp), is_checked=is_checked))
+            return FoundLog(tp, self._read_metadata(tp, is_checked=is_checked))
         except FileNotFoundError:
             return FoundLog(tp, None, f"{METADATA_FILE} is missing")
         except MetadataDamaged as damage:
             return FoundLog(tp, None, f"{METADATA_FILE} is damaged: {damage}")
 
-    def _claim(self, found: FoundLog, verdict: Verdict) -> Uuid:
+    def _claim(self, found: FoundLog, verdict: Verdict, *, is_checked: bool) -> Uuid:
         """The id of a log that is opened, written down with a checksum if it was not."""
         topic_id = found.topic_id or verdict.topic_id
         assert topic_id is not None, "a log is opened as somebody's"
+        if found.topic_id is not None and is_checked:
+            return topic_id
         path = self.path / str(found.tp) / METADATA_FILE
         if found.topic_id is None:
             _log.error(
@@ -581,9 +593,9 @@ class LogDir:
         lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())
         write_checkpoint(self._files, self.path / name, lines)
 
-    def _read_metadata(self, directory: Path, *, is_checked: bool) -> Uuid:
+    def _read_metadata(self, tp: TopicPartition, *, is_checked: bool) -> Uuid:
         """The id that `partition.metadata` names, or `MetadataDamaged`."""
-        data = self._files.read_whole(directory / METADATA_FILE)
+        data = self._files.read_whole(within(self.path, f"{tp}/{METADATA_FILE}"))
         return decode_metadata(data, is_checked=is_checked)
 
     def note_failure(self, error: OSError) -> StorageFailed:

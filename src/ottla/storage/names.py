@@ -27,6 +27,7 @@ _FILE: Final = re.compile(
     r"|[0-9]{20}\.snapshot(\.tmp)?"
     r"|(leader-epoch-checkpoint|cleaner-offset-checkpoint|partition\.metadata|corrupt-ranges)(\.tmp)?"
 )
+OFFSET_DIGITS: Final = 20
 _OFFSET: Final = re.compile(r"[0-9]{20}")
 
 

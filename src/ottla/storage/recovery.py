@@ -41,14 +41,15 @@ from ottla.records.batch import (
 )
 from ottla.records.crc import crc32c
 from ottla.storage.compaction import CLEAN_OFFSET_FILE
-from ottla.storage.damages import CorruptRange, load_ranges
+from ottla.storage.damages import CORRUPT_FILE, CorruptRange, load_ranges
 from ottla.storage.epochs import Epochs, EpochsDamaged
-from ottla.storage.files import Entry, File, Files, Readable
+from ottla.storage.files import Entry, File, Files, Readable, within
 from ottla.storage.index import AbortedTransaction, IndexDamaged
-from ottla.storage.names import is_offset
+from ottla.storage.names import OFFSET_DIGITS, is_offset
 from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
 from ottla.storage.seals import Seal, read_seal, write_seal
 from ottla.storage.segment import (
+    ABORTED_INDEX,
     CLEANED,
     DELETED,
     INDEX,
@@ -62,6 +63,7 @@ from ottla.storage.segment import (
     SealedSegment,
     Unchecked,
     file_name,
+    file_path,
     load_aborted,
     load_indexes,
     write_indexes,
@@ -128,6 +130,7 @@ class Recovered:
     lost_seals: list[Offset]  # of segments that are no longer there
     known_corrupt: list[CorruptRange]  # as it is written down
     corrupt: list[CorruptRange]  # that, and what was found now
+    is_compacted: bool  # a pass has come to its end here
     cut_bytes: int = 0
 
 
@@ -158,7 +161,7 @@ def recover(
         found.sizes[base] = 0
         if not found.indexes:
             found.indexes.append(start_offset)  # nothing tells where the log began
-    known_corrupt = load_ranges(files, directory)
+    known_corrupt = load_ranges(files, directory) if CORRUPT_FILE in found.names else []
     first_base = min(found.sizes)
     before = [one.start_offset for one in known_corrupt if one.end_offset == first_base]
     first_offset = max(start_offset, min([first_base, *before, *found.lost, *found.indexes]))
@@ -173,7 +176,7 @@ def recover(
     snapshot_max = recovery_point
     while True:
         producers, producers_from = _load_producers(files, directory, found.snapshots, snapshot_max)
-        epochs = _load_epochs(files, directory)
+        epochs = _load_epochs(files, directory) if EPOCHS_FILE in found.names else None
         scan_from = min(recovery_point, max(producers_from, first_base))
         if epochs is None:
             epochs, scan_from = Epochs(), first_base
@@ -187,6 +190,7 @@ def recover(
             producers_from=producers_from,
             epochs=epochs,
             evidence=evidence,
+            names=found.names,
             corrupt=list(known_corrupt),
         )
         if first_offset < first_base:
@@ -207,13 +211,15 @@ def recover(
             lost_seals=found.lost,
             known_corrupt=known_corrupt,
             corrupt=scan.corrupt,
+            is_compacted=found.is_compacted,
             cut_bytes=scan.cut_bytes,
         )
 
 
 class _Found(NamedTuple):
-    """What a log's directory holds, by the offsets in the names."""
+    """What a log's directory holds: all names, and by the offsets in them."""
 
+    names: frozenset[str]
     sizes: dict[Offset, int]
     seals: list[Offset]
     lost: list[Offset]  # seals without their segments
@@ -224,18 +230,26 @@ class _Found(NamedTuple):
 
 def _list(files: Files, directory: Path) -> _Found:
     """What is there when everything that was interrupted has been brought to its end."""
-    found = files.list(directory)
-    if any(entry.name.endswith((CLEANED, SWAP, DELETED)) for entry in found):
+    names = files.names(directory)
+    if any(name.endswith((CLEANED, SWAP, DELETED)) for name in names):
         finish_swaps(files, directory)
         finish_deletions(files, directory)
-        found = files.list(directory)
-    sizes = {_offset_of(entry): entry.size_bytes for entry in found if _is_a(entry, LOG)}
-    seals = [_offset_of(entry) for entry in found if _is_a(entry, SEAL)]
-    indexes = [_offset_of(entry) for entry in found if _is_a(entry, INDEX) and not sizes]
-    snapshots = [_offset_of(entry) for entry in found if _is_a(entry, SNAPSHOT)]
-    lost = [base for base in seals if base not in sizes]
-    is_compacted = any(entry.name == CLEAN_OFFSET_FILE for entry in found)
-    return _Found(sizes, seals, lost, indexes, snapshots, is_compacted)
+        names = files.names(directory)
+    offsets: dict[str, list[Offset]] = {LOG: [], SEAL: [], INDEX: [], SNAPSHOT: []}
+    for name in names:
+        digits, suffix = name[:OFFSET_DIGITS], name[OFFSET_DIGITS:]
+        if suffix in offsets and is_offset(digits):
+            offsets[suffix].append(Offset(int(digits)))
+    sizes = {base: files.size_bytes(file_path(directory, base, LOG)) for base in offsets[LOG]}
+    return _Found(
+        names=frozenset(names),
+        sizes=sizes,
+        seals=offsets[SEAL],
+        lost=[base for base in offsets[SEAL] if base not in sizes],
+        indexes=offsets[INDEX] if not sizes else [],
+        snapshots=offsets[SNAPSHOT],
+        is_compacted=CLEAN_OFFSET_FILE in names,
+    )
 
 
 def finish_deletions(files: Files, directory: Path) -> None:
@@ -309,6 +323,7 @@ def rebuild_indexes(files: Files, segment: SealedSegment, interval_bytes: int) -
         producers_from=base,
         epochs=Epochs(),
         evidence=Evidence(),
+        names=frozenset(files.names(segment.directory)),
     )
     again = ActiveSegment(segment.directory, base, segment.file, NO_TIMESTAMP)
     scan.scan_whole(again, segment.size_bytes, Placement(end_max=segment.end_offset))
@@ -329,6 +344,7 @@ class _Scan:
     producers_from: Offset
     epochs: Epochs
     evidence: Evidence
+    names: frozenset[str]  # in the directory
     sealed: list[SealedSegment] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
     cut_bytes: int = 0
@@ -390,7 +406,7 @@ class _Scan:
     def _scan_segment(
         self, base: Offset, sizes: dict[Offset, int], scan_from: Offset
     ) -> ActiveSegment:
-        file = self.files.open(self.directory / file_name(base, LOG))
+        file = self.files.open(file_path(self.directory, base, LOG))
         size_bytes = sizes[base]
         segment = ActiveSegment(self.directory, base, file, self.now_ms)
         self._load_known_part(segment, size_bytes, scan_from)
@@ -477,6 +493,8 @@ class _Scan:
         self.epochs.truncate_end(segment.end_offset)
 
     def _load_known_aborted(self, base: Offset) -> list[AbortedTransaction]:
+        if file_name(base, ABORTED_INDEX) not in self.names:
+            return []
         try:
             known = load_aborted(self.files, self.directory, base)
         except IndexDamaged:
@@ -739,7 +757,7 @@ def _load_producers(
     """The newest usable snapshot and its offset; nothing and 0 when there is none."""
     for offset in snapshots_newest_first(snapshots, recovery_point):
         try:
-            data = files.read_whole(directory / file_name(offset, SNAPSHOT))
+            data = files.read_whole(file_path(directory, offset, SNAPSHOT))
             return Producers.decode(data), offset
         except (SnapshotDamaged, FileNotFoundError):
             continue
@@ -748,7 +766,7 @@ def _load_producers(
 
 def _load_epochs(files: Files, directory: Path) -> Epochs | None:
     try:
-        return Epochs.decode(files.read_whole(directory / EPOCHS_FILE))
+        return Epochs.decode(files.read_whole(within(directory, EPOCHS_FILE)))
     except (EpochsDamaged, FileNotFoundError):
         return None
 

@@ -22,7 +22,7 @@ from ottla.storage.segment import (
     SEAL,
     UnsyncedFile,
     begin_file,
-    file_name,
+    file_path,
     store_indexes,
     write_cleaned,
 )
@@ -50,7 +50,7 @@ class Seal(NamedTuple):
 
 def begin_seal(files: Files, directory: Path, base_offset: Offset, seal: Seal) -> UnsyncedFile:
     """Write a seal that counts once `store_sealed` has given it its name."""
-    return begin_file(files, directory / file_name(base_offset, SEAL), seal.encode())
+    return begin_file(files, file_path(directory, base_offset, SEAL), seal.encode())
 
 
 def store_sealed(files: Files, directory: Path, log_file: File, begun: list[UnsyncedFile]) -> None:
@@ -62,7 +62,7 @@ def store_sealed(files: Files, directory: Path, log_file: File, begun: list[Unsy
 
 def write_seal(files: Files, directory: Path, base_offset: Offset, seal: Seal) -> None:
     """Seal a segment that is on disk."""
-    path = directory / file_name(base_offset, SEAL)
+    path = file_path(directory, base_offset, SEAL)
     write_checkpoint(files, path, [f"{seal.end_offset} {seal.size_bytes}"])
 
 
@@ -74,6 +74,6 @@ def write_cleaned_seal(files: Files, directory: Path, base_offset: Offset, seal:
 def read_seal(files: Files, directory: Path, base_offset: Offset) -> Seal | None:
     """A segment's seal; None when it has none, or one that cannot be believed."""
     try:
-        return Seal.decode(files.read_whole(directory / file_name(base_offset, SEAL)))
+        return Seal.decode(files.read_whole(file_path(directory, base_offset, SEAL)))
     except (FileNotFoundError, CheckpointDamaged):
         return None

@@ -11,7 +11,7 @@ from ottla.config import INT64_MAX
 from ottla.errors import CorruptBatch
 from ottla.model import NO_TIMESTAMP, Offset, Position, TimestampMs
 from ottla.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, read_header
-from ottla.storage.files import File, Files
+from ottla.storage.files import File, Files, StrPath
 from ottla.storage.index import (
     AbortedTransaction,
     IndexDamaged,
@@ -20,6 +20,7 @@ from ottla.storage.index import (
     decode_aborted,
     encode_aborted,
 )
+from ottla.storage.names import TEMPORARY
 
 WALK_BYTES: Final = 8 << 10  # how much is read at a time to look for headers
 _PLACE: Final = struct.Struct(">qi4xb6xi")  # of a header: base offset, length, magic, delta
@@ -40,6 +41,11 @@ DELETED: Final = ".deleted"  # nobody's any more, and about to be removed
 def file_name(offset: Offset, suffix: str) -> str:
     """How Kafka names what belongs to the segment that begins at `offset`."""
     return f"{offset:020d}{suffix}"
+
+
+def file_path(directory: StrPath, offset: Offset, suffix: str) -> str:
+    """The same with its directory."""
+    return f"{directory}/{offset:020d}{suffix}"
 
 
 class FoundBatch(NamedTuple):
@@ -237,7 +243,7 @@ class SealedSegment:
     def open(self, files: Files) -> None:
         """Make the segment readable. `IndexDamaged` leaves it without indexes: rebuild them."""
         if self._file is None:
-            self._file = files.open(self.directory / file_name(self.base_offset, LOG))
+            self._file = files.open(file_path(self.directory, self.base_offset, LOG))
         if self._indexes is None:
             self._indexes = load_indexes(
                 files, self.directory, self.base_offset, self.end_offset, self.size_bytes
@@ -329,8 +335,8 @@ def load_indexes(
     """A segment's indexes from their files, or `IndexDamaged`."""
     indexes = Indexes()
     try:
-        by_offset = files.read_whole(directory / file_name(base_offset, INDEX))
-        by_time = files.read_whole(directory / file_name(base_offset, TIME_INDEX))
+        by_offset = files.read_whole(file_path(directory, base_offset, INDEX))
+        by_time = files.read_whole(file_path(directory, base_offset, TIME_INDEX))
     except FileNotFoundError:
         raise IndexDamaged("an index file is missing") from None
     indexes.by_offset = OffsetIndex.decode(by_offset, size_bytes)
@@ -343,7 +349,7 @@ def load_indexes(
 def load_aborted(files: Files, directory: Path, base_offset: Offset) -> list[AbortedTransaction]:
     """A segment's aborted transactions; most segments have none, and then no file."""
     try:
-        data = files.read_whole(directory / file_name(base_offset, ABORTED_INDEX))
+        data = files.read_whole(file_path(directory, base_offset, ABORTED_INDEX))
     except FileNotFoundError:
         return []
     return decode_aborted(data, base_offset)
@@ -353,13 +359,13 @@ class UnsyncedFile(NamedTuple):
     """A file that takes its name once it is on disk: until then the old one, if any, is good."""
 
     file: File
-    path: Path
+    path: str
 
     def take_name(self, files: Files) -> None:
-        files.rename(_temporary(self.path), self.path)
+        files.rename(self.path + TEMPORARY, self.path)
 
     def remove(self, files: Files) -> None:
-        files.unlink(_temporary(self.path))
+        files.unlink(self.path + TEMPORARY)
 
 
 def begin_indexes(
@@ -374,13 +380,13 @@ def begin_indexes(
     unsynced = []
     for suffix, content in contents.items():
         if content or suffix != ABORTED_INDEX:
-            unsynced.append(begin_file(files, directory / file_name(base_offset, suffix), content))
+            unsynced.append(begin_file(files, file_path(directory, base_offset, suffix), content))
     return unsynced
 
 
-def begin_file(files: Files, path: Path, content: bytes) -> UnsyncedFile:
+def begin_file(files: Files, path: str, content: bytes) -> UnsyncedFile:
     """Write a file that counts once it is synced and has taken its name."""
-    file = files.create(_temporary(path))
+    file = files.create(path + TEMPORARY)
     file.append(content)
     return UnsyncedFile(file, path)
 
@@ -395,10 +401,6 @@ def store_indexes(files: Files, begun: Iterable[UnsyncedFile]) -> None:
     for unsynced in begun:
         unsynced.file.sync()
         unsynced.take_name(files)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(path.name + ".tmp")
 
 
 def write_cleaned_indexes(
@@ -421,6 +423,6 @@ def write_cleaned(
     files: Files, directory: Path, base_offset: Offset, suffix: str, content: bytes
 ) -> None:
     """Write one of the files of a segment that is to replace others."""
-    file = files.create(directory / file_name(base_offset, suffix + CLEANED))
+    file = files.create(file_path(directory, base_offset, suffix + CLEANED))
     file.append(content)
     file.sync()

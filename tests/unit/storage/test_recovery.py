@@ -11,6 +11,7 @@ from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from ottla.records.batch import Marker, MarkerKind, batches
+from ottla.storage.files import StrPath
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
 
@@ -326,9 +327,9 @@ def test_a_checkpoint_bounds_what_an_unclean_start_reads(files: MemoryFiles) -> 
     read_bytes: list[int] = []
     opened = after.open
 
-    def counting_open(path: Path) -> object:
+    def counting_open(path: StrPath) -> object:
         file = opened(path)
-        if path.suffix == ".log":
+        if str(path).endswith(".log"):
             read = file.read
             file.read = lambda at, size: (read_bytes.append(size), read(at, size))[1]  # type: ignore[method-assign]
         return file
