@@ -71,7 +71,9 @@ def test_a_failed_write_takes_the_directory_offline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["append", "create"])
-@pytest.mark.parametrize("suffix", [".snapshot", ".index.tmp", "checkpoint.tmp", ".log"])
+@pytest.mark.parametrize(
+    "suffix", [".snapshot", ".index.tmp", ".index.saving", "checkpoint.tmp", ".log"]
+)
 def test_a_full_disk_is_survived_wherever_it_shows(
     tmp_path: Path, operation: str, suffix: str
 ) -> None:

@@ -15,7 +15,9 @@ from random import Random
 from ottla.errors import UsageRefused
 from ottla.storage.files import Buffer, Entry, StrPath
 
-_CHANGES = frozenset({"append", "create", "rename", "sync", "sync_dir", "truncate", "unlink"})
+_CHANGES = frozenset(
+    {"append", "create", "rename", "sync", "sync_all", "sync_dir", "truncate", "unlink"}
+)
 
 
 class MachineStopped(BaseException):
@@ -96,6 +98,11 @@ class MemoryFiles:
     ) -> None:
         """Let the next `operation`, on a name that ends in `suffix`, fail with this errno."""
         self._faults.append(_Fault(operation, number, after_bytes, suffix))
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether something that was to fail has not been tried."""
+        return bool(self._faults)
 
     def take_fault(self, operation: str, path: Path) -> _Fault | None:
         if self.stop_after is not None and operation in _CHANGES:
@@ -217,6 +224,13 @@ class MemoryFiles:
         for name, inode in self._names.items():
             if name.parent == path:
                 self._synced_names[name] = inode
+
+    def sync_all(self, path: StrPath) -> None:
+        self.fail_if_asked("sync_all", Path(path))
+        self.counts["sync_all"] += 1
+        for inode in self._names.values():
+            inode.synced = bytes(inode.content)
+        self._synced_names = dict(self._names)
 
     def lock(self, path: Path) -> object:
         if path in self._locked:

@@ -75,6 +75,11 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.durable_offset == len(self.model)
 
     @rule()
+    def release_files(self) -> None:
+        is_on_disk = self.log.durable_offset == self.log.end_offset
+        assert self.log.release_files() <= is_on_disk, "unsynced data was let go of"
+
+    @rule()
     def checkpoint(self) -> None:
         self.log.save()
         self.note_recovery_point()

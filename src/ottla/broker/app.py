@@ -223,7 +223,8 @@ class Broker:
     ) -> "Broker":
         async with AsyncExitStack() as undo:
             known = read_identity(environment.files, options.data)
-            log_dir = LogDir(environment.files, options.data)
+            shares = share_out(descriptor_limit())
+            log_dir = LogDir(environment.files, options.data, shares.files)
             undo.push(partial(_let_go, log_dir, defects))
             store = await environment.open_store(options.data, environment.clock)
             undo.push_async_callback(store.close)

@@ -25,7 +25,7 @@ from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.replication.strays import judge
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
-from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS
+from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, REFUSAL_ERRNOS
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
@@ -413,6 +413,9 @@ class Replicas:
                 log.error("retention", extra={"tp": partition.tp, "reason": problem})
                 continue
             except OSError as error:
+                if error.errno in CROWDED_ERRNOS:
+                    log.error("retention", extra={"tp": partition.tp, "reason": error})
+                    continue
                 self._log_dir.take_offline(error)
                 return
             if count:

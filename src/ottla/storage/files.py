@@ -4,6 +4,7 @@ Two implementations exist: `OsFiles` below, and the tests' memory files, which f
 never synced, tear the last write and fail on request.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -21,8 +22,10 @@ StrPath = str | PathLike[str]
 
 # The disk is full: an operator's problem, and no sign that what is on it has gone bad.
 FULL_DISK_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# There are no descriptors left: that passes.
+CROWDED_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 # The system does not let us: an operator's problem as well.
-REFUSAL_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE})
+REFUSAL_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM}) | CROWDED_ERRNOS
 
 
 class Entry(NamedTuple):
@@ -41,7 +44,15 @@ class Readable(Protocol):
         ...
 
 
-class File(Readable, Protocol):
+class Sendable(Readable, Protocol):
+    """What can be sent to a socket."""
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile; -1 when there is none."""
+        ...
+
+
+class File(Sendable, Protocol):
     """An open file. It stays readable, even unlinked, until the last reference to it goes."""
 
     def append(self, data: Buffer) -> None:
@@ -60,10 +71,6 @@ class File(Readable, Protocol):
 
     def modified_ms(self) -> int:
         """When the content was last changed, by the wall clock."""
-        ...
-
-    def fileno(self) -> int:
-        """The descriptor, for sendfile; -1 when there is none."""
         ...
 
 
@@ -108,6 +115,13 @@ class Files(Protocol):
         """Return once the names in a directory are on disk."""
         ...
 
+    def sync_all(self, path: StrPath) -> None:
+        """Return once everything written so far is on disk, of the whole disk that `path` is on.
+
+        For very many files: it takes one wait where `sync` takes one for each.
+        """
+        ...
+
     def lock(self, path: Path) -> object:
         """Hold `path` alone for as long as the returned object lives, or `UsageRefused`."""
         ...
@@ -128,6 +142,29 @@ def replace_file(files: Files, path: StrPath, content: Buffer) -> None:
     files.sync_dir(dirname(path))
 
 
+_open_descriptors: Final[set[int]] = set()  # of every `OsFile`, on whatever thread
+
+
+def open_file_count() -> int:
+    """How many files this process has open in here."""
+    return len(_open_descriptors)
+
+
+class CopiedFile:
+    """A part of a file in memory, for a reader who is to keep no file open."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        return self._content[position : position + size_bytes]
+
+    def fileno(self) -> int:
+        return -1
+
+
 class OsFile:
     """A file of the operating system; its descriptor closes with the last reference."""
 
@@ -136,9 +173,11 @@ class OsFile:
     def __init__(self, path: StrPath, flags: int) -> None:
         self._descriptor = -1
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        _open_descriptors.add(self._descriptor)
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
+            _open_descriptors.discard(self._descriptor)  # first: closed, its number is another's
             os.close(self._descriptor)
 
     def append(self, data: Buffer) -> None:
@@ -215,6 +254,13 @@ class OsFiles:
         finally:
             os.close(descriptor)
 
+    def sync_all(self, path: StrPath) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _sync_file_system(descriptor)
+        finally:
+            os.close(descriptor)
+
     def lock(self, path: Path) -> OsFile:
         file = OsFile(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -225,6 +271,16 @@ class OsFiles:
                 " data directory"
             ) from None
         return file
+
+
+def _sync_file_system(descriptor: int) -> None:
+    """Linux's `syncfs`, which tells of writes that failed; elsewhere the whole machine's `sync`."""
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:
+        os.sync()
+    elif syncfs(descriptor):
+        number = ctypes.get_errno()
+        raise OSError(number, f"syncfs: {os.strerror(number)}")
 
 
 def _entries(found: Iterable[os.DirEntry[str]]) -> Iterator[Entry]:

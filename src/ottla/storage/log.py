@@ -6,7 +6,7 @@ is discarded.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -60,8 +60,19 @@ from ottla.storage.compaction import (
 from ottla.storage.compaction import SegmentFacts as CleanableFacts
 from ottla.storage.damages import CORRUPT_FILE, CorruptRange, Damage, Damages, merged
 from ottla.storage.epochs import EpochEnd, Epochs
-from ottla.storage.files import FULL_DISK_ERRNOS, File, Files, replace_file, within
+from ottla.storage.files import (
+    CROWDED_ERRNOS,
+    FULL_DISK_ERRNOS,
+    CopiedFile,
+    File,
+    Files,
+    Sendable,
+    replace_file,
+    within,
+)
 from ottla.storage.index import AbortedTransaction, IndexDamaged
+from ottla.storage.names import SAVING
+from ottla.storage.open_files import OpenFiles
 from ottla.storage.producers import ProducedBatch
 from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, Recovered, recover
 from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
@@ -73,10 +84,9 @@ from ottla.storage.segment import (
     FoundBatch,
     SealedSegment,
     Segment,
-    UnsyncedFile,
-    begin_indexes,
     file_name,
     file_path,
+    index_contents,
     load_aborted,
     walk,
     write_indexes,
@@ -104,7 +114,7 @@ class Appended(NamedTuple):
 class FileRange(NamedTuple):
     """Whole batches, still in their file: send them, or read them with `read_bytes`."""
 
-    file: File
+    file: Sendable
     position: Position
     size_bytes: int
     end_offset: Offset  # where to read on
@@ -120,32 +130,72 @@ class FlushWork(NamedTuple):
     log: "Log"
     unstored: tuple[Unstored, ...]
     sealed_files: tuple[File, ...]
-    active_file: File
+    active_file: File | None  # None when all of it is on disk
+    active_base: Offset
     directory: Path | None  # whose names are not yet on disk
     end_offset: Offset
     timeline: int
     segments_created: int
-    indexes: tuple[UnsyncedFile, ...]  # with the snapshot, what `save` asked for
-    snapshot: bytes | None
+    saved: "Saved | None"  # what `save` asked for
 
-    def run(self, files: Files) -> None:
-        """Sync. Older files first: what is durable has no holes."""
+    def run(self, files: Files, *, is_synced: bool = False) -> None:
+        """Sync. Older files first: what is durable has no holes.
+
+        With `is_synced`, everything that had been written when this was made is on disk already.
+        """
         try:
-            self._run(files)
+            self._run(files, is_synced=is_synced)
         except FileNotFoundError:
             if self.log.offline_reason is None:  # else it has been deleted, names and all
                 raise
 
-    def _run(self, files: Files) -> None:
+    def _run(self, files: Files, *, is_synced: bool) -> None:
         for one in self.unstored:
             one.errand.run()
-        for unsynced in self.indexes:
-            unsynced.file.sync()
+        if self.saved is not None:
+            self.saved.write(files)
+        if is_synced:
+            return
         for file in self.sealed_files:
             file.sync()
-        self.active_file.sync()
+        if self.active_file is not None:
+            self.active_file.sync()
         if self.directory is not None:
             files.sync_dir(self.directory)
+
+
+@dataclass(slots=True)
+class Saved:
+    """What shortens the next start: files beside the active segment, and a snapshot of producers.
+
+    Written by whoever flushes; the owner then gives the files their names.
+    """
+
+    contents: dict[str, bytes]  # by path
+    snapshot: bytes
+    is_written: bool = False
+
+    def write(self, files: Files) -> None:
+        """Bring the files to disk. A full disk is no reason to stop: a start then takes longer."""
+        try:
+            for path, content in self.contents.items():
+                file = files.create(path + SAVING)  # a roll may write its own at this moment
+                file.append(content)
+                file.sync()
+        except OSError as error:
+            if error.errno not in FULL_DISK_ERRNOS | CROWDED_ERRNOS:
+                raise
+            self.give_up(files)
+            return
+        self.is_written = True
+
+    def give_up(self, files: Files) -> None:
+        for path in self.contents:
+            files.unlink(path + SAVING)
+
+    def take_names(self, files: Files) -> None:
+        for path in self.contents:
+            files.rename(path + SAVING, path)
 
 
 class Log:
@@ -162,6 +212,7 @@ class Log:
         recovery_point: Offset,
         now_ms: TimestampMs,
         closed_at: Offset | None = None,
+        open_files: OpenFiles | None = None,
     ) -> None:
         self.tp = tp
         self.config = config  # may be replaced at any time
@@ -177,6 +228,7 @@ class Log:
         self.checkpointed_offset = recovery_point  # the recovery point that is on disk
         self._plain_config: TopicConfig | None = None  # the config, once known to ask for nothing
         self._files = files
+        self._open_files = open_files or OpenFiles()
         self._timeline = 0  # how often the log has been truncated
         self._segments_created = 0
         self._segments_synced = 0
@@ -185,6 +237,7 @@ class Log:
         self._saved_epochs = b""
         self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
+        self._open_files.make_room()
         found = self._recover(recovery_point, now_ms, closed_at)
         self._adopt(found)
         self.durable_offset = self.end_offset
@@ -214,7 +267,9 @@ class Log:
             found.sealed,
             found.active,
             interval_bytes=self.config.index_interval_bytes,
+            before_open=self._make_room,
         )
+        self._open_files.note(self)
         self.epochs = found.epochs
         self.producers = found.producers
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
@@ -394,6 +449,8 @@ class Log:
 
     def _undo_write(self, error: OSError) -> StorageFailed:
         """Half a batch may be in the file: take it out, and go on unless the disk is broken."""
+        if error.errno in CROWDED_ERRNOS:
+            return _crowded(error)  # before anything was written
         try:
             self._segments.active.file.truncate(self._segments.active.size_bytes)
         except OSError as worse:
@@ -425,6 +482,8 @@ class Log:
         try:
             return self._read(start, end, bytes_max, at_least_one)
         except OSError as error:
+            if error.errno in CROWDED_ERRNOS:
+                raise _crowded(error) from error
             self.on_failed(error)
             raise StorageFailed(f"the disk failed: {error}") from error
 
@@ -458,6 +517,9 @@ class Log:
         if limit <= position:
             return None
         self._hint(end_offset, segment, limit)
+        if self._open_files.is_full:
+            copy = CopiedFile(segment.file.read(position, limit - position))
+            return FileRange(copy, Position(0), limit - position, end_offset)
         return FileRange(segment.file, position, limit - position, end_offset)
 
     def _check_ahead(
@@ -513,6 +575,18 @@ class Log:
         except OSError as error:
             self.on_failed(error)
             raise StorageFailed(f"the disk failed: {error}") from error
+
+    # Open files
+
+    def release_files(self) -> bool:
+        """Close what is on disk and not needed at the moment; False if anything stays open."""
+        if self.wants_sync or self._unsynced:
+            return False
+        return self._segments.release()
+
+    def _make_room(self) -> None:
+        self._open_files.make_room()
+        self._open_files.note(self)
 
     # Finding by time
 
@@ -582,64 +656,65 @@ class Log:
 
     # Durability
 
-    def begin_flush(self) -> FlushWork | None:
-        """What to sync for everything appended so far; None when all of it is durable."""
+    def begin_flush(self, *, is_saving: bool = True) -> FlushWork | None:
+        """What to sync for everything appended so far; None when all of it is durable.
+
+        Without `is_saving`, what `save` asked for is left to the next one.
+        """
         if self.offline_reason is not None or not self.wants_flush:
             return None
         active = self._segments.active
         self._hint(self.end_offset, active, Position(active.size_bytes))
-        indexes, snapshot = self._begin_save()
         has_new_names = self._segments_created != self._segments_synced
         return FlushWork(
             log=self,
             unstored=tuple(self._segments.unstored),
             sealed_files=tuple(self._unsynced),
-            active_file=active.file,
+            active_file=active.file if self.durable_offset != self.end_offset else None,
+            active_base=active.base_offset,
             directory=self.directory if has_new_names else None,
             end_offset=self.end_offset,
             timeline=self._timeline,
             segments_created=self._segments_created,
-            indexes=indexes,
-            snapshot=snapshot,
+            saved=self._begin_save() if is_saving else None,
         )
 
     def end_flush(self, work: FlushWork) -> None:
         """Everything that `work` covers is on disk, unless the log was cut short meanwhile."""
+        self._end_save(work)
         if work.timeline != self._timeline:
             return
         self._unsynced = [file for file in self._unsynced if file not in work.sealed_files]
         self._segments_synced = max(self._segments_synced, work.segments_created)
         self._segments.note_stored(work.unstored)
-        self._end_save(work)
         self.note_durable(work.end_offset)
 
-    def _begin_save(self) -> tuple[tuple[UnsyncedFile, ...], bytes | None]:
+    def _begin_save(self) -> Saved | None:
         if not self._is_save_wanted:
-            return (), None
+            return None
         self._is_save_wanted = False
         active = self._segments.active
-        try:
-            indexes = begin_indexes(self._files, self.directory, active.base_offset, active.indexes)
-        except OSError as error:
-            self._save_failed(error)
-            return (), None
-        return tuple(indexes), self.producers.encode()
+        contents = index_contents(self.directory, active.base_offset, active.indexes)
+        return Saved(contents, self.producers.encode())
 
     def _end_save(self, work: FlushWork) -> None:
-        if work.snapshot is None or self.offline_reason is not None:  # deleted meanwhile, say
-            return
+        saved = work.saved
+        if saved is None or not saved.is_written or self.offline_reason is not None:
+            return  # a full disk, or a log that has been deleted meanwhile
+        is_uncut = work.timeline == self._timeline
         try:
-            if work.active_file is self._segments.active.file:  # else sealing has newer ones
-                for unsynced in work.indexes:
-                    with suppress(FileNotFoundError):  # a roll that failed has removed them
-                        unsynced.take_name(self._files)
-            self._write_snapshot(work.end_offset, work.snapshot)
+            if is_uncut and work.active_base == self._segments.active.base_offset:
+                saved.take_names(self._files)
+            else:  # sealed meanwhile, it has newer ones
+                saved.give_up(self._files)
+            if is_uncut:
+                self._write_snapshot(work.end_offset, saved.snapshot)
         except OSError as error:
             self._save_failed(error)
 
     def _save_failed(self, error: OSError) -> None:
         """Without it the next start only takes longer, so a full disk is no reason to stop."""
-        if error.errno not in FULL_DISK_ERRNOS:
+        if error.errno not in FULL_DISK_ERRNOS | CROWDED_ERRNOS:
             self.on_failed(error)
 
     def note_durable(self, offset: Offset) -> None:
@@ -676,11 +751,12 @@ class Log:
     @property
     def wants_flush(self) -> bool:
         """Whether anything waits to be made durable."""
-        return bool(
-            self._is_save_wanted
-            or self.durable_offset != self.end_offset
-            or self._segments.unstored
-        )
+        return self._is_save_wanted or self.wants_sync
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether any of it has been written and is not on disk."""
+        return self.durable_offset != self.end_offset or bool(self._segments.unstored)
 
     def close(self) -> None:
         """Make everything durable and the next start short."""
@@ -1022,6 +1098,10 @@ class Log:
 
 def _do_nothing() -> None:
     return
+
+
+def _crowded(error: OSError) -> StorageFailed:
+    return StorageFailed(f"a segment cannot be opened now: {error.strerror}")
 
 
 def _ignore_damage(damage: CorruptRange) -> None:

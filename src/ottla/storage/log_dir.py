@@ -10,6 +10,7 @@ as they are, under a name that ends with `-stray`.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -42,6 +43,7 @@ from ottla.storage.names import (
     parse_stray,
     stray_name,
 )
+from ottla.storage.open_files import OpenFiles
 from ottla.storage.partition_metadata import (
     MetadataDamaged,
     decode_metadata,
@@ -112,7 +114,7 @@ class Forgotten(NamedTuple):
 class LogDir:
     """The logs of one disk. Owned by one broker, as the lock makes sure."""
 
-    def __init__(self, files: Files, path: Path) -> None:
+    def __init__(self, files: Files, path: Path, open_files_max: int = sys.maxsize) -> None:
         self.path = path
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, Uuid] = {}
@@ -122,6 +124,8 @@ class LogDir:
         self.on_offline: Callable[[str], None] = _ignore
         self.discard: Callable[[Discarded], None] = Discarded.remove
         self._files = files
+        self._open_files = OpenFiles(open_files_max)
+        self._open_files.flush_all = self._flush_all
         self._checkpointed: set[TopicPartition] = set()  # of whom the checkpoints on disk speak
         files.make_dir(path)
         self._lock: object | None = files.lock(path / LOCK_FILE)
@@ -231,6 +235,7 @@ class LogDir:
     def forget_log(self, tp: TopicPartition, rng: Random) -> "Forgotten":
         """The part of deleting a log that belongs to the owner: it is none of ours any more."""
         log = self.logs.pop(tp)
+        self._open_files.forget(log)
         self.topic_ids.pop(tp, None)
         log.offline_reason = f"{tp} has been deleted"
         log.on_failed = _no_concern  # its files go while work on them may be under way
@@ -341,6 +346,16 @@ class LogDir:
         except OSError as error:
             self.note_failure(error)
 
+    def _flush_all(self) -> None:
+        """Bring every log to disk, now, with one wait: there are more than may stay open."""
+        logs = self.logs.values()
+        begun = (log.begin_flush(is_saving=False) for log in logs if log.wants_sync)
+        works = [work for work in begun if work is not None]
+        self._files.sync_all(self.path)
+        for work in works:
+            work.run(self._files, is_synced=True)
+            work.log.end_flush(work)
+
     def deletions(self) -> list[str]:
         """Where every log begins that has lost records, as `write_deletions` takes it."""
         return [
@@ -406,6 +421,7 @@ class LogDir:
             recovery_point=recovery_point,
             now_ms=now_ms,
             closed_at=closed_at,
+            open_files=self._open_files,
         )
         log.on_damaged = partial(_report_damage, tp)
         log.on_failed = self.take_offline

@@ -13,6 +13,7 @@ DELETED: Final = "-delete"  # of the directory of a log that was deleted, until 
 STRAY: Final = "-stray"  # of the directory of a log that the store does not know
 METADATA_FILE: Final = "partition.metadata"
 TEMPORARY: Final = ".tmp"
+SAVING: Final = ".saving"  # of an index that is written while its segment still grows
 _NAME_LENGTH_MAX: Final = 255  # what file systems take
 _PARTITION_MAX: Final = 2**31 - 1
 
@@ -22,7 +23,7 @@ _LOG_DIR: Final = re.compile(_PARTITION)
 _STRAY_DIR: Final = re.compile(_PARTITION + _UNIQUE + STRAY)
 _DELETED_DIR: Final = re.compile(r"(?P<kept>[a-zA-Z0-9._-]{1,216})" + _UNIQUE + DELETED)
 _FILE: Final = re.compile(
-    r"[0-9]{20}\.(log|seal|index|timeindex|txnindex)(\.cleaned|\.swap|\.deleted|\.tmp)?"
+    r"[0-9]{20}\.(log|seal|index|timeindex|txnindex)(\.cleaned|\.swap|\.deleted|\.tmp|\.saving)?"
     r"|[0-9]{20}\.log(\.swap)?\.stray"
     r"|[0-9]{20}\.snapshot(\.tmp)?"
     r"|(leader-epoch-checkpoint|cleaner-offset-checkpoint|partition\.metadata|corrupt-ranges)(\.tmp)?"

@@ -2,7 +2,8 @@
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -152,9 +153,13 @@ class ActiveSegment:
         "file",
         "indexes",
         "opened_ms",
+        "reopen",
         "size_bytes",
         "unchecked",
     )
+
+    file: File
+    reopen: Callable[[], File]  # said by whoever owns the segment
 
     def __init__(
         self, directory: Path, base_offset: Offset, file: File, opened_ms: TimestampMs
@@ -167,6 +172,18 @@ class ActiveSegment:
         self.indexes = Indexes()
         self.opened_ms = opened_ms  # when its first batch was written, as far as is known
         self.unchecked = Unchecked(0)
+
+    def __getattr__(self, name: str) -> File:
+        """Only asked for what is not there: a file that was released is opened when it is used."""
+        if name != "file":
+            raise AttributeError(name)
+        self.file = self.reopen()
+        return self.file
+
+    def release(self) -> None:
+        """Close the file until it is used again; whoever still holds it can read on."""
+        with suppress(AttributeError):  # it is not open
+            del self.file
 
     def append(
         self,
@@ -372,16 +389,20 @@ def begin_indexes(
     files: Files, directory: Path, base_offset: Offset, indexes: Indexes
 ) -> list[UnsyncedFile]:
     """Write a segment's indexes; they count once they are synced and have taken their names."""
+    contents = index_contents(directory, base_offset, indexes)
+    return [begin_file(files, path, content) for path, content in contents.items()]
+
+
+def index_contents(directory: Path, base_offset: Offset, indexes: Indexes) -> dict[str, bytes]:
+    """What a segment's index files hold, by their paths; most have no aborted transactions."""
     contents = {
-        INDEX: indexes.by_offset.encode(),
-        TIME_INDEX: indexes.by_time.encode(),
-        ABORTED_INDEX: encode_aborted(indexes.aborted),
+        file_path(directory, base_offset, INDEX): indexes.by_offset.encode(),
+        file_path(directory, base_offset, TIME_INDEX): indexes.by_time.encode(),
     }
-    unsynced = []
-    for suffix, content in contents.items():
-        if content or suffix != ABORTED_INDEX:
-            unsynced.append(begin_file(files, file_path(directory, base_offset, suffix), content))
-    return unsynced
+    if indexes.aborted:
+        aborted = encode_aborted(indexes.aborted)
+        contents[file_path(directory, base_offset, ABORTED_INDEX)] = aborted
+    return contents
 
 
 def begin_file(files: Files, path: str, content: bytes) -> UnsyncedFile:

@@ -31,6 +31,7 @@ from ottla.storage.segment import (
     UnsyncedFile,
     begin_indexes,
     file_name,
+    file_path,
     find_batch,
     find_boundary,
     write_indexes,
@@ -82,13 +83,16 @@ class Segments:
         active: ActiveSegment,
         *,
         interval_bytes: int,
+        before_open: Callable[[], None],
     ) -> None:
         self.sealed = sealed
         self.active = active
+        active.reopen = self._reopen_active
         self.unstored: list[Unstored] = []
         self._files = files
         self._directory = directory
         self._interval_bytes = interval_bytes  # of indexes that have to be made again
+        self._before_open = before_open  # makes room for one more file
         self._bases = [segment.base_offset for segment in sealed]
         self._warm: list[SealedSegment] = []
         self._swap: Swap | None = None  # whose old segments are not deleted, but replaced
@@ -164,6 +168,7 @@ class Segments:
             self._note_warm(segment)
 
     def _load(self, segment: SealedSegment) -> None:
+        self._before_open()
         try:
             segment.open(self._files)
         except IndexDamaged:
@@ -176,10 +181,25 @@ class Segments:
             self.store_indexes()
             write_indexes(self._files, self._directory, segment.base_offset, indexes)
 
+    def _reopen_active(self) -> File:
+        self._before_open()
+        return self._files.open(file_path(self._directory, self.active.base_offset, LOG))
+
     def _note_warm(self, segment: SealedSegment) -> None:
         self._warm.append(segment)
         if len(self._warm) > _WARM_MAX:
             self._warm.pop(0).cool_down()
+
+    def release(self) -> bool:
+        """Close every file that can be opened again; False if any has to stay open.
+
+        To be called when everything is on disk.
+        """
+        for segment in self._warm:
+            segment.cool_down()
+        self._warm.clear()
+        self.active.release()
+        return not self.unstored and self._swap is None
 
     # Sealing
 
@@ -189,9 +209,10 @@ class Segments:
         base_offset, seal = sealed.base_offset, Seal(sealed.end_offset, sealed.size_bytes)
         begun = begin_indexes(self._files, self._directory, base_offset, sealed.indexes)
         begun.append(begin_seal(self._files, self._directory, base_offset, seal))
+        self._before_open()
         # Last, for what came before can be done again: nothing has begun until this file exists.
         try:
-            file = self._files.create(self._directory / file_name(sealed.end_offset, LOG))
+            file = self._files.create(file_path(self._directory, sealed.end_offset, LOG))
         except OSError:
             for unsynced in begun:
                 unsynced.remove(self._files)
@@ -201,6 +222,7 @@ class Segments:
         self.sealed.append(sealed)
         self._bases.append(sealed.base_offset)
         self.active = ActiveSegment(self._directory, sealed.end_offset, file, now_ms)
+        self.active.reopen = self._reopen_active
         return sealed
 
     def store_indexes(self) -> None:

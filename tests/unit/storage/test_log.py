@@ -1,6 +1,7 @@
 """A partition's log: what is refused, where things go, what is found, what a bad disk does."""
 
 import errno
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -309,7 +310,7 @@ def test_a_roll_waits_for_no_disk_and_a_flush_stores_what_it_left(files: MemoryF
     assert all(segment.is_warm for segment in log._segments.sealed)
     log.flush()
     assert len(names_of(files, log, ".index")) == len(log._segments.sealed) == 2
-    assert not names_of(files, log, ".tmp")
+    assert not names_of(files, log, ".tmp", ".saving")
     after = files.cut_power(Random(1))
     again = build.log(after, SMALL, recovery_point=log.end_offset)
     assert again.end_offset == log.end_offset
@@ -340,7 +341,7 @@ def test_a_segment_that_goes_before_its_indexes_are_stored_leaves_nothing(
     work.run(files)
     log.end_flush(work)
     assert not [name for name in names_of(files, log, "") if name.startswith(f"{0:020d}")]
-    assert not names_of(files, log, ".tmp")
+    assert not names_of(files, log, ".tmp", ".saving")
     assert len(names_of(files, log, ".index")) == len(log._segments.sealed)
 
 
@@ -352,7 +353,7 @@ def test_a_log_that_is_cut_in_the_middle_of_a_flush_has_its_indexes(files: Memor
     log.truncate(Offset(log.end_offset - 1), build.NOW_MS)
     work.run(files)
     log.end_flush(work)
-    assert not names_of(files, log, ".tmp")
+    assert not names_of(files, log, ".tmp", ".saving")
     for segment in log._segments.sealed:
         segment.cool_down()
         segment.open(files)
@@ -376,7 +377,7 @@ def test_a_roll_that_finds_no_room_leaves_no_half_index(files: MemoryFiles) -> N
     files.fail_next("create", errno.ENOSPC, suffix=".log")
     with pytest.raises(DiskFull):
         log.roll(build.NOW_MS)
-    assert not names_of(files, log, ".tmp")
+    assert not names_of(files, log, ".tmp", ".saving")
     log.roll(build.NOW_MS)
     log.flush()
     assert len(log._segments.sealed) == 1
@@ -764,7 +765,7 @@ def test_a_failed_read_takes_the_log_offline(files: MemoryFiles) -> None:
     assert log.offline_reason is not None
 
 
-@pytest.mark.parametrize("suffix", [".index.tmp", ".snapshot"])
+@pytest.mark.parametrize("suffix", [".index.saving", ".snapshot"])
 def test_what_only_shortens_the_next_start_may_fail_on_a_full_disk(
     files: MemoryFiles, suffix: str
 ) -> None:
@@ -773,20 +774,45 @@ def test_what_only_shortens_the_next_start_may_fail_on_a_full_disk(
     log.save()
     files.fail_next("create", errno.ENOSPC, suffix=suffix)
     log.flush()
+    assert not files.has_faults
     assert log.durable_offset == 1
     assert log.offline_reason is None
+    assert not names_of(files, log, ".saving")
 
 
-@pytest.mark.parametrize(("operation", "suffix"), [("create", ".index.tmp"), ("rename", ".tmp")])
+@pytest.mark.parametrize("operation", ["create", "append", "sync", "rename"])
 def test_a_disk_that_fails_while_saving_is_a_failing_disk(
-    files: MemoryFiles, operation: str, suffix: str
+    files: MemoryFiles, operation: str
 ) -> None:
     log = build.log(files)
     build.append(log)
     log.save()
-    files.fail_next(operation, errno.EIO, suffix=suffix)
-    log.flush()
+    files.fail_next(operation, errno.EIO, suffix=".saving")
+    with suppress(StorageFailed):  # what was appended is on disk when names are given
+        log.flush()
     assert log.offline_reason is not None
+
+
+def test_what_is_saved_while_its_segment_is_sealed_does_not_replace_what_sealing_stored(
+    files: MemoryFiles,
+) -> None:
+    log = build.log(files, SMALL)
+    fill(log, 1)
+    build.append(log)
+    log.save()
+    work = log.begin_flush()
+    assert work is not None
+    log.roll(build.NOW_MS)
+    work.run(files)
+    log.end_flush(work)
+    log.flush()
+    assert not names_of(files, log, ".tmp", ".saving")
+    for segment in log._segments.sealed:
+        newest_ms = segment.indexes.max_timestamp_ms
+        assert newest_ms >= build.NOW_MS
+        segment.cool_down()
+        segment.open(files)
+        assert segment.indexes.max_timestamp_ms == newest_ms
 
 
 def test_who_reads_on_costs_one_look_at_the_file(files: MemoryFiles) -> None:

@@ -155,7 +155,7 @@ def test_a_log_that_is_deleted_while_it_is_saved_fails_nobody(tmp_path: Path) ->
     log.save()
     work = log.begin_flush()
     assert work is not None
-    assert work.snapshot is not None
+    assert work.saved is not None
     work.run(OsFiles())
     log_dir.delete_log(ORDERS, Random(1))
     log.end_flush(work)

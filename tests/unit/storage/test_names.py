@@ -91,6 +91,8 @@ def test_strays_of_one_partition_have_different_names() -> None:
         (f"{0:020d}.txnindex.cleaned", True),
         (f"{0:020d}.log.swap.stray", True),
         (f"{5:020d}.snapshot.tmp", True),
+        (f"{5:020d}.index.saving", True),
+        (f"{5:020d}.saving", False),
         ("leader-epoch-checkpoint", True),
         ("partition.metadata.tmp", True),
         ("5.log", False),

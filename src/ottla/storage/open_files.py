@@ -1,0 +1,65 @@
+"""How many files of segments are open: a share of the process's descriptors, and no more.
+
+A log opens its files when it reads or writes them and leaves them open, for it is likely to do so
+again. When the share is taken, the logs that have had files open for the longest time close what
+they can. What is not on disk yet stays open: a file that was closed would not tell of a write that
+failed later. If nothing else is left, everything is brought to disk, and then closed.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ottla.storage.files import open_file_count
+
+_ASKED_MAX: Final = 64  # logs that are asked to close theirs for the sake of one
+
+
+class Holder(Protocol):
+    """A log, as far as it holds files open. On its owner's thread."""
+
+    def release_files(self) -> bool:
+        """Close what is on disk and not needed at the moment; False if anything stays open."""
+        ...
+
+
+def _do_nothing() -> None:
+    return
+
+
+class OpenFiles:
+    """The logs of one directory that hold files open, in the order in which they opened them."""
+
+    def __init__(self, count_max: int = sys.maxsize) -> None:
+        self.flush_all: Callable[[], None] = _do_nothing  # brings every log to disk
+        self._count_max = count_max
+        self._holders: dict[Holder, None] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether whoever can do without an open file should."""
+        return open_file_count() >= self._count_max
+
+    def note(self, holder: Holder) -> None:
+        """It holds a file open."""
+        self._holders[holder] = None
+
+    def forget(self, holder: Holder) -> None:
+        self._holders.pop(holder, None)
+
+    def make_room(self) -> None:
+        """Before a file is opened: have others close theirs if the share is taken."""
+        if self.is_full and not self._release():
+            self.flush_all()
+            self._release()
+
+    def _release(self) -> bool:
+        """Whether there is room, after those were asked who opened their files first."""
+        for _ in range(min(_ASKED_MAX, len(self._holders))):
+            holder = next(iter(self._holders))
+            del self._holders[holder]
+            if not holder.release_files():
+                self._holders[holder] = None
+            if not self.is_full:
+                return True
+        return False

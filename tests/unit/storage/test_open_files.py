@@ -1,0 +1,183 @@
+"""More logs than files may be open: all of them work, and the number is kept to."""
+
+import errno
+import gc
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fakes import build
+from ottla.config import TopicConfig
+from ottla.errors import StorageFailed
+from ottla.model import Offset, TopicPartition, Uuid
+from ottla.storage.files import OsFiles, open_file_count
+from ottla.storage.log import FileRange, Log
+from ottla.storage.log_dir import LogDir
+from ottla.storage.open_files import OpenFiles
+
+LOGS = 50
+ROOM = 10
+ALSO_OPEN = 3  # for a moment: indexes that are written or read
+TOPIC_ID = Uuid(bytes(range(16)))
+CONFIG = TopicConfig(segment_bytes=1024)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_open() -> None:
+    """What earlier tests opened goes when the collector finds it: that must be now."""
+    gc.collect()
+
+
+class CountingFiles(OsFiles):
+    """Notes how many files were open at most."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+
+    def open(self, path):  # type: ignore[no-untyped-def]
+        opened = super().open(path)
+        self.peak = max(self.peak, open_file_count())
+        return opened
+
+    def create(self, path):  # type: ignore[no-untyped-def]
+        created = super().create(path)
+        self.peak = max(self.peak, open_file_count())
+        return created
+
+
+def open_dir(files: OsFiles, path: Path) -> LogDir:
+    log_dir = LogDir(files, path, open_file_count() + ROOM)
+    log_dir.open_logs(lambda tp: CONFIG, build.NOW_MS)
+    return log_dir
+
+
+def crowded_dir(files: OsFiles, path: Path) -> LogDir:
+    log_dir = open_dir(files, path)
+    for index in range(LOGS):
+        log_dir.create_log(TopicPartition("orders", index), TOPIC_ID, CONFIG, build.NOW_MS)
+    return log_dir
+
+
+def content(log: Log) -> bytes:
+    found = log.read(Offset(0), log.end_offset, 1 << 20, at_least_one=True)
+    assert found is not None
+    return log.read_bytes(found)
+
+
+def test_many_logs_are_written_and_read_with_few_open_files(tmp_path: Path) -> None:
+    files, before = CountingFiles(), open_file_count()
+    log_dir = crowded_dir(files, tmp_path)
+    logs = list(log_dir.logs.values())
+    for round_ in range(3):
+        for number, log in enumerate(logs):
+            build.append(log, value=b"%d of round %d" % (number, round_))
+            log.flush()
+    for number, log in enumerate(logs):
+        assert b"%d of round 2" % number in content(log)
+    assert files.peak <= before + 1 + ROOM + ALSO_OPEN
+
+
+def test_what_is_not_on_disk_is_brought_there_before_it_is_closed(tmp_path: Path) -> None:
+    files, before = CountingFiles(), open_file_count()
+    log_dir = crowded_dir(files, tmp_path)
+    durable: list[Log] = []
+    for log in log_dir.logs.values():
+        log.on_durable = lambda log=log: durable.append(log)  # type: ignore[misc]
+        build.append(log)
+    assert files.peak <= before + 1 + ROOM + ALSO_OPEN
+    assert len(durable) >= LOGS - ROOM
+    assert len(durable) == len(set(durable)) == sum(not log.wants_sync for log in durable)
+
+
+def test_sealed_segments_of_all_logs_share_the_room(tmp_path: Path) -> None:
+    files, before = CountingFiles(), open_file_count()
+    log_dir = crowded_dir(files, tmp_path)
+    for log in log_dir.logs.values():
+        for _ in range(3):
+            build.append(log, value=bytes(900))
+            log.roll(build.NOW_MS)
+        log.flush()
+    for log in log_dir.logs.values():
+        for offset in range(3):
+            assert log.read(Offset(offset), log.end_offset, 10, at_least_one=True) is not None
+    assert files.peak <= before + 1 + ROOM + 4 * ALSO_OPEN  # rolls keep what they wrote open
+
+
+def test_readers_who_keep_what_they_were_given_keep_no_file_open(tmp_path: Path) -> None:
+    before = open_file_count()
+    log_dir = crowded_dir(OsFiles(), tmp_path)
+    for number, log in enumerate(log_dir.logs.values()):
+        build.append(log, value=b"value %d" % number)
+        log.flush()
+    kept: list[tuple[Log, FileRange]] = []
+    for log in log_dir.logs.values():
+        found = log.read(Offset(0), log.end_offset, 1 << 20, at_least_one=True)
+        assert found is not None
+        kept.append((log, found))
+    assert open_file_count() <= before + ROOM + 1 + ALSO_OPEN
+    for number, (log, found) in enumerate(kept):
+        assert b"value %d" % number in log.read_bytes(found)
+
+
+def test_a_start_opens_few_files(tmp_path: Path) -> None:
+    log_dir = crowded_dir(OsFiles(), tmp_path)
+    for log in log_dir.logs.values():
+        build.append(log)
+    log_dir.close()
+    del log_dir, log
+    files, before = CountingFiles(), open_file_count()
+    again = open_dir(files, tmp_path)
+    assert files.peak <= before + 1 + ROOM + ALSO_OPEN
+    assert all(build.append(log) == 1 for log in again.logs.values())
+    again.close()
+
+
+def test_a_deleted_log_is_held_by_nobody(tmp_path: Path) -> None:
+    before = open_file_count()
+    log_dir = crowded_dir(OsFiles(), tmp_path)
+    first = next(iter(log_dir.logs))
+    log_dir.delete_log(first, Random(1))
+    for log in log_dir.logs.values():
+        build.append(log)
+    assert open_file_count() <= before + ROOM + 1 + ALSO_OPEN
+
+
+def test_a_file_that_cannot_be_opened_again_refuses_the_batch_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    files = OsFiles()
+    log_dir = crowded_dir(files, tmp_path)
+    log = log_dir.logs[TopicPartition("orders", 0)]
+    build.append(log)
+    log.flush()
+    assert log.release_files()
+
+    def refuse(path: object) -> OsFiles:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    files.open = refuse  # type: ignore[method-assign, assignment]
+    with pytest.raises(StorageFailed, match="too many"):
+        build.append(log)
+    with pytest.raises(StorageFailed, match="too many"):
+        content(log)
+    del files.open
+    assert log_dir.offline_reason is None
+    assert build.append(log) == 1
+    assert content(log)
+
+
+def test_who_has_nothing_to_close_is_not_asked_again() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def release_files(self) -> bool:
+            self.asked += 1
+            return True
+
+    open_files, holder = OpenFiles(0), Holder()
+    open_files.note(holder)
+    open_files.make_room()
+    open_files.make_room()
+    assert holder.asked == 1
