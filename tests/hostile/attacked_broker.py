@@ -77,6 +77,11 @@ class AttackedBroker:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat")
         return int(path.read_text().split()[0]) / 1e9
 
+    def cpu_s(self) -> float:
+        """How long all threads of the broker have worked."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def descriptor_count(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 

@@ -18,6 +18,7 @@ from ottla.telemetry import Metric, MetricKind, exposition
 
 _REQUEST_BYTES_MAX: Final = 8192
 _REQUEST_TIMEOUT_S: Final = 10
+_REQUESTS_MAX: Final = 16  # at a time: each takes a descriptor
 _GAUGE: Final = MetricKind.GAUGE
 _COUNTER: Final = MetricKind.COUNTER
 
@@ -212,6 +213,9 @@ class MetricsPages:
             self._listener.close()
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= _REQUESTS_MAX:
+            writer.close()
+            return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -60,7 +60,9 @@ _READ_BYTES: Final = 1 << 20
 _WRITE_BYTES: Final = 1 << 20
 _RECORDS_PER_TURN: Final = 200  # between two pauses, in which the owner's thread gets its turn
 _BYTES_PER_RECORD: Final = 4096  # that cost as much as one more record
-_EMPTIED_MAX: Final = 16  # segments that become one: all of them stay open until it is there
+# Segments that become one, all of which stay open until it is there.
+_MERGED_MAX: Final = 64
+_EMPTIED_MAX: Final = 16
 _RUNS_MAX: Final = 1 << 20  # of offsets that are told apart when looking for last records
 
 
@@ -134,10 +136,12 @@ def dirtiest(parts: Sequence[Cleanable]) -> int:
 def fits(group: Sequence[SegmentFacts], left_bytes: int, next_: SegmentFacts, max_: int) -> bool:
     """Whether a segment may join those of which `left_bytes` are left, even if it stays whole.
 
-    Small ones are merged however many they are, emptied ones only a few at a time.
+    Small ones are merged up to a number, emptied ones only a few at a time.
     """
     if not group:
         return True
+    if len(group) >= _MERGED_MAX:
+        return False
     if next_.end_offset - group[0].base_offset > INT32_MAX:
         return False
     if sum(one.size_bytes for one in group) + next_.size_bytes <= max_:

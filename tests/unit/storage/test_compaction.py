@@ -852,7 +852,8 @@ def test_a_segment_joins_those_before_it_if_there_is_room_for_all_of_it() -> Non
     far = facts((0, 10, 1, 0), (10, 2**31 + 5, 1, 0))
     assert not fits(far[:1], 1, far[1], 100)
     small, large = (facts(*((at, at + 1, size, 0) for at in range(100))) for size in (1, 100))
-    assert fits(small[:-1], 99, small[-1], 100)
+    assert fits(small[:63], 63, small[63], 100)
+    assert not fits(small[:64], 64, small[64], 100)
     assert fits(large[:15], 0, large[15], 100)
     assert not fits(large[:16], 0, large[16], 100), "their files are all open for a while"
 
