@@ -292,6 +292,42 @@ def test_a_log_that_lost_its_end_after_a_clean_stop_goes_on_behind_it(
             assert [letter.offset for letter in behind] == list(range(killed[1]["whole"], count))
 
 
+@pytest.mark.parametrize("was_clean", [True, False], ids=["clean", "killed"])
+def test_a_log_whose_directory_is_gone_goes_on_behind_its_known_end(
+    data: Path, killed: tuple[Path, dict[str, int]], was_clean: bool
+) -> None:
+    """Readers get an error where records were, producers an offset that nobody had."""
+    with testing.broker(data=data):
+        pass
+    if not was_clean:
+        (data / ".clean-shutdown").unlink()
+    shutil.rmtree(data / "whole-0")
+    known_end = count = killed[1]["whole"]
+    for _ in range(2):
+        with testing.broker(data=data) as address:
+            for lost in (0, known_end - 1):
+                nothing, error = _read_from(address, lost, "whole")
+                assert not nothing
+                assert error is not None
+                assert error.code() == KafkaError.INVALID_MSG
+            assert len(read_all(address, [_SEGMENTED])[_SEGMENTED]) == killed[1]["segmented"]
+            later = Load(address, "later", [_WHOLE], is_idempotent=True)
+            later.start()
+            later.wait_acked(10)
+            later.stop()
+            assert promises_of([later])[later][_WHOLE][0].offset == count, "no offset is used twice"
+            behind, error = _read_from(address, known_end, "whole")
+            assert error is None
+            count = behind[-1].offset + 1
+            assert [letter.offset for letter in behind] == list(range(known_end, count))
+    verified = run_ottla("log", "verify", str(data))
+    assert verified.returncode == 1
+    assert f"offsets 0 to {known_end - 1} are damaged or missing" in verified.stderr
+    (data / "whole-0" / "corrupt-ranges").unlink()  # what was lost is given up
+    with testing.broker(data=data) as address:
+        assert len(read_all(address, [_WHOLE])[_WHOLE]) == count - known_end
+
+
 def test_damage_outlives_a_clean_restart(data: Path, rng: Random) -> None:
     """What is known to be corrupt is not forgotten because the broker was stopped properly."""
     _, _, header = _flip_a_bit_in_the_middle(data, rng)

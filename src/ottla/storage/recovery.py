@@ -40,8 +40,9 @@ from ottla.records.batch import (
     read_marker,
 )
 from ottla.records.crc import crc32c
+from ottla.storage.checkpoints import write_checkpoint
 from ottla.storage.compaction import CLEAN_OFFSET_FILE
-from ottla.storage.damages import CorruptRange, load_ranges
+from ottla.storage.damages import CORRUPT_FILE, CorruptRange, load_ranges, merged
 from ottla.storage.epochs import Epochs, EpochsDamaged
 from ottla.storage.files import Entry, File, Files, Readable
 from ottla.storage.index import AbortedTransaction, IndexDamaged
@@ -153,15 +154,13 @@ def recover(
         known_end = max(known_end, seal.end_offset)
     if not found.sizes:
         base = max(start_offset, known_end)
-        files.create(directory / file_name(base, LOG))
-        files.sync_dir(directory)
-        found.sizes[base] = 0
         if not found.indexes:
             found.indexes.append(start_offset)  # nothing tells where the log began
+        _begin_behind_loss(files, directory, _first_offset(found, start_offset, base, []), base)
+        found.sizes[base] = 0
     known_corrupt = load_ranges(files, directory)
     first_base = min(found.sizes)
-    before = [one.start_offset for one in known_corrupt if one.end_offset == first_base]
-    first_offset = max(start_offset, min([first_base, *before, *found.lost, *found.indexes]))
+    first_offset = _first_offset(found, start_offset, first_base, known_corrupt)
     evidence = Evidence(
         known_end=known_end,
         closed_at=closed_at,
@@ -236,6 +235,27 @@ def _list(files: Files, directory: Path) -> _Found:
     lost = [base for base in seals if base not in sizes]
     is_compacted = any(entry.name == CLEAN_OFFSET_FILE for entry in found)
     return _Found(sizes, seals, lost, indexes, snapshots, is_compacted)
+
+
+def _first_offset(
+    found: _Found, start_offset: Offset, first_base: Offset, known_corrupt: list[CorruptRange]
+) -> Offset:
+    """Where the log begins, as far as its files tell: maybe with segments that are lost."""
+    before = [one.start_offset for one in known_corrupt if one.end_offset == first_base]
+    return max(start_offset, min([first_base, *before, *found.lost, *found.indexes]))
+
+
+def _begin_behind_loss(files: Files, directory: Path, first: Offset, base: Offset) -> None:
+    """Begin a log without segments at `base`; what it held from `first` on is lost.
+
+    The loss is noted first: once a segment is there, nothing else tells of it.
+    """
+    if first < base:
+        lost = CorruptRange(first, base, first, Position(0))
+        ranges = merged([*load_ranges(files, directory), lost])
+        write_checkpoint(files, directory / CORRUPT_FILE, map(str, ranges))
+    files.create(directory / file_name(base, LOG))
+    files.sync_dir(directory)
 
 
 def finish_deletions(files: Files, directory: Path) -> None:
