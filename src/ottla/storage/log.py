@@ -61,11 +61,12 @@ from ottla.storage.compaction import SegmentFacts as CleanableFacts
 from ottla.storage.damages import CORRUPT_FILE, CorruptRange, Damage, Damages, merged
 from ottla.storage.epochs import EpochEnd, Epochs
 from ottla.storage.files import FULL_DISK_ERRNOS, File, Files, replace_file
-from ottla.storage.index import AbortedTransaction, IndexDamaged
+from ottla.storage.index import AbortedTransaction, aborted_crc
 from ottla.storage.producers import ProducedBatch
 from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, Recovered, recover
 from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
 from ottla.storage.segment import (
+    ABORTED_INDEX,
     SEAL,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
@@ -76,7 +77,6 @@ from ottla.storage.segment import (
     UnsyncedFile,
     begin_indexes,
     file_name,
-    load_aborted,
     walk,
     write_indexes,
 )
@@ -620,7 +620,7 @@ class Log:
         except OSError as error:
             self._save_failed(error)
             return (), None
-        return tuple(indexes), self.producers.encode()
+        return tuple(indexes), self.producers.encode(aborted_crc(active.indexes.aborted))
 
     def _end_save(self, work: FlushWork) -> None:
         if work.snapshot is None or self.offline_reason is not None:  # deleted meanwhile, say
@@ -711,11 +711,12 @@ class Log:
                 raise self._undo_write(error) from error
 
     def _roll(self, now_ms: TimestampMs) -> None:
-        self._write_snapshot(self.end_offset, self.producers.encode())
         sealed = self._segments.roll(now_ms)
         self._unsynced.append(sealed.file)
         self._segments_created += 1
         self._hints.clear()
+        snapshot = self.producers.encode(aborted_crc(sealed.indexes.aborted))
+        self._write_snapshot(self.end_offset, snapshot)
         if len(self._segments.unstored) >= UNSTORED_MAX:
             self.on_crowded()
 
@@ -876,13 +877,7 @@ class Log:
     def _all_aborted(self) -> Iterator[AbortedTransaction]:
         """Every aborted transaction of the log; segments that are not open stay so."""
         for segment in self._segments.all():
-            if isinstance(segment, SealedSegment) and not segment.is_warm:
-                try:
-                    yield from load_aborted(self._files, self.directory, segment.base_offset)
-                    continue
-                except IndexDamaged:
-                    self._segments.open(segment)
-            yield from segment.indexes.aborted
+            yield from self._segments.aborted_of(segment)
 
     def begin_swap(self, work: Pass, cleaned: CleanedSegment) -> Swap | None:
         """Prepare to put a compacted segment in its place; None if the log has changed there."""
@@ -1009,6 +1004,9 @@ class Log:
             self._remove_snapshot(snapshot)
         self._files.sync_dir(self.directory)
         self._adopt(self._recover(EVERYTHING, now_ms))
+        active = self._segments.active
+        if not active.indexes.aborted:  # or the next start would find those that were cut off
+            self._files.unlink(self.directory / file_name(active.base_offset, ABORTED_INDEX))
         self._save_epochs()  # or what was cut off would be believed again after a crash
         self.start_offset = min(self.start_offset, self.end_offset)
         self.durable_offset = self.end_offset

@@ -314,7 +314,7 @@ def test_a_roll_waits_for_no_disk_and_a_flush_stores_what_it_left(files: MemoryF
     again = build.log(after, SMALL, recovery_point=log.end_offset)
     assert again.end_offset == log.end_offset
     for segment in again._segments.sealed:
-        segment.open(after)
+        segment.open(after, None)
 
 
 def test_a_log_that_grows_fast_asks_to_be_flushed(files: MemoryFiles) -> None:
@@ -355,7 +355,7 @@ def test_a_log_that_is_cut_in_the_middle_of_a_flush_has_its_indexes(files: Memor
     assert not names_of(files, log, ".tmp")
     for segment in log._segments.sealed:
         segment.cool_down()
-        segment.open(files)
+        segment.open(files, None)
 
 
 def test_the_epochs_of_what_was_cut_off_do_not_come_back(files: MemoryFiles) -> None:
