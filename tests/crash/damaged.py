@@ -1,7 +1,8 @@
 """A data directory with one fault in its metadata, and whether a broker deals with it honestly.
 
 Every acknowledged record is readable, or there is an error that names what is wrong, and then no
-byte of a record is gone from the disk. Never silence, never a traceback.
+byte of a record is gone from the disk. No offset is given out twice, no aborted record is served
+as a committed one. Never silence, never a traceback.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from ottla.errors import ApiError, CorruptBatch, UsageRefused
 from ottla.model import Endpoint, Offset, TimestampMs, TopicPartition
 from ottla.records.batch import Record, batches, pack, records
 from ottla.replication.partition import LeaderPartition
+from ottla.storage.index import AbortedTransaction
 from ottla.storage.log import Log
 
 LOOPBACK: Final = Endpoint("127.0.0.1", 0)
@@ -35,6 +37,7 @@ _WAL_HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
 _FRAME_SAMPLE: Final = 64  # bytes of a journal's page: SQLite checks all of them in the same way
 _READ_BYTES: Final = 1 << 20
+_TRANSACTIONS: Final = 9  # of which every third commits; they fill more than one segment
 _SETTINGS: Final = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
@@ -51,11 +54,12 @@ class Prepared:
 
     path: Path
     acked: Read
+    aborted: Mapping[TopicPartition, list[AbortedTransaction]]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One flipped bit, or a file that is gone."""
+    """One flipped bit, or a file or directory that is gone."""
 
     file: Path  # in the directory
     at: int | None
@@ -63,6 +67,9 @@ class Fault:
 
     def strike(self, data: Path) -> None:
         path = data / self.file
+        if path.is_dir():
+            shutil.rmtree(path)
+            return
         if self.at is None:
             path.unlink()
             return
@@ -82,6 +89,8 @@ class Outcome:
     refused: str | None = None
     lines: list[logging.LogRecord] = field(default_factory=list)
     read: dict[TopicPartition, dict[int, bytes | None]] = field(default_factory=dict)
+    aborted: dict[TopicPartition, list[AbortedTransaction]] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
     corrupt: set[TopicPartition] = field(default_factory=set)
     defect: str | None = None
 
@@ -100,17 +109,25 @@ async def prepare(work: Path) -> tuple[Prepared, Prepared]:
     broker = await Broker.start(options(data), Environment())
     async with Client([broker.address]) as client:
         await _change(client, broker)
-    acked = {tp: read_log(partition.log) for tp, partition in _leaders(broker).items()}
+    logs = {tp: partition.log for tp, partition in _leaders(broker).items()}
+    acked = {tp: read_log(log) for tp, log in logs.items()}
+    aborted = {tp: _aborted(log) for tp, log in logs.items()}
+    assert len(aborted[TopicPartition("orders", 0)]) == _TRANSACTIONS * 2 // 3
     killed = shutil.copytree(data, work / "killed")  # what kill -9 would leave
     await broker.stop()
     stopped = data.rename(work / "stopped")
     for path in (killed, stopped):
         (path / ".reserve").unlink()  # a megabyte to copy each time, of zeros
-    return Prepared(killed, acked), Prepared(stopped, acked)
+    return Prepared(killed, acked, aborted), Prepared(stopped, acked, aborted)
+
+
+def _aborted(log: Log) -> list[AbortedTransaction]:
+    """What a reader of committed records is told to skip."""
+    return log.aborted_transactions(log.start_offset, log.end_offset)
 
 
 async def _fill(client: Client) -> None:
-    """Topics with several segments, an idempotent producer, an aborted transaction, offsets."""
+    """Topics with several segments, an idempotent producer, aborted transactions, offsets."""
     small = {"segment.bytes": "1024", "index.interval.bytes": "128"}
     await admin.create_topic(client, "orders", partitions=2, settings=small)
     await admin.create_topic(client, "doomed", partitions=1, settings={})
@@ -118,9 +135,9 @@ async def _fill(client: Client) -> None:
     for number in range(24):
         await producer.write(TopicPartition("orders", number % 2), _letters(number))
     transaction = await TransactionalProducer.open(client, "mover")
-    for number in range(2):
+    for number in range(_TRANSACTIONS):
         await transaction.write_packed(TopicPartition("orders", 0), pack(_letters(number)))
-        await (transaction.commit() if number else transaction.abort())
+        await (transaction.abort() if number % 3 else transaction.commit())
     await commit_offsets(client, "readers", {TopicPartition("orders", 0): Offset(5)})
 
 
@@ -166,13 +183,15 @@ def _records(data: bytes) -> Iterator[Record]:
 
 
 def faults(prepared: Prepared, rng: Random) -> list[Fault]:
-    """Every byte of every small file, one bit each, and every file gone."""
+    """Every byte of every small file, one bit each, and every file and directory gone."""
     found = []
     for path in sorted(prepared.path.rglob("*")):
-        if path.is_dir() or path.name.endswith(_UNTOUCHED):
+        if path.name.endswith(_UNTOUCHED):
             continue
         file = path.relative_to(prepared.path)
         found.append(Fault(file, None))
+        if path.is_dir():
+            continue
         found += [Fault(file, at, rng.randrange(8)) for at in _places(path, rng)]
     return found
 
@@ -221,6 +240,8 @@ async def start_damaged(data: Path) -> Outcome:
     try:
         for tp, partition in _leaders(broker).items():
             _read_honestly(outcome, tp, partition.log)
+            outcome.aborted[tp] = _aborted(partition.log)
+            outcome.ends[tp] = partition.log.end_offset
     finally:
         await broker.stop()
         logger.removeHandler(handler)
@@ -261,7 +282,7 @@ def verdict(prepared: Prepared, fault: Fault, data: Path, outcome: Outcome) -> s
     for line in outcome.lines:
         if line.exc_info is not None:
             return f"a traceback in the log: {line.getMessage()}"
-    if gone := _lost_bytes(prepared.path, data):
+    if gone := _lost_bytes(prepared.path, data, fault.file):
         return f"bytes of records are gone: {gone}"
     if outcome.refused is not None:
         named = (fault.file.name, "coordination store", fault.file.name.removesuffix("-wal"))
@@ -274,13 +295,20 @@ def verdict(prepared: Prepared, fault: Fault, data: Path, outcome: Outcome) -> s
         said = any(str(tp) in (line.get("tp"), line.get("directory")) for line in errors)
         if missing and not said:
             return f"{tp} has lost {missing[:5]} and nobody said so"
+        if tp in outcome.ends and outcome.ends[tp] <= max(acked, default=-1):
+            return f"{tp} gives out offset {outcome.ends[tp]} twice"
+        wanted = [] if fault.file == Path(str(tp)) else prepared.aborted[tp]
+        if tp in outcome.aborted and outcome.aborted[tp] != wanted:
+            return f"{tp} has {outcome.aborted[tp]} aborted instead of {wanted}"
     return None
 
 
-def _lost_bytes(before: Path, after: Path) -> str | None:
-    """The first segment whose bytes are nowhere any more."""
+def _lost_bytes(before: Path, after: Path, struck: Path) -> str | None:
+    """The first segment whose bytes are nowhere any more, but for those that the fault took."""
     kept = [path.read_bytes() for path in after.rglob("*.log*")]
     for path in before.rglob("*.log"):
+        if path.is_relative_to(before / struck):
+            continue
         content = path.read_bytes()
         if content and not any(other.startswith(content) for other in kept):
             return str(path.relative_to(before))

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from crash.load import SILENT, Letter, Load, letter_of, promises_of, read_all
 from crash.processes import PATIENCE_S, BrokerProcess, broker_process, run_ottla
@@ -292,6 +292,42 @@ def test_a_log_that_lost_its_end_after_a_clean_stop_goes_on_behind_it(
             assert [letter.offset for letter in behind] == list(range(killed[1]["whole"], count))
 
 
+@pytest.mark.parametrize("was_clean", [True, False], ids=["clean", "killed"])
+def test_a_log_whose_directory_is_gone_goes_on_behind_its_known_end(
+    data: Path, killed: tuple[Path, dict[str, int]], was_clean: bool
+) -> None:
+    """Readers get an error where records were, producers an offset that nobody had."""
+    with testing.broker(data=data):
+        pass
+    if not was_clean:
+        (data / ".clean-shutdown").unlink()
+    shutil.rmtree(data / "whole-0")
+    known_end = count = killed[1]["whole"]
+    for _ in range(2):
+        with testing.broker(data=data) as address:
+            for lost in (0, known_end - 1):
+                nothing, error = _read_from(address, lost, "whole")
+                assert not nothing
+                assert error is not None
+                assert error.code() == KafkaError.INVALID_MSG
+            assert len(read_all(address, [_SEGMENTED])[_SEGMENTED]) == killed[1]["segmented"]
+            later = Load(address, "later", [_WHOLE], is_idempotent=True)
+            later.start()
+            later.wait_acked(10)
+            later.stop()
+            assert promises_of([later])[later][_WHOLE][0].offset == count, "no offset is used twice"
+            behind, error = _read_from(address, known_end, "whole")
+            assert error is None
+            count = behind[-1].offset + 1
+            assert [letter.offset for letter in behind] == list(range(known_end, count))
+    verified = run_ottla("log", "verify", str(data))
+    assert verified.returncode == 1
+    assert f"offsets 0 to {known_end - 1} are damaged or missing" in verified.stderr
+    (data / "whole-0" / "corrupt-ranges").unlink()  # what was lost is given up
+    with testing.broker(data=data) as address:
+        assert len(read_all(address, [_WHOLE])[_WHOLE]) == count - known_end
+
+
 def test_damage_outlives_a_clean_restart(data: Path, rng: Random) -> None:
     """What is known to be corrupt is not forgotten because the broker was stopped properly."""
     _, _, header = _flip_a_bit_in_the_middle(data, rng)
@@ -346,10 +382,78 @@ def _wait_said(broker: BrokerProcess, text: str) -> None:
         time.sleep(0.05)
 
 
+def _write_transactions(address: str, count: int) -> list[str]:
+    """Write transactions of which every third commits; the values of those."""
+    settings = {"bootstrap.servers": address, "transactional.id": "mover", "logger": SILENT}
+    producer = Producer(settings)
+    producer.init_transactions(PATIENCE_S)
+    committed = []
+    for number in range(count):
+        producer.begin_transaction()
+        producer.produce("moved", f"{number}".ljust(500, "."))
+        assert producer.flush(PATIENCE_S) == 0, "or an abort would drop it here"
+        if number % 3:
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
+            committed.append(f"{number}")
+    return committed
+
+
+def _read_committed(address: str) -> list[str]:
+    """The values that a reader of committed records sees, to the end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "logger": SILENT,
+        }
+    )
+    found = []
+    try:
+        consumer.assign([TopicPartition("moved", 0, 0)])
+        for _ in range(_POLLS_MAX):
+            for message in consumer.consume(10_000, timeout=0.2):
+                if (error := message.error()) is None:
+                    found.append(message.value().decode().rstrip("."))
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    return found
+    finally:
+        consumer.close()
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("harm", ["flipped", "removed"])
+def test_a_reader_of_committed_records_sees_no_aborted_one_whatever_becomes_of_the_lists(
+    harm: str, tmp_path: Path, rng: Random, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    with testing.broker(data=data) as address:
+        create_topics(admin_of(address), {"moved": {"segment.bytes": "4096"}})
+        committed = _write_transactions(address, 24)
+        assert _read_committed(address) == committed
+    lists = sorted((data / "moved-0").glob("*.txnindex"))
+    assert len(lists) > 2, "of sealed segments and of the active one"
+    for path in lists:
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content) if harm == "flipped" else path.unlink()
+    assert run_ottla("log", "verify", str(data)).returncode == 1
+    with caplog.at_level(logging.ERROR, "ottla"), testing.broker(data=data) as address:
+        assert _read_committed(address) == committed
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["rebuilding a list of aborted transactions"] * len(lists)
+    assert run_ottla("log", "verify", str(data)).returncode == 0
+
+
 def test_damaged_metadata_of_a_log_costs_time_and_nothing_else(
     data: Path, killed: tuple[Path, dict[str, int]], rng: Random
 ) -> None:
-    derived = ["*.index", "*.timeindex", "*.snapshot", "leader-epoch-checkpoint"]
+    derived = ["*.index", "*.timeindex", "*.txnindex", "*.snapshot", "leader-epoch-checkpoint"]
     for file in [file for pattern in derived for file in data.rglob(pattern)]:
         content = bytearray(file.read_bytes())
         if content and rng.random() < 0.7:

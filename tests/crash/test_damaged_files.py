@@ -1,10 +1,11 @@
-"""Metadata with one flipped bit, or one file gone: named in an error, or not needed.
+"""Metadata with one flipped bit, one file or one directory gone: named in an error, or not needed.
 
 `OTTLA_CRASH_DAMAGES` says how many cases are drawn of those there are, `all` takes every one.
 """
 
 import asyncio
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -93,3 +94,42 @@ def test_a_sound_directory_is_served_whole(
         assert problem is None
         assert outcome.refused is None
         assert outcome.read.keys() == one.acked.keys()
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["killed", "stopped"])
+def test_every_directory_that_is_gone_is_named_and_no_offset_is_used_twice(
+    prepared: tuple[Prepared, Prepared], end: int, tmp_path: Path
+) -> None:
+    directories = [path for path in prepared[end].path.iterdir() if path.is_dir()]
+    assert len(directories) >= 5
+    for path in directories:
+        outcome, problem = damaged.run_case(prepared[end], Fault(Path(path.name), None), tmp_path)
+        assert problem is None, path.name
+        assert outcome.refused is None
+        said = {line.getMessage() for line in outcome.lines if vars(line).get("tp") == path.name}
+        assert {"the directory of a log is missing", "a log is damaged"} <= said
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["killed", "stopped"])
+def test_a_directory_that_is_gone_with_its_checkpoint_is_named(
+    prepared: tuple[Prepared, Prepared], end: int, tmp_path: Path
+) -> None:
+    data = shutil.copytree(prepared[end].path, tmp_path / "data")
+    Fault(Path("orders-0"), None).strike(data)
+    Fault(Path("recovery-point-offset-checkpoint"), 20).strike(data)
+    outcome = asyncio.run(damaged.start_damaged(data))
+    assert (outcome.refused, outcome.defect) == (None, None)
+    said = [line.getMessage() for line in outcome.lines if vars(line).get("tp") == "orders-0"]
+    assert said == ["a log is missing, and so is the checkpoint that tells where it ended"]
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["killed", "stopped"])
+def test_every_list_of_aborted_transactions_that_is_gone_is_made_again(
+    prepared: tuple[Prepared, Prepared], end: int, tmp_path: Path
+) -> None:
+    lists = sorted((prepared[end].path / "orders-0").glob("*.txnindex"))
+    assert len(lists) >= 2, "of sealed segments and of the active one"
+    for path in lists:
+        for at in (None, 0, path.stat().st_size - 1):
+            fault = Fault(path.relative_to(prepared[end].path), at)
+            assert damaged.run_case(prepared[end], fault, tmp_path)[1] is None, fault

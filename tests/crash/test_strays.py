@@ -104,16 +104,28 @@ def test_a_topic_that_the_store_loses_while_it_runs_is_set_aside(
     assert "the store has lost the topic" in vars(said)["reason"]
 
 
-def test_a_log_that_is_gone_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["known end", "no checkpoint"])
+def test_a_log_that_is_gone_is_named(
+    is_known: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work(broker: Broker, client: Client) -> None:
         await write_orders(client)
 
+    async def look(broker: Broker, client: Client) -> None:
+        log = broker._replicas.find(ORDERS).log
+        assert (log.start_offset, log.end_offset) == (0, 1 if is_known else 0)
+        assert broker._replicas.damaged_range_count == (1 if is_known else 0)
+
     serving(tmp_path, work)
     shutil.rmtree(tmp_path / "orders-0")
+    if not is_known:
+        (tmp_path / "recovery-point-offset-checkpoint").unlink()
     with caplog.at_level(logging.ERROR, "ottla"):
-        serving(tmp_path, _expect_no_strays)
-    (said,) = [vars(line) for line in caplog.records if line.getMessage() == "a log is missing"]
-    assert (said["tp"], said["end_offset"]) == (ORDERS, 1)
+        serving(tmp_path, look)
+    said = {line.getMessage(): vars(line)["tp"] for line in caplog.records}
+    missing = "a log is missing, and so is the checkpoint that tells where it ended"
+    lost = dict.fromkeys(["the directory of a log is missing", "a log is damaged"], str(ORDERS))
+    assert said == (lost if is_known else {missing: str(ORDERS)})
 
 
 def test_a_name_can_be_used_again_at_once(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Whatever happens to the store, a log is removed only if a tombstone names its topic's id."""
 
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -16,7 +17,7 @@ from ottla.cluster.store import Revision
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
-from ottla.replication.strays import judge
+from ottla.replication.strays import expected_id, judge
 from ottla.storage.log_dir import LogDir
 from ottla.storage.names import METADATA_FILE
 
@@ -36,6 +37,7 @@ class StraysMachine(RuleBasedStateMachine):
         self.image = ClusterImage().apply([Change(broker_key(BROKER), broker)], Revision(1))
         self.copies = [self.image]
         self.written: dict[Uuid, set[bytes]] = {}  # what was put into the logs of each topic
+        self.known_ends: dict[tuple[TopicPartition, Uuid], Offset] = {}
         self.log_dir = LogDir(self.files, ROOT)
         self._open()
 
@@ -44,8 +46,14 @@ class StraysMachine(RuleBasedStateMachine):
         self.log_dir.open_logs(
             lambda tp: TopicConfig(),
             build.NOW_MS,
-            judge=lambda found: judge(self.image, BROKER, found),
+            judge=partial(judge, self.image, BROKER),
+            expected=partial(expected_id, self.image, BROKER),
         )
+        self.known_ends = {
+            (tp, topic_id): end
+            for (tp, topic_id), end in self.known_ends.items()
+            if self.log_dir.topic_ids.get(tp) == topic_id  # else it was set aside
+        }
         self._make_missing()
 
     def _make_missing(self) -> None:
@@ -84,9 +92,9 @@ class StraysMachine(RuleBasedStateMachine):
     def write(self, name: str) -> None:
         for tp, log in self.log_dir.logs.items():
             if tp.topic == name:
-                build.append(log, value=self.rng.randbytes(8))
+                first = Offset(build.append(log, value=self.rng.randbytes(8)))
                 log.flush()
-                data = log.read(log.start_offset, log.end_offset, 1 << 20, at_least_one=True)
+                data = log.read(first, log.end_offset, 1 << 20, at_least_one=True)
                 assert data is not None
                 written = self.written.setdefault(self.log_dir.topic_ids[tp], set())
                 written.add(log.read_bytes(data)[-20:])
@@ -135,6 +143,35 @@ class StraysMachine(RuleBasedStateMachine):
         self.kill()
 
     @rule()
+    def checkpoint(self) -> None:
+        """From now on the ends of all logs are known, whatever becomes of their directories."""
+        self.log_dir.checkpoint()
+        for tp, log in self.log_dir.logs.items():
+            self.known_ends[tp, self.log_dir.topic_ids[tp]] = log.end_offset
+
+    @rule(data=st.data())
+    def lose_directory(self, data: st.DataObject) -> None:
+        """The directory of a log is gone, with everything in it."""
+        logs = sorted(self.log_dir.logs)
+        if not logs:
+            return
+        directory = ROOT / str(data.draw(st.sampled_from(logs)))
+        lost = self._records_in(directory)
+        for entry in self.files.list(directory):
+            self.files.unlink(directory / entry.name)
+        self.files.remove_dir(directory)
+        for contents in self.written.values():
+            contents.difference_update([one for one in contents if one in lost])
+        self.kill()
+
+    def _records_in(self, directory: Path) -> bytes:
+        return b"".join(
+            self.files.read_whole(directory / entry.name)
+            for entry in self.files.list(directory)
+            if entry.name.endswith(".log")
+        )
+
+    @rule()
     def kill(self) -> None:
         self.files = self.files.kill()
         self.log_dir = LogDir(self.files, ROOT)
@@ -143,12 +180,7 @@ class StraysMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_gone_that_nobody_deleted(self) -> None:
         directories = [entry.name for entry in self.files.list(ROOT) if entry.is_dir]
-        on_disk = b"".join(
-            self.files.read_whole(ROOT / name / entry.name)
-            for name in directories
-            for entry in self.files.list(ROOT / name)
-            if entry.name.endswith(".log")
-        )
+        on_disk = b"".join(self._records_in(ROOT / name) for name in directories)
         for contents in self.written.values():
             assert all(content in on_disk for content in contents)
 
@@ -158,7 +190,8 @@ class StraysMachine(RuleBasedStateMachine):
             for index in range(len(topic.partitions)):
                 tp = TopicPartition(topic.name, index)
                 assert self.log_dir.topic_ids[tp] == topic.id
-                assert self.log_dir.logs[tp].end_offset >= Offset(0)
+                known_end = self.known_ends.get((tp, topic.id), Offset(0))
+                assert self.log_dir.logs[tp].end_offset >= known_end, "no offset is used twice"
 
 
 TestStrays = StraysMachine.TestCase

@@ -293,7 +293,7 @@ class DoubtfulStore:
         if missing := sorted(wanted - verdicts.keys()):
             plan.sentences.append(
                 f"there is no log of {', '.join(map(str, missing))}: the next start makes an empty"
-                " one"
+                " one, which begins behind what checkpoints know of it"
             )
         opened = [tp for tp, verdict in verdicts.items() if verdict.fate is Fate.OPEN]
         epochs = {tp: newest_epoch(self._files, self._data / str(tp)) for tp in opened}

@@ -5,17 +5,20 @@ By the same rules as a broker that opens and reads the log: see `storage.recover
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 
 from ottla.config import INT64_MAX
-from ottla.model import Offset, Position
+from ottla.model import Offset, Position, Uuid
 from ottla.storage.checkpoints import CheckpointDamaged, decode_checkpoint
 from ottla.storage.compaction import CLEAN_OFFSET_FILE
 from ottla.storage.damages import CORRUPT_FILE, CorruptRange, Damage, merged
 from ottla.storage.log_dir import CLEAN_FILE, RECOVERY_POINTS_FILE, START_OFFSETS_FILE
+from ottla.storage.names import METADATA_FILE, parse_log_dir
+from ottla.storage.offset_checkpoint import decode_offsets, noted_offset
+from ottla.storage.partition_metadata import MetadataDamaged, decode_metadata
 from ottla.storage.recovery import Placement, misplaced_end
 from ottla.storage.seals import Seal
 from ottla.storage.segment import INDEX, LOG, SEAL
@@ -143,8 +146,8 @@ def _known_ranges(directory: Path) -> list[CorruptRange]:
 
 def _known_bounds(directory: Path) -> tuple[Offset, Offset, bool]:
     """Where the broker has written down that the log begins and ends, and whether it ends there."""
-    start = _offset_of(directory, _lines(directory.parent / START_OFFSETS_FILE))
-    end = _offset_of(directory, _lines(directory.parent / RECOVERY_POINTS_FILE))
+    start = _noted(directory, START_OFFSETS_FILE)
+    end = _noted(directory, RECOVERY_POINTS_FILE)
     return start or Offset(0), end or Offset(0), end is not None and _is_clean(directory.parent)
 
 
@@ -152,13 +155,20 @@ def _is_clean(data: Path) -> bool:
     return (data / CLEAN_FILE).exists()
 
 
-def _offset_of(directory: Path, lines: Iterable[str]) -> Offset | None:
-    topic, _, partition = directory.name.rpartition("-")
-    for line in lines:
-        name, number, offset = line.split(" ")
-        if (name, number) == (topic, partition):
-            return Offset(int(offset))
-    return None
+def _noted(directory: Path, checkpoint: str) -> Offset | None:
+    """What a checkpoint of the broker says of the log in this directory."""
+    tp = parse_log_dir(directory.name)
+    if tp is None:
+        return None
+    noted = decode_offsets(_lines(directory.parent / checkpoint))
+    return noted_offset(noted, tp, _topic_id(directory))
+
+
+def _topic_id(directory: Path) -> Uuid | None:
+    try:
+        return decode_metadata((directory / METADATA_FILE).read_bytes(), is_checked=False)
+    except (FileNotFoundError, MetadataDamaged):
+        return None
 
 
 def _lines(file: Path) -> list[str]:

@@ -9,8 +9,10 @@ from typing import Final
 from ottla.errors import ApiError
 from ottla.model import Offset
 from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader, check_stored, read_header
-from ottla.storage.index import IndexDamaged, decode_aborted
-from ottla.storage.segment import ABORTED_INDEX, INDEX, LOG, TIME_INDEX
+from ottla.storage.checkpoints import CheckpointDamaged
+from ottla.storage.index import AbortedDamaged, decode_aborted
+from ottla.storage.seals import Seal
+from ottla.storage.segment import ABORTED_INDEX, INDEX, LOG, SEAL, TIME_INDEX
 
 _BUFFER_BYTES: Final = 1 << 20
 _INDEX_ENTRY: Final = Struct(">ii")  # offset relative to the segment, position
@@ -145,13 +147,19 @@ class SegmentCheck:
             self.problems.append(Problem(file, "it knows offsets that the segment does not have"))
 
     def _check_aborted_index(self) -> None:
+        """Most segments have no aborted transactions, and no file; the checksum is in the seal."""
         file = self.file.with_suffix(ABORTED_INDEX)
+        content = file.read_bytes() if file.exists() else b""
         try:
-            decode_aborted(file.read_bytes(), Offset(self._base_offset))
-        except FileNotFoundError:
-            pass  # most segments have no aborted transactions
-        except IndexDamaged as problem:
+            decode_aborted(content, Offset(self._base_offset), self._aborted_crc())
+        except AbortedDamaged as problem:
             self.problems.append(Problem(file, str(problem)))
+
+    def _aborted_crc(self) -> int | None:
+        try:
+            return Seal.decode(self.file.with_suffix(SEAL).read_bytes()).aborted_crc
+        except (FileNotFoundError, CheckpointDamaged):
+            return None
 
     def _index(self, suffix: str, entry: Struct) -> tuple[Path, bytes]:
         """An index file's whole entries; a missing one is no problem, it will be rebuilt."""

@@ -22,7 +22,7 @@ from ottla.errors import (
 from ottla.model import BrokerId, Offset, TopicPartition, Uuid, format_uuid
 from ottla.protocol.hot import TopicKey
 from ottla.replication.partition import Flushes, LeaderPartition
-from ottla.replication.strays import judge
+from ottla.replication.strays import expected_id, judge
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
 from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, REFUSAL_ERRNOS
@@ -97,26 +97,29 @@ class Replicas:
             self._clock.now_ms(),
             _note_recovery,
             judge=partial(judge, image, self._broker_id),
+            expected=partial(expected_id, image, self._broker_id),
             is_checked=is_checked,
         )
-        self._note_missing(image)
+        if not self._log_dir.has_recovery_points:
+            self._note_missing(image)
         self._follower = asyncio.get_running_loop().create_task(
             self._follow(), name="ottla-replicas"
         )
         return self._follower
 
     def _note_missing(self, image: ClusterImage) -> None:
-        """Say which logs had records at the last checkpoint and are not there: they begin anew."""
-        for tp, end_offset in self._log_dir.missing.items():
-            if image.partition(tp) is not None:
-                log.error(
-                    "a log is missing",
-                    extra={
-                        "tp": tp,
-                        "end_offset": end_offset,
-                        "help": "an empty one takes its place: bring back its directory if you can",
-                    },
-                )
+        """Name the logs that are not here, when no checkpoint tells which of them had records."""
+        for topic in image.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                tp = TopicPartition(topic.name, index)
+                if self._broker_id in partition.replicas and tp not in self._log_dir.logs:
+                    log.error(
+                        "a log is missing, and so is the checkpoint that tells where it ended",
+                        extra={
+                            "tp": str(tp),
+                            "help": "it begins at offset 0: bring its directory back if you can",
+                        },
+                    )
 
     async def close(self) -> None:
         if self._follower is not None:
@@ -271,7 +274,6 @@ class Replicas:
     async def _make_log(self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig) -> Log:
         """The worker waits for the disk; if that is full, the reserve has room for it."""
         try:
-            self._log_dir.clear_name(tp)
             await self._work(partial(self._log_dir.prepare_log, tp, topic_id))
             return self._log_dir.adopt_log(tp, config, self._clock.now_ms())
         except OSError as error:

@@ -46,11 +46,32 @@ def _judge_nameless(image: ClusterImage, broker: BrokerId, found: FoundLog) -> V
     tp, topic = found.tp, image.topics.get(found.tp.topic)
     if topic is None or tp.partition >= len(topic.partitions):
         return Verdict(Fate.SET_ASIDE, f"{found.problem}, and the store does not know {tp}")
-    if any(
-        tombstone.topic == tp.topic and broker in tombstone.brokers
-        for tombstone in image.tombstones.values()
-    ):
+    if _was_just_deleted(image, broker, tp.topic):
         return Verdict(
             Fate.SET_ASIDE, f"{found.problem}, and an older topic of this name was just deleted"
         )
     return Verdict(Fate.OPEN, topic_id=topic.id)
+
+
+def expected_id(
+    image: ClusterImage, broker: BrokerId, tp: TopicPartition, noted_id: Uuid | None
+) -> Uuid | None:
+    """The topic id of a log that this broker must have, if a checkpoint names it with `noted_id`.
+
+    None if the log is not the broker's any more: its topic was deleted, or made again. An older
+    Ottla noted no id; then an older topic of the name must not have been deleted a moment ago.
+    """
+    topic, partition = image.topics.get(tp.topic), image.partition(tp)
+    if topic is None or partition is None or broker not in partition.replicas:
+        return None
+    if noted_id is None:
+        return None if _was_just_deleted(image, broker, tp.topic) else topic.id
+    return topic.id if topic.id == noted_id else None
+
+
+def _was_just_deleted(image: ClusterImage, broker: BrokerId, topic: str) -> bool:
+    """Whether logs of a deleted topic of this name may still be here."""
+    return any(
+        tombstone.topic == topic and broker in tombstone.brokers
+        for tombstone in image.tombstones.values()
+    )

@@ -363,7 +363,8 @@ class Pass:
         ]
         out.finish()
         write_cleaned_indexes(files, self.directory, base_offset, out.indexes)
-        write_cleaned_seal(files, self.directory, base_offset, Seal(end_offset, out.size_bytes))
+        seal = Seal.of(end_offset, out.size_bytes, out.indexes)
+        write_cleaned_seal(files, self.directory, base_offset, seal)
         files.sync_dir(self.directory)
         self.counts.written_bytes += out.size_bytes
         if not out.is_changed and len(group) == 1:

@@ -2,7 +2,9 @@
 
 An index is a cache: everything in it can be read off the segment again. So it is written when a
 segment is sealed, at checkpoints and on close, never per append, and a file that looks wrong is
-simply rebuilt.
+simply rebuilt. What an offset or time index says is seen to be wrong when it is used. Aborted
+transactions have a checksum, which is kept elsewhere, because the file has Kafka's format: in the
+seal of a sealed segment, in the producer snapshots of the active one.
 """
 
 import struct
@@ -12,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
 from ottla.model import NO_TIMESTAMP, Offset, Position, ProducerId, TimestampMs
+from ottla.records.crc import crc32c
 
 Buffer = bytes | bytearray | memoryview
 
@@ -22,6 +25,10 @@ _ABORTED_VERSION: Final = 0
 
 class IndexDamaged(Exception):
     """An index file is not what it should be: rebuild it from the segment."""
+
+
+class AbortedDamaged(IndexDamaged):
+    """The list of aborted transactions is not what was written: read the segment again."""
 
 
 class OffsetIndex:
@@ -157,16 +164,31 @@ def encode_aborted(transactions: "list[AbortedTransaction]") -> bytes:
     return b"".join(_ABORTED_ENTRY.pack(_ABORTED_VERSION, *item) for item in transactions)
 
 
-def decode_aborted(data: bytes, base_offset: Offset) -> "list[AbortedTransaction]":
-    """Read a segment's aborted transactions, unless the file is damaged."""
+def aborted_crc(transactions: "list[AbortedTransaction]") -> int:
+    """The checksum of a segment's aborted transactions; 0 when there are none."""
+    return crc32c(encode_aborted(transactions))
+
+
+def check_aborted(data: bytes, crc: int) -> None:
+    """`AbortedDamaged` unless this is the checksum of these aborted transactions."""
+    if crc32c(data) != crc:
+        raise AbortedDamaged("the checksum of the aborted transactions does not match")
+
+
+def decode_aborted(
+    data: bytes, base_offset: Offset, crc: int | None = None
+) -> "list[AbortedTransaction]":
+    """Read a segment's aborted transactions, or `AbortedDamaged`: also if `crc` is another."""
+    if crc is not None:
+        check_aborted(data, crc)
     if len(data) % _ABORTED_ENTRY.size:
-        raise IndexDamaged("half an entry in the index of aborted transactions")
+        raise AbortedDamaged("half an entry in the index of aborted transactions")
     found = []
     last_offset = base_offset - 1
     for version, *numbers in _ABORTED_ENTRY.iter_unpack(data):
         item = AbortedTransaction(*numbers)
         if version != _ABORTED_VERSION or item.last_offset <= last_offset:
-            raise IndexDamaged("the index of aborted transactions does not rise")
+            raise AbortedDamaged("the index of aborted transactions does not rise")
         last_offset = item.last_offset
         found.append(item)
     return found

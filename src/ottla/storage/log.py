@@ -70,13 +70,14 @@ from ottla.storage.files import (
     replace_file,
     within,
 )
-from ottla.storage.index import AbortedTransaction, IndexDamaged
+from ottla.storage.index import AbortedTransaction, aborted_crc
 from ottla.storage.names import SAVING
 from ottla.storage.open_files import OpenFiles
 from ottla.storage.producers import ProducedBatch
 from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, Recovered, recover
 from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
 from ottla.storage.segment import (
+    ABORTED_INDEX,
     SEAL,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
@@ -87,7 +88,6 @@ from ottla.storage.segment import (
     file_name,
     file_path,
     index_contents,
-    load_aborted,
     walk,
     write_indexes,
 )
@@ -695,7 +695,7 @@ class Log:
         self._is_save_wanted = False
         active = self._segments.active
         contents = index_contents(self.directory, active.base_offset, active.indexes)
-        return Saved(contents, self.producers.encode())
+        return Saved(contents, self.producers.encode(aborted_crc(active.indexes.aborted)))
 
     def _end_save(self, work: FlushWork) -> None:
         saved = work.saved
@@ -790,11 +790,12 @@ class Log:
                 raise self._undo_write(error) from error
 
     def _roll(self, now_ms: TimestampMs) -> None:
-        self._write_snapshot(self.end_offset, self.producers.encode())
         sealed = self._segments.roll(now_ms)
         self._unsynced.append(sealed.file)
         self._segments_created += 1
         self._hints.clear()
+        snapshot = self.producers.encode(aborted_crc(sealed.indexes.aborted))
+        self._write_snapshot(self.end_offset, snapshot)
         if len(self._segments.unstored) >= UNSTORED_MAX:
             self.on_crowded()
 
@@ -955,13 +956,7 @@ class Log:
     def _all_aborted(self) -> Iterator[AbortedTransaction]:
         """Every aborted transaction of the log; segments that are not open stay so."""
         for segment in self._segments.all():
-            if isinstance(segment, SealedSegment) and not segment.is_warm:
-                try:
-                    yield from load_aborted(self._files, self.directory, segment.base_offset)
-                    continue
-                except IndexDamaged:
-                    self._segments.open(segment)
-            yield from segment.indexes.aborted
+            yield from self._segments.aborted_of(segment)
 
     def begin_swap(self, work: Pass, cleaned: CleanedSegment) -> Swap | None:
         """Prepare to put a compacted segment in its place; None if the log has changed there."""
@@ -1088,6 +1083,9 @@ class Log:
             self._remove_snapshot(snapshot)
         self._files.sync_dir(self.directory)
         self._adopt(self._recover(EVERYTHING, now_ms))
+        active = self._segments.active
+        if not active.indexes.aborted:  # or the next start would find those that were cut off
+            self._files.unlink(self.directory / file_name(active.base_offset, ABORTED_INDEX))
         self._save_epochs()  # or what was cut off would be believed again after a crash
         self.start_offset = min(self.start_offset, self.end_offset)
         self.durable_offset = self.end_offset

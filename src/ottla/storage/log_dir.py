@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 
 from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
-from ottla.model import Offset, TimestampMs, TopicPartition, Uuid, format_uuid, parse_uuid
+from ottla.model import Offset, TimestampMs, TopicPartition, Uuid, format_uuid
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
-from ottla.storage.damages import CorruptRange
+from ottla.storage.damages import CORRUPT_FILE, CorruptRange
 from ottla.storage.files import (
     FULL_DISK_ERRNOS,
     REFUSAL_ERRNOS,
@@ -42,6 +42,13 @@ from ottla.storage.names import (
     parse_log_dir,
     parse_stray,
     stray_name,
+)
+from ottla.storage.offset_checkpoint import (
+    NotedOffset,
+    NotedOffsets,
+    decode_offsets,
+    encode_offsets,
+    noted_offset,
 )
 from ottla.storage.open_files import OpenFiles
 from ottla.storage.partition_metadata import (
@@ -104,11 +111,38 @@ def keep_known(found: FoundLog) -> Verdict:
     return Verdict(Fate.SET_ASIDE if found.topic_id is None else Fate.OPEN, found.problem)
 
 
+# The topic id of a log whose directory is missing, given the id that is noted of it; None if it
+# is not to be here.
+Expected = Callable[[TopicPartition, Uuid | None], Uuid | None]
+
+
+def expect_noted(tp: TopicPartition, topic_id: Uuid | None) -> Uuid | None:
+    """Expect every log that a checkpoint names with its topic's id."""
+    return topic_id
+
+
 class Forgotten(NamedTuple):
     """The directory of a deleted log, and the name that it has while its files go."""
 
     directory: Path
     aside: Path
+
+
+class _Noted(NamedTuple):
+    """What the checkpoints say; None for one that is not there, or not believed."""
+
+    points: NotedOffsets | None
+    starts: NotedOffsets | None
+    deleted: NotedOffsets | None
+
+    def end_of(self, tp: TopicPartition, topic_id: Uuid) -> Offset | None:
+        """Up to where a log was on disk, if that is known."""
+        return noted_offset(self.points or {}, tp, topic_id)
+
+    def start_of(self, tp: TopicPartition, topic_id: Uuid) -> Offset:
+        """Where a log begins: behind what retention or DeleteRecords has taken."""
+        starts = (noted_offset(one or {}, tp, topic_id) for one in (self.starts, self.deleted))
+        return max(start or Offset(0) for start in starts)
 
 
 class LogDir:
@@ -119,14 +153,13 @@ class LogDir:
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, Uuid] = {}
         self.stray_count = 0
-        self.missing: dict[TopicPartition, Offset] = {}  # logs that had records and are not here
+        self.has_recovery_points = False  # whether the last start found them, whole
         self.offline_reason: str | None = None
         self.on_offline: Callable[[str], None] = _ignore
         self.discard: Callable[[Discarded], None] = Discarded.remove
         self._files = files
         self._open_files = OpenFiles(open_files_max)
         self._open_files.flush_all = self._flush_all
-        self._checkpointed: set[TopicPartition] = set()  # of whom the checkpoints on disk speak
         files.make_dir(path)
         self._lock: object | None = files.lock(path / LOCK_FILE)
         self.reserve = Reserve(files, path)
@@ -138,34 +171,33 @@ class LogDir:
         progress: Callable[[int, int], None] | None = None,
         *,
         judge: Judge = keep_known,
+        expected: Expected = expect_noted,
         is_checked: bool = True,
     ) -> Mapping[TopicPartition, Log]:
         """Open the logs that `judge` lets open, and report how many of how many are done.
 
-        With `is_checked`, a `partition.metadata` without a checksum is damaged. Without, it is of
-        an older Ottla, believed, and written again with one.
+        A log that a checkpoint names, `expected` expects and the disk has lost begins behind what
+        is known of it. With `is_checked`, a `partition.metadata` without a checksum is damaged.
+        Without, it is of an older Ottla, believed, and written again with one.
         """
         try:
-            names = self._directories()
-            found = self._settle_found(judge, is_checked=is_checked)
+            self._settle_found(judge, is_checked=is_checked)
             was_clean = self._take_clean_mark()
-            recovery_points = self._read_offsets(RECOVERY_POINTS_FILE)
-            start_offsets = self._read_offsets(START_OFFSETS_FILE)
-            self.missing = {
-                tp: point for tp, point in recovery_points.items() if point and str(tp) not in names
-            }
-            deleted = self._read_deletions()
-            self._checkpointed = {*recovery_points, *start_offsets}
-            for done, tp in enumerate(found, 1):
-                point = EVERYTHING if was_clean else recovery_points.get(tp, Offset(0))
-                start_offset = max(start_offsets.get(tp, Offset(0)), self._deleted_to(tp, deleted))
-                closed_at = recovery_points.get(tp) if was_clean else None
-                self._open(tp, config_of(tp), start_offset, point, now_ms, closed_at)
+            noted = self._read_noted()
+            self.has_recovery_points = noted.points is not None
+            for offsets in filter(None, noted):
+                self._make_lost(expected, offsets)
+            found = list(self.topic_ids.items())
+            for done, (tp, topic_id) in enumerate(found, 1):
+                end = noted.end_of(tp, topic_id)
+                point, closed_at = (EVERYTHING, end) if was_clean else (end or Offset(0), None)
+                start = noted.start_of(tp, topic_id)
+                self._open(tp, config_of(tp), start, point, now_ms, closed_at)
                 if progress is not None:
                     progress(done, len(found))
             self.reserve.refill()
-            is_known = recovery_points == self._points() and start_offsets == self._starts()
-            if not is_known or (found and not was_clean):
+            is_noted = (noted.points, noted.starts) == self._offsets()
+            if not is_noted or (found and not was_clean):
                 self.checkpoint()  # what was recovered need not be recovered again
         except OSError as error:
             self.take_offline(error)
@@ -184,7 +216,6 @@ class LogDir:
         if tp in self.logs:
             raise TopicAlreadyExists(f"{tp} exists already on this broker")
         try:
-            self.reserve.lend(partial(self.clear_name, tp))
             self.reserve.lend(partial(self.prepare_log, tp, topic_id))
             return self.reserve.lend(partial(self.adopt_log, tp, config, now_ms))
         except OSError as error:
@@ -196,24 +227,23 @@ class LogDir:
             return StorageFailed(f"{self.path} may not be changed: {error}")
         return self.note_failure(error)
 
-    def clear_name(self, tp: TopicPartition) -> None:
-        """Before a log is prepared: checkpoints may still speak of a deleted one of that name."""
-        if tp in self._checkpointed:
-            self._write_offsets()
-
     def prepare_log(self, tp: TopicPartition, topic_id: Uuid) -> None:
         """The part of making a log that waits for the disk. On any thread; may be done again.
 
         What has the name already, and is not what an earlier attempt left, is set aside.
         """
+        directory = self._make_directory(tp, topic_id)
+        self._files.create(directory / _FIRST_SEGMENT)
+        self._files.sync_dir(directory)
+        self._files.sync_dir(self.path)
+
+    def _make_directory(self, tp: TopicPartition, topic_id: Uuid) -> Path:
         directory = self.path / str(tp)
         if not self._is_begun(self._content(directory)):
             self.set_aside(directory, "a new log takes its name")
         self._files.make_dir(directory)
         replace_file(self._files, directory / METADATA_FILE, encode_metadata(topic_id))
-        self._files.create(directory / _FIRST_SEGMENT)
-        self._files.sync_dir(directory)
-        self._files.sync_dir(self.path)
+        return directory
 
     def adopt_log(self, tp: TopicPartition, config: TopicConfig, now_ms: TimestampMs) -> Log:
         """The part that belongs to the owner: from here on the log is one of ours."""
@@ -299,11 +329,15 @@ class LogDir:
         self.stray_count -= 1
 
     def check_adoptable(self, tp: TopicPartition) -> None:
-        """Refuse a name under which there is a log with records, or something else than a log."""
+        """Refuse a name under which there is a log with records, or something else than a log.
+
+        A log without records is empty from its first offset on, or has lost all that it had.
+        """
         directory = self.path / str(tp)
         content = self._content(directory)
         segments = {name: entry.size_bytes for name, entry in content.items() if _is_segment(name)}
-        if content and (any(segments.values()) or segments.keys() != {_FIRST_SEGMENT}):
+        is_empty = segments.keys() == {_FIRST_SEGMENT} or CORRUPT_FILE in content
+        if content and (any(segments.values()) or not is_empty):
             raise UsageRefused(
                 f"{directory} is there already, and not an empty log: adopt the stray under another"
                 " name with --as, or move that directory away first"
@@ -323,9 +357,9 @@ class LogDir:
         """Forget what is said of a log by its name, and that the last close was clean."""
         self._files.unlink(self.path / CLEAN_FILE)
         for name in (RECOVERY_POINTS_FILE, START_OFFSETS_FILE):
-            offsets = self._read_offsets(name)
-            if offsets.pop(tp, None) is not None:
-                self._write_file(name, offsets)
+            noted = self._read_offsets(name) or {}
+            if noted.pop(tp, None) is not None:
+                self._write_file(name, noted)
         self._files.sync_dir(self.path)
 
     def checkpoint(self, flush: Callable[[Log], None] | None = None) -> None:
@@ -358,17 +392,12 @@ class LogDir:
 
     def deletions(self) -> list[str]:
         """Where every log begins that has lost records, as `write_deletions` takes it."""
-        return [
-            f"{tp.topic} {tp.partition} {format_uuid(self.topic_ids[tp])} {log.start_offset}"
-            for tp, log in self.logs.items()
-            if log.start_offset
-        ]
+        return encode_offsets(self._starts())
 
     def write_deletions(self, lines: Sequence[str]) -> None:
         """Make deletions durable. On any thread, but only on one at a time.
 
-        The owner's own checkpoint says the same, but once a minute, and of names: a topic that is
-        made again under the name of a deleted one must not inherit what this file says.
+        The checkpoint says the same, but once a minute.
         """
         write_checkpoint(self._files, self.path / DELETIONS_FILE, lines)
 
@@ -434,8 +463,8 @@ class LogDir:
             log.on_damaged(damage)
         return log
 
-    def _settle_found(self, judge: Judge, *, is_checked: bool) -> list[TopicPartition]:
-        """Ask about every log that is here; those to open are left, the others are settled.
+    def _settle_found(self, judge: Judge, *, is_checked: bool) -> None:
+        """Ask about every log that is here; `topic_ids` has those to open, others are settled.
 
         What was being removed when the broker stopped goes now.
         """
@@ -443,16 +472,32 @@ class LogDir:
             self._remove(self.path / name)
         names = self._directories()
         self.stray_count = sum(parse_stray(name) is not None for name in names)
-        kept = [
-            tp
-            for tp in map(parse_log_dir, names)
-            if tp is not None
-            and self._is_log(tp)
-            and self._settle(tp, judge, is_checked=is_checked)
-        ]
+        for tp in map(parse_log_dir, names):
+            if tp is not None and self._is_log(tp):
+                self._settle(tp, judge, is_checked=is_checked)
         if self.stray_count:
             _log.warning("logs lie aside", extra={"count": self.stray_count, "path": self.path})
-        return kept
+
+    def _make_lost(self, expected: Expected, noted: NotedOffsets) -> None:
+        """Make the directories again of the logs that are expected and not here.
+
+        They hold no segment: recovery begins one where the log is known to have ended. If the
+        process dies before that, the next start finds such a directory and does the same.
+        """
+        for tp, (topic_id, offset) in noted.items():
+            if tp in self.topic_ids or (topic_id := expected(tp, topic_id)) is None:
+                continue
+            _log.error(
+                "the directory of a log is missing",
+                extra={
+                    "tp": str(tp),
+                    "known_end": offset,
+                    "help": "it goes on behind this offset: bring the directory back if you can",
+                },
+            )
+            self._make_directory(tp, topic_id)
+            self._files.sync_dir(self.path)
+            self.topic_ids[tp] = topic_id
 
     def _directories(self) -> list[str]:
         return [entry.name for entry in self._files.list(self.path) if entry.is_dir]
@@ -476,8 +521,8 @@ class LogDir:
             _log.warning("not a log: left alone", extra={"directory": str(tp)})
         return False
 
-    def _settle(self, tp: TopicPartition, judge: Judge, *, is_checked: bool) -> bool:
-        """Do with a log that was found what `judge` says; True if it is to be opened."""
+    def _settle(self, tp: TopicPartition, judge: Judge, *, is_checked: bool) -> None:
+        """Do with a log that was found what `judge` says."""
         directory = self.path / str(tp)
         found = self._find(tp, is_checked=is_checked)
         verdict = judge(found)
@@ -490,7 +535,6 @@ class LogDir:
                 self.remove_log(Forgotten(directory, self.path / deleted_name(tp, unique)))
             case Fate.OPEN:
                 self.topic_ids[tp] = self._claim(found, verdict, is_checked=is_checked)
-        return verdict.fate is Fate.OPEN
 
     def _find(self, tp: TopicPartition, *, is_checked: bool) -> FoundLog:
         try:
@@ -557,57 +601,42 @@ class LogDir:
         self._files.sync_dir(self.path)
         return was_clean
 
-    def _read_offsets(self, name: str) -> dict[TopicPartition, Offset]:
+    def _read_noted(self) -> _Noted:
+        names = (RECOVERY_POINTS_FILE, START_OFFSETS_FILE, DELETIONS_FILE)
+        return _Noted(*map(self._read_offsets, names))
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, NotedOffset] | None:
+        """What a checkpoint says; None when it is not there, or not believed."""
         try:
-            lines = read_checkpoint(self._files, self.path / name) or []
+            lines = read_checkpoint(self._files, self.path / name)
         except CheckpointDamaged as damage:
             _log.warning("ignoring a checkpoint", extra={"file": name, "why": str(damage)})
-            return {}
-        entries = (line.split(" ") for line in lines)
-        return {
-            TopicPartition(topic, int(partition)): Offset(int(offset))
-            for topic, partition, offset in entries
-        }
-
-    def _read_deletions(self) -> dict[tuple[TopicPartition, Uuid], Offset]:
-        try:
-            lines = read_checkpoint(self._files, self.path / DELETIONS_FILE) or []
-        except CheckpointDamaged as damage:
-            _log.warning(
-                "ignoring a checkpoint", extra={"file": DELETIONS_FILE, "why": str(damage)}
-            )
-            return {}
-        entries = (line.split(" ") for line in lines)
-        return {
-            (TopicPartition(topic, int(partition)), parse_uuid(topic_id)): Offset(int(offset))
-            for topic, partition, topic_id, offset in entries
-        }
-
-    def _deleted_to(
-        self, tp: TopicPartition, deleted: Mapping[tuple[TopicPartition, Uuid], Offset]
-    ) -> Offset:
-        """Up to where DeleteRecords has emptied the log that is here now."""
-        if not deleted:
-            return Offset(0)
-        return deleted.get((tp, self.topic_ids[tp]), Offset(0))
+            return None
+        return None if lines is None else decode_offsets(lines)
 
     def _write_offsets(self) -> None:
-        points = self._points()
+        points, starts = self._offsets()
         self._write_file(RECOVERY_POINTS_FILE, points)
-        for tp, point in points.items():
+        for tp, (_, point) in points.items():
             self.logs[tp].checkpointed_offset = point
-        self._write_file(START_OFFSETS_FILE, self._starts())
-        self._checkpointed = set(points)
+        self._write_file(START_OFFSETS_FILE, starts)
 
-    def _points(self) -> dict[TopicPartition, Offset]:
-        return {tp: log.durable_offset for tp, log in self.logs.items()}
+    def _offsets(self) -> tuple[NotedOffsets, NotedOffsets]:
+        """Up to where every log is durable, and where those begin that do not begin with 0."""
+        points = {
+            tp: NotedOffset(self.topic_ids[tp], log.durable_offset) for tp, log in self.logs.items()
+        }
+        return points, self._starts()
 
-    def _starts(self) -> dict[TopicPartition, Offset]:
-        return {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset}
+    def _starts(self) -> NotedOffsets:
+        return {
+            tp: NotedOffset(self.topic_ids[tp], log.start_offset)
+            for tp, log in self.logs.items()
+            if log.start_offset
+        }
 
-    def _write_file(self, name: str, offsets: dict[TopicPartition, Offset]) -> None:
-        lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())
-        write_checkpoint(self._files, self.path / name, lines)
+    def _write_file(self, name: str, noted: NotedOffsets) -> None:
+        write_checkpoint(self._files, self.path / name, encode_offsets(noted))
 
     def _read_metadata(self, tp: TopicPartition, *, is_checked: bool) -> Uuid:
         """The id that `partition.metadata` names, or `MetadataDamaged`."""

@@ -4,7 +4,8 @@ Enough to tell a repeated batch from a new one and a gap from a sequence (the la
 of each producer), and to know below which offset every transaction is decided. All of it can be
 rebuilt from the log; snapshots only shorten the way. Their format is Kafka's (version 1), which
 keeps one batch per producer; the older ones follow behind its last field, where Kafka does not
-look but its checksum reaches.
+look but its checksum reaches. Behind them is the checksum of the aborted transactions that the
+segment had up to there, for `.txnindex` has none.
 """
 
 import struct
@@ -35,6 +36,7 @@ _COUNT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
 _OLDER_COUNT: Final = struct.Struct(">b")
 _OLDER: Final = struct.Struct(">iqiq")
+_ABORTED_CRC: Final = struct.Struct(">I")
 
 
 class ProducedBatch(NamedTuple):
@@ -220,8 +222,11 @@ class Producers:
             del self._producers[producer_id]
         return len(silent)
 
-    def encode(self) -> bytes:
-        """A snapshot of everything but the batches' content."""
+    def encode(self, aborted_crc: int | None = None) -> bytes:
+        """A snapshot of everything but the batches' content.
+
+        `aborted_crc` is the checksum of what was aborted in the segment that is written.
+        """
         body = bytearray(_COUNT.pack(len(self._producers)))
         for producer_id, producer in self._producers.items():
             body += _encode_entry(producer_id, producer)
@@ -230,10 +235,12 @@ class Producers:
             body += _OLDER_COUNT.pack(len(older))
             for batch in older:
                 body += _OLDER.pack(*_encode_batch(batch), batch.appended_ms)
+        if aborted_crc is not None:
+            body += _ABORTED_CRC.pack(aborted_crc)
         return _SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
 
     @classmethod
-    def decode(cls, data: bytes) -> "Producers":
+    def decode(cls, data: bytes) -> "Snapshot":
         """Read a snapshot, unless it is damaged."""
         try:
             return cls._decode(memoryview(data))
@@ -241,7 +248,7 @@ class Producers:
             raise SnapshotDamaged("the producer snapshot ends early") from None
 
     @classmethod
-    def _decode(cls, data: memoryview) -> "Producers":
+    def _decode(cls, data: memoryview) -> "Snapshot":
         version, crc = _SNAPSHOT_HEADER.unpack_from(data)
         body = data[_SNAPSHOT_HEADER.size :]
         if version != _SNAPSHOT_VERSION or crc != crc32c(body):
@@ -252,10 +259,13 @@ class Producers:
         for numbers in _ENTRY.iter_unpack(body[_COUNT.size : end]):
             producers._load(*numbers)
         if len(body) > end:  # Kafka's own snapshots end here
-            producers._load_older(body[end:])
+            end += producers._load_older(body[end:])
+        aborted_crc: int | None = None
+        if len(body) > end:  # those of an older Ottla end here
+            (aborted_crc,) = _ABORTED_CRC.unpack_from(body, end)
         by_offset = sorted(producers._open.items(), key=lambda item: item[1])
         producers._open = dict(by_offset)
-        return producers
+        return Snapshot(producers, aborted_crc)
 
     def _load(
         self,
@@ -280,7 +290,8 @@ class Producers:
             self._open[ProducerId(producer_id)] = Offset(transaction_start)
         self._producers[ProducerId(producer_id)] = producer
 
-    def _load_older(self, data: memoryview) -> None:
+    def _load_older(self, data: memoryview) -> int:
+        """Read each producer's older batches; return how many bytes they take."""
         position = 0
         for producer in self._producers.values():
             (count,) = _OLDER_COUNT.unpack_from(data, position)
@@ -289,6 +300,7 @@ class Producers:
             older = map(_decode_older, _OLDER.iter_unpack(data[position:end]))
             producer.batches = (*older, *producer.batches)
             position = end
+        return position
 
     def _at_epoch(self, header: BatchHeader) -> Producer:
         """The producer of a batch; what was known of it in an older epoch is forgotten."""
@@ -301,6 +313,13 @@ class Producers:
             producer.batches = ()
             producer.next_sequence = 0
         return producer
+
+
+class Snapshot(NamedTuple):
+    """What a snapshot file says; None for a checksum that it does not have."""
+
+    producers: Producers
+    aborted_crc: int | None
 
 
 def _find_repeated(producer: Producer, header: BatchHeader) -> ProducedBatch:

@@ -14,6 +14,7 @@ index, producers and epochs are rebuilt on the way. What does not check out is o
   twice, and what lies behind is served.
 """
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,13 +41,26 @@ from ottla.records.batch import (
     read_marker,
 )
 from ottla.records.crc import crc32c
+from ottla.storage.checkpoints import write_checkpoint
 from ottla.storage.compaction import CLEAN_OFFSET_FILE
-from ottla.storage.damages import CORRUPT_FILE, CorruptRange, load_ranges
+from ottla.storage.damages import CORRUPT_FILE, CorruptRange, load_ranges, merged
 from ottla.storage.epochs import Epochs, EpochsDamaged
 from ottla.storage.files import Entry, File, Files, Readable, within
-from ottla.storage.index import AbortedTransaction, IndexDamaged
+from ottla.storage.index import (
+    AbortedDamaged,
+    AbortedTransaction,
+    IndexDamaged,
+    check_aborted,
+    encode_aborted,
+)
 from ottla.storage.names import OFFSET_DIGITS, is_offset
-from ottla.storage.producers import BATCHES_KEPT, Producers, SnapshotDamaged, snapshots_newest_first
+from ottla.storage.producers import (
+    BATCHES_KEPT,
+    Producers,
+    Snapshot,
+    SnapshotDamaged,
+    snapshots_newest_first,
+)
 from ottla.storage.seals import Seal, read_seal, write_seal
 from ottla.storage.segment import (
     ABORTED_INDEX,
@@ -73,6 +87,8 @@ from ottla.storage.swap import complete_swap, remove_all, remove_cleaned
 EVERYTHING: Final = Offset(INT64_MAX)  # the recovery point of a log that was closed cleanly
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 STRAY: Final = ".stray"  # a segment that nothing connects with the log before it
+
+_log = logging.getLogger("ottla.storage")
 
 _SCAN_BYTES: Final = 4 << 20
 _COPIED_BYTES: Final = 1024  # to copy so few bytes costs less than to make a view of them
@@ -156,15 +172,14 @@ def recover(
         known_end = max(known_end, seal.end_offset)
     if not found.sizes:
         base = max(start_offset, known_end)
-        files.create(directory / file_name(base, LOG))
-        files.sync_dir(directory)
-        found.sizes[base] = 0
         if not found.indexes:
             found.indexes.append(start_offset)  # nothing tells where the log began
+        _begin_behind_loss(files, directory, _first_offset(found, start_offset, base, []), base)
+        found.sizes[base] = 0
+        found.names.add(CORRUPT_FILE)
     known_corrupt = load_ranges(files, directory) if CORRUPT_FILE in found.names else []
     first_base = min(found.sizes)
-    before = [one.start_offset for one in known_corrupt if one.end_offset == first_base]
-    first_offset = max(start_offset, min([first_base, *before, *found.lost, *found.indexes]))
+    first_offset = _first_offset(found, start_offset, first_base, known_corrupt)
     evidence = Evidence(
         known_end=known_end,
         closed_at=closed_at,
@@ -173,9 +188,12 @@ def recover(
         skips=frozenset(one.end_offset for one in known_corrupt),
         is_dense=is_dense and recovery_point != EVERYTHING and not found.is_compacted,
     )
-    snapshot_max = recovery_point
+    snapshots, snapshot_max = _usable_snapshots(found), recovery_point
+    unknown = set[Offset]()
     while True:
-        producers, producers_from = _load_producers(files, directory, found.snapshots, snapshot_max)
+        (producers, aborted_crc), producers_from = _load_producers(
+            files, directory, snapshots, snapshot_max
+        )
         epochs = _load_epochs(files, directory) if EPOCHS_FILE in found.names else None
         scan_from = min(recovery_point, max(producers_from, first_base))
         if epochs is None:
@@ -188,6 +206,7 @@ def recover(
             recovery_point=recovery_point,
             producers=producers,
             producers_from=producers_from,
+            snapshot_crc=aborted_crc,
             epochs=epochs,
             evidence=evidence,
             names=found.names,
@@ -198,9 +217,12 @@ def recover(
             scan.corrupt.append(missing)
         try:
             active = scan.run(found.sizes, scan_from)
-        except _AbortedUnknown as unknown:
-            snapshot_max = unknown.segment_base
+        except _AbortedUnknown as problem:
+            snapshot_max = problem.segment_base
+            unknown.add(snapshot_max)
             continue
+        if active.base_offset in unknown:
+            write_indexes(files, directory, active.base_offset, active.indexes)
         return Recovered(
             sealed=scan.sealed,
             active=active,
@@ -219,7 +241,7 @@ def recover(
 class _Found(NamedTuple):
     """What a log's directory holds: all names, and by the offsets in them."""
 
-    names: frozenset[str]
+    names: set[str]
     sizes: dict[Offset, int]
     seals: list[Offset]
     lost: list[Offset]  # seals without their segments
@@ -242,7 +264,7 @@ def _list(files: Files, directory: Path) -> _Found:
             offsets[suffix].append(Offset(int(digits)))
     sizes = {base: files.size_bytes(file_path(directory, base, LOG)) for base in offsets[LOG]}
     return _Found(
-        names=frozenset(names),
+        names=set(names),
         sizes=sizes,
         seals=offsets[SEAL],
         lost=[base for base in offsets[SEAL] if base not in sizes],
@@ -250,6 +272,40 @@ def _list(files: Files, directory: Path) -> _Found:
         snapshots=offsets[SNAPSHOT],
         is_compacted=CLEAN_OFFSET_FILE in names,
     )
+
+
+def _usable_snapshots(found: _Found) -> list[Offset]:
+    """The snapshots of producers before which every aborted transaction is on disk.
+
+    When a segment ends, its aborted transactions are on disk with its seal, and the snapshot at
+    the start of the next one may be there before: then the segment has to be read again.
+    """
+    sealed = set(found.seals)
+    unsealed = {
+        following for base, following in pairwise(sorted(found.sizes)) if base not in sealed
+    }
+    return [offset for offset in found.snapshots if offset not in unsealed]
+
+
+def _first_offset(
+    found: _Found, start_offset: Offset, first_base: Offset, known_corrupt: list[CorruptRange]
+) -> Offset:
+    """Where the log begins, as far as its files tell: maybe with segments that are lost."""
+    before = [one.start_offset for one in known_corrupt if one.end_offset == first_base]
+    return max(start_offset, min([first_base, *before, *found.lost, *found.indexes]))
+
+
+def _begin_behind_loss(files: Files, directory: Path, first: Offset, base: Offset) -> None:
+    """Begin a log without segments at `base`; what it held from `first` on is lost.
+
+    The loss is noted first: once a segment is there, nothing else tells of it.
+    """
+    if first < base:
+        lost = CorruptRange(first, base, first, Position(0))
+        ranges = merged([*load_ranges(files, directory), lost])
+        write_checkpoint(files, directory / CORRUPT_FILE, map(str, ranges))
+    files.create(directory / file_name(base, LOG))
+    files.sync_dir(directory)
 
 
 def finish_deletions(files: Files, directory: Path) -> None:
@@ -309,23 +365,35 @@ class _AbortedUnknown(Exception):
         self.segment_base = segment_base
 
 
-def rebuild_indexes(files: Files, segment: SealedSegment, interval_bytes: int) -> Indexes:
-    """Read a sealed segment again, because what its index files say cannot be true."""
-    base = segment.base_offset
-    producers, _ = _load_producers(files, segment.directory, [base], base)
+def rebuild_indexes(
+    files: Files, segment: SealedSegment, before: Sequence[SealedSegment], interval_bytes: int
+) -> Indexes:
+    """Read a sealed segment again, because what its index files say cannot be true.
+
+    If there is no snapshot of the producers at its start, also the segments before it are read,
+    from the last one that there is: a transaction may have begun there.
+    """
+    base, directory = segment.base_offset, segment.directory
+    snapshots = [_offset_of(entry) for entry in files.list(directory) if _is_a(entry, SNAPSHOT)]
+    (producers, _), producers_from = _load_producers(files, directory, snapshots, base)
     scan = _Scan(
         files=files,
-        directory=segment.directory,
+        directory=directory,
         interval_bytes=interval_bytes,
         now_ms=NO_TIMESTAMP,
         recovery_point=EVERYTHING,
         producers=producers,
-        producers_from=base,
+        producers_from=producers_from,
         epochs=Epochs(),
         evidence=Evidence(),
-        names=frozenset(files.names(segment.directory)),
+        names=set(files.names(segment.directory)),
     )
-    again = ActiveSegment(segment.directory, base, segment.file, NO_TIMESTAMP)
+    for earlier in before:
+        if earlier.end_offset > producers_from:
+            file = files.open(directory / file_name(earlier.base_offset, LOG))
+            read = ActiveSegment(directory, earlier.base_offset, file, NO_TIMESTAMP)
+            scan.scan_whole(read, earlier.size_bytes, Placement(end_max=earlier.end_offset))
+    again = ActiveSegment(directory, base, segment.file, NO_TIMESTAMP)
     scan.scan_whole(again, segment.size_bytes, Placement(end_max=segment.end_offset))
     again.indexes.finish()
     return again.indexes
@@ -344,7 +412,8 @@ class _Scan:
     producers_from: Offset
     epochs: Epochs
     evidence: Evidence
-    names: frozenset[str]  # in the directory
+    names: set[str]  # in the directory
+    snapshot_crc: int | None = None  # of what the segment with `producers_from` had aborted by then
     sealed: list[SealedSegment] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
     cut_bytes: int = 0
@@ -391,7 +460,8 @@ class _Scan:
         segment.indexes.finish()
         base, end_offset, size_bytes = segment.base_offset, segment.end_offset, segment.size_bytes
         write_indexes(self.files, self.directory, base, segment.indexes)
-        write_seal(self.files, self.directory, base, Seal(end_offset, size_bytes))
+        seal = Seal.of(end_offset, size_bytes, segment.indexes)
+        write_seal(self.files, self.directory, base, seal)
         sealed = SealedSegment(self.directory, base, end_offset, size_bytes)
         sealed.unchecked = segment.unchecked
         self.sealed.append(sealed)
@@ -409,9 +479,9 @@ class _Scan:
         file = self.files.open(file_path(self.directory, base, LOG))
         size_bytes = sizes[base]
         segment = ActiveSegment(self.directory, base, file, self.now_ms)
-        self._load_known_part(segment, size_bytes, scan_from)
-        segment.unchecked = Unchecked(segment.size_bytes)
         following = min((other for other in sizes if other > base), default=None)
+        self._load_known_part(segment, size_bytes, scan_from, following)
+        segment.unchecked = Unchecked(segment.size_bytes)
         self.scan_whole(segment, size_bytes, self.evidence.placement(following))
         if segment.size_bytes < size_bytes or segment.end_offset != following:
             self._settle_end(segment, size_bytes, following)
@@ -483,23 +553,35 @@ class _Scan:
         seal = read_seal(self.files, self.directory, segment.base_offset)
         return seal is not None and seal.end_offset > segment.end_offset
 
-    def _load_known_part(self, segment: ActiveSegment, size_bytes: int, scan_from: Offset) -> None:
+    def _load_known_part(
+        self, segment: ActiveSegment, size_bytes: int, scan_from: Offset, following: Offset | None
+    ) -> None:
         """Take from the stored indexes what lies before `scan_from`, if they are right."""
         if scan_from > segment.base_offset:
             with suppress(IndexDamaged):  # then the whole segment is read
                 self._load_known_indexes(segment, size_bytes, scan_from)
         if self.producers_from > segment.base_offset:
-            segment.indexes.aborted = self._load_known_aborted(segment.base_offset)
+            segment.indexes.aborted = self._load_known_aborted(segment.base_offset, following)
         self.epochs.truncate_end(segment.end_offset)
 
-    def _load_known_aborted(self, base: Offset) -> list[AbortedTransaction]:
-        if file_name(base, ABORTED_INDEX) not in self.names:
-            return []
+    def _load_known_aborted(
+        self, base: Offset, following: Offset | None
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions that the snapshot's producers know of, if the file is right."""
+        seal_crc = None
+        if file_name(base, SEAL) in self.names:
+            seal = read_seal(self.files, self.directory, base)
+            seal_crc = seal.aborted_crc if seal is not None else None
         try:
-            known = load_aborted(self.files, self.directory, base)
-        except IndexDamaged:
+            known = load_aborted(self.files, self.directory, base, seal_crc)
+            known = [item for item in known if item.last_offset < self.producers_from]
+            holds_snapshot = following is None or self.producers_from < following
+            if seal_crc is None and holds_snapshot and self.snapshot_crc is not None:
+                check_aborted(encode_aborted(known), self.snapshot_crc)
+        except AbortedDamaged as damage:
+            report_aborted(self.directory, base, damage)
             raise _AbortedUnknown(base) from None
-        return [item for item in known if item.last_offset < self.producers_from]
+        return known
 
     def _load_known_indexes(
         self, segment: ActiveSegment, size_bytes: int, scan_from: Offset
@@ -751,9 +833,18 @@ def _first_timestamp(file: File, now_ms: TimestampMs) -> TimestampMs:
     return TimestampMs(min(header.max_timestamp_ms, now_ms))
 
 
+def report_aborted(directory: Path, base: Offset, damage: AbortedDamaged) -> None:
+    """Tell that aborted transactions are read off the log again. Nothing is lost by it."""
+    path = directory / file_name(base, ABORTED_INDEX)
+    _log.error(
+        "rebuilding a list of aborted transactions",
+        extra={"tp": directory.name, "file": str(path), "reason": str(damage)},
+    )
+
+
 def _load_producers(
     files: Files, directory: Path, snapshots: list[Offset], recovery_point: Offset
-) -> tuple[Producers, Offset]:
+) -> tuple[Snapshot, Offset]:
     """The newest usable snapshot and its offset; nothing and 0 when there is none."""
     for offset in snapshots_newest_first(snapshots, recovery_point):
         try:
@@ -761,7 +852,7 @@ def _load_producers(
             return Producers.decode(data), offset
         except (SnapshotDamaged, FileNotFoundError):
             continue
-    return Producers(), Offset(0)
+    return Snapshot(Producers(), None), Offset(0)
 
 
 def _load_epochs(files: Files, directory: Path) -> Epochs | None:

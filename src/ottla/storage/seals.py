@@ -1,5 +1,7 @@
 """A small file beside every sealed segment: it was whole and on disk, up to this offset and byte.
 
+It also has the checksum of the segment's aborted transactions, whose file has none of its own.
+
 Written when a segment is sealed, after the segment itself has been synced, and replaced together
 with it by compaction. So a seal is what tells a loss from an interrupted write: a segment that
 ends before its seal says, or is missing while its seal is there, has been acknowledged and lost; a
@@ -15,11 +17,12 @@ from ottla.storage.checkpoints import (
     CheckpointDamaged,
     decode_checkpoint,
     encode_checkpoint,
-    write_checkpoint,
 )
-from ottla.storage.files import File, Files
+from ottla.storage.files import File, Files, replace_file
+from ottla.storage.index import aborted_crc
 from ottla.storage.segment import (
     SEAL,
+    Indexes,
     UnsyncedFile,
     begin_file,
     file_path,
@@ -33,19 +36,26 @@ class Seal(NamedTuple):
 
     end_offset: Offset
     size_bytes: int
+    aborted_crc: int | None = None  # None in a seal of an older Ottla
+
+    @classmethod
+    def of(cls, end_offset: Offset, size_bytes: int, indexes: Indexes) -> "Seal":
+        """The seal of a segment that ends here and has these indexes."""
+        return cls(end_offset, size_bytes, aborted_crc(indexes.aborted))
 
     def encode(self) -> bytes:
-        return encode_checkpoint([f"{self.end_offset} {self.size_bytes}"])
+        numbers = self if self.aborted_crc is not None else self[:2]
+        return encode_checkpoint([" ".join(map(str, numbers))])
 
     @classmethod
     def decode(cls, data: bytes) -> "Seal":
         """The inverse of `encode`, or `CheckpointDamaged`."""
         lines = decode_checkpoint(data)
         try:
-            end_offset, size_bytes = map(int, lines[0].split(" "))
+            end_offset, size_bytes, *crc = map(int, lines[0].split(" "))
         except (ValueError, IndexError):
-            raise CheckpointDamaged("a seal has two numbers") from None
-        return cls(Offset(end_offset), size_bytes)
+            raise CheckpointDamaged("a seal has two or three numbers") from None
+        return cls(Offset(end_offset), size_bytes, crc[0] if crc else None)
 
 
 def begin_seal(files: Files, directory: Path, base_offset: Offset, seal: Seal) -> UnsyncedFile:
@@ -62,8 +72,7 @@ def store_sealed(files: Files, directory: Path, log_file: File, begun: list[Unsy
 
 def write_seal(files: Files, directory: Path, base_offset: Offset, seal: Seal) -> None:
     """Seal a segment that is on disk."""
-    path = file_path(directory, base_offset, SEAL)
-    write_checkpoint(files, path, [f"{seal.end_offset} {seal.size_bytes}"])
+    replace_file(files, file_path(directory, base_offset, SEAL), seal.encode())
 
 
 def write_cleaned_seal(files: Files, directory: Path, base_offset: Offset, seal: Seal) -> None:

@@ -257,14 +257,20 @@ class SealedSegment:
         """Give back descriptor and memory; whoever still holds the file can read on."""
         self._file = self._indexes = None
 
-    def open(self, files: Files) -> None:
-        """Make the segment readable. `IndexDamaged` leaves it without indexes: rebuild them."""
+    def open(self, files: Files, aborted_crc: int | None) -> None:
+        """Make the segment readable. `IndexDamaged` leaves it without indexes: rebuild them.
+
+        `aborted_crc` is the checksum of its aborted transactions, if that is known.
+        """
         if self._file is None:
             self._file = files.open(file_path(self.directory, self.base_offset, LOG))
         if self._indexes is None:
-            self._indexes = load_indexes(
+            aborted = load_aborted(files, self.directory, self.base_offset, aborted_crc)
+            indexes = load_indexes(
                 files, self.directory, self.base_offset, self.end_offset, self.size_bytes
             )
+            indexes.aborted = aborted
+            self._indexes = indexes
 
 
 Segment = ActiveSegment | SealedSegment
@@ -349,7 +355,7 @@ def _walk_until(segment: Segment, position: Position, offset: int, end: int) -> 
 def load_indexes(
     files: Files, directory: Path, base_offset: Offset, end_offset: Offset, size_bytes: int
 ) -> Indexes:
-    """A segment's indexes from their files, or `IndexDamaged`."""
+    """A segment's indexes from their files, but for aborted transactions, or `IndexDamaged`."""
     indexes = Indexes()
     try:
         by_offset = files.read_whole(file_path(directory, base_offset, INDEX))
@@ -358,18 +364,22 @@ def load_indexes(
         raise IndexDamaged("an index file is missing") from None
     indexes.by_offset = OffsetIndex.decode(by_offset, size_bytes)
     indexes.by_time = TimeIndex.decode(by_time, end_offset - base_offset)
-    indexes.aborted = load_aborted(files, directory, base_offset)
     indexes.max_timestamp_ms, indexes.max_timestamp_at = indexes.by_time.last()
     return indexes
 
 
-def load_aborted(files: Files, directory: Path, base_offset: Offset) -> list[AbortedTransaction]:
-    """A segment's aborted transactions; most segments have none, and then no file."""
+def load_aborted(
+    files: Files, directory: Path, base_offset: Offset, crc: int | None
+) -> list[AbortedTransaction]:
+    """A segment's aborted transactions, or `AbortedDamaged`, also if their checksum is not `crc`.
+
+    Most segments have none, and then no file.
+    """
     try:
         data = files.read_whole(file_path(directory, base_offset, ABORTED_INDEX))
     except FileNotFoundError:
-        return []
-    return decode_aborted(data, base_offset)
+        data = b""
+    return decode_aborted(data, base_offset, crc)
 
 
 class UnsyncedFile(NamedTuple):
@@ -413,8 +423,10 @@ def begin_file(files: Files, path: str, content: bytes) -> UnsyncedFile:
 
 
 def write_indexes(files: Files, directory: Path, base_offset: Offset, indexes: Indexes) -> None:
-    """Store a segment's indexes at once."""
+    """Store a segment's indexes at once; no file of aborted transactions is left if it has none."""
     store_indexes(files, begin_indexes(files, directory, base_offset, indexes))
+    if not indexes.aborted:
+        files.unlink(directory / file_name(base_offset, ABORTED_INDEX))
 
 
 def store_indexes(files: Files, begun: Iterable[UnsyncedFile]) -> None:

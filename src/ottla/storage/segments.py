@@ -17,9 +17,9 @@ from ottla.errors import CorruptBatch
 from ottla.model import Offset, Position, TimestampMs
 from ottla.records.batch import HEADER_BYTES, BatchHeader, read_header
 from ottla.storage.files import File, Files
-from ottla.storage.index import IndexDamaged
-from ottla.storage.recovery import rebuild_indexes
-from ottla.storage.seals import Seal, begin_seal, store_sealed
+from ottla.storage.index import AbortedDamaged, AbortedTransaction, IndexDamaged, aborted_crc
+from ottla.storage.recovery import rebuild_indexes, report_aborted
+from ottla.storage.seals import Seal, begin_seal, read_seal, store_sealed, write_seal
 from ottla.storage.segment import (
     DELETED,
     LOG,
@@ -34,6 +34,7 @@ from ottla.storage.segment import (
     file_path,
     find_batch,
     find_boundary,
+    load_aborted,
     write_indexes,
 )
 from ottla.storage.swap import Swap, carry_out
@@ -121,7 +122,7 @@ class Segments:
         except CorruptBatch:
             if not isinstance(segment, SealedSegment):
                 raise
-            self._rebuild_indexes(segment)
+            self._rebuild_indexes(segment, segment.indexes.aborted)
             found = find_batch(segment, offset)
         if found is None:
             raise CorruptBatch(f"offset {offset} is missing on this broker's disk")
@@ -134,7 +135,7 @@ class Segments:
         except CorruptBatch:
             if not isinstance(segment, SealedSegment):
                 raise
-            self._rebuild_indexes(segment)
+            self._rebuild_indexes(segment, segment.indexes.aborted)
             return find_boundary(segment, position, end)
 
     def header_at(self, offset: Offset) -> BatchHeader:
@@ -167,19 +168,53 @@ class Segments:
             self._load(segment)
             self._note_warm(segment)
 
+    def aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
+        """A segment's aborted transactions. One that is not open stays so, if they are intact."""
+        if isinstance(segment, SealedSegment) and not segment.is_warm:
+            base = segment.base_offset
+            with suppress(AbortedDamaged):
+                return load_aborted(self._files, self._directory, base, self._aborted_crc(base))
+            self.open(segment)
+        return segment.indexes.aborted
+
+    def _aborted_crc(self, base: Offset) -> int | None:
+        seal = read_seal(self._files, self._directory, base)
+        return seal.aborted_crc if seal is not None else None
+
     def _load(self, segment: SealedSegment) -> None:
         self._before_open()
         try:
-            segment.open(self._files)
+            segment.open(self._files, self._aborted_crc(segment.base_offset))
+        except AbortedDamaged as damage:
+            report_aborted(self._directory, segment.base_offset, damage)
+            self._rebuild_indexes(segment, None)
         except IndexDamaged:
-            self._rebuild_indexes(segment)
+            base = segment.base_offset
+            crc = self._aborted_crc(base)
+            self._rebuild_indexes(segment, load_aborted(self._files, self._directory, base, crc))
 
-    def _rebuild_indexes(self, segment: SealedSegment) -> None:
-        indexes = rebuild_indexes(self._files, segment, self._interval_bytes)
+    def _rebuild_indexes(
+        self, segment: SealedSegment, aborted: list[AbortedTransaction] | None
+    ) -> None:
+        """Read the segment's indexes off its batches; also what was aborted, unless it is known."""
+        before = self.sealed[: bisect_left(self._bases, segment.base_offset)]
+        indexes = rebuild_indexes(self._files, segment, before, self._interval_bytes)
+        if aborted is not None:
+            indexes.aborted = aborted
         segment.warm_up(segment.file, indexes)
         if not self.is_swapped(segment):
             self.store_indexes()
             write_indexes(self._files, self._directory, segment.base_offset, indexes)
+            if aborted is None:
+                self._seal_again(segment)
+
+    def _seal_again(self, segment: SealedSegment) -> None:
+        """Write the seal with the checksum of the aborted transactions as they were found now."""
+        base = segment.base_offset
+        seal = read_seal(self._files, self._directory, base)
+        if seal is not None:
+            crc = aborted_crc(segment.indexes.aborted)
+            write_seal(self._files, self._directory, base, seal._replace(aborted_crc=crc))
 
     def _reopen_active(self) -> File:
         self._before_open()
@@ -206,7 +241,8 @@ class Segments:
     def roll(self, now_ms: TimestampMs) -> SealedSegment:
         """End the active segment and begin the next. Waits for no disk: see `Unstored`."""
         sealed = self.active.seal()
-        base_offset, seal = sealed.base_offset, Seal(sealed.end_offset, sealed.size_bytes)
+        base_offset = sealed.base_offset
+        seal = Seal.of(sealed.end_offset, sealed.size_bytes, sealed.indexes)
         begun = begin_indexes(self._files, self._directory, base_offset, sealed.indexes)
         begun.append(begin_seal(self._files, self._directory, base_offset, seal))
         self._before_open()

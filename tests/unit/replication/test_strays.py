@@ -13,7 +13,7 @@ from ottla.cluster.image import (
 )
 from ottla.cluster.store import Revision
 from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
-from ottla.replication.strays import judge
+from ottla.replication.strays import expected_id, judge
 from ottla.storage.log_dir import Fate, FoundLog
 
 BROKER = BrokerId(0)
@@ -60,3 +60,26 @@ def test_a_log_without_an_id_is_not_taken_for_a_new_topics_while_an_old_one_may_
     assert judge(image(buried("orders")), BROKER, found).fate is Fate.SET_ASIDE
     elsewhere = buried("orders", 1, BrokerId(7))
     assert judge(image(elsewhere), BROKER, found).fate is Fate.OPEN
+
+
+@pytest.mark.parametrize(
+    ("tp", "noted_id", "expected"),
+    [
+        (TopicPartition("orders", 1), LIVE, LIVE),
+        (TopicPartition("orders", 1), None, LIVE),
+        (TopicPartition("orders", 1), DEAD, None),
+        (TopicPartition("orders", 2), LIVE, None),
+        (TopicPartition("old", 0), DEAD, None),
+    ],
+)
+def test_a_log_is_expected_if_the_store_gives_it_to_this_broker(
+    tp: TopicPartition, noted_id: Uuid | None, expected: Uuid | None
+) -> None:
+    assert expected_id(image(buried()), BROKER, tp, noted_id) == expected
+    assert expected_id(image(buried()), BrokerId(7), tp, noted_id) is None
+
+
+def test_a_line_without_an_id_may_be_of_an_older_topic_that_was_just_deleted() -> None:
+    tp = TopicPartition("orders", 0)
+    assert expected_id(image(buried("orders")), BROKER, tp, None) is None
+    assert expected_id(image(buried("orders")), BROKER, tp, LIVE) == LIVE

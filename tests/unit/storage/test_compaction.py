@@ -644,7 +644,7 @@ def test_indexes_made_again_in_the_middle_of_a_swap_are_not_given_to_the_new_seg
     swap.errand.run()
     index = log.directory / file_name(Offset(0), TIME_INDEX)
     new = files.read_whole(index)
-    log._segments._rebuild_indexes(swap.old[0])
+    log._segments._rebuild_indexes(swap.old[0], None)
     assert files.read_whole(index) == new
 
 

@@ -315,7 +315,7 @@ def test_a_roll_waits_for_no_disk_and_a_flush_stores_what_it_left(files: MemoryF
     again = build.log(after, SMALL, recovery_point=log.end_offset)
     assert again.end_offset == log.end_offset
     for segment in again._segments.sealed:
-        segment.open(after)
+        segment.open(after, None)
 
 
 def test_a_log_that_grows_fast_asks_to_be_flushed(files: MemoryFiles) -> None:
@@ -356,7 +356,7 @@ def test_a_log_that_is_cut_in_the_middle_of_a_flush_has_its_indexes(files: Memor
     assert not names_of(files, log, ".tmp", ".saving")
     for segment in log._segments.sealed:
         segment.cool_down()
-        segment.open(files)
+        segment.open(files, None)
 
 
 def test_the_epochs_of_what_was_cut_off_do_not_come_back(files: MemoryFiles) -> None:
@@ -811,7 +811,7 @@ def test_what_is_saved_while_its_segment_is_sealed_does_not_replace_what_sealing
         newest_ms = segment.indexes.max_timestamp_ms
         assert newest_ms >= build.NOW_MS
         segment.cool_down()
-        segment.open(files)
+        segment.open(files, None)
         assert segment.indexes.max_timestamp_ms == newest_ms
 
 

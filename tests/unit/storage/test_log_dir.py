@@ -7,12 +7,13 @@ from random import Random
 import pytest
 
 from fakes import build
-from fakes.memory_files import MemoryFiles
+from fakes.memory_files import MachineStopped, MemoryFiles
 from ottla.config import TopicConfig
-from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
-from ottla.model import LeaderEpoch, Offset, TopicPartition, Uuid
+from ottla.errors import CorruptBatch, DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
+from ottla.model import LeaderEpoch, Offset, TopicPartition, Uuid, format_uuid
 from ottla.records.batch import Record, build_batch
 from ottla.records.crc import crc32c
+from ottla.storage.checkpoints import encode_checkpoint
 from ottla.storage.files import OsFiles
 from ottla.storage.log_dir import LogDir
 from ottla.storage.reserve import RESERVE_BYTES
@@ -20,6 +21,7 @@ from ottla.storage.reserve import RESERVE_BYTES
 ROOT = Path("/data")
 ORDERS, CLICKS = TopicPartition("orders", 0), TopicPartition("web-clicks", 12)
 TOPIC_ID = Uuid(bytes(range(16)))
+OTHER_ID = Uuid(bytes(range(1, 17)))
 RECOVERY_POINTS = ROOT / "recovery-point-offset-checkpoint"
 
 
@@ -118,12 +120,24 @@ def test_a_log_that_does_not_say_whose_it_is_is_set_aside(
     files.create(ROOT / "orders-0" / "partition.metadata").append(content)
     before = {name: files.read_whole(path) for name, path in contents(files, "orders-0")}
     again = open_dir(files)
-    assert not again.logs
+    assert damages(again) == [(0, 3)], "what takes its place goes on behind it"
     assert again.stray_count == 1
     stray = f"orders-0.{0:032x}-stray"
     assert {name: files.read_whole(path) for name, path in contents(files, stray)} == before
     again.close()
     assert open_dir(files).stray_count == 1
+
+
+def damages(log_dir: LogDir, tp: TopicPartition = ORDERS) -> list[tuple[int, int]]:
+    return [(one.start_offset, one.end_offset) for one in log_dir.logs[tp].corrupt]
+
+
+def remove(files: MemoryFiles, directory: Path) -> None:
+    """A whole directory is gone, names and all."""
+    for entry in files.list(directory):
+        files.unlink(directory / entry.name)
+    files.sync_dir(directory)
+    files.remove_dir(directory)
 
 
 def contents(files: MemoryFiles, directory: str) -> list[tuple[str, Path]]:
@@ -286,7 +300,7 @@ def test_a_checkpoint_says_how_far_logs_are_durable(files: MemoryFiles) -> None:
     build.append(log, 2)
     log_dir.checkpoint()
     lines = files.read_whole(ROOT / "recovery-point-offset-checkpoint").decode().splitlines()
-    assert lines[:3] == ["1", "1", "orders 0 3"]
+    assert lines[:3] == ["1", "1", f"orders 0 {format_uuid(TOPIC_ID)} 3"]
     assert log.checkpointed_offset == 3
 
 
@@ -322,7 +336,8 @@ def test_a_start_writes_down_what_its_checkpoints_do_not_say(files: MemoryFiles)
     files.unlink(RECOVERY_POINTS)
     opened = open_dir(files)
     assert opened.logs[ORDERS].end_offset == 0
-    assert files.read_whole(RECOVERY_POINTS).decode().splitlines()[2] == f"{ORDERS.topic} 0 0"
+    line = f"{ORDERS.topic} 0 {format_uuid(TOPIC_ID)} 0"
+    assert files.read_whole(RECOVERY_POINTS).decode().splitlines()[2] == line
 
 
 def test_a_checkpoint_that_is_damaged_means_reading_more_not_less(files: MemoryFiles) -> None:
@@ -439,7 +454,7 @@ def test_a_topic_of_the_same_name_does_not_inherit_deletions(files: MemoryFiles)
     log_dir.logs[ORDERS].advance_start(Offset(3))
     log_dir.write_deletions(log_dir.deletions())
     log_dir.delete_log(ORDERS, Random(0))
-    log_dir.create_log(ORDERS, Uuid(bytes(range(1, 17))), TopicConfig(), build.NOW_MS)
+    log_dir.create_log(ORDERS, OTHER_ID, TopicConfig(), build.NOW_MS)
     build.append(log_dir.logs[ORDERS], 5)
     after = open_dir(files.kill())
     assert after.logs[ORDERS].start_offset == 0
@@ -456,12 +471,116 @@ def test_a_topic_of_the_same_name_does_not_inherit_checkpoints(
     log_dir.logs[ORDERS].advance_start(Offset(3))
     log_dir.checkpoint()
     log_dir.delete_log(ORDERS, Random(0))
-    log_dir.clear_name(ORDERS)
-    log_dir.prepare_log(ORDERS, TOPIC_ID)
+    log_dir.prepare_log(ORDERS, OTHER_ID)
     if is_adopted:
         log_dir.adopt_log(ORDERS, TopicConfig(), build.NOW_MS)
     after = open_dir(files.kill()).logs[ORDERS]
     assert (after.start_offset, after.end_offset, after.corrupt) == (0, 0, [])
+
+
+def filled(count: int = 5, *, is_closed: bool) -> MemoryFiles:
+    """A disk with a log of so many records that a checkpoint knows."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], count)
+    log_dir.logs[ORDERS].flush()
+    log_dir.close() if is_closed else log_dir.checkpoint()
+    return files.kill()
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_log_whose_directory_is_gone_goes_on_behind_its_known_end(
+    is_closed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = filled(is_closed=is_closed)
+    remove(files, ROOT / str(ORDERS))
+    for number in range(3):
+        log_dir = open_dir(files)
+        log = log_dir.logs[ORDERS]
+        assert damages(log_dir) == [(0, 5)]
+        assert log_dir.topic_ids == {ORDERS: TOPIC_ID}
+        with pytest.raises(CorruptBatch, match="intact records follow from offset 5 on"):
+            log.read(Offset(2), log.end_offset, 1000, at_least_one=True)
+        assert build.append(log) == 5 + number
+        log.flush()
+        files = files.kill()
+    said = [line.getMessage() for line in caplog.records]
+    assert said.count("the directory of a log is missing") == 1
+    assert said.count("a log is damaged") == 3
+
+
+def test_a_kill_or_a_power_cut_while_a_lost_log_is_made_again_forgets_no_loss() -> None:
+    """Before every change of the disk, from the first start that finds the directory gone."""
+    for stop_after in range(200):
+        files = filled(is_closed=bool(stop_after % 2))
+        remove(files, ROOT / str(ORDERS))
+        files.stop_after = stop_after
+        try:
+            open_dir(files)
+        except MachineStopped:
+            for after in (files.kill(), files.cut_power(Random(stop_after))):
+                log_dir = open_dir(after)
+                assert (damages(log_dir), log_dir.logs[ORDERS].end_offset) == ([(0, 5)], 5)
+        else:
+            assert stop_after > 20
+            return
+    raise AssertionError("it never came to its end")
+
+
+def test_a_lost_log_whose_records_were_deleted_begins_behind_them(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 5)
+    log_dir.checkpoint()  # nothing is durable yet
+    log_dir.logs[ORDERS].flush()
+    log_dir.logs[ORDERS].advance_start(Offset(4))
+    log_dir.write_deletions(log_dir.deletions())
+    files = files.kill()
+    remove(files, ROOT / str(ORDERS))
+    log_dir = open_dir(files)
+    assert (log_dir.logs[ORDERS].start_offset, log_dir.logs[ORDERS].end_offset) == (4, 4)
+
+
+def test_a_log_that_nobody_expects_is_not_made_again() -> None:
+    files = filled(is_closed=True)
+    remove(files, ROOT / str(ORDERS))
+    log_dir = LogDir(files, ROOT)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS, expected=lambda tp, topic_id: None)
+    assert not log_dir.logs
+    assert files.read_whole(RECOVERY_POINTS).decode().splitlines()[1] == "0"
+
+
+def test_what_lies_where_a_lost_log_was_is_set_aside() -> None:
+    files = filled(is_closed=True)
+    remove(files, ROOT / str(ORDERS))
+    files.make_dir(ROOT / str(ORDERS))
+    files.create(ROOT / str(ORDERS) / f"{0:020d}.timeindex").append(b"left")
+    log_dir = open_dir(files)
+    assert damages(log_dir) == [(0, 5)]
+    assert log_dir.stray_count == 1
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_checkpoints_of_an_older_ottla_count_for_the_log_of_their_name(is_closed: bool) -> None:
+    files = filled(is_closed=is_closed)
+    old = encode_checkpoint(["orders 0 5"])
+    files.create(RECOVERY_POINTS).append(old)
+    path = ROOT / str(ORDERS) / f"{0:020d}.log"
+    del files._names[path].content[-10:]
+    log_dir = open_dir(files)
+    assert damages(log_dir) == [(0, 5)]
+    assert files.read_whole(RECOVERY_POINTS) != old
+
+
+def test_checkpoints_are_there_from_the_first_start_on(files: MemoryFiles) -> None:
+    """So that one that is missing later tells that something was lost."""
+    assert not open_dir(files).has_recovery_points
+    files = files.kill()
+    assert open_dir(files).has_recovery_points
+    files = files.kill()
+    files.unlink(RECOVERY_POINTS)
+    assert not open_dir(files).has_recovery_points
 
 
 def test_a_disk_that_cannot_be_read_is_offline_at_once(files: MemoryFiles) -> None:

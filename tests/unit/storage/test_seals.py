@@ -11,7 +11,7 @@ from fakes.memory_files import MachineStopped, MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import Offset
-from ottla.storage.checkpoints import CheckpointDamaged
+from ottla.storage.checkpoints import CheckpointDamaged, encode_checkpoint
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
 from ottla.storage.seals import Seal, read_seal
@@ -49,8 +49,9 @@ def ranges(log: Log) -> list[tuple[int, int]]:
 
 
 def test_a_seal_is_what_was_written_or_nothing() -> None:
-    seal = Seal(Offset(7), 300)
+    seal = Seal(Offset(7), 300, 1234)
     assert Seal.decode(seal.encode()) == seal
+    assert Seal.decode(encode_checkpoint(["7 300"])) == Seal(Offset(7), 300)  # an older Ottla's
     for at in range(len(seal.encode())):
         damaged = bytearray(seal.encode())
         damaged[at] ^= 1
@@ -64,7 +65,7 @@ def test_a_flush_seals_what_has_been_rolled(files: MemoryFiles) -> None:
     log.flush()
     for segment in log.sealed_segments:
         seal = read_seal(files, build.DIRECTORY, segment.base_offset)
-        assert seal == (segment.end_offset, segment.size_bytes)
+        assert seal == (segment.end_offset, segment.size_bytes, 0)
 
 
 def test_a_segment_is_on_disk_before_its_seal_has_a_name(files: MemoryFiles) -> None:

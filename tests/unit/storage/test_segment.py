@@ -124,7 +124,7 @@ def test_a_sealed_segment_opens_when_it_is_read_and_can_rest_again(files: Memory
     log.flush()
     sealed = SealedSegment(log.directory, Offset(0), Offset(24), log.size_bytes)
     assert not sealed.is_warm
-    sealed.open(files)
+    sealed.open(files, None)
     file = sealed.file
     assert find_batch(sealed, Offset(23)) is not None
     sealed.cool_down()
@@ -136,7 +136,7 @@ def test_a_sealed_segment_without_indexes_asks_for_new_ones(files: MemoryFiles) 
     log = log_of(files, 8)
     sealed = SealedSegment(log.directory, Offset(0), Offset(24), log.size_bytes)
     with pytest.raises(IndexDamaged):
-        sealed.open(files)
+        sealed.open(files, None)
     assert not sealed.is_warm
 
 
