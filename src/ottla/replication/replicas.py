@@ -5,8 +5,9 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage, PartitionImage, TopicImage
@@ -33,6 +34,8 @@ from ottla.storage.segments import Discarded
 from ottla.storage.worker import Worker
 
 log = logging.getLogger("ottla.replication")
+
+_MANY: Final = 16  # logs, from which on they are made together
 
 
 class Replicas:
@@ -77,6 +80,7 @@ class Replicas:
         self._news = asyncio.Event()
         self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
         self._unfinished: dict[str, StorageFailed] = {}  # topics with logs that could not be made
+        self._prepared: set[TopicPartition] = set()  # logs that are made and not yet adopted
         self._left_behind: set[Uuid] = set()  # deleted topics with logs that could not be removed
         self._follower: asyncio.Task[None] | None = None
         log_dir.on_offline = self._note_offline
@@ -218,9 +222,33 @@ class Replicas:
         for name, topic in old.items():
             if name not in image.topics or image.topics[name].id != topic.id:
                 await self._drop_topic(topic, is_deleted=topic.id in image.tombstones)
-        for name, topic in image.topics.items():
-            if old.get(name) is not topic or name in self._unfinished:
-                await self._apply_topic(topic)
+        changed = [
+            topic
+            for name, topic in image.topics.items()
+            if old.get(name) is not topic or name in self._unfinished
+        ]
+        await self._prepare_many(changed)
+        for topic in changed:
+            await self._apply_topic(topic)
+        self._prepared.clear()  # what was not adopted now is prepared again
+
+    async def _prepare_many(self, topics: Sequence[TopicImage]) -> None:
+        """Prepare the logs that are missing together, if they are many: it takes one wait.
+
+        If that fails, each is tried by itself, and its topic is told why.
+        """
+        missing = [
+            (tp, topic.id)
+            for topic in topics
+            for index, partition in enumerate(topic.partitions)
+            if partition.leader == self._broker_id
+            and (tp := TopicPartition(topic.name, index)) not in self._log_dir.logs
+        ]
+        if len(missing) < _MANY or self.is_offline:
+            return
+        with contextlib.suppress(OSError):
+            await self._work(partial(self._log_dir.prepare_logs, missing))
+            self._prepared.update(tp for tp, _ in missing)
 
     async def _apply_topic(self, topic: TopicImage) -> None:
         self.topic_names[topic.id] = topic.name
@@ -274,8 +302,11 @@ class Replicas:
     async def _make_log(self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig) -> Log:
         """The worker waits for the disk; if that is full, the reserve has room for it."""
         try:
-            await self._work(partial(self._log_dir.prepare_log, tp, topic_id))
-            return self._log_dir.adopt_log(tp, config, self._clock.now_ms())
+            if tp in self._prepared:
+                self._prepared.remove(tp)
+            else:
+                await self._work(partial(self._log_dir.prepare_log, tp, topic_id))
+            return self._log_dir.adopt_log(tp, topic_id, config, self._clock.now_ms())
         except OSError as error:
             if error.errno not in FULL_DISK_ERRNOS:
                 raise self._log_dir.refusal(error) from error

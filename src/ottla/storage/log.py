@@ -74,7 +74,7 @@ from ottla.storage.index import AbortedTransaction, aborted_crc
 from ottla.storage.names import SAVING
 from ottla.storage.open_files import OpenFiles
 from ottla.storage.producers import ProducedBatch
-from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, Recovered, recover
+from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, Recovered, begin_empty, recover
 from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
 from ottla.storage.segment import (
     ABORTED_INDEX,
@@ -212,8 +212,11 @@ class Log:
         recovery_point: Offset,
         now_ms: TimestampMs,
         closed_at: Offset | None = None,
+        is_synced: bool = False,
+        is_new: bool = False,
         open_files: OpenFiles | None = None,
     ) -> None:
+        """`is_new` says that there is nothing to recover, the other arguments are `recover`'s."""
         self.tp = tp
         self.config = config  # may be replaced at any time
         self.directory = directory
@@ -238,7 +241,10 @@ class Log:
         self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
         self._open_files.make_room()
-        found = self._recover(recovery_point, now_ms, closed_at)
+        if is_new:
+            found = begin_empty(directory, now_ms)
+        else:
+            found = self._recover(recovery_point, now_ms, closed_at, is_synced=is_synced)
         self._adopt(found)
         self.durable_offset = self.end_offset
         # Compaction has seen all keys below.
@@ -247,7 +253,12 @@ class Log:
             self.restart_at(self.start_offset, now_ms)
 
     def _recover(
-        self, recovery_point: Offset, now_ms: TimestampMs, closed_at: Offset | None = None
+        self,
+        recovery_point: Offset,
+        now_ms: TimestampMs,
+        closed_at: Offset | None = None,
+        *,
+        is_synced: bool = False,
     ) -> Recovered:
         return recover(
             self._files,
@@ -258,6 +269,7 @@ class Log:
             now_ms=now_ms,
             closed_at=closed_at,
             is_dense="compact" not in self.config.cleanup_policy,
+            is_synced=is_synced,
         )
 
     def _adopt(self, found: Recovered) -> None:

@@ -183,6 +183,8 @@ class LogDir:
         try:
             self._settle_found(judge, is_checked=is_checked)
             was_clean = self._take_clean_mark()
+            if not was_clean:
+                self._files.sync_all(self.path)  # a killed process wrote it to memory only
             noted = self._read_noted()
             self.has_recovery_points = noted.points is not None
             for offsets in filter(None, noted):
@@ -217,7 +219,7 @@ class LogDir:
             raise TopicAlreadyExists(f"{tp} exists already on this broker")
         try:
             self.reserve.lend(partial(self.prepare_log, tp, topic_id))
-            return self.reserve.lend(partial(self.adopt_log, tp, config, now_ms))
+            return self.reserve.lend(partial(self.adopt_log, tp, topic_id, config, now_ms))
         except OSError as error:
             raise self.refusal(error) from error
 
@@ -237,6 +239,20 @@ class LogDir:
         self._files.sync_dir(directory)
         self._files.sync_dir(self.path)
 
+    def prepare_logs(self, wanted: Sequence[tuple[TopicPartition, Uuid]]) -> None:
+        """The same for many logs, with one wait for all of them."""
+        taken = set(self._files.names(self.path))
+        for tp, topic_id in wanted:
+            if str(tp) in taken:
+                self.prepare_log(tp, topic_id)
+                continue
+            directory = within(self.path, str(tp))
+            self._files.make_dir(directory)
+            metadata = self._files.create(within(directory, METADATA_FILE))
+            metadata.append(encode_metadata(topic_id))
+            self._files.create(within(directory, _FIRST_SEGMENT))
+        self._files.sync_all(self.path)
+
     def _make_directory(self, tp: TopicPartition, topic_id: Uuid) -> Path:
         directory = self.path / str(tp)
         if not self._is_begun(self._content(directory)):
@@ -245,15 +261,15 @@ class LogDir:
         replace_file(self._files, directory / METADATA_FILE, encode_metadata(topic_id))
         return directory
 
-    def adopt_log(self, tp: TopicPartition, config: TopicConfig, now_ms: TimestampMs) -> Log:
+    def adopt_log(
+        self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig, now_ms: TimestampMs
+    ) -> Log:
         """The part that belongs to the owner: from here on the log is one of ours."""
         assert tp not in self.logs, "a log is made once"
         if self.offline_reason is not None:
             raise StorageFailed(self.offline_reason)
-        self.topic_ids[tp] = self._read_metadata(tp, is_checked=True)
-        log = self._open(tp, config, Offset(0), EVERYTHING, now_ms)
-        log.checkpointed_offset = Offset(0)
-        return log
+        self.topic_ids[tp] = topic_id
+        return self._open(tp, config, Offset(0), Offset(0), now_ms, is_new=True)
 
     def delete_log(self, tp: TopicPartition, rng: Random) -> None:
         """Forget a log at once and for good; readers of its files may finish."""
@@ -440,6 +456,8 @@ class LogDir:
         recovery_point: Offset,
         now_ms: TimestampMs,
         closed_at: Offset | None = None,
+        *,
+        is_new: bool = False,
     ) -> Log:
         log = Log(
             tp,
@@ -450,6 +468,8 @@ class LogDir:
             recovery_point=recovery_point,
             now_ms=now_ms,
             closed_at=closed_at,
+            is_synced=True,
+            is_new=is_new,
             open_files=self._open_files,
         )
         log.on_damaged = partial(_report_damage, tp)
@@ -525,6 +545,11 @@ class LogDir:
         """Do with a log that was found what `judge` says."""
         directory = self.path / str(tp)
         found = self._find(tp, is_checked=is_checked)
+        if found.topic_id is None and self._is_begun(self._content(directory)):
+            # The power was cut while `prepare_logs` made it: nobody was told of it.
+            _log.warning("removing a log that was not finished", extra={"directory": str(tp)})
+            self._remove(directory)
+            return
         verdict = judge(found)
         match verdict.fate:
             case Fate.SET_ASIDE:

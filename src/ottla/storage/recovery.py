@@ -160,11 +160,13 @@ def recover(
     now_ms: TimestampMs,
     closed_at: Offset | None = None,
     is_dense: bool = False,
+    is_synced: bool = False,
 ) -> Recovered:
     """Open the log in `directory`, of which everything below `recovery_point` was on disk.
 
     `closed_at` is where the log ended when it was closed cleanly, if it was and that is known.
-    `is_dense` says that the topic is not compacted.
+    `is_dense` says that the topic is not compacted, `is_synced` that everything which is here is
+    on disk: a killed process leaves what it wrote in memory only.
     """
     found = _list(files, directory)
     known_end = recovery_point if recovery_point != EVERYTHING else closed_at or FIRST_OFFSET
@@ -210,6 +212,7 @@ def recover(
             epochs=epochs,
             evidence=evidence,
             names=found.names,
+            is_synced=is_synced or recovery_point == EVERYTHING,
             corrupt=list(known_corrupt),
         )
         if first_offset < first_base:
@@ -236,6 +239,22 @@ def recover(
             is_compacted=found.is_compacted,
             cut_bytes=scan.cut_bytes,
         )
+
+
+def begin_empty(directory: Path, now_ms: TimestampMs) -> Recovered:
+    """The state of a log that has just been made, with an empty first segment."""
+    return Recovered(
+        sealed=[],
+        active=ActiveSegment(directory, FIRST_OFFSET, None, now_ms),
+        epochs=Epochs(),
+        producers=Producers(),
+        snapshots=[],
+        first_offset=FIRST_OFFSET,
+        lost_seals=[],
+        known_corrupt=[],
+        corrupt=[],
+        is_compacted=False,
+    )
 
 
 class _Found(NamedTuple):
@@ -413,6 +432,7 @@ class _Scan:
     epochs: Epochs
     evidence: Evidence
     names: set[str]  # in the directory
+    is_synced: bool = True
     snapshot_crc: int | None = None  # of what the segment with `producers_from` had aborted by then
     sealed: list[SealedSegment] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
@@ -421,7 +441,7 @@ class _Scan:
 
     def run(self, sizes: dict[Offset, int], scan_from: Offset) -> ActiveSegment:
         """Read what has to be read; the last segment, which is to be written on."""
-        if self.recovery_point != EVERYTHING:
+        if not self.is_synced:
             self.files.sync_dir(self.directory)  # names may be in memory only, and seals are not
         bases = sorted(sizes)
         trusted = max(0, bisect_right(bases, scan_from) - 1)
@@ -487,8 +507,8 @@ class _Scan:
             self._settle_end(segment, size_bytes, following)
         if segment.size_bytes:
             segment.opened_ms = _first_timestamp(file, self.now_ms)
-        if self.recovery_point != EVERYTHING:
-            file.sync()  # a killed process leaves what it wrote in memory only
+        if not self.is_synced:
+            file.sync()
         return segment
 
     def scan_whole(self, segment: ActiveSegment, size_bytes: int, placement: Placement) -> None:

@@ -162,13 +162,15 @@ class ActiveSegment:
     reopen: Callable[[], File]  # said by whoever owns the segment
 
     def __init__(
-        self, directory: Path, base_offset: Offset, file: File, opened_ms: TimestampMs
+        self, directory: Path, base_offset: Offset, file: File | None, opened_ms: TimestampMs
     ) -> None:
+        """Without a `file` it is opened when it is first used."""
         self.directory = directory
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size_bytes = 0
-        self.file = file
+        if file is not None:
+            self.file = file
         self.indexes = Indexes()
         self.opened_ms = opened_ms  # when its first batch was written, as far as is known
         self.unchecked = Unchecked(0)

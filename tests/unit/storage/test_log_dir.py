@@ -473,7 +473,7 @@ def test_a_topic_of_the_same_name_does_not_inherit_checkpoints(
     log_dir.delete_log(ORDERS, Random(0))
     log_dir.prepare_log(ORDERS, OTHER_ID)
     if is_adopted:
-        log_dir.adopt_log(ORDERS, TopicConfig(), build.NOW_MS)
+        log_dir.adopt_log(ORDERS, OTHER_ID, TopicConfig(), build.NOW_MS)
     after = open_dir(files.kill()).logs[ORDERS]
     assert (after.start_offset, after.end_offset, after.corrupt) == (0, 0, [])
 
@@ -689,3 +689,48 @@ def test_what_a_failed_attempt_to_make_a_log_left_is_removed(tmp_path: Path) -> 
     assert not (tmp_path / str(ORDERS)).exists()
     assert (tmp_path / str(CLICKS)).exists()
     log_dir.release()
+
+
+# Many at once
+
+MANY = [TopicPartition("many", index) for index in range(20)]
+
+
+def test_many_logs_are_made_with_one_wait(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    before = files.counts.copy()
+    log_dir.prepare_logs([(tp, TOPIC_ID) for tp in MANY])
+    waits = files.counts - before
+    assert (waits["sync_all"], waits["sync"], waits["sync_dir"]) == (1, 0, 0)
+    after = open_dir(files.cut_power(Random(1)))
+    assert after.topic_ids == dict.fromkeys(MANY, TOPIC_ID)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_while_many_logs_are_made_leaves_no_stray(
+    files: MemoryFiles, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_dir = open_dir(files)
+    files.stop_after = Random(seed).randrange(3 * len(MANY))
+    with pytest.raises(MachineStopped):
+        log_dir.prepare_logs([(tp, TOPIC_ID) for tp in MANY])
+    files.stop_after = None
+    after = open_dir(files.cut_power(Random(seed)))
+    assert after.stray_count == 0
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+    assert all(log.end_offset == 0 for log in after.logs.values())
+    after.prepare_logs([(tp, TOPIC_ID) for tp in MANY if tp not in after.logs])
+    for tp in MANY:
+        if tp not in after.logs:
+            after.adopt_log(tp, TOPIC_ID, TopicConfig(), build.NOW_MS)
+        build.append(after.logs[tp])
+
+
+def test_what_has_the_name_of_one_of_many_new_logs_is_set_aside(files: MemoryFiles) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS])
+    log_dir.forget_log(ORDERS, Random(1))
+    log_dir.prepare_logs([(tp, TOPIC_ID) for tp in (ORDERS, *MANY)])
+    assert log_dir.stray_count == 1
+    assert log_dir.adopt_log(ORDERS, TOPIC_ID, TopicConfig(), build.NOW_MS).end_offset == 0
