@@ -92,12 +92,13 @@ class Replicas:
         `is_checked` says whether every `partition.metadata` here must have a checksum. Returns
         the task that follows: if it ends, partitions no longer are what the image says.
         """
+        no_config = self._topic_config({})
+        configs = {
+            name: self._topic_config(topic.config) if topic.config else no_config
+            for name, topic in image.topics.items()
+        }
         self._log_dir.open_logs(
-            lambda tp: (
-                self._topic_config(image.topics[tp.topic].config)
-                if tp.topic in image.topics
-                else self._topic_config({})
-            ),
+            lambda tp: configs.get(tp.topic, no_config),
             self._clock.now_ms(),
             _note_recovery,
             judge=partial(judge, image, self._broker_id),

@@ -237,7 +237,6 @@ class Log:
         self._segments_synced = 0
         self._unsynced: list[File] = []
         self._is_save_wanted = False
-        self._saved_epochs = b""
         self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
         self._open_files.make_room()
@@ -283,6 +282,7 @@ class Log:
         )
         self._open_files.note(self)
         self.epochs = found.epochs
+        self._saved_epochs = found.stored_epochs
         self.producers = found.producers
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
         self._snapshots = sorted(found.snapshots)

@@ -140,6 +140,7 @@ class Recovered:
     sealed: list[SealedSegment]
     active: ActiveSegment
     epochs: Epochs
+    stored_epochs: bytes  # as they lie on disk
     producers: Producers
     snapshots: list[Offset]
     first_offset: Offset
@@ -196,7 +197,10 @@ def recover(
         (producers, aborted_crc), producers_from = _load_producers(
             files, directory, snapshots, snapshot_max
         )
-        epochs = _load_epochs(files, directory) if EPOCHS_FILE in found.names else None
+        stored_epochs = b""
+        if EPOCHS_FILE in found.names:
+            stored_epochs = files.read_whole(within(directory, EPOCHS_FILE))
+        epochs = _decode_epochs(stored_epochs)
         scan_from = min(recovery_point, max(producers_from, first_base))
         if epochs is None:
             epochs, scan_from = Epochs(), first_base
@@ -230,6 +234,7 @@ def recover(
             sealed=scan.sealed,
             active=active,
             epochs=epochs,
+            stored_epochs=stored_epochs,
             producers=producers,
             snapshots=[offset for offset in found.snapshots if offset <= active.end_offset],
             first_offset=first_offset,
@@ -247,6 +252,7 @@ def begin_empty(directory: Path, now_ms: TimestampMs) -> Recovered:
         sealed=[],
         active=ActiveSegment(directory, FIRST_OFFSET, None, now_ms),
         epochs=Epochs(),
+        stored_epochs=b"",
         producers=Producers(),
         snapshots=[],
         first_offset=FIRST_OFFSET,
@@ -875,10 +881,10 @@ def _load_producers(
     return Snapshot(Producers(), None), Offset(0)
 
 
-def _load_epochs(files: Files, directory: Path) -> Epochs | None:
+def _decode_epochs(stored: bytes) -> Epochs | None:
     try:
-        return Epochs.decode(files.read_whole(within(directory, EPOCHS_FILE)))
-    except (EpochsDamaged, FileNotFoundError):
+        return Epochs.decode(stored)
+    except EpochsDamaged:
         return None
 
 
