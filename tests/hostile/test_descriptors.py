@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from crash.topics import admin_of, create_topics
 from hostile.attacked_broker import PATIENCE_S, AttackedBroker, attacked_broker
+from ottla.broker.writer import SENDFILE_BYTES_MIN
 
 CLIENTS = 50
 PER_TOPIC = 100
@@ -29,6 +30,11 @@ def partitions_of(count: int) -> list[tuple[str, int]]:
     return [(f"t{number // PER_TOPIC}", number % PER_TOPIC) for number in range(count)]
 
 
+def value_for(topic: str, index: int) -> bytes:
+    """So large that it is sent from its file, if a file may be open for it."""
+    return b"%s %d" % (topic.encode(), index) + bytes(2 * SENDFILE_BYTES_MIN)
+
+
 def write_with_many_clients(broker: AttackedBroker, partitions: list[tuple[str, int]]) -> None:
     """Every client writes a record to each of its partitions; all of them are connected at once."""
     failures: list[KafkaError] = []
@@ -41,7 +47,7 @@ def write_with_many_clients(broker: AttackedBroker, partitions: list[tuple[str, 
     clients = [Producer(settings) for _ in range(CLIENTS)]
     for number, (topic, index) in enumerate(partitions):
         clients[number % CLIENTS].produce(
-            topic, b"%s %d" % (topic.encode(), index), partition=index, on_delivery=note
+            topic, value_for(topic, index), partition=index, on_delivery=note
         )
     assert [client.flush(PATIENCE_S) for client in clients] == [0] * CLIENTS
     assert failures == []
@@ -68,7 +74,7 @@ def read_everything(broker: AttackedBroker, partitions: list[tuple[str, int]], c
             left -= 1
     consumer.close()
     for (topic, index), values in found.items():
-        assert values == [b"%s %d" % (topic.encode(), index)] * count
+        assert values == [value_for(topic, index)] * count
 
 
 def check_limit(

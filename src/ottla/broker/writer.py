@@ -67,7 +67,7 @@ class SocketWriter:
 
     def queue(self, part: Part) -> None:
         if not isinstance(part, bytes):
-            if part.size_bytes < SENDFILE_BYTES_MIN:
+            if part.size_bytes < SENDFILE_BYTES_MIN or part.file.fileno() < 0:
                 part = part.file.read(part.position, part.size_bytes)
             else:
                 if not self._is_wide:

@@ -33,6 +33,7 @@ class OpenFiles:
     def __init__(self, count_max: int = sys.maxsize) -> None:
         self.flush_all: Callable[[], None] = _do_nothing  # brings every log to disk
         self._count_max = count_max
+        self._held_max = count_max - count_max // 8  # the rest is for what is being sent
         self._holders: dict[Holder, None] = {}
 
     @property
@@ -49,7 +50,7 @@ class OpenFiles:
 
     def make_room(self) -> None:
         """Before a file is opened: have others close theirs if the share is taken."""
-        if self.is_full and not self._release():
+        if open_file_count() >= self._held_max and not self._release():
             self.flush_all()
             self._release()
 
@@ -60,6 +61,6 @@ class OpenFiles:
             del self._holders[holder]
             if not holder.release_files():
                 self._holders[holder] = None
-            if not self.is_full:
+            if open_file_count() < self._held_max:
                 return True
         return False
