@@ -10,7 +10,7 @@ as they are, under a name that ends with `-stray`.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,12 @@ from typing import Final, NamedTuple
 from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition, Uuid, format_uuid
-from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
+from ottla.storage.checkpoints import (
+    CheckpointDamaged,
+    encode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from ottla.storage.damages import CORRUPT_FILE, CorruptRange
 from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Entry, Files, replace_file
 from ottla.storage.log import Log
@@ -52,6 +57,7 @@ from ottla.storage.recovery import EVERYTHING
 from ottla.storage.reserve import Reserve
 from ottla.storage.segment import LOG, file_name
 from ottla.storage.segments import Discarded
+from ottla.storage.small_file import Replacement, SmallFile
 
 LOCK_FILE: Final = ".lock"
 CLEAN_FILE: Final = ".clean-shutdown"
@@ -149,6 +155,8 @@ class LogDir:
         self.on_offline: Callable[[str], None] = _ignore
         self.discard: Callable[[Discarded], None] = Discarded.remove
         self._files = files
+        self._points_file = SmallFile(files, path / RECOVERY_POINTS_FILE)
+        self._starts_file = SmallFile(files, path / START_OFFSETS_FILE)
         files.make_dir(path)
         self._lock: object | None = files.lock(path / LOCK_FILE)
         self.reserve = Reserve(files, path)
@@ -257,7 +265,7 @@ class LogDir:
         self.topic_ids.pop(tp, None)
         log.offline_reason = f"{tp} has been deleted"
         log.on_failed = _no_concern  # its files go while work on them may be under way
-        log.give_up_swap()
+        log.give_up_files()
         return Forgotten(log.directory, self.path / deleted_name(tp, rng.getrandbits(128)))
 
     def remove_log(self, forgotten: "Forgotten") -> None:
@@ -347,7 +355,7 @@ class LogDir:
         for name in (RECOVERY_POINTS_FILE, START_OFFSETS_FILE):
             noted = self._read_offsets(name) or {}
             if noted.pop(tp, None) is not None:
-                self._write_file(name, noted)
+                write_checkpoint(self._files, self.path / name, encode_offsets(noted))
         self._files.sync_dir(self.path)
 
     def checkpoint(self, flush: Callable[[Log], None] | None = None) -> None:
@@ -359,14 +367,29 @@ class LogDir:
         if self.offline_reason is not None:
             return
         try:
-            for log in self.logs.values():
-                log.save()
-                if flush is not None and log.wants_flush:
-                    flush(log)
-            self._write_offsets()
-            self.reserve.refill()
+            for step in (replacements := self.begin_checkpoint(flush)):
+                step.run()
+            self.end_checkpoint(replacements)
         except OSError as error:
             self.note_failure(error)
+
+    def begin_checkpoint(self, flush: Callable[[Log], None] | None) -> list[Replacement]:
+        """What a checkpoint has to write, for any thread to run in this order.
+
+        Recovery trusts the epochs of a log up to its recovery point: they are written before.
+        """
+        epochs = []
+        for log in self.logs.values():
+            epochs.append(log.begin_save())
+            if flush is not None and log.wants_flush:
+                flush(log)
+        return [one for one in (*epochs, *self._begin_offsets()) if one is not None]
+
+    def end_checkpoint(self, replacements: Iterable[Replacement]) -> None:
+        """Everything that `begin_checkpoint` returned has been run."""
+        for one in replacements:
+            one.end()
+        self.reserve.refill()
 
     def deletions(self) -> list[str]:
         """Where every log begins that has lost records, as `write_deletions` takes it."""
@@ -587,11 +610,19 @@ class LogDir:
         return None if lines is None else decode_offsets(lines)
 
     def _write_offsets(self) -> None:
+        """Have on disk, now, up to where logs are durable: at a stop, or before one is cut."""
+        for one in filter(None, self._begin_offsets()):
+            one.run()
+            one.end()
+
+    def _begin_offsets(self) -> tuple[Replacement | None, Replacement | None]:
         points, starts = self._offsets()
-        self._write_file(RECOVERY_POINTS_FILE, points)
-        for tp, (_, point) in points.items():
-            self.logs[tp].checkpointed_offset = point
-        self._write_file(START_OFFSETS_FILE, starts)
+        for tp, (_, point) in points.items():  # from now on it may be on disk
+            self.logs[tp].checkpointed_offset = max(self.logs[tp].checkpointed_offset, point)
+        return (
+            self._points_file.begin(encode_checkpoint(encode_offsets(points))),
+            self._starts_file.begin(encode_checkpoint(encode_offsets(starts))),
+        )
 
     def _offsets(self) -> tuple[NotedOffsets, NotedOffsets]:
         """Up to where every log is durable, and where those begin that do not begin with 0."""
@@ -606,9 +637,6 @@ class LogDir:
             for tp, log in self.logs.items()
             if log.start_offset
         }
-
-    def _write_file(self, name: str, noted: NotedOffsets) -> None:
-        write_checkpoint(self._files, self.path / name, encode_offsets(noted))
 
     def _read_metadata(self, directory: Path, *, is_checked: bool) -> Uuid:
         """The id that `partition.metadata` names, or `MetadataDamaged`."""
