@@ -6,6 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from cli.processes import COMMAND, PATIENCE_S, RunningBroker, call_ottla, run_ottla, start_broker
 
 
@@ -104,6 +106,39 @@ def test_something_else_behind_the_port_is_recognised() -> None:
     assert command.returncode == 1
     assert "does not speak Kafka's protocol" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        f"kept-0/{0:020d}.log",
+        "kept-0/partition.metadata",
+        "kept-0/leader-epoch-checkpoint",
+        "recovery-point-offset-checkpoint",
+    ],
+)
+def test_a_disk_that_cannot_be_read_is_one_line_that_names_the_place(
+    place: str, tmp_path: Path
+) -> None:
+    """A directory where a file should be cannot be read by anybody, not even by root."""
+    data = tmp_path / "data"
+    broker = start_broker(data)
+    call_ottla("produce", "kept", broker=broker.address, stdin="one\ntwo\n")
+    assert broker.stop() == 0
+    (data / place).rename(tmp_path / "aside")
+    (data / place).mkdir()
+    done = run_ottla("serve", "--data", str(data), "--listen", "127.0.0.1:0")
+    assert done.returncode == 1
+    *logged, last = done.stderr.splitlines()
+    assert last.startswith(f"ottla: the broker's disk has failed: {data / place} cannot be opened")
+    assert "repair what is there" in last
+    assert [line for line in logged if "ottla.storage data directory offline" in line]
+    assert not [line for line in logged if "Traceback" in line]
+    (data / place).rmdir()
+    (tmp_path / "aside").rename(data / place)
+    broker = start_broker(data)
+    assert call_ottla("consume", "kept", broker=broker.address).stdout == "one\ntwo\n"
+    assert broker.stop() == 0
 
 
 def test_a_broker_is_ready_in_an_instant(tmp_path: Path) -> None:

@@ -198,7 +198,11 @@ class LogDir:
                 self.checkpoint()  # what was recovered need not be recovered again
         except OSError as error:
             self.take_offline(error)
-            raise StorageFailed(f"{self.path} cannot be read: {error}") from error
+            place, reason = error.filename or self.path, error.strerror or error
+            raise StorageFailed(
+                f"{place} cannot be opened: {reason}; repair what is there, or bring it back from a"
+                " copy, and start again"
+            ) from error
         return self.logs
 
     def create_log(
