@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from crash import defective
@@ -53,8 +53,14 @@ _ROUNDS: Final = 30  # of syncs that go well
 _ONCE: Final = {"message.timeout.ms": 2000}
 _OFTEN: Final = (
     *("--set", "log.cleaner.backoff.ms=50"),
+    *("--set", "log.flush.offset.checkpoint.interval.ms=100"),
     *("--set", "group.initial.rebalance.delay.ms=50"),
 )
+
+
+def _nightly(*values: object) -> Any:
+    """A case that differs from another one only in the place."""
+    return pytest.param(*values, marks=pytest.mark.nightly)
 
 
 class Defective(BrokerProcess):
@@ -120,9 +126,9 @@ def _duration_ms(said: str) -> int:
     ("place", "kind"),
     [
         ("ottla.storage.flusher:ThreadFlusher._sync", "TypeError"),
-        ("ottla.storage.flusher:ThreadFlusher._run_one", "TypeError"),
-        ("ottla.storage.log:Log.note_durable", "ValueError"),
         ("ottla.broker.handlers.produce:Produce.take", "AssertionError"),
+        _nightly("ottla.storage.flusher:ThreadFlusher._run_one", "TypeError"),
+        _nightly("ottla.storage.log:Log.note_durable", "ValueError"),
     ],
 )
 def test_a_defect_before_an_acknowledgement_ends_the_process_and_loses_nothing(
@@ -170,6 +176,13 @@ def _create_topic(broker: Defective) -> None:
         created.result(2)
 
 
+def _delete_records(broker: Defective) -> None:
+    admin = admin_of(broker.address)
+    (deleted,) = admin.delete_records([TopicPartition("c", 0, 0)]).values()
+    with contextlib.suppress(KafkaException):
+        deleted.result(2)
+
+
 def _scrape(broker: Defective) -> None:
     url = f"http://{broker.pages}/metrics"
     with contextlib.suppress(OSError), urllib.request.urlopen(url):
@@ -208,32 +221,39 @@ class Case(NamedTuple):
         return self.place.rpartition(":")[2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("ottla.storage.flusher:ThreadFlusher._begin_round", "KeyError", _produce),
-        Case("ottla.storage.flusher:ThreadFlusher._end_round", "AssertionError", _produce),
-        Case("ottla.broker.handlers.produce:write_produced", "KeyError", _produce),
-        Case("ottla.broker.server:Server._flush_dirty", "TypeError", _produce),
-        Case("ottla.broker.connection:Connection._flush", "IndexError", _produce),
-        Case("ottla.broker.connection:Connection.connection_made", "TypeError", _produce),
-        Case("ottla.broker.server:Server.sweep", "TypeError", _wait),
-        Case("ottla.broker.app:Broker._stay_registered", "KeyError", _wait),
-        Case("ottla.cluster.store_sqlite:_Database.poll", "TypeError", _wait),
-        Case("ottla.cluster.state:ClusterState._advance", "KeyError", _create_topic),
-        Case("ottla.replication.replicas:Replicas._apply", "KeyError", _create_topic),
-        Case("ottla.storage.log_dir:LogDir.prepare_log", "TypeError", _create_topic),
-        Case("ottla.storage.compaction:Pass.run_next", "AssertionError", _produce),
-        Case("ottla.storage.cleaner:Cleaner._note", "TypeError", _produce),
-        Case("ottla.coordinator.shard:Shard._pass_time", "KeyError", _join_group),
-        Case("ottla.coordinator.shard:Shard._write", "TypeError", _join_group),
-        Case("ottla.broker.markers:Markers.write_all", "TypeError", _commit_transaction),
-        Case("ottla.broker.held_produces:admit", "TypeError", _commit_transaction),
-        Case("ottla.broker.metrics:MetricsPages._answer", "TypeError", _scrape),
-    ],
-    ids=str,
+# One of each kind: a callback, a task that nobody awaits, a chore, a worker's thread.
+_EVERY_TIME: Final = (
+    Case("ottla.broker.server:Server._flush_dirty", "TypeError", _produce),
+    Case("ottla.replication.replicas:Replicas._apply", "KeyError", _create_topic),
+    Case("ottla.broker.server:Server.sweep", "TypeError", _wait),
+    Case("ottla.storage.deletions:Deletions._write", "TypeError", _delete_records),
 )
+_NIGHTLY: Final = (
+    Case("ottla.storage.flusher:ThreadFlusher._begin_round", "KeyError", _produce),
+    Case("ottla.storage.flusher:ThreadFlusher._end_round", "AssertionError", _produce),
+    Case("ottla.storage.deletions:Deletions._end", "KeyError", _delete_records),
+    Case("ottla.storage.small_file:Replacement.run", "TypeError", _produce),
+    Case("ottla.storage.log_dir:LogDir.end_checkpoint", "KeyError", _produce),
+    Case("ottla.storage.log_dir:LogDir.prepare_log", "TypeError", _create_topic),
+    Case("ottla.storage.compaction:Pass.run_next", "AssertionError", _produce),
+    Case("ottla.storage.cleaner:Cleaner._note", "TypeError", _produce),
+    Case("ottla.broker.handlers.produce:write_produced", "KeyError", _produce),
+    Case("ottla.broker.connection:Connection._flush", "IndexError", _produce),
+    Case("ottla.broker.connection:Connection.connection_made", "TypeError", _produce),
+    Case("ottla.broker.app:Broker._stay_registered", "KeyError", _wait),
+    Case("ottla.cluster.store_sqlite:_Database.poll", "TypeError", _wait),
+    Case("ottla.cluster.store_sqlite:SqliteStore.keep_alive", "KeyError", _wait),
+    Case("ottla.cluster.state:ClusterState._advance", "KeyError", _create_topic),
+    Case("ottla.coordinator.shard:Shard._pass_time", "KeyError", _join_group),
+    Case("ottla.coordinator.shard:Shard._write", "TypeError", _join_group),
+    Case("ottla.broker.markers:Markers.write_all", "TypeError", _commit_transaction),
+    Case("ottla.broker.held_produces:admit", "TypeError", _commit_transaction),
+    Case("ottla.broker.metrics:MetricsPages._answer", "TypeError", _scrape),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*_EVERY_TIME, *map(_nightly, _NIGHTLY)], ids=str)
 def test_a_defect_ends_the_process_and_its_last_line_says_which(
     case: Case, tmp_path: Path, report: Callable[[str], None]
 ) -> None:

@@ -15,10 +15,11 @@ from ottla.broker.app import Broker
 from ottla.broker.environment import Environment
 from ottla.client import admin
 from ottla.client.client import Client
+from ottla.client.groups import commit_offsets
 from ottla.client.producer import IdempotentProducer
 from ottla.cluster.image import topic_key
 from ottla.cluster.store import Delete
-from ottla.model import TopicPartition
+from ottla.model import Offset, TopicPartition
 from ottla.records.batch import Record
 
 PATIENCE_S = 60
@@ -126,6 +127,34 @@ def test_a_log_that_is_gone_is_named(
     missing = "a log is missing, and so is the checkpoint that tells where it ended"
     lost = dict.fromkeys(["the directory of a log is missing", "a log is damaged"], str(ORDERS))
     assert said == (lost if is_known else {missing: str(ORDERS)})
+
+
+def test_a_groups_topic_that_is_lost_serves_again_when_its_records_are_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until an operator decides: groups that have lost their offsets must not begin anew unseen."""
+
+    async def commit(broker: Broker, client: Client) -> None:
+        await write_orders(client)
+        await commit_offsets(client, "readers", {ORDERS: Offset(1)})
+
+    async def look(broker: Broker, client: Client) -> None:
+        while not _reasons(caplog, "cannot load a shard"):  # noqa: ASYNC110  # logs have no event
+            await asyncio.sleep(0.01)
+        assert "is damaged on this broker's disk" in _reasons(caplog, "cannot load a shard")[0]
+
+    async def commit_again(broker: Broker, client: Client) -> None:
+        await commit_offsets(client, "readers", {ORDERS: Offset(1)})
+
+    serving(tmp_path, commit)
+    shutil.rmtree(tmp_path / "__consumer_offsets-0")
+    serving(tmp_path, look)
+    (tmp_path / "__consumer_offsets-0" / "corrupt-ranges").unlink()
+    serving(tmp_path, commit_again)
+
+
+def _reasons(caplog: pytest.LogCaptureFixture, message: str) -> list[str]:
+    return [str(vars(line)["reason"]) for line in caplog.records if line.getMessage() == message]
 
 
 def test_a_name_can_be_used_again_at_once(tmp_path: Path) -> None:

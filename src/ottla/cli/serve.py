@@ -10,8 +10,10 @@ from typing import Final, NoReturn
 
 from ottla.broker.app import ServeOptions
 from ottla.broker.app import serve as serve_broker
+from ottla.cli.status import FAILED
+from ottla.cli.terminal import complain
 from ottla.config import BrokerConfig, flatten
-from ottla.errors import InvalidConfig, UsageRefused
+from ottla.errors import InvalidConfig, StorageFailed, UsageRefused
 from ottla.model import BrokerId, Endpoint
 from ottla.telemetry import configure_logging
 
@@ -47,6 +49,9 @@ def run(arguments: Sequence[str]) -> int:
         return serve_broker(options)
     except InvalidConfig as problem:
         raise UsageRefused(str(problem)) from None
+    except StorageFailed as problem:
+        complain(f"the broker's disk has failed: {problem}")
+        return FAILED
     except OSError as problem:
         raise UsageRefused(f"the broker cannot start: {_explain(problem)}") from None
 

@@ -28,14 +28,15 @@ from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
 from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, REFUSAL_ERRNOS
 from ottla.storage.log import Log
-from ottla.storage.log_dir import LogDir
+from ottla.storage.log_dir import MANY, LogDir
 from ottla.storage.scrub import Scrubber
 from ottla.storage.segments import Discarded
+from ottla.storage.small_file import Replacement
 from ottla.storage.worker import Worker
 
 log = logging.getLogger("ottla.replication")
 
-_MANY: Final = 16  # logs, from which on they are made together
+_FILES_PER_STEP: Final = 32  # of a checkpoint, before the worker does what others wait for
 
 
 class Replicas:
@@ -245,7 +246,7 @@ class Replicas:
             if partition.leader == self._broker_id
             and (tp := TopicPartition(topic.name, index)) not in self._log_dir.logs
         ]
-        if len(missing) < _MANY or self.is_offline:
+        if len(missing) < MANY or self.is_offline:
             return
         with contextlib.suppress(OSError):
             await self._work(partial(self._log_dir.prepare_logs, missing))
@@ -532,13 +533,30 @@ class Replicas:
             partition.log.producers.expire(self._clock.now_ms(), after_ms)
             await asyncio.sleep(0)
 
-    def checkpoint(self) -> None:
+    async def checkpoint(self) -> None:
         """Write down up to where every log is on disk: where recovery would begin.
 
         Logs that nobody waits for are brought to disk on the way, for the next time: otherwise
-        they would keep every segment open, and be read from their beginning after a crash.
+        they would keep every segment open, and be read from their beginning after a crash. The
+        worker waits for the disk, and others have their turn there in between.
         """
-        self._log_dir.checkpoint(self._flusher.request)
+        if self.is_offline:
+            return
+        replacements = self._log_dir.begin_checkpoint(self._flusher.request)
+        try:
+            for first in range(0, len(replacements), _FILES_PER_STEP):
+                some = replacements[first : first + _FILES_PER_STEP]
+                await self._work(partial(_run_all, some))
+                if self.is_offline:
+                    return
+            self._log_dir.end_checkpoint(replacements)
+        except OSError as error:
+            self._log_dir.note_failure(error)
+
+
+def _run_all(replacements: Sequence[Replacement]) -> None:
+    for one in replacements:
+        one.run()
 
 
 def _note_recovery(done: int, total: int) -> None:

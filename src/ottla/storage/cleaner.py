@@ -18,6 +18,7 @@ from ottla.storage.compaction import (
 )
 from ottla.storage.files import FULL_DISK_ERRNOS, Files
 from ottla.storage.log import Log
+from ottla.storage.small_file import Replacement
 from ottla.storage.swap import Swap, remove_cleaned
 from ottla.storage.worker import Worker
 
@@ -92,13 +93,31 @@ class Cleaner:
             if isinstance(outcome, Exception):
                 self._note_failure(log, outcome)
             elif outcome is None:
-                log.end_cleaning(work)
-                self._note_finished(log, work)
+                self._finish(log, work)
             else:
                 self._swap_in(log, work, outcome)
         except OSError as error:
             self._is_busy = False
             log.on_failed(error)
+
+    def _finish(self, log: Log, work: Pass) -> None:
+        """The pass has come to its end: have the worker write down how far it came."""
+        written = log.end_cleaning(work)
+        if written is None:
+            self._note_finished(log, work)
+        else:
+            done = partial(self._note_written, log, work, written)
+            self._worker.run(lambda _: written.run(), done)
+
+    def _note_written(
+        self, log: Log, work: Pass, written: Replacement, outcome: Exception | None
+    ) -> None:
+        """Without it the next start compacts the same again: no reason to stop on a full disk."""
+        if outcome is not None:
+            self._note_failure(log, outcome)
+            return
+        written.end()
+        self._note_finished(log, work)
 
     def _swap_in(self, log: Log, work: Pass, cleaned: CleanedSegment) -> None:
         swap = log.begin_swap(work, cleaned)

@@ -132,14 +132,19 @@ def within(directory: StrPath, name: str) -> str:
     return f"{directory}/{name}"
 
 
-def replace_file(files: Files, path: StrPath, content: Buffer) -> None:
-    """Write a small file so that after a crash it is whole: either the old one or the new one."""
+def replace_file(files: Files, path: StrPath, content: Buffer, *, is_syncing: bool = True) -> None:
+    """Write a small file so that after a crash it is whole: either the old one or the new one.
+
+    Without `is_syncing` that is so once everything has been synced; until then it may be empty.
+    """
     temporary = f"{path}.tmp"
     file = files.create(temporary)
     file.append(content)
-    file.sync()
+    if is_syncing:
+        file.sync()
     files.rename(temporary, path)
-    files.sync_dir(dirname(path))
+    if is_syncing:
+        files.sync_dir(dirname(path))
 
 
 _open_descriptors: Final[set[int]] = set()  # of every `OsFile`, on whatever thread

@@ -48,7 +48,7 @@ from ottla.records.batch import (
 from ottla.records.compression import Codec
 from ottla.records.letters import check_keys
 from ottla.records.timestamps import ANY_AGE, checked_max_timestamp
-from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
+from ottla.storage.checkpoints import CheckpointDamaged, encode_checkpoint, read_checkpoint
 from ottla.storage.compaction import (
     CLEAN_OFFSET_FILE,
     Cleanable,
@@ -67,7 +67,6 @@ from ottla.storage.files import (
     File,
     Files,
     Sendable,
-    replace_file,
     within,
 )
 from ottla.storage.index import AbortedTransaction, aborted_crc
@@ -92,6 +91,7 @@ from ottla.storage.segment import (
     write_indexes,
 )
 from ottla.storage.segments import UNSTORED_MAX, Discarded, Segments, Unstored
+from ottla.storage.small_file import Replacement, SmallFile
 from ottla.storage.swap import Swap, remove_cleaned
 from ottla.storage.times import TimedOffset, max_timestamp, offset_for_time
 from ottla.storage.verification import check_ahead, lead_over
@@ -141,7 +141,8 @@ class FlushWork(NamedTuple):
     def run(self, files: Files, *, is_synced: bool = False) -> None:
         """Sync. Older files first: what is durable has no holes.
 
-        With `is_synced`, everything that had been written when this was made is on disk already.
+        With `is_synced`, all that had been written when this was made, and what is `saved`, is on
+        disk already.
         """
         try:
             self._run(files, is_synced=is_synced)
@@ -152,10 +153,10 @@ class FlushWork(NamedTuple):
     def _run(self, files: Files, *, is_synced: bool) -> None:
         for one in self.unstored:
             one.errand.run()
-        if self.saved is not None:
-            self.saved.write(files)
         if is_synced:
             return
+        if self.saved is not None:
+            self.saved.write(files)
         for file in self.sealed_files:
             file.sync()
         if self.active_file is not None:
@@ -175,13 +176,14 @@ class Saved:
     snapshot: bytes
     is_written: bool = False
 
-    def write(self, files: Files) -> None:
-        """Bring the files to disk. A full disk is no reason to stop: a start then takes longer."""
+    def write(self, files: Files, *, is_syncing: bool = True) -> None:
+        """Write the files. A full disk is no reason to stop: a start then takes longer."""
         try:
             for path, content in self.contents.items():
                 file = files.create(path + SAVING)  # a roll may write its own at this moment
                 file.append(content)
-                file.sync()
+                if is_syncing:
+                    file.sync()
         except OSError as error:
             if error.errno not in FULL_DISK_ERRNOS | CROWDED_ERRNOS:
                 raise
@@ -237,7 +239,9 @@ class Log:
         self._segments_synced = 0
         self._unsynced: list[File] = []
         self._is_save_wanted = False
-        self._saved_end = (-1, Offset(-1))  # timeline and end when indexes were last stored
+        self._epochs_file = SmallFile(files, within(directory, EPOCHS_FILE))
+        self._clean_offset_file = SmallFile(files, within(directory, CLEAN_OFFSET_FILE))
+        self._saved_end: tuple[int, Offset]  # timeline and end when indexes were last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
         self._open_files.make_room()
         if is_new:
@@ -282,7 +286,10 @@ class Log:
         )
         self._open_files.note(self)
         self.epochs = found.epochs
-        self._saved_epochs = found.stored_epochs
+        self._epochs_file.note_read(found.stored_epochs)
+        self._saved_end = (-1, Offset(-1))
+        if found.is_saved:
+            self._saved_end = (self._timeline, found.active.end_offset)
         self.producers = found.producers
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
         self._snapshots = sorted(found.snapshots)
@@ -749,16 +756,21 @@ class Log:
 
     def save(self) -> None:
         """Store what shortens the next start: epochs now, indexes and producers when flushed."""
-        self._save_epochs()
+        self._epochs_file.replace(self.epochs.encode())
+        self._want_save()
+
+    def begin_save(self) -> Replacement | None:
+        """The same, but the epochs are for somebody else to write, if they are not on disk.
+
+        A recovery point that is as new as they are may be written only behind them.
+        """
+        self._want_save()
+        return self._epochs_file.begin(self.epochs.encode())
+
+    def _want_save(self) -> None:
         if self._saved_end != (self._timeline, self.end_offset):
             self._saved_end = (self._timeline, self.end_offset)
             self._is_save_wanted = True
-
-    def _save_epochs(self) -> None:
-        epochs = self.epochs.encode()
-        if epochs != self._saved_epochs:
-            replace_file(self._files, within(self.directory, EPOCHS_FILE), epochs)
-            self._saved_epochs = epochs
 
     @property
     def wants_flush(self) -> bool:
@@ -991,9 +1003,11 @@ class Log:
             old_bytes = sum(segment.size_bytes for segment in swap.old)
             self.size_bytes += swap.new.size_bytes - old_bytes
 
-    def give_up_swap(self) -> None:
-        """The log is about to go: nobody may touch its files for compaction any more."""
+    def give_up_files(self) -> None:
+        """The log is about to go: no worker may touch its files any more."""
         self._segments.give_up_swap()
+        self._epochs_file.give_up()
+        self._clean_offset_file.give_up()
 
     def _settle(self) -> None:
         """Have everything under its name, now, and nobody else at work on it."""
@@ -1002,10 +1016,12 @@ class Log:
             self.end_swap(swap)
         self._segments.store_indexes()
 
-    def end_cleaning(self, work: Pass) -> None:
-        """Every segment of a pass has been swapped in: remember how far it came."""
-        if work.timeline == self._timeline and self.offline_reason is None:
-            self._write_clean_offset(work.end)
+    def end_cleaning(self, work: Pass) -> Replacement | None:
+        """Every segment of a pass has been swapped in; what has to be written to remember it."""
+        if work.timeline != self._timeline or self.offline_reason is not None:
+            return None
+        self.clean_offset = work.end
+        return self._clean_offset_file.begin(encode_checkpoint([str(work.end)]))
 
     def _read_clean_offset(self) -> Offset:
         """How far compaction came; 0, and everything is read again, if that is not known."""
@@ -1016,8 +1032,8 @@ class Log:
         clean_offset = Offset(int(lines[0])) if lines else Offset(0)
         return clean_offset if clean_offset <= self.end_offset else Offset(0)
 
-    def _write_clean_offset(self, offset: Offset) -> None:
-        write_checkpoint(self._files, self.directory / CLEAN_OFFSET_FILE, [str(offset)])
+    def _lower_clean_offset(self, offset: Offset) -> None:
+        self._clean_offset_file.replace(encode_checkpoint([str(offset)]))
         self.clean_offset = offset
 
     def truncate(self, to_offset: Offset, now_ms: TimestampMs) -> None:
@@ -1068,9 +1084,8 @@ class Log:
         for snapshot in list(self._snapshots):
             self._remove_snapshot(snapshot)
         self._forget_lost(FIRST_OFFSET, EVERYTHING)
-        self._files.unlink(self.directory / EPOCHS_FILE)
+        self._epochs_file.remove()
         self._files.unlink(self.directory / CORRUPT_FILE)
-        self._saved_epochs = b""
         self.start_offset = offset
         self._reopen(offset, now_ms)
 
@@ -1082,7 +1097,7 @@ class Log:
         self._unsynced.clear()
         self.durable_offset = min(self.durable_offset, offset)
         if self.clean_offset > offset:
-            self._write_clean_offset(offset)
+            self._lower_clean_offset(offset)
         if self.checkpointed_offset > self.durable_offset:
             self.before_truncate()
 
@@ -1098,7 +1113,9 @@ class Log:
         active = self._segments.active
         if not active.indexes.aborted:  # or the next start would find those that were cut off
             self._files.unlink(self.directory / file_name(active.base_offset, ABORTED_INDEX))
-        self._save_epochs()  # or what was cut off would be believed again after a crash
+        self._epochs_file.replace(
+            self.epochs.encode()
+        )  # or what was cut off would be believed again after a crash
         self.start_offset = min(self.start_offset, self.end_offset)
         self.durable_offset = self.end_offset
 

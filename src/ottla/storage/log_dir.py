@@ -11,7 +11,7 @@ as they are, under a name that ends with `-stray`.
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,12 @@ from typing import Final, NamedTuple
 from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition, Uuid, format_uuid
-from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
+from ottla.storage.checkpoints import (
+    CheckpointDamaged,
+    encode_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from ottla.storage.damages import CORRUPT_FILE, CorruptRange
 from ottla.storage.files import (
     FULL_DISK_ERRNOS,
@@ -61,12 +66,15 @@ from ottla.storage.recovery import EVERYTHING
 from ottla.storage.reserve import Reserve
 from ottla.storage.segment import LOG, file_name
 from ottla.storage.segments import Discarded
+from ottla.storage.small_file import Replacement, SmallFile
 
 LOCK_FILE: Final = ".lock"
 CLEAN_FILE: Final = ".clean-shutdown"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
 START_OFFSETS_FILE: Final = "log-start-offset-checkpoint"
 DELETIONS_FILE: Final = "deleted-records-checkpoint"
+# From so many logs on, one wait for the whole disk is shorter than one for each of them.
+MANY: Final = 64
 _FIRST_SEGMENT: Final = file_name(Offset(0), LOG)
 
 _log = logging.getLogger("ottla.storage")
@@ -160,6 +168,8 @@ class LogDir:
         self._files = files
         self._open_files = OpenFiles(open_files_max)
         self._open_files.flush_all = self._flush_all
+        self._points_file = SmallFile(files, path / RECOVERY_POINTS_FILE)
+        self._starts_file = SmallFile(files, path / START_OFFSETS_FILE)
         files.make_dir(path)
         self._lock: object | None = files.lock(path / LOCK_FILE)
         self.reserve = Reserve(files, path)
@@ -183,8 +193,9 @@ class LogDir:
         try:
             self._settle_found(judge, is_checked=is_checked)
             was_clean = self._take_clean_mark()
-            if not was_clean:
-                self._files.sync_all(self.path)  # a killed process wrote it to memory only
+            is_synced = not was_clean and len(self.topic_ids) >= MANY
+            if is_synced:
+                self._files.sync_all(self.path)
             noted = self._read_noted()
             self.has_recovery_points = noted.points is not None
             for offsets in filter(None, noted):
@@ -194,7 +205,7 @@ class LogDir:
                 end = noted.end_of(tp, topic_id)
                 point, closed_at = (EVERYTHING, end) if was_clean else (end or Offset(0), None)
                 start = noted.start_of(tp, topic_id)
-                self._open(tp, config_of(tp), start, point, now_ms, closed_at)
+                self._open(tp, config_of(tp), start, point, now_ms, closed_at, is_synced=is_synced)
                 if progress is not None:
                     progress(done, len(found))
             self.reserve.refill()
@@ -203,7 +214,11 @@ class LogDir:
                 self.checkpoint()  # what was recovered need not be recovered again
         except OSError as error:
             self.take_offline(error)
-            raise StorageFailed(f"{self.path} cannot be read: {error}") from error
+            place, reason = error.filename or self.path, error.strerror or error
+            raise StorageFailed(
+                f"{place} cannot be opened: {reason}; repair what is there, or bring it back from a"
+                " copy, and start again"
+            ) from error
         return self.logs
 
     def create_log(
@@ -285,7 +300,7 @@ class LogDir:
         self.topic_ids.pop(tp, None)
         log.offline_reason = f"{tp} has been deleted"
         log.on_failed = _no_concern  # its files go while work on them may be under way
-        log.give_up_swap()
+        log.give_up_files()
         return Forgotten(log.directory, self.path / deleted_name(tp, rng.getrandbits(128)))
 
     def remove_log(self, forgotten: "Forgotten") -> None:
@@ -375,7 +390,7 @@ class LogDir:
         for name in (RECOVERY_POINTS_FILE, START_OFFSETS_FILE):
             noted = self._read_offsets(name) or {}
             if noted.pop(tp, None) is not None:
-                self._write_file(name, noted)
+                write_checkpoint(self._files, self.path / name, encode_offsets(noted))
         self._files.sync_dir(self.path)
 
     def checkpoint(self, flush: Callable[[Log], None] | None = None) -> None:
@@ -387,14 +402,29 @@ class LogDir:
         if self.offline_reason is not None:
             return
         try:
-            for log in self.logs.values():
-                log.save()
-                if flush is not None and log.wants_flush:
-                    flush(log)
-            self._write_offsets()
-            self.reserve.refill()
+            for step in (replacements := self.begin_checkpoint(flush)):
+                step.run()
+            self.end_checkpoint(replacements)
         except OSError as error:
             self.note_failure(error)
+
+    def begin_checkpoint(self, flush: Callable[[Log], None] | None) -> list[Replacement]:
+        """What a checkpoint has to write, for any thread to run in this order.
+
+        Recovery trusts the epochs of a log up to its recovery point: they are written before.
+        """
+        epochs = []
+        for log in self.logs.values():
+            epochs.append(log.begin_save())
+            if flush is not None and log.wants_flush:
+                flush(log)
+        return [one for one in (*epochs, *self._begin_offsets()) if one is not None]
+
+    def end_checkpoint(self, replacements: Iterable[Replacement]) -> None:
+        """Everything that `begin_checkpoint` returned has been run."""
+        for one in replacements:
+            one.end()
+        self.reserve.refill()
 
     def _flush_all(self) -> None:
         """Bring every log to disk, now, with one wait: there are more than may stay open."""
@@ -420,14 +450,33 @@ class LogDir:
     def close(self) -> None:
         """Make everything durable and leave a mark that says so."""
         try:
-            for log in self.logs.values():
-                log.close()
             if self.offline_reason is None:
+                self._close_logs()
                 self._write_offsets()
                 write_checkpoint(self._files, self.path / CLEAN_FILE, [])
         except OSError as error:
             self.note_failure(error)
         self._lock = None
+
+    def _close_logs(self) -> None:
+        """Bring every log to disk, with what makes the next start short."""
+        if len(self.logs) < MANY:
+            for log in self.logs.values():
+                log.close()
+            return
+        epochs = [log.begin_save() for log in self.logs.values()]
+        for replacement in filter(None, epochs):
+            replacement.run(is_syncing=False)
+            replacement.end()
+        flushes = [log.begin_flush() for log in self.logs.values()]
+        for flush in filter(None, flushes):
+            if flush.saved is not None:
+                flush.saved.write(self._files, is_syncing=False)
+        self._files.sync_all(self.path)
+        for flush in filter(None, flushes):
+            flush.run(self._files, is_synced=True)
+            flush.log.end_flush(flush)
+        self._files.sync_all(self.path)  # names, and snapshots of producers
 
     def release(self) -> None:
         """Let go of a directory whose logs were not opened; nothing is said about them."""
@@ -457,6 +506,7 @@ class LogDir:
         now_ms: TimestampMs,
         closed_at: Offset | None = None,
         *,
+        is_synced: bool = False,
         is_new: bool = False,
     ) -> Log:
         log = Log(
@@ -468,7 +518,7 @@ class LogDir:
             recovery_point=recovery_point,
             now_ms=now_ms,
             closed_at=closed_at,
-            is_synced=True,
+            is_synced=is_synced,
             is_new=is_new,
             open_files=self._open_files,
         )
@@ -640,11 +690,19 @@ class LogDir:
         return None if lines is None else decode_offsets(lines)
 
     def _write_offsets(self) -> None:
+        """Have on disk, now, up to where logs are durable: at a stop, or before one is cut."""
+        for one in filter(None, self._begin_offsets()):
+            one.run()
+            one.end()
+
+    def _begin_offsets(self) -> tuple[Replacement | None, Replacement | None]:
         points, starts = self._offsets()
-        self._write_file(RECOVERY_POINTS_FILE, points)
-        for tp, (_, point) in points.items():
-            self.logs[tp].checkpointed_offset = point
-        self._write_file(START_OFFSETS_FILE, starts)
+        for tp, (_, point) in points.items():  # from now on it may be on disk
+            self.logs[tp].checkpointed_offset = max(self.logs[tp].checkpointed_offset, point)
+        return (
+            self._points_file.begin(encode_checkpoint(encode_offsets(points))),
+            self._starts_file.begin(encode_checkpoint(encode_offsets(starts))),
+        )
 
     def _offsets(self) -> tuple[NotedOffsets, NotedOffsets]:
         """Up to where every log is durable, and where those begin that do not begin with 0."""
@@ -659,9 +717,6 @@ class LogDir:
             for tp, log in self.logs.items()
             if log.start_offset
         }
-
-    def _write_file(self, name: str, noted: NotedOffsets) -> None:
-        write_checkpoint(self._files, self.path / name, encode_offsets(noted))
 
     def _read_metadata(self, tp: TopicPartition, *, is_checked: bool) -> Uuid:
         """The id that `partition.metadata` names, or `MetadataDamaged`."""

@@ -148,6 +148,7 @@ class Recovered:
     known_corrupt: list[CorruptRange]  # as it is written down
     corrupt: list[CorruptRange]  # that, and what was found now
     is_compacted: bool  # a pass has come to its end here
+    is_saved: bool  # what shortens a start lies on disk as it is here
     cut_bytes: int = 0
 
 
@@ -242,6 +243,7 @@ def recover(
             known_corrupt=known_corrupt,
             corrupt=scan.corrupt,
             is_compacted=found.is_compacted,
+            is_saved=_is_saved(scan, active, found.snapshots),
             cut_bytes=scan.cut_bytes,
         )
 
@@ -260,7 +262,15 @@ def begin_empty(directory: Path, now_ms: TimestampMs) -> Recovered:
         known_corrupt=[],
         corrupt=[],
         is_compacted=False,
+        is_saved=True,
     )
+
+
+def _is_saved(scan: "_Scan", active: ActiveSegment, snapshots: Sequence[Offset]) -> bool:
+    if scan.recovery_point != EVERYTHING:
+        return False
+    has_snapshot = active.end_offset in snapshots or active.end_offset == FIRST_OFFSET
+    return has_snapshot and (scan.has_loaded_indexes or not active.size_bytes)
 
 
 class _Found(NamedTuple):
@@ -443,6 +453,7 @@ class _Scan:
     sealed: list[SealedSegment] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
     cut_bytes: int = 0
+    has_loaded_indexes: bool = False  # of the segment that was scanned last
     has_lost_end: bool = False  # the last segment, of what was known to be on disk
 
     def run(self, sizes: dict[Offset, int], scan_from: Offset) -> ActiveSegment:
@@ -583,6 +594,7 @@ class _Scan:
         self, segment: ActiveSegment, size_bytes: int, scan_from: Offset, following: Offset | None
     ) -> None:
         """Take from the stored indexes what lies before `scan_from`, if they are right."""
+        self.has_loaded_indexes = False
         if scan_from > segment.base_offset:
             with suppress(IndexDamaged):  # then the whole segment is read
                 self._load_known_indexes(segment, size_bytes, scan_from)
@@ -624,6 +636,7 @@ class _Scan:
             raise IndexDamaged("the offset index leads to no batch")
         indexes.truncate(position, relative_offset)
         segment.indexes = indexes
+        self.has_loaded_indexes = True
         segment.size_bytes = position
         segment.end_offset = Offset(batch[1][0])
 

@@ -650,7 +650,7 @@ def test_indexes_made_again_in_the_middle_of_a_swap_are_not_given_to_the_new_seg
 
 def test_nobody_touches_the_files_of_a_log_that_is_about_to_go(files: MemoryFiles) -> None:
     log, swap = swapping(files)
-    log.give_up_swap()
+    log.give_up_files()
     before = files.list(log.directory)
     swap.errand.run()
     assert files.list(log.directory) == before

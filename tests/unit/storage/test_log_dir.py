@@ -1,6 +1,7 @@
 """One data directory: lock, create, open, delete, checkpoint, close, fail."""
 
 import errno
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,7 @@ from ottla.records.batch import Record, build_batch
 from ottla.records.crc import crc32c
 from ottla.storage.checkpoints import encode_checkpoint
 from ottla.storage.files import OsFiles
+from ottla.storage.log_dir import MANY as MANY_LOGS
 from ottla.storage.log_dir import LogDir
 from ottla.storage.reserve import RESERVE_BYTES
 
@@ -304,14 +306,81 @@ def test_a_checkpoint_says_how_far_logs_are_durable(files: MemoryFiles) -> None:
     assert log.checkpointed_offset == 3
 
 
-def test_checkpoints_of_quiet_logs_cost_two_small_files(files: MemoryFiles) -> None:
+def test_checkpoints_of_quiet_logs_cost_nothing(files: MemoryFiles) -> None:
     log_dir = open_dir(files)
     for number in range(20):
         create(log_dir, TopicPartition("many", number))
     log_dir.checkpoint()
     before = files.counts["sync"]
     log_dir.checkpoint()
-    assert files.counts["sync"] == before + 2
+    assert files.counts["sync"] == before
+    create(log_dir)
+    log_dir.checkpoint()
+    assert files.counts["sync"] == before + 3, "of partition.metadata, epochs, recovery points"
+
+
+def test_a_checkpoint_writes_epochs_before_the_recovery_point_that_relies_on_them(
+    files: MemoryFiles,
+) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS], 3)
+    log_dir.logs[ORDERS].flush()
+    epochs, *offsets = log_dir.begin_checkpoint(None)
+    build.append(log_dir.logs[ORDERS], 2, epoch=build.EPOCH + 1)
+    log_dir.logs[ORDERS].flush()
+    epochs.run()
+    assert files.read_whole(ROOT / str(ORDERS) / "leader-epoch-checkpoint") == b"0\n1\n3 0\n"
+    for one in offsets:
+        one.run()
+    line = f"orders 0 {format_uuid(TOPIC_ID)} 3"
+    assert files.read_whole(RECOVERY_POINTS).decode().splitlines()[2] == line
+    found = open_dir(files.kill()).logs[ORDERS]
+    assert [entry.start_offset for entry in found.epochs.entries()] == [0, 3]
+
+
+@pytest.mark.parametrize("run_count", range(3))
+def test_a_log_that_is_cut_while_a_checkpoint_is_written_is_not_promised_to_be_longer(
+    run_count: int, files: MemoryFiles
+) -> None:
+    """Whatever part of the checkpoint the worker has written by then, and goes on to write."""
+    log_dir = open_dir(files)
+    create(log_dir)
+    log = log_dir.logs[ORDERS]
+    for epoch in range(5):
+        build.append(log, epoch=epoch)
+    log.flush()
+    replacements = log_dir.begin_checkpoint(None)
+    for one in replacements[:run_count]:
+        one.run()
+    log.truncate(Offset(2), build.NOW_MS)
+    for one in replacements[run_count:]:
+        one.run()
+    log_dir.end_checkpoint(replacements)
+    for seed in range(20):
+        after = open_dir(files.cut_power(Random(seed))).logs[ORDERS]
+        assert (after.end_offset, after.corrupt) == (2, [])
+        assert after.epochs.entries() == log.epochs.entries()
+    log_dir.checkpoint()
+    assert files.read_whole(RECOVERY_POINTS).decode().splitlines()[2].endswith(" 2")
+
+
+def test_a_log_that_is_deleted_while_a_checkpoint_is_written_fails_nobody(tmp_path: Path) -> None:
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    create(log_dir)
+    build.append(log_dir.logs[ORDERS])
+    replacements = log_dir.begin_checkpoint(None)
+    log_dir.delete_log(ORDERS, Random(1))
+    for one in replacements:
+        one.run()
+    log_dir.end_checkpoint(replacements)
+    log_dir.create_log(ORDERS, OTHER_ID, TopicConfig(), build.NOW_MS)
+    log_dir.abandon()
+    again = LogDir(OsFiles(), tmp_path)
+    again.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    assert (again.logs[ORDERS].end_offset, again.logs[ORDERS].corrupt) == (0, [])
+    again.close()
 
 
 def test_a_start_after_a_clean_stop_writes_no_checkpoint_that_is_there(files: MemoryFiles) -> None:
@@ -734,3 +803,57 @@ def test_what_has_the_name_of_one_of_many_new_logs_is_set_aside(files: MemoryFil
     log_dir.prepare_logs([(tp, TOPIC_ID) for tp in (ORDERS, *MANY)])
     assert log_dir.stray_count == 1
     assert log_dir.adopt_log(ORDERS, TOPIC_ID, TopicConfig(), build.NOW_MS).end_offset == 0
+
+
+CROWD = [TopicPartition("crowd", index) for index in range(MANY_LOGS)]
+
+
+def crowd(files: MemoryFiles) -> LogDir:
+    log_dir = open_dir(files)
+    log_dir.prepare_logs([(tp, TOPIC_ID) for tp in CROWD])
+    for tp in CROWD:
+        build.append(log_dir.adopt_log(tp, TOPIC_ID, TopicConfig(), build.NOW_MS), 3)
+    return log_dir
+
+
+def test_many_logs_are_closed_with_two_waits(files: MemoryFiles) -> None:
+    log_dir = crowd(files)
+    before = files.counts.copy()
+    log_dir.close()
+    waits = files.counts - before
+    assert waits["sync_all"] == 2
+    assert waits["sync"] < 10, "for the checkpoints of the directory, not for each log"
+    after = files.cut_power(Random(1))
+    again = open_dir(after)
+    assert {log.end_offset for log in again.logs.values()} == {3}
+    assert {log.epochs.latest for log in again.logs.values()} == {build.EPOCH}
+    assert not any(log.cut_bytes for log in again.logs.values())
+
+
+def test_to_close_what_has_not_changed_writes_nothing_for_each_log(files: MemoryFiles) -> None:
+    crowd(files).close()
+    again = open_dir(files.kill())
+    before = again._files.counts.copy()
+    again.close()
+    assert (again._files.counts - before)["append"] < 10
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_power_cut_while_many_logs_are_closed_loses_nothing(
+    files: MemoryFiles, seed: int
+) -> None:
+    log_dir = crowd(files)
+    for log in log_dir.logs.values():
+        log.flush()
+        build.append(log)
+    files.stop_after = Random(seed).randrange(6 * MANY_LOGS)
+    with suppress(MachineStopped):
+        log_dir.close()
+    files.stop_after = None
+    again = open_dir(files.cut_power(Random(seed)))
+    assert again.logs.keys() == set(CROWD)
+    for log in again.logs.values():
+        assert 3 <= log.end_offset <= 4
+        assert log.corrupt == []
+        assert log.epochs.latest == build.EPOCH
+        build.append(log)
