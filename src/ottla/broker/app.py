@@ -525,6 +525,7 @@ def _exit_by(problem: BaseException) -> NoReturn:
 
 
 async def _serve_until_told(options: ServeOptions) -> None:
+    gc.disable()  # what a start makes stays: `_collect_garbage` looks at it once
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

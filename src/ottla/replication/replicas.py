@@ -286,7 +286,8 @@ class Replicas:
             opened = self._log_dir.logs.get(tp)
             if opened is None:
                 opened = await self._make_log(tp, topic.id, config)
-            opened.config = self._topic_config(topic.config)  # it may have changed meanwhile
+                config = self._topic_config(topic.config)  # it may have changed meanwhile
+            opened.config = config
         except StorageFailed as problem:
             return problem
         self.leaders[tp] = LeaderPartition(

@@ -627,6 +627,7 @@ class _Scan:
         base = segment.base_offset
         end_offset = Offset(base + INT32_MAX)
         indexes = load_indexes(self.files, self.directory, base, end_offset, size_bytes)
+        self.has_loaded_indexes = True
         entry = indexes.by_offset.at_or_below(scan_from - base)
         if entry is None:
             return
@@ -636,7 +637,6 @@ class _Scan:
             raise IndexDamaged("the offset index leads to no batch")
         indexes.truncate(position, relative_offset)
         segment.indexes = indexes
-        self.has_loaded_indexes = True
         segment.size_bytes = position
         segment.end_offset = Offset(batch[1][0])
 
