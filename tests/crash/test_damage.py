@@ -303,6 +303,10 @@ def test_a_log_whose_directory_is_gone_goes_on_behind_its_known_end(
         (data / ".clean-shutdown").unlink()
     shutil.rmtree(data / "whole-0")
     known_end = count = killed[1]["whole"]
+    if was_clean:  # else nothing tells that its topic was not deleted
+        verified = run_ottla("log", "verify", str(data))
+        assert verified.returncode == 1
+        assert f"offsets 0 to {known_end - 1} are damaged or missing" in verified.stderr
     for _ in range(2):
         with testing.broker(data=data) as address:
             for lost in (0, known_end - 1):

@@ -252,6 +252,19 @@ def test_a_damaged_list_is_said_once_and_with_its_name(caplog: pytest.LogCapture
                 assert [(line["tp"], line["file"]) for line in said] == [(str(TP), str(path))]
 
 
+def test_segments_that_are_being_replaced_are_read_through_the_files_that_are_open() -> None:
+    start = stopped(is_clean=True, steps_behind=0)
+    files = start.files
+    for path in paths_of(files, ".snapshot")[:-1]:
+        files.unlink(path)
+    log = open_dir(files).logs[TP]
+    first, second = log.sealed_segments[:2]
+    log._segments.open(first)
+    files.unlink(DIRECTORY / f"{first.base_offset:020d}.log")  # its name is a worker's
+    files.unlink(DIRECTORY / f"{second.base_offset:020d}.txnindex")
+    assert aborted_of(log) == start.aborted
+
+
 def test_lists_of_an_older_ottla_are_believed(caplog: pytest.LogCaptureFixture) -> None:
     start = stopped(is_clean=True, steps_behind=2)
     files = start.files

@@ -41,16 +41,19 @@ class ReadOnlyFile:
 
 
 def find_partitions(path: Path) -> list[Path]:
-    """The directories at or below `path` that hold files of a log, or what is left of one."""
+    """The directories at or below `path` that hold files of a log, or what is left of one.
+
+    Also those that are gone, as far as a clean stop tells that they were there.
+    """
     suffixes = (LOG, SEAL, INDEX)
-    return sorted(
-        {
-            file.parent
-            for suffix in suffixes
-            for file in path.rglob(f"*{suffix}")
-            if file.stem.isdigit()
-        }
-    )
+    found = {
+        file.parent
+        for suffix in suffixes
+        for file in path.rglob(f"*{suffix}")
+        if file.stem.isdigit()
+    }
+    noted = decode_offsets(_lines(path / RECOVERY_POINTS_FILE)) if _is_clean(path) else {}
+    return sorted(found.union(path / str(tp) for tp in noted))
 
 
 def damaged_ranges(

@@ -1111,11 +1111,10 @@ class Log:
         self._files.sync_dir(self.directory)
         self._adopt(self._recover(EVERYTHING, now_ms))
         active = self._segments.active
-        if not active.indexes.aborted:  # or the next start would find those that were cut off
+        if not active.indexes.aborted:  # the file may hold some that were cut off as well
             self._files.unlink(self.directory / file_name(active.base_offset, ABORTED_INDEX))
-        self._epochs_file.replace(
-            self.epochs.encode()
-        )  # or what was cut off would be believed again after a crash
+        # Or what was cut off would be believed again after a crash.
+        self._epochs_file.replace(self.epochs.encode())
         self.start_offset = min(self.start_offset, self.end_offset)
         self.durable_offset = self.end_offset
 

@@ -425,7 +425,9 @@ def rebuild_indexes(
     )
     for earlier in before:
         if earlier.end_offset > producers_from:
-            file = files.open(directory / file_name(earlier.base_offset, LOG))
+            path = directory / file_name(earlier.base_offset, LOG)
+            # While compaction replaces segments, their names are not theirs: they are open then.
+            file = earlier.file if earlier.is_warm else files.open(path)
             read = ActiveSegment(directory, earlier.base_offset, file, NO_TIMESTAMP)
             scan.scan_whole(read, earlier.size_bytes, Placement(end_max=earlier.end_offset))
     again = ActiveSegment(directory, base, segment.file, NO_TIMESTAMP)
