@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewPartitions
 from crash.in_process import Served, serving
 from crash.load import PATIENCE_S, SILENT, STEADY
 from crash.topics import admin_of, create_topics
-from ottla.storage.files import OsFile, OsFiles
+from ottla.storage.files import OsFile, OsFiles, StrPath
 
 _OFTEN = {
     "log_flush_offset_checkpoint_interval_ms": "100",
@@ -46,15 +46,19 @@ class WatchedFiles(OsFiles):
         else:
             self.by_loops.append(path)
 
-    def open(self, path: Path) -> "WatchedFile":
-        return WatchedFile(self, path, os.O_RDWR | os.O_APPEND)
+    def open(self, path: StrPath) -> "WatchedFile":
+        return WatchedFile(self, Path(path), os.O_RDWR | os.O_APPEND)
 
-    def create(self, path: Path) -> "WatchedFile":
-        return WatchedFile(self, path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
+    def create(self, path: StrPath) -> "WatchedFile":
+        return WatchedFile(self, Path(path), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
 
-    def sync_dir(self, path: Path) -> None:
-        self.note(path)
+    def sync_dir(self, path: StrPath) -> None:
+        self.note(Path(path))
         super().sync_dir(path)
+
+    def sync_all(self, path: StrPath) -> None:
+        self.note(Path(path))
+        super().sync_all(path)
 
 
 class WatchedFile(OsFile):

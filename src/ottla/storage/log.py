@@ -7,8 +7,10 @@ is discarded.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
+from weakref import ref
 
 from ottla.config import INT32_MAX, INT64_MAX, TimestampType, TopicConfig
 from ottla.errors import (
@@ -282,7 +284,7 @@ class Log:
             found.sealed,
             found.active,
             interval_bytes=self.config.index_interval_bytes,
-            before_open=self._make_room,
+            before_open=partial(self._open_files.admit, ref(self)),
         )
         self._open_files.note(self)
         self.epochs = found.epochs
@@ -602,10 +604,6 @@ class Log:
         if self.wants_sync or self._unsynced:
             return False
         return self._segments.release()
-
-    def _make_room(self) -> None:
-        self._open_files.make_room()
-        self._open_files.note(self)
 
     # Finding by time
 

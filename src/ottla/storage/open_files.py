@@ -9,6 +9,7 @@ failed later. If nothing else is left, everything is brought to disk, and then c
 import sys
 from collections.abc import Callable
 from typing import Final, Protocol
+from weakref import ref
 
 from ottla.storage.files import open_file_count
 
@@ -40,6 +41,16 @@ class OpenFiles:
     def is_full(self) -> bool:
         """Whether whoever can do without an open file should."""
         return open_file_count() >= self._count_max
+
+    def admit(self, holder: "ref[Holder]") -> None:
+        """Make room for a file that is about to be opened by a holder, if there still is one.
+
+        It is not held itself: who holds the log's files must not hold the log, or they would stay
+        open after it was deleted, until a search for cycles.
+        """
+        self.make_room()
+        if (found := holder()) is not None:
+            self.note(found)
 
     def note(self, holder: Holder) -> None:
         """It holds a file open."""

@@ -88,12 +88,12 @@ class Segments:
     ) -> None:
         self.sealed = sealed
         self.active = active
-        active.reopen = self._reopen_active
         self.unstored: list[Unstored] = []
         self._files = files
         self._directory = directory
         self._interval_bytes = interval_bytes  # of indexes that have to be made again
         self._before_open = before_open  # makes room for one more file
+        self._let_reopen(active)
         self._bases = [segment.base_offset for segment in sealed]
         self._warm: list[SealedSegment] = []
         self._swap: Swap | None = None  # whose old segments are not deleted, but replaced
@@ -216,9 +216,10 @@ class Segments:
             crc = aborted_crc(segment.indexes.aborted)
             write_seal(self._files, self._directory, base, seal._replace(aborted_crc=crc))
 
-    def _reopen_active(self) -> File:
-        self._before_open()
-        return self._files.open(file_path(self._directory, self.active.base_offset, LOG))
+    def _let_reopen(self, active: ActiveSegment) -> None:
+        """Say how the file is opened, without holding on to anything that holds the segment."""
+        path = file_path(self._directory, active.base_offset, LOG)
+        active.reopen = partial(_reopen, self._files, path, self._before_open)
 
     def _note_warm(self, segment: SealedSegment) -> None:
         self._warm.append(segment)
@@ -258,7 +259,7 @@ class Segments:
         self.sealed.append(sealed)
         self._bases.append(sealed.base_offset)
         self.active = ActiveSegment(self._directory, sealed.end_offset, file, now_ms)
-        self.active.reopen = self._reopen_active
+        self._let_reopen(self.active)
         return sealed
 
     def store_indexes(self) -> None:
@@ -354,3 +355,8 @@ class Segments:
         found = self.sealed[at : at + len(facts)]
         are_same = [(one.base_offset, one.end_offset, one.size_bytes) for one in found] == facts
         return found if are_same else ()
+
+
+def _reopen(files: Files, path: str, before_open: Callable[[], None]) -> File:
+    before_open()
+    return files.open(path)

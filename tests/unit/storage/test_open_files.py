@@ -133,6 +133,26 @@ def test_a_start_opens_few_files(tmp_path: Path) -> None:
     again.close()
 
 
+def test_files_of_a_deleted_log_are_closed_at_once(tmp_path: Path) -> None:
+    """Also if nobody looks for cycles: until then their room on the disk is not free."""
+    log_dir = crowded_dir(OsFiles(), tmp_path)
+    tp = next(iter(log_dir.logs))
+    log = log_dir.logs[tp]
+    log.release_files()
+    build.append(log)
+    log.roll(build.NOW_MS)
+    build.append(log)
+    log.flush()
+    before = open_file_count()
+    gc.disable()
+    try:
+        log_dir.delete_log(tp, Random(1))
+        del log
+        assert open_file_count() == before - 2
+    finally:
+        gc.enable()
+
+
 def test_a_deleted_log_is_held_by_nobody(tmp_path: Path) -> None:
     before = open_file_count()
     log_dir = crowded_dir(OsFiles(), tmp_path)
