@@ -4,6 +4,13 @@ What a sink knows lies in the cluster or the table, so a query that fails and is
 the same session finds what a killed driver would have left. `test_exactly_once.py` kills drivers.
 """
 
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -14,15 +21,74 @@ from ottla.spark.link import link_to
 from ottla.spark.options import WriteOptions, parse_write_options
 from ottla.spark.registration import DeltaDataSource, OttlaDataSource
 from ottla.spark.sink import StreamWriter
+from ottla.spark.task import BATCH_ID
 from ottla.spark.writing import Written
 
-CRASH = "crash"  # an option: the point and the number of the batch, such as `decided@1`
-TOPIC_POINTS = ("written", "decided", "half ended", "ended")
-TABLE_POINTS = ("written", "ended")
+CRASH = "crash"  # an option: `Crash.encode`
+# Where a batch is when its driver dies. Points of its tasks: none of them has ended and all have
+# written something; all but the first have ended. Then points of its commit.
+TASK_POINTS = ("begun", "between tasks")
+COMMIT_POINTS = ("written", "decided", "half ended", "ended", "noted")
+TOPIC_POINTS = (*TASK_POINTS, *COMMIT_POINTS)
+TABLE_POINTS = (*TASK_POINTS, "written", "ended")
+_PATIENCE_S = 120
+_PAUSE_S = 0.01
 
 
 class Crashed(Exception):
     """The driver would be dead now."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Where a driver dies: at which point of which micro-batch, which has so many tasks."""
+
+    point: str = ""
+    batch: int = -1
+    tasks: int = 0
+    marks: str = ""  # a directory in which tasks note that they are done
+
+    def encode(self) -> str:
+        return f"{self.point}@{self.batch}@{self.tasks}@{self.marks}"
+
+    @classmethod
+    def decode(cls, text: str) -> "Crash":
+        if not text:
+            return cls()
+        point, batch, tasks, marks = text.split("@", 3)
+        return cls(point, int(batch), int(tasks), marks)
+
+    def write(
+        self,
+        write: Callable[[Iterator[pa.RecordBatch]], WriterCommitMessage],
+        rows: Iterator[pa.RecordBatch],
+    ) -> WriterCommitMessage:
+        """What a task writes, or as much of it as it comes to."""
+        task = TaskContext.get()
+        assert task is not None
+        if self.point not in TASK_POINTS or task.getLocalProperty(BATCH_ID) != str(self.batch):
+            return write(rows)
+        if self.point == "begun" or task.partitionId() == 0:
+            write(_halves(rows))  # and the transaction stays open, as that of a dead process does
+            self._wait_others()
+            raise Crashed(self.point)
+        done = write(rows)
+        Path(self.marks, f"ended-{task.partitionId()}").touch()
+        return done
+
+    def _wait_others(self) -> None:
+        give_up_s = time.monotonic() + _PATIENCE_S
+        while self.point == "between tasks" and self._ended() < self.tasks - 1:
+            assert time.monotonic() < give_up_s, f"{self._ended()} of {self.tasks} tasks ended"
+            time.sleep(_PAUSE_S)
+
+    def _ended(self) -> int:
+        return len(list(Path(self.marks).glob("ended-*")))
+
+
+def _halves(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.slice(0, (batch.num_rows + 1) // 2)
 
 
 class CrashingSource(OttlaDataSource):
@@ -34,22 +100,29 @@ class CrashingSource(OttlaDataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         options = dict(self.options.items())
-        crash = options.pop(CRASH, "")
+        crash = Crash.decode(options.pop(CRASH, ""))
         return CrashingWriter(parse_write_options(options), schema, crash)
 
 
 class CrashingWriter(StreamWriter):
-    def __init__(self, options: WriteOptions, schema: StructType, crash: str) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, crash: Crash) -> None:
         super().__init__(options, schema)
         self.crash = crash
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.crash.write(super().write, iterator)
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        point, _, number = self.crash.partition("@")
-        if number != str(batchId):
+        if batchId != self.crash.batch:
             super().commit(messages, batchId)
             return
-        commit_until(self, messages, batchId, point)
-        raise Crashed(point)
+        commit_until(self, messages, batchId, self.crash.point)
+        raise Crashed(self.crash.point)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """A driver that is dead aborts nothing; one that is not does as it should."""
+        if batchId != self.crash.batch:
+            super().abort(messages, batchId)
 
 
 def commit_until(
@@ -59,12 +132,15 @@ def commit_until(
     if point == "written":
         return
     batch = writer.batch_of([one for one in messages if isinstance(one, Written)], number)
+    if point == "noted":
+        batch.run()
+        return
     link = link_to(writer.options.brokers)
     verdict = link.start(batch.judge()).result()
     assert isinstance(verdict, Decide), verdict
     link.start(batch.decide(verdict.decision)).result()
     producers = verdict.decision.producers
-    ended = {"decided": 0, "half ended": 1, "ended": len(producers)}[point]
+    ended = {"decided": 0, "half ended": len(producers) // 2, "ended": len(producers)}[point]
     some = type(verdict.decision)(number, verdict.decision.content, producers[:ended])
     link.start(batch.end(some)).result()
 
@@ -78,21 +154,25 @@ class CrashingDeltaSource(DeltaDataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         options = dict(self.options.items())
-        crash = options.pop(CRASH, "")
+        crash = Crash.decode(options.pop(CRASH, ""))
         writer = lake_stream_writer(options, schema, overwrite=overwrite)
         return CrashingLakeWriter(writer, crash)
 
 
 class CrashingLakeWriter(LakeStreamWriter):
-    def __init__(self, writer: LakeStreamWriter, crash: str) -> None:
+    def __init__(self, writer: LakeStreamWriter, crash: Crash) -> None:
         self.options, self.schema, self.crash = writer.options, writer.schema, crash
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.crash.write(super().write, iterator)
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        point, _, number = self.crash.partition("@")
-        if number != str(batchId) or point == "ended":
+        if batchId != self.crash.batch or self.crash.point == "ended":
             super().commit(messages, batchId)
-        if number == str(batchId):
-            raise Crashed(point)
+        if batchId == self.crash.batch:
+            raise Crashed(self.crash.point)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """A driver that is dead removes nothing."""
+        """A driver that is dead removes nothing; one that is not does as it should."""
+        if batchId != self.crash.batch:
+            super().abort(messages, batchId)

@@ -38,7 +38,7 @@ from ottla.spark.options import OptionRefused, parse_write_options
 from ottla.spark.sink import StreamWriter, batch_writer, stream_writer
 from ottla.spark.source import batch_reader
 from ottla.spark.writing import Written, WrittenAtLeastOnce
-from spark.crashing import TOPIC_POINTS, commit_until
+from spark.crashing import COMMIT_POINTS, commit_until
 from spark.tasks import task
 from spark.topics import PATIENCE_S, Topic
 
@@ -308,7 +308,7 @@ def test_batches_are_written_one_after_the_other(topic: Topic) -> None:
 @pytest.mark.parametrize(
     "layout", [[["a"], ["b"], ["c"]], [["c", "a", "b"]], [["b"], [], ["c", "a"]]]
 )
-@pytest.mark.parametrize("point", TOPIC_POINTS)
+@pytest.mark.parametrize("point", COMMIT_POINTS)
 def test_a_batch_counts_once_wherever_its_driver_died_and_whatever_its_tasks_are_now(
     topic: Topic, point: str, layout: list[list[str]]
 ) -> None:
@@ -332,6 +332,24 @@ def test_a_batch_that_was_decided_and_has_other_rows_now_is_an_error(
     accepting.run(0, rows)
     accepting.run(1, ["d"])
     assert sorted(topic.committed()) == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("point", ["decided", "half ended", "ended"])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_what_was_decided_counts_at_once_when_its_repetition_is_refused(
+    topic: Topic, point: str, batch: int
+) -> None:
+    """Its user may take longer to choose a way on than transactions stay open."""
+    query = Stream(topic)
+    query.run(0, ["0"])
+    written = query.crash(point, 1, ["a"], ["b"])
+    with pytest.raises(BatchRefused, match="with other content"):
+        query.run(batch, ["x"])
+    query.time_out(written)
+    assert sorted(topic.committed()) == ["0", "a", "b"]
+    Stream(topic, acceptBatch="1").run(1, ["x"])
+    query.run(2, ["c"])
+    assert sorted(topic.committed()) == ["0", "a", "b", "c"]
 
 
 def test_a_batch_that_was_not_decided_may_have_other_rows(topic: Topic) -> None:
@@ -411,15 +429,17 @@ def test_two_drivers_never_both_write_a_batch(topic: Topic) -> None:
     assert sorted(topic.committed()) == ["a", "b"]
 
 
+@pytest.mark.parametrize("rows", [["a", "b"], ["x"]])
+@pytest.mark.parametrize("more", [{}, {"acceptBatch": "0"}])
 def test_a_batch_whose_transactions_timed_out_after_the_decision_is_written_anew(
-    topic: Topic,
+    topic: Topic, rows: list[str], more: dict[str, str]
 ) -> None:
-    query = Stream(topic)
+    query = Stream(topic, **more)
     query.time_out(query.crash("decided", 0, ["a"], ["b"]))
     with pytest.raises(BatchRefused, match="Start the query again"):
-        query.run(0, ["a"], ["b"])
-    query.run(0, ["a"], ["b"])
-    assert sorted(topic.committed()) == ["a", "b"]
+        query.run(0, rows)
+    query.run(0, rows)
+    assert sorted(topic.committed()) == rows
 
 
 def test_a_batch_of_which_a_part_timed_out_is_an_error_that_names_it(topic: Topic) -> None:

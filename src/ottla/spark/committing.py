@@ -21,7 +21,6 @@ from ottla.spark.decisions import (
     BatchRefused,
     Decide,
     Decision,
-    Fate,
     History,
     Nothing,
     Part,
@@ -31,11 +30,11 @@ from ottla.spark.decisions import (
     Verdict,
     check_open,
     encode_decision,
-    fate_of,
     finish,
     history_of,
     judge,
     slot_key,
+    still_open_of,
 )
 from ottla.spark.link import Link
 from ottla.spark.writing import Written
@@ -100,6 +99,7 @@ class StreamBatch:
             )
         except BatchRefused:
             await self._abort_undecided(history)
+            await self._carry_out(history)
             raise
         if not isinstance(verdict, Decide):
             await self._abort_undecided(history)
@@ -151,6 +151,21 @@ class StreamBatch:
         """Abort what the tasks of this batch have left open, but for what a decision names."""
         decided = {one for decision in history.values() for one in decision.producers}
         await abort_all(self._client, [one for one in self._producers if one not in decided])
+
+    async def _carry_out(self, history: History) -> None:
+        """Commit what is open of every decision, though this batch is refused.
+
+        Its user is told that what was decided counts, and may take days to choose a way on: a
+        broker aborts what is open within minutes. Raises if that has happened to this batch.
+        """
+        for decision in history.values():
+            if decision.batch != self._batch and decision.producers:
+                found = await describe(self._client, decision.producers)
+                still_open = still_open_of(decision.producers, found)
+                await self.end(Decision(decision.batch, decision.content, still_open))
+        if (decision_of_this := history.get(self._batch)) is not None:
+            await self.repeat(decision_of_this)
+            await self._remember_finished(decision_of_this)
 
     async def _remember(self, decision: Decision) -> None:
         key = slot_key(self._sink, decision.batch)
@@ -249,10 +264,7 @@ async def abort_all(client: Client, producers: Sequence[ProducerIdentity]) -> No
     """Abort those that are open; the others have been aborted by somebody else."""
     if not producers:
         return
-    found = await describe(client, producers)
-    still_open = [
-        one for one in producers if fate_of(one, found.get(one.transactional_id)) is Fate.OPEN
-    ]
+    still_open = still_open_of(producers, await describe(client, producers))
     await asyncio.gather(
         *(
             end_transaction(client, one, is_committed=False, patience_s=_ABORT_PATIENCE_S)

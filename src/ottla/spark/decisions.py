@@ -255,6 +255,15 @@ def fate_of(producer: ProducerIdentity, found: Transaction | None) -> Fate:
     return Fate.UNKNOWN
 
 
+def still_open_of(
+    producers: Iterable[ProducerIdentity], found: Mapping[str, Transaction]
+) -> tuple[ProducerIdentity, ...]:
+    """Those of the producers whose transactions are open."""
+    return tuple(
+        one for one in producers if fate_of(one, found.get(one.transactional_id)) is Fate.OPEN
+    )
+
+
 def check_open(
     producers: Iterable[ProducerIdentity], found: Mapping[str, Transaction], now_ms: int
 ) -> None:
@@ -312,19 +321,20 @@ def finish(
 ) -> Finish | Revoke:
     """How to carry out a decision that somebody else has made.
 
-    `BatchRefused` when a part of the batch is lost, unless its user has `accepted` that.
+    `BatchRefused` when a part of the batch is lost, unless its user has `accepted` that. When all
+    of it is lost nothing is there that could be accepted.
     """
     fates = {one: fate_of(one, found.get(one.transactional_id)) for one in decision.producers}
     lost = [one for one, fate in fates.items() if fate in {Fate.ABORTED, Fate.UNKNOWN}]
-    if not lost or accepted == decision.batch:
-        return Finish(tuple(one for one, fate in fates.items() if fate is Fate.OPEN))
     told = ", ".join(f"{one.transactional_id} ({fates[one].value})" for one in lost)
-    if all(fate is Fate.ABORTED for fate in fates.values()):
+    if lost and all(fate is Fate.ABORTED for fate in fates.values()):
         return Revoke(
             f"micro-batch {decision.batch} was decided, and its driver was gone for longer than its"
             f" transactions could wait: the broker has aborted all of them ({told}). Start the"
             " query again, and the batch is written anew"
         )
+    if not lost or accepted == decision.batch:
+        return Finish(still_open_of(decision.producers, found))
     raise BatchRefused(
         f"micro-batch {decision.batch} was decided, and of its {len(fates)} transactions these are"
         f" not committed: {told}. The driver was gone for longer than transactionTimeout between"

@@ -169,9 +169,10 @@ def test_a_decision_is_carried_out_as_far_as_it_has_not_been() -> None:
 
 
 def test_a_batch_of_which_nothing_was_committed_in_time_is_done_anew() -> None:
-    told = finish(DECIDED, states("CompleteAbort", "PrepareAbort"))
-    assert isinstance(told, Revoke)
-    assert "Start the query again" in told.reason
+    for accepted in (None, 5):
+        told = finish(DECIDED, states("CompleteAbort", "PrepareAbort"), accepted=accepted)
+        assert isinstance(told, Revoke)
+        assert "Start the query again" in told.reason
 
 
 @pytest.mark.parametrize(
