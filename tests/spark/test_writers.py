@@ -172,7 +172,7 @@ def test_a_task_without_rows_says_so_without_a_broker() -> None:
     writer = stream_writer(options | {"checkpointLocation": "/somewhere"}, TEXT)
     with task(query_id="query", batch_id=0):
         done = writer.write(iter(()))
-    assert done == Written("query-t", Part(Content()))
+    assert done == Written("query", "query-t", Part(Content()))
     writer.abort([None], batchId=0)
 
 
@@ -260,9 +260,9 @@ def texts(*values: str) -> Iterator[pa.RecordBatch]:
 class Stream:
     """A query that writes to a topic, as Spark runs it; its tasks are given as lists of values."""
 
-    def __init__(self, topic: Topic, query_id: str = "query", **more: str) -> None:
+    def __init__(self, topic: Topic, query_id: str = "", **more: str) -> None:
         self.topic = topic
-        self.query_id = f"{query_id}-{topic.name}"
+        self.query_id = query_id or f"query-{topic.name}"
         self.writer = stream_writer(sink_of(topic, **more), TEXT)
         assert isinstance(self.writer, StreamWriter)
 
@@ -301,7 +301,7 @@ def test_batches_are_written_one_after_the_other(topic: Topic) -> None:
     query = Stream(topic)
     query.run(0, ["a"], ["b"])
     query.run(1, ["c"])
-    Stream(topic, "another").run(0, ["d"])
+    Stream(topic, f"another-{topic.name}").run(0, ["d"])
     assert sorted(topic.committed()) == ["a", "b", "c", "d"]
 
 
@@ -334,10 +334,9 @@ def test_a_batch_that_was_decided_and_has_other_rows_now_is_an_error(
     assert sorted(topic.committed()) == ["a", "b", "d"]
 
 
-@pytest.mark.parametrize("point", ["decided", "half ended", "ended"])
-@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize(("batch", "point"), [(0, "decided"), (1, "decided"), (1, "half ended")])
 def test_what_was_decided_counts_at_once_when_its_repetition_is_refused(
-    topic: Topic, point: str, batch: int
+    topic: Topic, batch: int, point: str
 ) -> None:
     """Its user may take longer to choose a way on than transactions stay open."""
     query = Stream(topic)
@@ -350,6 +349,28 @@ def test_what_was_decided_counts_at_once_when_its_repetition_is_refused(
     Stream(topic, acceptBatch="1").run(1, ["x"])
     query.run(2, ["c"])
     assert sorted(topic.committed()) == ["0", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("point", ["written", "half ended", "noted"])
+def test_a_topic_may_change_but_not_under_a_batch_that_was_decided(
+    new_topic: NEW_TOPIC, point: str
+) -> None:
+    former, topic = new_topic(), new_topic()
+    before = Stream(former)
+    after = Stream(topic, query_id=before.query_id)
+    before.run(0, ["0"])
+    before.crash(point, 1, ["a"], ["b"])
+    if point == "written":
+        after.run(1, ["a", "b"])
+        assert former.committed() == ["0"]  # nothing is left open there
+    else:
+        with pytest.raises(BatchRefused, match=rf"{former.name}, and comes to another one now"):
+            after.run(1, ["a", "b"])
+        assert topic.committed() == []
+        assert sorted(former.committed()) == ["0", "a", "b"]
+        before.run(1, ["a"], ["b"])
+    after.run(2, ["c"])
+    assert sorted([*former.committed(), *topic.committed()]) == ["0", "a", "b", "c"]
 
 
 def test_a_batch_that_was_not_decided_may_have_other_rows(topic: Topic) -> None:
@@ -429,8 +450,9 @@ def test_two_drivers_never_both_write_a_batch(topic: Topic) -> None:
     assert sorted(topic.committed()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("rows", [["a", "b"], ["x"]])
-@pytest.mark.parametrize("more", [{}, {"acceptBatch": "0"}])
+@pytest.mark.parametrize(
+    ("rows", "more"), [(["a", "b"], {}), (["x"], {}), (["x"], {"acceptBatch": "0"})]
+)
 def test_a_batch_whose_transactions_timed_out_after_the_decision_is_written_anew(
     topic: Topic, rows: list[str], more: dict[str, str]
 ) -> None:
@@ -484,6 +506,19 @@ def test_a_batch_job_counts_as_a_whole(topic: Topic) -> None:
         first = job.write(texts("a"))
     job.commit([first, second])
     assert [row["value"] for row in read(topic)] == [b"b", b"a"]  # at once
+
+
+def test_jobs_of_one_query_that_write_a_topic_at_the_same_time_end_in_an_error(
+    topic: Topic,
+) -> None:
+    """What `foreachBatch` starts in threads; one after the other is fine."""
+    jobs = [batch_writer(sink_of(topic), TEXT, overwrite=False) for _ in range(2)]
+    with task(0, query_id=topic.name, batch_id=0):
+        first, second = (job.write(texts(value)) for job, value in zip(jobs, "ab", strict=True))
+    with pytest.raises(BatchRefused, match="ended before all tasks were done"):
+        jobs[0].commit([first])
+    jobs[1].commit([second])
+    assert topic.committed() == ["b"]
 
 
 def test_what_foreach_batch_writes_leaves_nothing_behind_for_each_batch(topic: Topic) -> None:
