@@ -6,7 +6,8 @@ the same session finds what a killed driver would have left. `test_exactly_once.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ottla.spark.decisions import Decide
+from ottla.spark.committing import StreamBatch
+from ottla.spark.decisions import Decision
 from ottla.spark.lake import LakeStreamWriter
 from ottla.spark.lake import stream_writer as lake_stream_writer
 from ottla.spark.link import link_to
@@ -131,18 +133,29 @@ def commit_until(
     """Commit a batch as far as a driver comes that dies at this point."""
     if point == "written":
         return
-    batch = writer.batch_of([one for one in messages if isinstance(one, Written)], number)
-    if point == "noted":
-        batch.run()
-        return
-    link = link_to(writer.options.brokers)
-    verdict = link.start(batch.judge()).result()
-    assert isinstance(verdict, Decide), verdict
-    link.start(batch.decide(verdict.decision)).result()
-    producers = verdict.decision.producers
-    ended = {"decided": 0, "half ended": len(producers) // 2, "ended": len(producers)}[point]
-    some = type(verdict.decision)(number, verdict.decision.content, producers[:ended])
-    link.start(batch.end(some)).result()
+    written = [one for one in messages if isinstance(one, Written)]
+    batch = CrashingBatch(writer, written, number, point)
+    with suppress(Crashed):
+        link_to(writer.options.brokers).start(batch.run()).result()
+        assert point == "noted", f"it was not decided, and did not come to the point {point}"
+
+
+class CrashingBatch(StreamBatch):
+    """A micro-batch that goes its way until its driver dies."""
+
+    def __init__(
+        self, writer: StreamWriter, written: list[Written], number: int, point: str
+    ) -> None:
+        options = writer.options
+        super().__init__(link_to(options.brokers), number, written, options.accepted_batch)
+        self.point = point
+
+    async def end(self, decision: Decision) -> None:
+        counts = {"decided": 0, "half ended": len(decision.producers) // 2}
+        count = counts.get(self.point, len(decision.producers))
+        await super().end(replace(decision, producers=decision.producers[:count]))
+        if self.point != "noted":
+            raise Crashed(self.point)
 
 
 class CrashingDeltaSource(DeltaDataSource):

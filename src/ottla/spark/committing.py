@@ -47,10 +47,7 @@ _READABLE_PAUSE_S: Final = 0.01
 
 
 class StreamBatch:
-    """Owns one micro-batch of a stream, from open transactions to rows that count.
-
-    `run` is the way; its steps are apart for tests that end a driver between them.
-    """
+    """Owns one micro-batch of a stream, from open transactions to rows that count."""
 
     def __init__(
         self, link: Link, batch: int, messages: Sequence[Written], accepted: int | None
@@ -64,16 +61,15 @@ class StreamBatch:
         self._producers = producers_of(self._parts)
         self._accepted = accepted
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Do everything; raises, with nothing of it counted, when the batch is refused."""
-        verdict = self._link.start(self.judge()).result()
-        match verdict:
+        match await self.judge():
             case Decide(decision):
-                self._link.start(self.decide(decision)).result()
-                self._link.start(self.end(decision)).result()
+                await self.decide(decision)
+                await self.end(decision)
                 self.note_finished(decision)
             case Repeat(decision):
-                self._link.start(self.repeat(decision)).result()
+                await self.repeat(decision)
                 self.note_finished(decision)
             case Nothing():
                 pass
