@@ -303,10 +303,14 @@ DAMAGES = {
     "all checksums": remove("**/.*.crc"),
 }
 LIMITS = (str(BATCH_ROWS), "40", str(ROWS))
-# What is said when rows may neither be written nor be left out: by the sink, or by Spark itself.
+# What is said when rows may neither be written nor be left out: by the sink, or by Spark itself,
+# which compares its own files before (the last three) or after it has asked the sink.
 NAMES = (
     r"micro-batch \d+ (was written before|comes with).*acceptBatch=\d+",
+    r"\[CONCURRENT_STREAM_LOG_UPDATE\]",
     r"\[STREAMING_CHECKPOINT_MISSING_METADATA_FILE\]",
+    r"Previous batch \d+ not found in offset log",
+    r"AssertionError: assertion failed.*MicroBatchExecution\.initializeExecution",
 )
 
 
