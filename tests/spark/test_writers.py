@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from ottla.client.groups import commit_offsets, list_groups
 from ottla.client.partitioner import partition_of_key
 from ottla.client.transactions import list_transactions
 from ottla.model import Offset, TopicPartition
-from ottla.spark.committing import abort_all, producers_of
-from ottla.spark.decisions import BatchRefused, Part
+from ottla.spark.committing import StreamBatch, abort_all, producers_of
+from ottla.spark.decisions import BatchRefused, Decide, Part
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.digest import Content
 from ottla.spark.encode import BATCH_BYTES_MAX, RowRefused
@@ -415,6 +416,14 @@ def test_attempts_that_fail_or_lose_neither_count_nor_hold_up_readers(topic: Top
     assert sorted(topic.committed()) == ["a", "b"]
 
 
+def test_a_twin_that_begins_later_does_not_disturb_the_attempt_that_counts(topic: Topic) -> None:
+    query = Stream(topic)
+    winner = query.write(0, ["a"], ["b"])
+    query.write(0, ["a"], ["b"], attempt=1)
+    query.writer.commit([*winner], batchId=0)
+    assert sorted(topic.committed()) == ["a", "b"]
+
+
 def test_a_job_that_failed_leaves_nothing_open(topic: Topic) -> None:
     query = Stream(topic)
     query.write(0, ["a"], ["b"], attempt=1)
@@ -447,6 +456,23 @@ def test_two_drivers_never_both_write_a_batch(topic: Topic) -> None:
     query.writer.commit([*second], batchId=0)
     with pytest.raises(BatchRefused, match="two queries run on one checkpoint"):
         query.writer.commit([*first], batchId=0)
+    assert sorted(topic.committed()) == ["a", "b"]
+
+
+def test_a_decision_that_another_driver_makes_in_between_is_noticed(topic: Topic) -> None:
+    """One that looked for open transactions before the tasks of this one began."""
+    query = Stream(topic)
+    link = link_to(query.writer.options.brokers)
+    slow = StreamBatch(link, 0, query.write(0, ["a"], ["b"]), None)
+    verdict = link.start(slow.judge()).result()
+    assert isinstance(verdict, Decide)
+    written = query.write(0, ["a", "b"], attempt=1)
+    quick = StreamBatch(link, 0, written, None)
+    decision = replace(verdict.decision, producers=producers_of(one.part for one in written))
+    link.start(quick.decide(decision)).result()
+    link.start(quick.end(decision)).result()
+    with pytest.raises(BatchRefused, match="two queries run on one checkpoint"):
+        link.start(slow.decide(verdict.decision)).result()
     assert sorted(topic.committed()) == ["a", "b"]
 
 
