@@ -431,8 +431,8 @@ def test_a_job_that_failed_leaves_nothing_open(topic: Topic) -> None:
     query.writer.abort([written[0], None], batchId=0)
     assert topic.committed() == []
     # Spark also aborts after a commit that failed: what that may have decided stays as it is.
-    query.crash("decided", 0, ["a"], ["b"])
-    query.writer.abort([*written], batchId=0)
+    decided = query.crash("decided", 0, ["a"], ["b"])
+    query.writer.abort([*decided], batchId=0)
     query.run(0, ["a", "b"])
     assert sorted(topic.committed()) == ["a", "b"]
 
