@@ -310,7 +310,7 @@ NAMES = (
     r"\[CONCURRENT_STREAM_LOG_UPDATE\]",
     r"\[STREAMING_CHECKPOINT_MISSING_METADATA_FILE\]",
     r"Previous batch \d+ not found in offset log",
-    r"AssertionError: assertion failed.*MicroBatchExecution\.initializeExecution",
+    r"exception: assertion failed.*Current Committed Offsets: \{\}",
 )
 
 
