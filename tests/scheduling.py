@@ -14,13 +14,13 @@ GROUPS: Final = {
     "test_pages.py": "session",
     "test_pipelines.py": "session",
     "test_queries.py": "session",
+    "test_restarts.py": "session",
     "test_streams.py": "session",
     "test_anywhere.py": "jvm",
     "test_exactly_once.py": "jvm",
     "test_example.py": "jvm",
     "test_news.py": "jvm",
     "test_pipeline_processes.py": "jvm",
-    "test_restarts.py": "jvm",
 }
 
 

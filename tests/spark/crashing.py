@@ -4,25 +4,93 @@ What a sink knows lies in the cluster or the table, so a query that fails and is
 the same session finds what a killed driver would have left. `test_exactly_once.py` kills drivers.
 """
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ottla.spark.decisions import Decide
+from ottla.spark.committing import StreamBatch
+from ottla.spark.decisions import Decision
 from ottla.spark.lake import LakeStreamWriter
 from ottla.spark.lake import stream_writer as lake_stream_writer
 from ottla.spark.link import link_to
 from ottla.spark.options import WriteOptions, parse_write_options
 from ottla.spark.registration import DeltaDataSource, OttlaDataSource
 from ottla.spark.sink import StreamWriter
+from ottla.spark.task import BATCH_ID
 from ottla.spark.writing import Written
 
-CRASH = "crash"  # an option: the point and the number of the batch, such as `decided@1`
-TOPIC_POINTS = ("written", "decided", "half ended", "ended")
-TABLE_POINTS = ("written", "ended")
+CRASH = "crash"  # an option: `Crash.encode`
+# Where a batch is when its driver dies. Points of its tasks: none of them has ended and all have
+# written something; all but the first have ended. Then points of its commit.
+TASK_POINTS = ("begun", "between tasks")
+COMMIT_POINTS = ("written", "decided", "half ended", "ended", "noted")
+TOPIC_POINTS = (*TASK_POINTS, *COMMIT_POINTS)
+TABLE_POINTS = (*TASK_POINTS, "written", "ended")
+_PATIENCE_S = 120
+_PAUSE_S = 0.01
 
 
 class Crashed(Exception):
     """The driver would be dead now."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Where a driver dies: at which point of which micro-batch, which has so many tasks."""
+
+    point: str = ""
+    batch: int = -1
+    tasks: int = 0
+    marks: str = ""  # a directory in which tasks note that they are done
+
+    def encode(self) -> str:
+        return f"{self.point}@{self.batch}@{self.tasks}@{self.marks}"
+
+    @classmethod
+    def decode(cls, text: str) -> "Crash":
+        if not text:
+            return cls()
+        point, batch, tasks, marks = text.split("@", 3)
+        return cls(point, int(batch), int(tasks), marks)
+
+    def write(
+        self,
+        write: Callable[[Iterator[pa.RecordBatch]], WriterCommitMessage],
+        rows: Iterator[pa.RecordBatch],
+    ) -> WriterCommitMessage:
+        """What a task writes, or as much of it as it comes to."""
+        task = TaskContext.get()
+        assert task is not None
+        if self.point not in TASK_POINTS or task.getLocalProperty(BATCH_ID) != str(self.batch):
+            return write(rows)
+        if self.point == "begun" or task.partitionId() == 0:
+            write(_halves(rows))  # and the transaction stays open, as that of a dead process does
+            self._wait_others()
+            raise Crashed(self.point)
+        done = write(rows)
+        Path(self.marks, f"ended-{task.partitionId()}").touch()
+        return done
+
+    def _wait_others(self) -> None:
+        give_up_s = time.monotonic() + _PATIENCE_S
+        while self.point == "between tasks" and self._ended() < self.tasks - 1:
+            assert time.monotonic() < give_up_s, f"{self._ended()} of {self.tasks} tasks ended"
+            time.sleep(_PAUSE_S)
+
+    def _ended(self) -> int:
+        return len(list(Path(self.marks).glob("ended-*")))
+
+
+def _halves(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.slice(0, (batch.num_rows + 1) // 2)
 
 
 class CrashingSource(OttlaDataSource):
@@ -34,22 +102,29 @@ class CrashingSource(OttlaDataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         options = dict(self.options.items())
-        crash = options.pop(CRASH, "")
+        crash = Crash.decode(options.pop(CRASH, ""))
         return CrashingWriter(parse_write_options(options), schema, crash)
 
 
 class CrashingWriter(StreamWriter):
-    def __init__(self, options: WriteOptions, schema: StructType, crash: str) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, crash: Crash) -> None:
         super().__init__(options, schema)
         self.crash = crash
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.crash.write(super().write, iterator)
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        point, _, number = self.crash.partition("@")
-        if number != str(batchId):
+        if batchId != self.crash.batch:
             super().commit(messages, batchId)
             return
-        commit_until(self, messages, batchId, point)
-        raise Crashed(point)
+        commit_until(self, messages, batchId, self.crash.point)
+        raise Crashed(self.crash.point)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """A driver that is dead aborts nothing; one that is not does as it should."""
+        if batchId != self.crash.batch:
+            super().abort(messages, batchId)
 
 
 def commit_until(
@@ -58,15 +133,29 @@ def commit_until(
     """Commit a batch as far as a driver comes that dies at this point."""
     if point == "written":
         return
-    batch = writer.batch_of([one for one in messages if isinstance(one, Written)], number)
-    link = link_to(writer.options.brokers)
-    verdict = link.start(batch.judge()).result()
-    assert isinstance(verdict, Decide), verdict
-    link.start(batch.decide(verdict.decision)).result()
-    producers = verdict.decision.producers
-    ended = {"decided": 0, "half ended": 1, "ended": len(producers)}[point]
-    some = type(verdict.decision)(number, verdict.decision.content, producers[:ended])
-    link.start(batch.end(some)).result()
+    written = [one for one in messages if isinstance(one, Written)]
+    batch = CrashingBatch(writer, written, number, point)
+    with suppress(Crashed):
+        link_to(writer.options.brokers).start(batch.run()).result()
+        assert point == "noted", f"it was not decided, and did not come to the point {point}"
+
+
+class CrashingBatch(StreamBatch):
+    """A micro-batch that goes its way until its driver dies."""
+
+    def __init__(
+        self, writer: StreamWriter, written: list[Written], number: int, point: str
+    ) -> None:
+        options = writer.options
+        super().__init__(link_to(options.brokers), number, written, options.accepted_batch)
+        self.point = point
+
+    async def end(self, decision: Decision) -> None:
+        counts = {"decided": 0, "half ended": len(decision.producers) // 2}
+        count = counts.get(self.point, len(decision.producers))
+        await super().end(replace(decision, producers=decision.producers[:count]))
+        if self.point != "noted":
+            raise Crashed(self.point)
 
 
 class CrashingDeltaSource(DeltaDataSource):
@@ -78,21 +167,25 @@ class CrashingDeltaSource(DeltaDataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         options = dict(self.options.items())
-        crash = options.pop(CRASH, "")
+        crash = Crash.decode(options.pop(CRASH, ""))
         writer = lake_stream_writer(options, schema, overwrite=overwrite)
         return CrashingLakeWriter(writer, crash)
 
 
 class CrashingLakeWriter(LakeStreamWriter):
-    def __init__(self, writer: LakeStreamWriter, crash: str) -> None:
+    def __init__(self, writer: LakeStreamWriter, crash: Crash) -> None:
         self.options, self.schema, self.crash = writer.options, writer.schema, crash
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.crash.write(super().write, iterator)
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        point, _, number = self.crash.partition("@")
-        if number != str(batchId) or point == "ended":
+        if batchId != self.crash.batch or self.crash.point == "ended":
             super().commit(messages, batchId)
-        if number == str(batchId):
-            raise Crashed(point)
+        if batchId == self.crash.batch:
+            raise Crashed(self.crash.point)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """A driver that is dead removes nothing."""
+        """A driver that is dead removes nothing; one that is not does as it should."""
+        if batchId != self.crash.batch:
+            super().abort(messages, batchId)

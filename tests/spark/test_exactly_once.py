@@ -93,7 +93,7 @@ def test_a_driver_killed_in_its_commit_other_tasks_and_failing_ones_double_nothi
     # From here on every task fails at first: half of them when they have written.
     again = start(
         rows=20,
-        master="local[2,4]",
+        master="local[4,4]",  # a larger cluster
         tasks=3,
         tasks_fail=True,
         batch_target=numbers.name,

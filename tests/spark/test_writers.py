@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from ottla.client.groups import commit_offsets, list_groups
 from ottla.client.partitioner import partition_of_key
 from ottla.client.transactions import list_transactions
 from ottla.model import Offset, TopicPartition
-from ottla.spark.committing import abort_all, producers_of
-from ottla.spark.decisions import BatchRefused, Part
+from ottla.spark.committing import StreamBatch, abort_all, producers_of
+from ottla.spark.decisions import BatchRefused, Decide, Part
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.digest import Content
 from ottla.spark.encode import BATCH_BYTES_MAX, RowRefused
@@ -38,7 +39,7 @@ from ottla.spark.options import OptionRefused, parse_write_options
 from ottla.spark.sink import StreamWriter, batch_writer, stream_writer
 from ottla.spark.source import batch_reader
 from ottla.spark.writing import Written, WrittenAtLeastOnce
-from spark.crashing import TOPIC_POINTS, commit_until
+from spark.crashing import COMMIT_POINTS, commit_until
 from spark.tasks import task
 from spark.topics import PATIENCE_S, Topic
 
@@ -172,7 +173,7 @@ def test_a_task_without_rows_says_so_without_a_broker() -> None:
     writer = stream_writer(options | {"checkpointLocation": "/somewhere"}, TEXT)
     with task(query_id="query", batch_id=0):
         done = writer.write(iter(()))
-    assert done == Written("query-t", Part(Content()))
+    assert done == Written("query", "query-t", Part(Content()))
     writer.abort([None], batchId=0)
 
 
@@ -260,9 +261,9 @@ def texts(*values: str) -> Iterator[pa.RecordBatch]:
 class Stream:
     """A query that writes to a topic, as Spark runs it; its tasks are given as lists of values."""
 
-    def __init__(self, topic: Topic, query_id: str = "query", **more: str) -> None:
+    def __init__(self, topic: Topic, query_id: str = "", **more: str) -> None:
         self.topic = topic
-        self.query_id = f"{query_id}-{topic.name}"
+        self.query_id = query_id or f"query-{topic.name}"
         self.writer = stream_writer(sink_of(topic, **more), TEXT)
         assert isinstance(self.writer, StreamWriter)
 
@@ -301,14 +302,14 @@ def test_batches_are_written_one_after_the_other(topic: Topic) -> None:
     query = Stream(topic)
     query.run(0, ["a"], ["b"])
     query.run(1, ["c"])
-    Stream(topic, "another").run(0, ["d"])
+    Stream(topic, f"another-{topic.name}").run(0, ["d"])
     assert sorted(topic.committed()) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
     "layout", [[["a"], ["b"], ["c"]], [["c", "a", "b"]], [["b"], [], ["c", "a"]]]
 )
-@pytest.mark.parametrize("point", TOPIC_POINTS)
+@pytest.mark.parametrize("point", COMMIT_POINTS)
 def test_a_batch_counts_once_wherever_its_driver_died_and_whatever_its_tasks_are_now(
     topic: Topic, point: str, layout: list[list[str]]
 ) -> None:
@@ -332,6 +333,45 @@ def test_a_batch_that_was_decided_and_has_other_rows_now_is_an_error(
     accepting.run(0, rows)
     accepting.run(1, ["d"])
     assert sorted(topic.committed()) == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize(("batch", "point"), [(0, "decided"), (1, "decided"), (1, "half ended")])
+def test_what_was_decided_counts_at_once_when_its_repetition_is_refused(
+    topic: Topic, batch: int, point: str
+) -> None:
+    """Its user may take longer to choose a way on than transactions stay open."""
+    query = Stream(topic)
+    query.run(0, ["0"])
+    written = query.crash(point, 1, ["a"], ["b"])
+    with pytest.raises(BatchRefused, match="with other content"):
+        query.run(batch, ["x"])
+    query.time_out(written)
+    assert sorted(topic.committed()) == ["0", "a", "b"]
+    Stream(topic, acceptBatch="1").run(1, ["x"])
+    query.run(2, ["c"])
+    assert sorted(topic.committed()) == ["0", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("point", ["written", "half ended", "noted"])
+def test_a_topic_may_change_but_not_under_a_batch_that_was_decided(
+    new_topic: NEW_TOPIC, point: str
+) -> None:
+    former, topic = new_topic(), new_topic()
+    before = Stream(former)
+    after = Stream(topic, query_id=before.query_id)
+    before.run(0, ["0"])
+    before.crash(point, 1, ["a"], ["b"])
+    if point == "written":
+        after.run(1, ["a", "b"])
+        assert former.committed() == ["0"]  # nothing is left open there
+    else:
+        with pytest.raises(BatchRefused, match=rf"{former.name}, and comes to another one now"):
+            after.run(1, ["a", "b"])
+        assert topic.committed() == []
+        assert sorted(former.committed()) == ["0", "a", "b"]
+        before.run(1, ["a"], ["b"])
+    after.run(2, ["c"])
+    assert sorted([*former.committed(), *topic.committed()]) == ["0", "a", "b", "c"]
 
 
 def test_a_batch_that_was_not_decided_may_have_other_rows(topic: Topic) -> None:
@@ -376,6 +416,14 @@ def test_attempts_that_fail_or_lose_neither_count_nor_hold_up_readers(topic: Top
     assert sorted(topic.committed()) == ["a", "b"]
 
 
+def test_a_twin_that_begins_later_does_not_disturb_the_attempt_that_counts(topic: Topic) -> None:
+    query = Stream(topic)
+    winner = query.write(0, ["a"], ["b"])
+    query.write(0, ["a"], ["b"], attempt=1)
+    query.writer.commit([*winner], batchId=0)
+    assert sorted(topic.committed()) == ["a", "b"]
+
+
 def test_a_job_that_failed_leaves_nothing_open(topic: Topic) -> None:
     query = Stream(topic)
     query.write(0, ["a"], ["b"], attempt=1)
@@ -383,8 +431,8 @@ def test_a_job_that_failed_leaves_nothing_open(topic: Topic) -> None:
     query.writer.abort([written[0], None], batchId=0)
     assert topic.committed() == []
     # Spark also aborts after a commit that failed: what that may have decided stays as it is.
-    query.crash("decided", 0, ["a"], ["b"])
-    query.writer.abort([*written], batchId=0)
+    decided = query.crash("decided", 0, ["a"], ["b"])
+    query.writer.abort([*decided], batchId=0)
     query.run(0, ["a", "b"])
     assert sorted(topic.committed()) == ["a", "b"]
 
@@ -411,15 +459,35 @@ def test_two_drivers_never_both_write_a_batch(topic: Topic) -> None:
     assert sorted(topic.committed()) == ["a", "b"]
 
 
-def test_a_batch_whose_transactions_timed_out_after_the_decision_is_written_anew(
-    topic: Topic,
-) -> None:
+def test_a_decision_that_another_driver_makes_in_between_is_noticed(topic: Topic) -> None:
+    """One that looked for open transactions before the tasks of this one began."""
     query = Stream(topic)
+    link = link_to(query.writer.options.brokers)
+    slow = StreamBatch(link, 0, query.write(0, ["a"], ["b"]), None)
+    verdict = link.start(slow.judge()).result()
+    assert isinstance(verdict, Decide)
+    written = query.write(0, ["a", "b"], attempt=1)
+    quick = StreamBatch(link, 0, written, None)
+    decision = replace(verdict.decision, producers=producers_of(one.part for one in written))
+    link.start(quick.decide(decision)).result()
+    link.start(quick.end(decision)).result()
+    with pytest.raises(BatchRefused, match="two queries run on one checkpoint"):
+        link.start(slow.decide(verdict.decision)).result()
+    assert sorted(topic.committed()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "more"), [(["a", "b"], {}), (["x"], {}), (["x"], {"acceptBatch": "0"})]
+)
+def test_a_batch_whose_transactions_timed_out_after_the_decision_is_written_anew(
+    topic: Topic, rows: list[str], more: dict[str, str]
+) -> None:
+    query = Stream(topic, **more)
     query.time_out(query.crash("decided", 0, ["a"], ["b"]))
     with pytest.raises(BatchRefused, match="Start the query again"):
-        query.run(0, ["a"], ["b"])
-    query.run(0, ["a"], ["b"])
-    assert sorted(topic.committed()) == ["a", "b"]
+        query.run(0, rows)
+    query.run(0, rows)
+    assert sorted(topic.committed()) == rows
 
 
 def test_a_batch_of_which_a_part_timed_out_is_an_error_that_names_it(topic: Topic) -> None:
@@ -464,6 +532,19 @@ def test_a_batch_job_counts_as_a_whole(topic: Topic) -> None:
         first = job.write(texts("a"))
     job.commit([first, second])
     assert [row["value"] for row in read(topic)] == [b"b", b"a"]  # at once
+
+
+def test_jobs_of_one_query_that_write_a_topic_at_the_same_time_end_in_an_error(
+    topic: Topic,
+) -> None:
+    """What `foreachBatch` starts in threads; one after the other is fine."""
+    jobs = [batch_writer(sink_of(topic), TEXT, overwrite=False) for _ in range(2)]
+    with task(0, query_id=topic.name, batch_id=0):
+        first, second = (job.write(texts(value)) for job, value in zip(jobs, "ab", strict=True))
+    with pytest.raises(BatchRefused, match="ended before all tasks were done"):
+        jobs[0].commit([first])
+    jobs[1].commit([second])
+    assert topic.committed() == ["b"]
 
 
 def test_what_foreach_batch_writes_leaves_nothing_behind_for_each_batch(topic: Topic) -> None:

@@ -6,7 +6,7 @@ Kafka since 3.0 knows: ListTransactions, DescribeTransactions, InitProducerId, E
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -21,7 +21,6 @@ from ottla.spark.decisions import (
     BatchRefused,
     Decide,
     Decision,
-    Fate,
     History,
     Nothing,
     Part,
@@ -31,24 +30,24 @@ from ottla.spark.decisions import (
     Verdict,
     check_open,
     encode_decision,
-    fate_of,
     finish,
+    histories_of,
     history_of,
     judge,
     slot_key,
+    still_open_of,
 )
 from ottla.spark.link import Link
 from ottla.spark.writing import Written
+
+Histories = Mapping[str, History]  # by sink
 
 _ABORT_PATIENCE_S: Final = 5.0
 _READABLE_PAUSE_S: Final = 0.01
 
 
 class StreamBatch:
-    """Owns one micro-batch of a stream, from open transactions to rows that count.
-
-    `run` is the way; its steps are apart for tests that end a driver between them.
-    """
+    """Owns one micro-batch of a stream, from open transactions to rows that count."""
 
     def __init__(
         self, link: Link, batch: int, messages: Sequence[Written], accepted: int | None
@@ -56,21 +55,21 @@ class StreamBatch:
         self._link = link
         self._client = link.client
         self._batch = batch
+        self._owner = messages[0].owner
         self._sink = messages[0].sink
         self._parts = [message.part for message in messages]
         self._producers = producers_of(self._parts)
         self._accepted = accepted
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Do everything; raises, with nothing of it counted, when the batch is refused."""
-        verdict = self._link.start(self.judge()).result()
-        match verdict:
+        match await self.judge():
             case Decide(decision):
-                self._link.start(self.decide(decision)).result()
-                self._link.start(self.end(decision)).result()
+                await self.decide(decision)
+                await self.end(decision)
                 self.note_finished(decision)
             case Repeat(decision):
-                self._link.start(self.repeat(decision)).result()
+                await self.repeat(decision)
                 self.note_finished(decision)
             case Nothing():
                 pass
@@ -85,7 +84,7 @@ class StreamBatch:
 
     async def judge(self) -> Verdict:
         """What to do. What nobody will ever decide about is aborted: readers wait behind it."""
-        history = await self._clear_away()
+        history, elsewhere = await self._clear_away()
         is_first = not history and any(part.content.rows for part in self._parts)
         last_of_old_version = (
             await last_batch_of_old_version(self._client, self._sink) if is_first else None
@@ -95,11 +94,13 @@ class StreamBatch:
                 self._batch,
                 self._parts,
                 history,
+                elsewhere=elsewhere,
                 accepted=self._accepted,
                 last_of_old_version=last_of_old_version,
             )
         except BatchRefused:
             await self._abort_undecided(history)
+            await self._carry_out(history, elsewhere)
             raise
         if not isinstance(verdict, Decide):
             await self._abort_undecided(history)
@@ -108,12 +109,12 @@ class StreamBatch:
     async def decide(self, decision: Decision) -> None:
         """The moment from which on the batch counts. Not known to have failed when this raises."""
         found, values = await asyncio.gather(
-            describe(self._client, decision.producers), self._link.state.read(self._sink)
+            describe(self._client, decision.producers), self._link.state.read(self._owner)
         )
-        history = history_of(self._sink, values)
+        history, elsewhere = self._histories(values)
         try:
             check_open(decision.producers, found, SystemClock().now_ms())
-            judge(self._batch, self._parts, history)  # still undecided
+            judge(self._batch, self._parts, history, elsewhere=elsewhere)  # still undecided
         except BatchRefused:
             await self._abort_undecided(history)
             raise
@@ -132,29 +133,57 @@ class StreamBatch:
         found = await describe(self._client, decision.producers)
         todo = finish(decision, found, accepted=self._accepted)
         if isinstance(todo, Revoke):
-            await self._link.state.write(self._sink, slot_key(self._sink, self._batch), None)
+            await self._link.state.write(self._owner, slot_key(self._sink, self._batch), None)
             raise BatchRefused(todo.reason)
         await self.end(Decision(decision.batch, decision.content, todo.producers))
 
-    async def _clear_away(self) -> History:
-        """Abort every transaction of this sink that no task of this batch has told us of."""
+    async def _clear_away(self) -> tuple[History, Histories]:
+        """Abort every transaction of this query that no task of this batch has told us of."""
         values, listed = await asyncio.gather(
-            self._link.state.read(self._sink), list_transactions(self._client, states=["Ongoing"])
+            self._link.state.read(self._owner), list_transactions(self._client, states=["Ongoing"])
         )
-        history = history_of(self._sink, values)
-        decided = [one for decision in history.values() for one in decision.producers]
+        history, elsewhere = self._histories(values)
+        decided = [
+            one
+            for each in (history, *elsewhere.values())
+            for decision in each.values()
+            for one in decision.producers
+        ]
         kept = {one.transactional_id for one in [*self._producers, *decided]}
-        await fence_losers(self._client, self._sink, (one.transactional_id for one in listed), kept)
-        return history
+        ids = [one.transactional_id for one in listed]
+        for sink in {self._sink, *elsewhere}:
+            await fence_losers(self._client, sink, ids, kept)
+        return history, elsewhere
+
+    def _histories(self, values: Mapping[bytes, bytes]) -> tuple[History, Histories]:
+        """The decisions about this sink, and those about former sinks of the query."""
+        elsewhere = histories_of(self._owner, values)
+        return elsewhere.pop(self._sink, {}), elsewhere
 
     async def _abort_undecided(self, history: History) -> None:
         """Abort what the tasks of this batch have left open, but for what a decision names."""
         decided = {one for decision in history.values() for one in decision.producers}
         await abort_all(self._client, [one for one in self._producers if one not in decided])
 
+    async def _carry_out(self, history: History, elsewhere: Histories) -> None:
+        """Commit what is open of every decision, though this batch is refused.
+
+        Its user is told that what was decided counts, and may take days to choose a way on: a
+        broker aborts what is open within minutes. Raises if that has happened to this batch.
+        """
+        others = [one for each in elsewhere.values() for one in each.values()]
+        others += [one for one in history.values() if one.batch != self._batch]
+        for decision in others:
+            found = await describe(self._client, decision.producers)
+            still_open = still_open_of(decision.producers, found)
+            await self.end(Decision(decision.batch, decision.content, still_open))
+        if (decision_of_this := history.get(self._batch)) is not None:
+            await self.repeat(decision_of_this)
+            await self._remember_finished(decision_of_this)
+
     async def _remember(self, decision: Decision) -> None:
         key = slot_key(self._sink, decision.batch)
-        await self._link.state.write(self._sink, key, encode_decision(decision))
+        await self._link.state.write(self._owner, key, encode_decision(decision))
 
     async def _remember_finished(self, decision: Decision) -> None:
         with suppress(ClientError):
@@ -171,8 +200,8 @@ def abort_batch(link: Link, messages: Sequence[Written]) -> None:
             await abort_all(link.client, producers)
             listed = await list_transactions(link.client, states=["Ongoing"])
             names = [one.transactional_id for one in listed]
-            for sink in {message.sink for message in messages}:
-                values = await link.state.read(sink)
+            for owner, sink in {(message.owner, message.sink) for message in messages}:
+                values = await link.state.read(owner)
                 decisions = history_of(sink, values).values()
                 decided = {one.transactional_id for each in decisions for one in each.producers}
                 await fence_losers(link.client, sink, names, decided)
@@ -249,10 +278,7 @@ async def abort_all(client: Client, producers: Sequence[ProducerIdentity]) -> No
     """Abort those that are open; the others have been aborted by somebody else."""
     if not producers:
         return
-    found = await describe(client, producers)
-    still_open = [
-        one for one in producers if fate_of(one, found.get(one.transactional_id)) is Fate.OPEN
-    ]
+    still_open = still_open_of(producers, await describe(client, producers))
     await asyncio.gather(
         *(
             end_transaction(client, one, is_committed=False, patience_s=_ABORT_PATIENCE_S)

@@ -25,6 +25,7 @@ from ottla.spark.digest import Content, total
 
 SLOTS: Final = 32
 _FORMAT: Final = 1  # of a decision's JSON
+_SINK: Final = "sink"  # what keys begin with
 _MARGIN_MS: Final = 10_000  # what has to be left of a transaction's time when it is decided
 _GRACE_MS: Final = 15_000  # brokers look for transactions that are over their time every 10 s
 
@@ -56,6 +57,7 @@ class Decision:
 
 
 History = Mapping[int, Decision]  # by the number of the batch
+_NOWHERE: Final[Mapping[str, History]] = {}
 
 
 # What is remembered
@@ -63,7 +65,7 @@ History = Mapping[int, Decision]  # by the number of the batch
 
 def slot_key(sink: str, batch: int) -> bytes:
     """Where the decision about a batch is kept."""
-    return f"sink {sink} {batch % SLOTS}".encode()
+    return f"{_SINK} {sink} {batch % SLOTS}".encode()
 
 
 def encode_decision(decision: Decision) -> bytes:
@@ -110,6 +112,17 @@ def history_of(sink: str, values: Mapping[bytes, bytes]) -> dict[int, Decision]:
     return {one.batch: one for one in decisions}
 
 
+def histories_of(owner: str, values: Mapping[bytes, bytes]) -> dict[str, dict[int, Decision]]:
+    """The decisions of every sink that a query has, or had before its topic was changed."""
+    own = f"{_SINK} {owner}-".encode()
+    histories = dict[str, dict[int, Decision]]()
+    for key in (key for key in values if key.startswith(own)):
+        sink = key.decode().partition(" ")[2].rpartition(" ")[0]
+        decision = decode_decision(values[key])
+        histories.setdefault(sink, {})[decision.batch] = decision
+    return histories
+
+
 def is_decided(batch: int, history: History) -> bool:
     """Whether tasks of this batch have nothing to write: it, or a later one, was decided."""
     return bool(history) and batch <= max(history)
@@ -145,11 +158,13 @@ def judge(
     parts: Sequence[Part],
     history: History,
     *,
+    elsewhere: Mapping[str, History] = _NOWHERE,
     accepted: int | None = None,
     last_of_old_version: int | None = None,
 ) -> Verdict:
     """What to do with what the tasks of a batch have left; `BatchRefused` says why nothing.
 
+    `elsewhere` are decisions of sinks that the query had before, when it wrote to another topic.
     `accepted` is a batch that its user says is written, whatever it looks like now.
     `last_of_old_version` is the last batch of which an older version wrote any part.
     """
@@ -171,10 +186,13 @@ def judge(
             return Repeat(decided)
         raise BatchRefused(_explain_other(batch, content, decided.content))
     is_of_old_version = last_of_old_version is not None and last_of_old_version >= batch
+    former = next((sink for sink, one in elsewhere.items() if is_decided(batch, one)), None)
     if not content.rows or (
-        accepted == batch and (is_of_old_version or is_decided(batch, history))
+        accepted == batch and (is_of_old_version or former or is_decided(batch, history))
     ):
         return Nothing()
+    if former is not None:
+        raise BatchRefused(_explain_former(batch, former))
     if is_decided(batch, history):
         raise BatchRefused(_explain_older(batch, content, max(history)))
     if is_of_old_version:
@@ -201,6 +219,15 @@ def _explain_older(batch: int, now: Content, last: int) -> str:
         " Nothing was written. Restore the checkpoint that the sink was last written with; or"
         " begin with a new checkpointLocation and the startingOffsets you want; or, if the rows of"
         f" this batch are written, start once with the sink's option acceptBatch={batch}"
+    )
+
+
+def _explain_former(batch: int, sink: str) -> str:
+    return (
+        f"micro-batch {batch}, or a later one, was written by this query to the topic of sink"
+        f" {sink}, and comes to another one now. Nothing was written here. Start the query with its"
+        " former topic until the batch is done, then change it; or, if the rows of this batch are"
+        f" not needed here, start once with the sink's option acceptBatch={batch}"
     )
 
 
@@ -253,6 +280,15 @@ def fate_of(producer: ProducerIdentity, found: Transaction | None) -> Fate:
     if found.state in {"PrepareAbort", "CompleteAbort"} and 0 <= later <= 1:
         return Fate.ABORTED
     return Fate.UNKNOWN
+
+
+def still_open_of(
+    producers: Iterable[ProducerIdentity], found: Mapping[str, Transaction]
+) -> tuple[ProducerIdentity, ...]:
+    """Those of the producers whose transactions are open."""
+    return tuple(
+        one for one in producers if fate_of(one, found.get(one.transactional_id)) is Fate.OPEN
+    )
 
 
 def check_open(
@@ -312,19 +348,20 @@ def finish(
 ) -> Finish | Revoke:
     """How to carry out a decision that somebody else has made.
 
-    `BatchRefused` when a part of the batch is lost, unless its user has `accepted` that.
+    `BatchRefused` when a part of the batch is lost, unless its user has `accepted` that. When all
+    of it is lost nothing is there that could be accepted.
     """
     fates = {one: fate_of(one, found.get(one.transactional_id)) for one in decision.producers}
     lost = [one for one, fate in fates.items() if fate in {Fate.ABORTED, Fate.UNKNOWN}]
-    if not lost or accepted == decision.batch:
-        return Finish(tuple(one for one, fate in fates.items() if fate is Fate.OPEN))
     told = ", ".join(f"{one.transactional_id} ({fates[one].value})" for one in lost)
-    if all(fate is Fate.ABORTED for fate in fates.values()):
+    if lost and all(fate is Fate.ABORTED for fate in fates.values()):
         return Revoke(
             f"micro-batch {decision.batch} was decided, and its driver was gone for longer than its"
             f" transactions could wait: the broker has aborted all of them ({told}). Start the"
             " query again, and the batch is written anew"
         )
+    if not lost or accepted == decision.batch:
+        return Finish(still_open_of(decision.producers, found))
     raise BatchRefused(
         f"micro-batch {decision.batch} was decided, and of its {len(fates)} transactions these are"
         f" not committed: {told}. The driver was gone for longer than transactionTimeout between"

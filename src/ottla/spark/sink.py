@@ -88,16 +88,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if written := _written(messages):
-            self.batch_of(written, batchId).run()
+            link = link_to(self.options.brokers)
+            batch = StreamBatch(link, batchId, written, self.options.accepted_batch)
+            link.start(batch.run()).result()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if (written := _written(messages)) and _has_failed(messages):
             abort_batch(link_to(self.options.brokers), written)
-
-    def batch_of(self, written: list[Written], number: int) -> StreamBatch:
-        """A micro-batch whose tasks are done."""
-        link = link_to(self.options.brokers)
-        return StreamBatch(link, number, written, self.options.accepted_batch)
 
 
 def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:

@@ -38,8 +38,9 @@ _MANY_TOPICS: Final = "topics"  # in place of the one topic that all rows go to
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task has written, for which sink."""
+    """What a task has written, for which sink of which owner."""
 
+    owner: str
     sink: str
     part: Part
 
@@ -61,7 +62,7 @@ class Attempt:
     batch: int | None  # None for a batch job: it is never repeated
 
     def sink(self, topic: str | None) -> str:
-        """What decisions are about: all that an owner writes to a place."""
+        """What decisions are about: all that an owner writes to a topic, or to many."""
         return f"{self.owner}-{topic or _MANY_TOPICS}"
 
     def transactional_id(self, topic: str | None) -> str:
@@ -90,14 +91,14 @@ def write_in_transaction(
     sink = attempt.sink(options.topic)
     filled = _filled(batches)
     if filled is None:
-        return Written(sink, Part(Content()))
+        return Written(attempt.owner, sink, Part(Content()))
     link = link_to(options.brokers)
     measured = _Measured(filled, is_needed=attempt.batch is not None)
     # Asked before the id is taken: that would abort what a decision may still have to commit.
-    if attempt.batch is not None and _is_decided(link, sink, attempt.batch):
+    if attempt.batch is not None and _is_decided(link, attempt.owner, sink, attempt.batch):
         for _ in measured:
             pass
-        return Written(sink, Part(measured.content, found_decided=True))
+        return Written(attempt.owner, sink, Part(measured.content, found_decided=True))
     producer = link.ask(lambda client: _open(client, options, attempt))
     writing = _Writing(link, producer, options.topic)
     try:
@@ -107,7 +108,7 @@ def write_in_transaction(
         with suppress(ClientError):
             link.start(producer.abort(_ABORT_PATIENCE_S)).result()
         raise
-    return Written(sink, Part(measured.content, producer.identity))
+    return Written(attempt.owner, sink, Part(measured.content, producer.identity))
 
 
 class _Measured:
@@ -124,8 +125,8 @@ class _Measured:
             yield batch
 
 
-def _is_decided(link: Link, sink: str, batch: int) -> bool:
-    values = link.start(link.state.read(sink)).result()
+def _is_decided(link: Link, owner: str, sink: str, batch: int) -> bool:
+    values = link.start(link.state.read(owner)).result()
     return is_decided(batch, history_of(sink, values))
 
 

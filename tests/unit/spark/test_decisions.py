@@ -23,6 +23,7 @@ from ottla.spark.decisions import (
     encode_decision,
     fate_of,
     finish,
+    histories_of,
     history_of,
     is_decided,
     judge,
@@ -113,8 +114,21 @@ def test_a_batch_that_an_old_version_wrote_in_part_is_refused() -> None:
     assert isinstance(judge(5, [written(3, 30)], {}, last_of_old_version=4), Decide)
 
 
+def test_a_batch_that_was_written_to_a_former_topic_is_refused() -> None:
+    elsewhere = {"q-u": {5: DECIDED}}
+    for batch in (4, 5):
+        with pytest.raises(BatchRefused, match=rf"q-u, and comes to.*acceptBatch={batch}"):
+            judge(batch, [written(3, 30)], {}, elsewhere=elsewhere)
+        assert judge(batch, [written(3, 30)], {}, elsewhere=elsewhere, accepted=batch) == Nothing()
+    assert isinstance(judge(6, [written(3, 30)], {}, elsewhere=elsewhere), Decide)
+    history = {3: Decision(3, Content(1, 1))}  # and back to the first topic
+    with pytest.raises(BatchRefused, match="q-u"):
+        judge(5, [written(3, 30)], history, elsewhere=elsewhere)
+
+
 def test_a_batch_without_rows_needs_no_decision() -> None:
     assert judge(5, [Part(Content())], {}) == Nothing()
+    assert judge(5, [Part(Content())], {}, elsewhere={"q-u": {5: DECIDED}}) == Nothing()
     assert judge(5, [Part(Content())], {4: Decision(4, Content(1, 1))}) == Nothing()
 
 
@@ -169,9 +183,10 @@ def test_a_decision_is_carried_out_as_far_as_it_has_not_been() -> None:
 
 
 def test_a_batch_of_which_nothing_was_committed_in_time_is_done_anew() -> None:
-    told = finish(DECIDED, states("CompleteAbort", "PrepareAbort"))
-    assert isinstance(told, Revoke)
-    assert "Start the query again" in told.reason
+    for accepted in (None, 5):
+        told = finish(DECIDED, states("CompleteAbort", "PrepareAbort"), accepted=accepted)
+        assert isinstance(told, Revoke)
+        assert "Start the query again" in told.reason
 
 
 @pytest.mark.parametrize(
@@ -220,7 +235,11 @@ def test_the_last_batches_are_remembered_whatever_the_order(batches: list[int]) 
     for batch in batches:
         values[slot_key("q-t", batch)] = encode_decision(Decision(batch, Content(batch, 0)))
         values[slot_key("other", batch)] = encode_decision(Decision(999, Content()))
+        values[slot_key("q-u", batch)] = encode_decision(Decision(batch, Content()))
     history = history_of("q-t", values)
+    histories = histories_of("q", values)
+    assert histories.keys() == {"q-t", "q-u"}
+    assert histories["q-t"] == history
     for batch in batches:
         later = [one for one in batches if one % SLOTS == batch % SLOTS and one != batch]
         assert batch in history or later
