@@ -13,6 +13,7 @@ from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 from ottla.protocol.api import ApiKey
 from ottla.replication.replicas import Replicas
+from ottla.storage.files import open_file_count
 from ottla.storage.flusher import ThreadFlusher
 from ottla.telemetry import Metric, MetricKind, exposition
 
@@ -100,6 +101,12 @@ def collect(
         _GAUGE,
         "Logs set aside because the coordination store does not know them.",
         replicas.stray_count,
+    )
+    yield _one(
+        "ottla_open_files",
+        _GAUGE,
+        "Files of segments that are open; their share of the descriptors is the most there can be.",
+        open_file_count(),
     )
     yield from _scrubbing(replicas)
     yield from _compaction(replicas)
