@@ -292,6 +292,7 @@ def test_a_log_that_lost_its_end_after_a_clean_stop_goes_on_behind_it(
             assert [letter.offset for letter in behind] == list(range(killed[1]["whole"], count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was_clean", [True, False], ids=["clean", "killed"])
 def test_a_log_whose_directory_is_gone_goes_on_behind_its_known_end(
     data: Path, killed: tuple[Path, dict[str, int]], was_clean: bool
@@ -431,6 +432,7 @@ def _read_committed(address: str) -> list[str]:
     raise AssertionError("it never came to an end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["flipped", "removed"])
 def test_a_reader_of_committed_records_sees_no_aborted_one_whatever_becomes_of_the_lists(
     harm: str, tmp_path: Path, rng: Random, caplog: pytest.LogCaptureFixture
