@@ -37,6 +37,8 @@ _HEAD_BYTES: Final = _HEAD.size
 _LARGE_BYTES: Final = 64 * 1024  # of a request; beyond, it is decoded in slices and in its turn
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
+# Each of its markers is written by itself, may wait for the disk, and is asked for again.
+_ENDS_WITH_CLIENT: Final = frozenset({ApiKey.WRITE_TXN_MARKERS})
 
 
 class Dispatcher:
@@ -125,7 +127,7 @@ class Dispatcher:
             )
         if len(frame) >= _LARGE_BYTES:
             answer = self._answer_large(frame, position, header, connection)
-            return self._promise(header.api_key, answer, connection)
+            return self._promise_plain(header.api_key, answer, connection)
         request_class = APIS[header.api_key].request_class
         try:
             request = decode(
@@ -137,7 +139,7 @@ class Dispatcher:
         response = route.answer(request, context)
         if not asyncio.iscoroutine(response):
             return bytes(response_frame(header, response))
-        return self._promise(header.api_key, _encoded(header, response), connection)
+        return self._promise_plain(header.api_key, _encoded(header, response), connection)
 
     async def _answer_large(
         self, frame: bytes, position: int, header: RequestHeader, connection: Connection
@@ -155,6 +157,12 @@ class Dispatcher:
             context = RequestContext(version, header.client_id, connection.peer)
             return await _encoded(header, self._routes[header.api_key].answer(request, context))
 
+    def _promise_plain(
+        self, key: ApiKey, parts: Coroutine[Any, Any, Parts], connection: Connection
+    ) -> Pending:
+        is_worth_finishing = key not in _ENDS_WITH_CLIENT
+        return self._promise(key, parts, connection, is_worth_finishing=is_worth_finishing)
+
     def _promise(
         self,
         key: int,
@@ -163,7 +171,7 @@ class Dispatcher:
         *,
         is_worth_finishing: bool = True,
     ) -> Pending:
-        """What was begun is finished even if the client has gone, unless it only reads."""
+        """What was begun is finished even if the client has gone, unless nobody needs that."""
         pending = Pending(is_barrier=True)
         task = self._loop.create_task(self._finish(key, parts, pending, connection))
         if not is_worth_finishing:

@@ -26,6 +26,7 @@ from ottla.protocol.messages.offsets import (
     ListOffsetsTopicResponse,
 )
 from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.messages.transactions import WriteTxnMarkersRequest
 
 
 class HotHandler:
@@ -88,6 +89,9 @@ def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> Any:
     return slices.start(answer())
 
 
+MARKERS = ApiKey.WRITE_TXN_MARKERS
+
+
 class Scene:
     def __init__(self, *, problem: Exception | None = None, **settings: str) -> None:
         self.hot = HotHandler(problem)
@@ -100,6 +104,7 @@ class Scene:
             cast("Any", self.hot),
             [
                 Route(key, APIS[key].versions, self.described),
+                Route(MARKERS, APIS[MARKERS].versions, self.described),
                 Route(ApiKey.LIST_OFFSETS, APIS[ApiKey.LIST_OFFSETS].versions, list_offsets),
             ],
             asyncio.get_running_loop(),
@@ -166,6 +171,7 @@ def test_a_version_of_api_versions_from_the_future_gets_the_table_in_version_0()
             ApiKey.FETCH,
             ApiKey.LIST_OFFSETS,
             ApiKey.API_VERSIONS,
+            ApiKey.WRITE_TXN_MARKERS,
             ApiKey.DESCRIBE_CLUSTER,
         ]
 
@@ -184,6 +190,32 @@ def test_an_answer_that_takes_time_is_a_barrier_and_arrives_later() -> None:
         await turns(3)
         assert isinstance(answer.parts, bytes)
         await scene.dispatcher.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("key", "request_", "ends"),
+    [
+        (ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(), False),
+        (MARKERS, WriteTxnMarkersRequest(), True),
+    ],
+)
+def test_what_was_begun_is_finished_without_its_client_but_for_markers(
+    key: ApiKey, request_: Any, ends: bool
+) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        answer = scene.take(frame_of(request_, key, APIS[key].versions[-1]))
+        assert isinstance(answer, Pending)
+        await turns(3)
+        answer.abandon()
+        await turns(3)
+        assert scene.described.outcome.cancelled() is ends
+        if not ends:
+            scene.described.outcome.set_result(DescribeClusterResponse(cluster_id="c"))
+        await scene.dispatcher.close()
+        assert scene.defects == []
 
     run(scenario())
 
