@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewPartitions
 from crash.in_process import Served, serving
 from crash.load import PATIENCE_S, SILENT, STEADY
 from crash.topics import admin_of, create_topics
-from ottla.storage.files import OsFile, OsFiles, StrPath
+from ottla.storage.files import Lock, OsFile, OsFiles, StrPath
 
 _OFTEN = {
     "log_flush_offset_checkpoint_interval_ms": "100",
@@ -56,9 +56,9 @@ class WatchedFiles(OsFiles):
         self.note(Path(path))
         super().sync_dir(path)
 
-    def sync_all(self, path: StrPath) -> None:
-        self.note(Path(path))
-        super().sync_all(path)
+    def sync_all(self, lock: Lock) -> None:
+        self.note(Path("the whole disk"))
+        super().sync_all(lock)
 
 
 class WatchedFile(OsFile):

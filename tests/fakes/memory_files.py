@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from ottla.errors import UsageRefused
-from ottla.storage.files import Buffer, Entry, StrPath
+from ottla.storage.files import Buffer, Entry, Lock, StrPath
 
 _CHANGES = frozenset(
     {"append", "create", "rename", "sync", "sync_all", "sync_dir", "truncate", "unlink"}
@@ -225,14 +225,14 @@ class MemoryFiles:
             if name.parent == path:
                 self._synced_names[name] = inode
 
-    def sync_all(self, path: StrPath) -> None:
-        self.fail_if_asked("sync_all", Path(path))
+    def sync_all(self, lock: Lock) -> None:
+        self.fail_if_asked("sync_all", Path())
         self.counts["sync_all"] += 1
         for inode in self._names.values():
             inode.synced = bytes(inode.content)
         self._synced_names = dict(self._names)
 
-    def lock(self, path: Path) -> object:
+    def lock(self, path: Path) -> "_Lock":
         if path in self._locked:
             raise UsageRefused(f"{path.parent} is in use by another broker")
         return _Lock(self._locked, path)
@@ -243,6 +243,9 @@ class _Lock:
         self._locked = locked
         self._path = path
         locked.add(path)
+
+    def fileno(self) -> int:
+        return -1
 
     def __del__(self) -> None:
         self._locked.discard(self._path)

@@ -237,7 +237,7 @@ class Replicas:
     async def _prepare_many(self, topics: Sequence[TopicImage]) -> None:
         """Prepare the logs that are missing together, if they are many: it takes one wait.
 
-        If that fails, each is tried by itself, and its topic is told why.
+        If there is no room for all, each is tried by itself, and its topic is told why.
         """
         missing = [
             (tp, topic.id)
@@ -248,8 +248,12 @@ class Replicas:
         ]
         if len(missing) < MANY or self.is_offline:
             return
-        with contextlib.suppress(OSError):
+        try:
             await self._work(partial(self._log_dir.prepare_logs, missing))
+        except OSError as error:
+            if error.errno not in FULL_DISK_ERRNOS | REFUSAL_ERRNOS:
+                self._log_dir.take_offline(error)
+        else:
             self._prepared.update(tp for tp, _ in missing)
 
     async def _apply_topic(self, topic: TopicImage) -> None:

@@ -74,6 +74,12 @@ class File(Sendable, Protocol):
         ...
 
 
+class Lock(Protocol):
+    """Whoever has it holds a directory alone; it is given back with the last reference."""
+
+    def fileno(self) -> int: ...
+
+
 class Files(Protocol):
     """The directories of one machine's disk."""
 
@@ -115,14 +121,15 @@ class Files(Protocol):
         """Return once the names in a directory are on disk."""
         ...
 
-    def sync_all(self, path: StrPath) -> None:
-        """Return once everything written so far is on disk, of the whole disk that `path` is on.
+    def sync_all(self, lock: "Lock") -> None:
+        """Return once everything written so far is on disk, of the whole disk that a lock is on.
 
-        For very many files: it takes one wait where `sync` takes one for each.
+        For very many files: it takes one wait where `sync` takes one for each. A write that failed
+        since the lock was taken is told, once.
         """
         ...
 
-    def lock(self, path: Path) -> object:
+    def lock(self, path: Path) -> "Lock":
         """Hold `path` alone for as long as the returned object lives, or `UsageRefused`."""
         ...
 
@@ -259,12 +266,8 @@ class OsFiles:
         finally:
             os.close(descriptor)
 
-    def sync_all(self, path: StrPath) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            _sync_file_system(descriptor)
-        finally:
-            os.close(descriptor)
+    def sync_all(self, lock: Lock) -> None:
+        _sync_file_system(lock.fileno())
 
     def lock(self, path: Path) -> OsFile:
         file = OsFile(path, os.O_RDWR | os.O_CREAT)

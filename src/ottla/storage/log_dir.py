@@ -33,6 +33,7 @@ from ottla.storage.files import (
     REFUSAL_ERRNOS,
     Entry,
     Files,
+    Lock,
     replace_file,
     within,
 )
@@ -171,7 +172,7 @@ class LogDir:
         self._points_file = SmallFile(files, path / RECOVERY_POINTS_FILE)
         self._starts_file = SmallFile(files, path / START_OFFSETS_FILE)
         files.make_dir(path)
-        self._lock: object | None = files.lock(path / LOCK_FILE)
+        self._lock: Lock | None = files.lock(path / LOCK_FILE)
         self.reserve = Reserve(files, path)
 
     def open_logs(
@@ -195,7 +196,7 @@ class LogDir:
             was_clean = self._take_clean_mark()
             is_synced = not was_clean and len(self.topic_ids) >= MANY
             if is_synced:
-                self._files.sync_all(self.path)
+                self._sync_disk()
             noted = self._read_noted()
             self.has_recovery_points = noted.points is not None
             for offsets in filter(None, noted):
@@ -266,7 +267,7 @@ class LogDir:
             metadata = self._files.create(within(directory, METADATA_FILE))
             metadata.append(encode_metadata(topic_id))
             self._files.create(within(directory, _FIRST_SEGMENT))
-        self._files.sync_all(self.path)
+        self._sync_disk()
 
     def _make_directory(self, tp: TopicPartition, topic_id: Uuid) -> Path:
         directory = self.path / str(tp)
@@ -431,10 +432,19 @@ class LogDir:
         logs = self.logs.values()
         begun = (log.begin_flush(is_saving=False) for log in logs if log.wants_sync)
         works = [work for work in begun if work is not None]
-        self._files.sync_all(self.path)
+        try:
+            self._sync_disk()
+            for work in works:
+                work.run(self._files, is_synced=True)
+        except OSError as error:
+            self.take_offline(error)  # whoever wanted to open a file: it is told only once
+            raise
         for work in works:
-            work.run(self._files, is_synced=True)
             work.log.end_flush(work)
+
+    def _sync_disk(self) -> None:
+        assert self._lock is not None, "it is ours until it is closed"
+        self._files.sync_all(self._lock)
 
     def deletions(self) -> list[str]:
         """Where every log begins that has lost records, as `write_deletions` takes it."""
@@ -472,11 +482,11 @@ class LogDir:
         for flush in filter(None, flushes):
             if flush.saved is not None:
                 flush.saved.write(self._files, is_syncing=False)
-        self._files.sync_all(self.path)
+        self._sync_disk()
         for flush in filter(None, flushes):
             flush.run(self._files, is_synced=True)
             flush.log.end_flush(flush)
-        self._files.sync_all(self.path)  # names, and snapshots of producers
+        self._sync_disk()  # names, and snapshots of producers
 
     def release(self) -> None:
         """Let go of a directory whose logs were not opened; nothing is said about them."""

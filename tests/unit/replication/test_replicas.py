@@ -7,6 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.clock import Clock, SystemClock
@@ -18,7 +20,7 @@ from ottla.replication.replicas import Replicas
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.deletions import Deletions
 from ottla.storage.flusher import InlineFlusher
-from ottla.storage.log_dir import LogDir
+from ottla.storage.log_dir import MANY, LogDir
 from ottla.storage.scrub import Scrubber
 
 ORDERS = TopicPartition("orders", 0)
@@ -126,9 +128,31 @@ def test_a_topic_is_unfinished_until_its_logs_are_made_also_while_that_is_tried_
     asyncio.run(scenario())
 
 
-def _image() -> ClusterImage:
+@pytest.mark.parametrize(("number", "is_offline"), [(errno.ENOSPC, False), (errno.EIO, True)])
+def test_a_disk_that_fails_while_many_logs_are_made_is_offline_and_a_full_one_is_not(
+    number: int, is_offline: bool
+) -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir)
+        replicas.open(ClusterImage())
+        files.fail_next("sync_all", number)
+        replicas.note_image(_image(MANY))
+        await _turn()
+        await _settle(worker)
+        assert not files.has_faults
+        assert replicas.is_offline is is_offline
+        assert len(replicas.leaders) == (0 if is_offline else MANY)
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
+def _image(partition_count: int = 1) -> ClusterImage:
     partition = PartitionImage(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), (BrokerId(0),), 0)
-    topic = TopicImage("orders", Uuid(bytes(range(16))), (partition,))
+    topic = TopicImage("orders", Uuid(bytes(range(16))), (partition,) * partition_count)
     return ClusterImage().apply([Change(topic_key("orders"), topic)], Revision(1))
 
 

@@ -857,3 +857,17 @@ def test_a_power_cut_while_many_logs_are_closed_loses_nothing(
         assert log.corrupt == []
         assert log.epochs.latest == build.EPOCH
         build.append(log)
+
+
+def test_a_disk_that_fails_while_everything_is_synced_is_offline_whoever_asked(
+    files: MemoryFiles,
+) -> None:
+    """The system tells it once: nobody may take what was lost for durable afterwards."""
+    log_dir = crowd(files)
+    files.fail_next("sync_all", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        log_dir._open_files.flush_all()
+    assert log_dir.offline_reason is not None
+    assert {log.durable_offset for log in log_dir.logs.values()} == {0}
+    log_dir.close()
+    assert not any(entry.name == ".clean-shutdown" for entry in files.list(ROOT))
