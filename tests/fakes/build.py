@@ -6,6 +6,7 @@ from ottla.config import TopicConfig
 from ottla.model import (
     NO_PRODUCER,
     NO_SEQUENCE,
+    NO_UUID,
     LeaderEpoch,
     Offset,
     ProducerEpoch,
@@ -18,6 +19,7 @@ from ottla.records.batch import NO_PRODUCER_EPOCH, Record, build_batch
 from ottla.records.compression import Codec
 from ottla.storage.files import Files
 from ottla.storage.log import Log
+from ottla.storage.log_states import NotedState, fits
 
 NOW_MS = TimestampMs(1_700_000_000_000)
 TP = TopicPartition("orders", 0)
@@ -62,6 +64,7 @@ def log(
     directory: Path = DIRECTORY,
     recovery_point: int = 0,
     start_offset: int = 0,
+    noted: NotedState | None = None,
 ) -> Log:
     """The log in `directory`, opened, or created when nothing is there."""
     files.make_dir(directory)
@@ -73,7 +76,19 @@ def log(
         start_offset=Offset(start_offset),
         recovery_point=Offset(recovery_point),
         now_ms=NOW_MS,
+        noted=noted,
     )
+
+
+def noted(log: Log) -> NotedState:
+    """The log's entry in a checkpoint that is written now."""
+    return NotedState(NO_UUID, log.epochs.encode(), log.state)
+
+
+def enlarge(log: Log) -> None:
+    """Append until the log's state is too large for a checkpoint, and lies in files."""
+    while fits(log._segments.active.indexes, log.producers):
+        append(log, epoch=log.epochs.latest, value=bytes(5000))
 
 
 def append(log: Log, count: int = 1, *, epoch: int = EPOCH, value: bytes = b"value") -> int:

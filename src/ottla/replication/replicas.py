@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage, PartitionImage, TopicImage
@@ -559,7 +559,7 @@ class Replicas:
             self._log_dir.note_failure(error)
 
 
-def _run_all(replacements: Sequence[Replacement]) -> None:
+def _run_all(replacements: Sequence[Replacement[Any]]) -> None:
     for one in replacements:
         one.run()
 

@@ -110,7 +110,7 @@ class Cleaner:
             self._worker.run(lambda _: written.run(), done)
 
     def _note_written(
-        self, log: Log, work: Pass, written: Replacement, outcome: Exception | None
+        self, log: Log, work: Pass, written: Replacement[bytes], outcome: Exception | None
     ) -> None:
         """Without it the next start compacts the same again: no reason to stop on a full disk."""
         if outcome is not None:

@@ -1,8 +1,8 @@
 """Which leader epoch began at which offset: what replicas compare to find where they part.
 
-Kept per partition in `leader-epoch-checkpoint`, in Kafka's text format. Every batch carries its
-leader's epoch, so the file is a cache too: it is checked against the log when a log is opened,
-and rebuilt from the batches when it does not fit them.
+Kept in the entries of `log-states`, in the text format of Kafka's `leader-epoch-checkpoint`. Every
+batch carries its leader's epoch, so this is a cache too: it is checked against the log, and rebuilt
+from the batches when it does not fit them.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,18 +28,19 @@ class EpochEnd(NamedTuple):
 
 
 class EpochsDamaged(Exception):
-    """The checkpoint file is not what it should be: rebuild it from the log."""
+    """The stored epochs are not what they should be: rebuild them from the log."""
 
 
 class Epochs:
     """Epochs and their first offsets, both rising. Owned by one log."""
 
-    __slots__ = ("_epochs", "_starts", "latest")
+    __slots__ = ("_encoded", "_epochs", "_starts", "latest")
 
     def __init__(self) -> None:
         self._epochs: list[LeaderEpoch] = []
         self._starts: list[Offset] = []
         self.latest = NO_EPOCH  # read on every append
+        self._encoded: bytes | None = None  # None as long as it is not asked for
 
     def entries(self) -> list[EpochStart]:
         return [EpochStart(*entry) for entry in zip(self._epochs, self._starts, strict=True)]
@@ -48,6 +49,7 @@ class Epochs:
         """A batch of `epoch` begins at `start_offset`; what it contradicts is forgotten."""
         if epoch == self.latest or epoch < 0:
             return
+        self._encoded = None
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
             self._epochs.pop()
             self._starts.pop()
@@ -72,6 +74,7 @@ class Epochs:
 
     def truncate_end(self, end_offset: Offset) -> None:
         """The log now ends at `end_offset`: forget the epochs that began there or later."""
+        self._encoded = None
         keep = bisect_left(self._starts, end_offset)
         del self._epochs[keep:], self._starts[keep:]
         self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
@@ -80,16 +83,20 @@ class Epochs:
         """The log now starts at `start_offset`: forget the epochs that ended before it."""
         passed = bisect_right(self._starts, start_offset) - 1
         if passed >= 0:
+            self._encoded = None
             del self._epochs[:passed], self._starts[:passed]
             self._starts[0] = start_offset
 
     def encode(self) -> bytes:
-        lines = [f"{epoch} {start}" for epoch, start in self.entries()]
-        return "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode()
+        """The content of a `leader-epoch-checkpoint`; made once for as long as nothing changes."""
+        if self._encoded is None:
+            lines = [f"{epoch} {start}" for epoch, start in self.entries()]
+            self._encoded = "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode()
+        return self._encoded
 
     @classmethod
     def decode(cls, data: bytes) -> "Epochs":
-        """Read the checkpoint file, unless it is damaged."""
+        """The inverse of `encode`, or `EpochsDamaged`."""
         try:
             version, count, *lines, end = data.decode("ascii").split("\n")
             entries = [tuple(map(int, line.split(" "))) for line in lines]

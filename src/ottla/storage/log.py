@@ -6,7 +6,7 @@ is discarded.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +22,7 @@ from ottla.errors import (
 )
 from ottla.model import (
     NO_TIMESTAMP,
+    NO_UUID,
     LeaderEpoch,
     Offset,
     Position,
@@ -72,10 +73,11 @@ from ottla.storage.files import (
     within,
 )
 from ottla.storage.index import AbortedTransaction, aborted_crc
+from ottla.storage.log_states import LogState, NotedState, fits
 from ottla.storage.names import SAVING
 from ottla.storage.open_files import OpenFiles
 from ottla.storage.producers import ProducedBatch
-from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING, Recovered, begin_empty, recover
+from ottla.storage.recovery import EVERYTHING, Recovered, begin_empty, recover
 from ottla.storage.retention import SegmentFacts, expired_count, is_too_old
 from ottla.storage.segment import (
     ABORTED_INDEX,
@@ -140,6 +142,11 @@ class FlushWork(NamedTuple):
     segments_created: int
     saved: "Saved | None"  # what `save` asked for
 
+    @property
+    def has_names(self) -> bool:
+        """Whether files take their names when this ends."""
+        return bool(self.unstored) or (self.saved is not None and not self.saved.state)
+
     def run(self, files: Files, *, is_synced: bool = False) -> None:
         """Sync. Older files first: what is durable has no holes.
 
@@ -169,13 +176,15 @@ class FlushWork(NamedTuple):
 
 @dataclass(slots=True)
 class Saved:
-    """What shortens the next start: files beside the active segment, and a snapshot of producers.
+    """What shortens the next start: a state for the checkpoint, or files if that would be large.
 
-    Written by whoever flushes; the owner then gives the files their names.
+    The files are indexes, written by whoever flushes; the owner then gives them their names, and
+    stores the snapshot of producers.
     """
 
-    contents: dict[str, bytes]  # by path
-    snapshot: bytes
+    state: bytes = b""
+    contents: dict[str, bytes] = field(default_factory=dict)  # by path
+    snapshot: bytes = b""
     is_written: bool = False
 
     def write(self, files: Files, *, is_syncing: bool = True) -> None:
@@ -216,6 +225,7 @@ class Log:
         recovery_point: Offset,
         now_ms: TimestampMs,
         closed_at: Offset | None = None,
+        noted: NotedState | None = None,
         is_synced: bool = False,
         is_new: bool = False,
         open_files: OpenFiles | None = None,
@@ -241,15 +251,16 @@ class Log:
         self._segments_synced = 0
         self._unsynced: list[File] = []
         self._is_save_wanted = False
-        self._epochs_file = SmallFile(files, within(directory, EPOCHS_FILE))
-        self._clean_offset_file = SmallFile(files, within(directory, CLEAN_OFFSET_FILE))
-        self._saved_end: tuple[int, Offset]  # timeline and end when indexes were last stored
+        path = within(directory, CLEAN_OFFSET_FILE)
+        self._clean_offset_file: SmallFile[bytes] = SmallFile(files, path, bytes)
+        self.state = b""  # where a start can go on, for the checkpoint; empty if files tell that
+        self._saved_end: tuple[int, Offset]  # timeline and end when that was last stored
         self._hints: dict[Offset, tuple[Segment, Position]] = {}
         self._open_files.make_room()
         if is_new:
             found = begin_empty(directory, now_ms)
         else:
-            found = self._recover(recovery_point, now_ms, closed_at, is_synced=is_synced)
+            found = self._recover(recovery_point, now_ms, closed_at, noted, is_synced=is_synced)
         self._adopt(found)
         self.durable_offset = self.end_offset
         # Compaction has seen all keys below.
@@ -262,6 +273,7 @@ class Log:
         recovery_point: Offset,
         now_ms: TimestampMs,
         closed_at: Offset | None = None,
+        noted: NotedState | None = None,
         *,
         is_synced: bool = False,
     ) -> Recovered:
@@ -273,6 +285,7 @@ class Log:
             interval_bytes=self.config.index_interval_bytes,
             now_ms=now_ms,
             closed_at=closed_at,
+            noted=noted,
             is_dense="compact" not in self.config.cleanup_policy,
             is_synced=is_synced,
         )
@@ -288,7 +301,8 @@ class Log:
         )
         self._open_files.note(self)
         self.epochs = found.epochs
-        self._epochs_file.note_read(found.stored_epochs)
+        self.has_epochs_file = found.has_epochs_file  # which no checkpoint renews any more
+        self.state = found.state
         self._saved_end = (-1, Offset(-1))
         if found.is_saved:
             self._saved_end = (self._timeline, found.active.end_offset)
@@ -711,14 +725,38 @@ class Log:
             return None
         self._is_save_wanted = False
         active = self._segments.active
-        contents = index_contents(self.directory, active.base_offset, active.indexes)
-        return Saved(contents, self.producers.encode(aborted_crc(active.indexes.aborted)))
+        if self._is_small:
+            return Saved(self._encode_state(), is_written=True)
+        return Saved(
+            contents=index_contents(self.directory, active.base_offset, active.indexes),
+            snapshot=self.producers.encode(aborted_crc(active.indexes.aborted)),
+        )
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether the checkpoint has room for the state; damage is noted beside the segment."""
+        return not self.corrupt and fits(self._segments.active.indexes, self.producers)
+
+    def _encode_state(self) -> bytes:
+        active = self._segments.active
+        return LogState(
+            active.base_offset,
+            active.size_bytes,
+            active.end_offset,
+            active.opened_ms,
+            active.indexes,
+            self.producers,
+        ).encode()
 
     def _end_save(self, work: FlushWork) -> None:
         saved = work.saved
         if saved is None or not saved.is_written or self.offline_reason is not None:
             return  # a full disk, or a log that has been deleted meanwhile
         is_uncut = work.timeline == self._timeline
+        if is_uncut:
+            self.state = saved.state
+        if saved.state:
+            return
         try:
             if is_uncut and work.active_base == self._segments.active.base_offset:
                 saved.take_names(self._files)
@@ -753,21 +791,13 @@ class Log:
         self.end_flush(work)
 
     def save(self) -> None:
-        """Store what shortens the next start: epochs now, indexes and producers when flushed."""
-        self._epochs_file.replace(self.epochs.encode())
-        self._want_save()
-
-    def begin_save(self) -> Replacement | None:
-        """The same, but the epochs are for somebody else to write, if they are not on disk.
-
-        A recovery point that is as new as they are may be written only behind them.
-        """
-        self._want_save()
-        return self._epochs_file.begin(self.epochs.encode())
-
-    def _want_save(self) -> None:
-        if self._saved_end != (self._timeline, self.end_offset):
-            self._saved_end = (self._timeline, self.end_offset)
+        """Have what shortens the next start ready for a checkpoint: now, or when it is flushed."""
+        if self._saved_end == (self._timeline, self.end_offset):
+            return
+        self._saved_end = (self._timeline, self.end_offset)
+        if not self.wants_sync and self._is_small:
+            self.state = self._encode_state()
+        else:
             self._is_save_wanted = True
 
     @property
@@ -1004,7 +1034,6 @@ class Log:
     def give_up_files(self) -> None:
         """The log is about to go: no worker may touch its files any more."""
         self._segments.give_up_swap()
-        self._epochs_file.give_up()
         self._clean_offset_file.give_up()
 
     def _settle(self) -> None:
@@ -1014,7 +1043,7 @@ class Log:
             self.end_swap(swap)
         self._segments.store_indexes()
 
-    def end_cleaning(self, work: Pass) -> Replacement | None:
+    def end_cleaning(self, work: Pass) -> Replacement[bytes] | None:
         """Every segment of a pass has been swapped in; what has to be written to remember it."""
         if work.timeline != self._timeline or self.offline_reason is not None:
             return None
@@ -1049,7 +1078,6 @@ class Log:
         self._lower_durable(end_offset)
         self._files.unlink(self.directory / file_name(segment.base_offset, SEAL))
         self._forget_lost(segment.base_offset, EVERYTHING)
-        self.save()
         self._is_save_wanted = False
         active = self._segments.active
         write_indexes(self._files, self.directory, active.base_offset, active.indexes)
@@ -1082,7 +1110,7 @@ class Log:
         for snapshot in list(self._snapshots):
             self._remove_snapshot(snapshot)
         self._forget_lost(FIRST_OFFSET, EVERYTHING)
-        self._epochs_file.remove()
+        self.epochs = Epochs()
         self._files.unlink(self.directory / CORRUPT_FILE)
         self.start_offset = offset
         self._reopen(offset, now_ms)
@@ -1107,12 +1135,11 @@ class Log:
         for snapshot in [one for one in self._snapshots if one > end_offset]:
             self._remove_snapshot(snapshot)
         self._files.sync_dir(self.directory)
-        self._adopt(self._recover(EVERYTHING, now_ms))
+        noted = NotedState(NO_UUID, self.epochs.encode(), b"")
+        self._adopt(self._recover(EVERYTHING, now_ms, noted=noted))
         active = self._segments.active
         if not active.indexes.aborted:  # the file may hold some that were cut off as well
             self._files.unlink(self.directory / file_name(active.base_offset, ABORTED_INDEX))
-        # Or what was cut off would be believed again after a crash.
-        self._epochs_file.replace(self.epochs.encode())
         self.start_offset = min(self.start_offset, self.end_offset)
         self.durable_offset = self.end_offset
 

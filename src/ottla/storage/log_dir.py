@@ -1,8 +1,8 @@
 """One data directory: its lock, its logs, and what has to be known to open them again.
 
-Every file of metadata says whether it is whole. The recovery points, the start offsets, the mark
-of a clean close and `partition.metadata` carry a checksum; `leader-epoch-checkpoint` keeps Kafka's
-format and is checked against the log; snapshots carry a checksum; indexes are caches.
+Every file of metadata says whether it is whole. The recovery points, the start offsets, the states
+of logs, the mark of a clean close, `partition.metadata` and snapshots carry a checksum; indexes
+are caches.
 
 Nothing is removed that nobody asked to delete. Which logs are opened, and which belong to topics
 that were deleted, is not decided here: `open_logs` asks. What is neither is set aside, its files
@@ -16,7 +16,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
@@ -38,6 +38,14 @@ from ottla.storage.files import (
     within,
 )
 from ottla.storage.log import Log
+from ottla.storage.log_states import (
+    LOG_STATES_FILE,
+    FoundStates,
+    NotedState,
+    NotedStates,
+    decode_states,
+    encode_states,
+)
 from ottla.storage.names import (
     METADATA_FILE,
     TEMPORARY,
@@ -63,7 +71,7 @@ from ottla.storage.partition_metadata import (
     encode_metadata,
     has_checksum,
 )
-from ottla.storage.recovery import EVERYTHING
+from ottla.storage.recovery import EPOCHS_FILE, EVERYTHING
 from ottla.storage.reserve import Reserve
 from ottla.storage.segment import LOG, file_name
 from ottla.storage.segments import Discarded
@@ -169,8 +177,9 @@ class LogDir:
         self._files = files
         self._open_files = OpenFiles(open_files_max)
         self._open_files.flush_all = self._flush_all
-        self._points_file = SmallFile(files, path / RECOVERY_POINTS_FILE)
-        self._starts_file = SmallFile(files, path / START_OFFSETS_FILE)
+        self._states_file = SmallFile(files, path / LOG_STATES_FILE, encode_states)
+        self._points_file = SmallFile(files, path / RECOVERY_POINTS_FILE, _encode_noted)
+        self._starts_file = SmallFile(files, path / START_OFFSETS_FILE, _encode_noted)
         files.make_dir(path)
         self._lock: Lock | None = files.lock(path / LOCK_FILE)
         self.reserve = Reserve(files, path)
@@ -197,7 +206,7 @@ class LogDir:
             is_synced = not was_clean and len(self.topic_ids) >= MANY
             if is_synced:
                 self._sync_disk()
-            noted = self._read_noted()
+            noted, states = self._read_noted(), self._read_states()
             self.has_recovery_points = noted.points is not None
             for offsets in filter(None, noted):
                 self._make_lost(expected, offsets)
@@ -206,13 +215,27 @@ class LogDir:
                 end = noted.end_of(tp, topic_id)
                 point, closed_at = (EVERYTHING, end) if was_clean else (end or Offset(0), None)
                 start = noted.start_of(tp, topic_id)
-                self._open(tp, config_of(tp), start, point, now_ms, closed_at, is_synced=is_synced)
+                self._open(
+                    tp,
+                    config_of(tp),
+                    start,
+                    point,
+                    now_ms,
+                    closed_at,
+                    states.of(tp, topic_id),
+                    is_synced=is_synced,
+                )
                 if progress is not None:
                     progress(done, len(found))
             self.reserve.refill()
             is_noted = (noted.points, noted.starts) == self._offsets()
-            if not is_noted or (found and not was_clean):
+            old = [log for log in self.logs.values() if log.has_epochs_file]
+            if states.problem is not None and not old:
+                _note_ignored(LOG_STATES_FILE, states.problem)
+            if not is_noted or states.problem is not None or old or (found and not was_clean):
                 self.checkpoint()  # what was recovered need not be recovered again
+            for log in old:
+                self._files.unlink(log.directory / EPOCHS_FILE)  # of an older Ottla
         except OSError as error:
             self.take_offline(error)
             place, reason = error.filename or self.path, error.strerror or error
@@ -409,19 +432,18 @@ class LogDir:
         except OSError as error:
             self.note_failure(error)
 
-    def begin_checkpoint(self, flush: Callable[[Log], None] | None) -> list[Replacement]:
+    def begin_checkpoint(self, flush: Callable[[Log], None] | None) -> list[Replacement[Any]]:
         """What a checkpoint has to write, for any thread to run in this order.
 
         Recovery trusts the epochs of a log up to its recovery point: they are written before.
         """
-        epochs = []
         for log in self.logs.values():
-            epochs.append(log.begin_save())
+            log.save()
             if flush is not None and log.wants_flush:
                 flush(log)
-        return [one for one in (*epochs, *self._begin_offsets()) if one is not None]
+        return self._begin_noted()
 
-    def end_checkpoint(self, replacements: Iterable[Replacement]) -> None:
+    def end_checkpoint(self, replacements: Iterable[Replacement[Any]]) -> None:
         """Everything that `begin_checkpoint` returned has been run."""
         for one in replacements:
             one.end()
@@ -462,7 +484,7 @@ class LogDir:
         try:
             if self.offline_reason is None:
                 self._close_logs()
-                self._write_offsets()
+                self._write_noted()
                 write_checkpoint(self._files, self.path / CLEAN_FILE, [])
         except OSError as error:
             self.note_failure(error)
@@ -474,19 +496,19 @@ class LogDir:
             for log in self.logs.values():
                 log.close()
             return
-        epochs = [log.begin_save() for log in self.logs.values()]
-        for replacement in filter(None, epochs):
-            replacement.run(is_syncing=False)
-            replacement.end()
-        flushes = [log.begin_flush() for log in self.logs.values()]
-        for flush in filter(None, flushes):
+        for log in self.logs.values():
+            log.save()
+        begun = (log.begin_flush() for log in self.logs.values())
+        flushes = [flush for flush in begun if flush is not None]
+        for flush in flushes:
             if flush.saved is not None:
                 flush.saved.write(self._files, is_syncing=False)
         self._sync_disk()
-        for flush in filter(None, flushes):
+        for flush in flushes:
             flush.run(self._files, is_synced=True)
             flush.log.end_flush(flush)
-        self._sync_disk()  # names, and snapshots of producers
+        if any(flush.has_names for flush in flushes):
+            self._sync_disk()
 
     def release(self) -> None:
         """Let go of a directory whose logs were not opened; nothing is said about them."""
@@ -515,6 +537,7 @@ class LogDir:
         recovery_point: Offset,
         now_ms: TimestampMs,
         closed_at: Offset | None = None,
+        noted: NotedState | None = None,
         *,
         is_synced: bool = False,
         is_new: bool = False,
@@ -528,13 +551,14 @@ class LogDir:
             recovery_point=recovery_point,
             now_ms=now_ms,
             closed_at=closed_at,
+            noted=noted,
             is_synced=is_synced,
             is_new=is_new,
             open_files=self._open_files,
         )
         log.on_damaged = partial(_report_damage, tp)
         log.on_failed = self.take_offline
-        log.before_truncate = self._write_offsets
+        log.before_truncate = self._write_noted
         log.discard = self.discard
         self.logs[tp] = log
         if log.cut_bytes:
@@ -695,24 +719,40 @@ class LogDir:
         try:
             lines = read_checkpoint(self._files, self.path / name)
         except CheckpointDamaged as damage:
-            _log.warning("ignoring a checkpoint", extra={"file": name, "why": str(damage)})
+            _note_ignored(name, str(damage))
             return None
         return None if lines is None else decode_offsets(lines)
 
-    def _write_offsets(self) -> None:
+    def _read_states(self) -> FoundStates:
+        """What the file of states says. An older Ottla has none, and files of epochs instead."""
+        try:
+            return decode_states(self._files.read_whole(self.path / LOG_STATES_FILE))
+        except FileNotFoundError:
+            return FoundStates({}, "it is missing" if self.topic_ids else None)
+
+    def _write_noted(self) -> None:
         """Have on disk, now, up to where logs are durable: at a stop, or before one is cut."""
-        for one in filter(None, self._begin_offsets()):
+        for one in self._begin_noted():
             one.run()
             one.end()
 
-    def _begin_offsets(self) -> tuple[Replacement | None, Replacement | None]:
+    def _begin_noted(self) -> list[Replacement[Any]]:
         points, starts = self._offsets()
         for tp, (_, point) in points.items():  # from now on it may be on disk
             self.logs[tp].checkpointed_offset = max(self.logs[tp].checkpointed_offset, point)
-        return (
-            self._points_file.begin(encode_checkpoint(encode_offsets(points))),
-            self._starts_file.begin(encode_checkpoint(encode_offsets(starts))),
+        begun = (
+            self._states_file.begin(self._states()),
+            self._points_file.begin(points),
+            self._starts_file.begin(starts),
         )
+        return [one for one in begun if one is not None]
+
+    def _states(self) -> NotedStates:
+        """From where the next start can go on with every log."""
+        return {
+            tp: NotedState(self.topic_ids[tp], log.epochs.encode(), log.state)
+            for tp, log in self.logs.items()
+        }
 
     def _offsets(self) -> tuple[NotedOffsets, NotedOffsets]:
         """Up to where every log is durable, and where those begin that do not begin with 0."""
@@ -748,6 +788,15 @@ def _is_segment(name: str) -> bool:
 
 def _report_damage(tp: TopicPartition, damage: CorruptRange) -> None:
     _log.error("a log is damaged", extra={"tp": str(tp), "range": damage})
+
+
+def _note_ignored(file: str, reason: str) -> None:
+    """Say that logs take longer to open, because a checkpoint tells less about them than it did."""
+    _log.warning("ignoring a checkpoint", extra={"file": file, "why": reason})
+
+
+def _encode_noted(noted: NotedOffsets) -> bytes:
+    return encode_checkpoint(encode_offsets(noted))
 
 
 def _ignore(reason: str) -> None:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from ottla.config import INT32_MAX, INT64_MAX
 from ottla.errors import ApiError
-from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, Position, TimestampMs
+from ottla.model import NO_TIMESTAMP, NO_UUID, LeaderEpoch, Offset, Position, TimestampMs
 from ottla.records.batch import (
     ATTRIBUTES_AT,
     CONTROL,
@@ -53,6 +53,7 @@ from ottla.storage.index import (
     check_aborted,
     encode_aborted,
 )
+from ottla.storage.log_states import LogState, NotedState, StateDamaged
 from ottla.storage.names import OFFSET_DIGITS, is_offset
 from ottla.storage.producers import (
     BATCHES_KEPT,
@@ -85,7 +86,7 @@ from ottla.storage.segment import (
 from ottla.storage.swap import complete_swap, remove_all, remove_cleaned
 
 EVERYTHING: Final = Offset(INT64_MAX)  # the recovery point of a log that was closed cleanly
-EPOCHS_FILE: Final = "leader-epoch-checkpoint"
+EPOCHS_FILE: Final = "leader-epoch-checkpoint"  # of a log that Kafka or an older Ottla has written
 STRAY: Final = ".stray"  # a segment that nothing connects with the log before it
 
 _log = logging.getLogger("ottla.storage")
@@ -140,7 +141,6 @@ class Recovered:
     sealed: list[SealedSegment]
     active: ActiveSegment
     epochs: Epochs
-    stored_epochs: bytes  # as they lie on disk
     producers: Producers
     snapshots: list[Offset]
     first_offset: Offset
@@ -149,6 +149,8 @@ class Recovered:
     corrupt: list[CorruptRange]  # that, and what was found now
     is_compacted: bool  # a pass has come to its end here
     is_saved: bool  # what shortens a start lies on disk as it is here
+    state: bytes = b""  # the one that the log went on from, if it did
+    has_epochs_file: bool = False
     cut_bytes: int = 0
 
 
@@ -161,12 +163,14 @@ def recover(
     interval_bytes: int,
     now_ms: TimestampMs,
     closed_at: Offset | None = None,
+    noted: NotedState | None = None,
     is_dense: bool = False,
     is_synced: bool = False,
 ) -> Recovered:
     """Open the log in `directory`, of which everything below `recovery_point` was on disk.
 
     `closed_at` is where the log ended when it was closed cleanly, if it was and that is known.
+    `noted` is the log's entry in the file of all logs' states, if it has one.
     `is_dense` says that the topic is not compacted, `is_synced` that everything which is here is
     on disk: a killed process leaves what it wrote in memory only.
     """
@@ -175,12 +179,7 @@ def recover(
     if found.lost and (seal := read_seal(files, directory, found.lost[-1])) is not None:
         known_end = max(known_end, seal.end_offset)
     if not found.sizes:
-        base = max(start_offset, known_end)
-        if not found.indexes:
-            found.indexes.append(start_offset)  # nothing tells where the log began
-        _begin_behind_loss(files, directory, _first_offset(found, start_offset, base, []), base)
-        found.sizes[base] = 0
-        found.names.add(CORRUPT_FILE)
+        _begin_behind_loss(files, directory, found, start_offset, known_end)
     known_corrupt = load_ranges(files, directory) if CORRUPT_FILE in found.names else []
     first_base = min(found.sizes)
     first_offset = _first_offset(found, start_offset, first_base, known_corrupt)
@@ -193,18 +192,18 @@ def recover(
         is_dense=is_dense and recovery_point != EVERYTHING and not found.is_compacted,
     )
     snapshots, snapshot_max = _usable_snapshots(found), recovery_point
+    noted = noted or _read_old_epochs(files, directory, found)
+    state = None if known_corrupt else _usable_state(noted, found, recovery_point)
     unknown = set[Offset]()
     while True:
         (producers, aborted_crc), producers_from = _load_producers(
-            files, directory, snapshots, snapshot_max
+            files, directory, snapshots, snapshot_max, state
         )
-        stored_epochs = b""
-        if EPOCHS_FILE in found.names:
-            stored_epochs = files.read_whole(within(directory, EPOCHS_FILE))
-        epochs = _decode_epochs(stored_epochs)
+        epochs = _decode_epochs(noted.epochs)
         scan_from = min(recovery_point, max(producers_from, first_base))
         if epochs is None:
             epochs, scan_from = Epochs(), first_base
+        epochs.truncate_end(recovery_point)  # behind it the log may have been cut off since
         scan = _Scan(
             files=files,
             directory=directory,
@@ -217,6 +216,7 @@ def recover(
             epochs=epochs,
             evidence=evidence,
             names=found.names,
+            state=state,
             is_synced=is_synced or recovery_point == EVERYTHING,
             corrupt=list(known_corrupt),
         )
@@ -235,7 +235,6 @@ def recover(
             sealed=scan.sealed,
             active=active,
             epochs=epochs,
-            stored_epochs=stored_epochs,
             producers=producers,
             snapshots=[offset for offset in found.snapshots if offset <= active.end_offset],
             first_offset=first_offset,
@@ -244,6 +243,8 @@ def recover(
             corrupt=scan.corrupt,
             is_compacted=found.is_compacted,
             is_saved=_is_saved(scan, active, found.snapshots),
+            state=noted.state if state is not None else b"",
+            has_epochs_file=EPOCHS_FILE in found.names,
             cut_bytes=scan.cut_bytes,
         )
 
@@ -254,7 +255,6 @@ def begin_empty(directory: Path, now_ms: TimestampMs) -> Recovered:
         sealed=[],
         active=ActiveSegment(directory, FIRST_OFFSET, None, now_ms),
         epochs=Epochs(),
-        stored_epochs=b"",
         producers=Producers(),
         snapshots=[],
         first_offset=FIRST_OFFSET,
@@ -266,7 +266,35 @@ def begin_empty(directory: Path, now_ms: TimestampMs) -> Recovered:
     )
 
 
+def _read_old_epochs(files: Files, directory: Path, found: "_Found") -> NotedState:
+    """What a log without an entry knows: only what Kafka or an older Ottla has left beside it."""
+    epochs = b""
+    if EPOCHS_FILE in found.names:
+        epochs = files.read_whole(within(directory, EPOCHS_FILE))
+    return NotedState(NO_UUID, epochs, b"")
+
+
+def _usable_state(noted: NotedState, found: "_Found", recovery_point: Offset) -> LogState | None:
+    """The state that a log can go on from; None if there is none, or none that fits its files.
+
+    Only that of the last segment: those before it may have been compacted since. Without epochs
+    everything is read again.
+    """
+    if not noted.state or _decode_epochs(noted.epochs) is None:
+        return None
+    try:
+        state = LogState.decode(noted.state)
+    except StateDamaged as damage:
+        _log.error("ignoring the state of a log", extra={"reason": damage})
+        return None
+    base = max(found.sizes)
+    is_there = state.segment_base == base and state.size_bytes <= found.sizes[base]
+    return state if is_there and state.end_offset <= recovery_point else None
+
+
 def _is_saved(scan: "_Scan", active: ActiveSegment, snapshots: Sequence[Offset]) -> bool:
+    if scan.state is not None:
+        return scan.state.end_offset == active.end_offset
     if scan.recovery_point != EVERYTHING:
         return False
     has_snapshot = active.end_offset in snapshots or active.end_offset == FIRST_OFFSET
@@ -330,17 +358,25 @@ def _first_offset(
     return max(start_offset, min([first_base, *before, *found.lost, *found.indexes]))
 
 
-def _begin_behind_loss(files: Files, directory: Path, first: Offset, base: Offset) -> None:
-    """Begin a log without segments at `base`; what it held from `first` on is lost.
+def _begin_behind_loss(
+    files: Files, directory: Path, found: _Found, start_offset: Offset, known_end: Offset
+) -> None:
+    """Begin a log without segments behind `known_end`; what it held before is lost.
 
     The loss is noted first: once a segment is there, nothing else tells of it.
     """
+    base = max(start_offset, known_end)
+    if not found.indexes:
+        found.indexes.append(start_offset)  # nothing tells where the log began
+    first = _first_offset(found, start_offset, base, [])
     if first < base:
         lost = CorruptRange(first, base, first, Position(0))
         ranges = merged([*load_ranges(files, directory), lost])
         write_checkpoint(files, directory / CORRUPT_FILE, map(str, ranges))
     files.create(directory / file_name(base, LOG))
     files.sync_dir(directory)
+    found.sizes[base] = 0
+    found.names.add(CORRUPT_FILE)
 
 
 def finish_deletions(files: Files, directory: Path) -> None:
@@ -450,6 +486,7 @@ class _Scan:
     epochs: Epochs
     evidence: Evidence
     names: set[str]  # in the directory
+    state: LogState | None = None  # of the last segment
     is_synced: bool = True
     snapshot_crc: int | None = None  # of what the segment with `producers_from` had aborted by then
     sealed: list[SealedSegment] = field(default_factory=list)
@@ -515,23 +552,43 @@ class _Scan:
     def _scan_segment(
         self, base: Offset, sizes: dict[Offset, int], scan_from: Offset
     ) -> ActiveSegment:
-        file = self.files.open(file_path(self.directory, base, LOG))
         size_bytes = sizes[base]
-        segment = ActiveSegment(self.directory, base, file, self.now_ms)
         following = min((other for other in sizes if other > base), default=None)
-        self._load_known_part(segment, size_bytes, scan_from, following)
+        is_known = self.state is not None and self.state.segment_base == base
+        is_whole = self.state is not None and self.state.size_bytes == size_bytes
+        file = None
+        if not (is_known and is_whole and self.is_synced):
+            file = self.files.open(file_path(self.directory, base, LOG))
+        segment = ActiveSegment(self.directory, base, file, self.now_ms)
+        if is_known:
+            self._resume(segment)
+        else:
+            self._load_known_part(segment, size_bytes, scan_from, following)
         segment.unchecked = Unchecked(segment.size_bytes)
         self.scan_whole(segment, size_bytes, self.evidence.placement(following))
         if segment.size_bytes < size_bytes or segment.end_offset != following:
             self._settle_end(segment, size_bytes, following)
-        if segment.size_bytes:
-            segment.opened_ms = _first_timestamp(file, self.now_ms)
-        if not self.is_synced:
+        if segment.size_bytes and not is_known:
+            segment.opened_ms = _first_timestamp(segment.file, self.now_ms)
+        if file is not None and not self.is_synced:
             file.sync()
         return segment
 
+    def _resume(self, segment: ActiveSegment) -> None:
+        """Go on where the noted state ends: nothing before that is read."""
+        state = self.state
+        assert state is not None, "asked for only where there is one"
+        segment.indexes = state.indexes
+        segment.size_bytes = state.size_bytes
+        segment.end_offset = state.end_offset
+        if state.size_bytes:
+            segment.opened_ms = min(state.opened_ms, self.now_ms)
+        self.epochs.truncate_end(segment.end_offset)
+
     def scan_whole(self, segment: ActiveSegment, size_bytes: int, placement: Placement) -> None:
         """Read to the last intact batch, noting what is corrupt on the way."""
+        if segment.size_bytes == size_bytes:
+            return
         self._scan_intact(segment, size_bytes, placement)
         while segment.size_bytes < size_bytes:
             resumed = find_intact(
@@ -573,7 +630,7 @@ class _Scan:
         if following is None:
             if self.evidence.known_end > end_offset:
                 return self.evidence.known_end
-            if not self.evidence.is_dense:
+            if not self.evidence.is_dense or segment.size_bytes == size_bytes:
                 return None
             return misplaced_end(segment.file, segment.size_bytes, size_bytes, end_offset)
         if following > end_offset and (
@@ -884,9 +941,15 @@ def report_aborted(directory: Path, base: Offset, damage: AbortedDamaged) -> Non
 
 
 def _load_producers(
-    files: Files, directory: Path, snapshots: list[Offset], recovery_point: Offset
+    files: Files,
+    directory: Path,
+    snapshots: list[Offset],
+    recovery_point: Offset,
+    state: LogState | None = None,
 ) -> tuple[Snapshot, Offset]:
-    """The newest usable snapshot and its offset; nothing and 0 when there is none."""
+    """The producers of `state`, or the newest usable snapshot, and its offset; else none and 0."""
+    if state is not None:
+        return Snapshot(state.producers, None), state.end_offset
     for offset in snapshots_newest_first(snapshots, recovery_point):
         try:
             data = files.read_whole(file_path(directory, offset, SNAPSHOT))

@@ -1,36 +1,39 @@
 """A small file that is replaced as a whole, at once or by another thread."""
 
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
 from ottla.storage.files import Files, StrPath, replace_file
 from ottla.storage.worker import Errand
 
+Content = TypeVar("Content")
 
-class SmallFile:
+
+class SmallFile(Generic[Content]):
     """A file whose content its owner decides. Every method belongs to the owner's thread.
 
-    The content that was decided last is the one on disk in the end: a replacement that another
-    thread has not begun by then is not carried out any more.
+    `encode` makes bytes of the content, on the thread that writes them. The content that was
+    decided last is the one on disk in the end: a replacement that another thread has not begun by
+    then is not carried out any more.
     """
 
-    __slots__ = ("_content", "_files", "_path", "_pending")
+    __slots__ = ("_content", "_encode", "_files", "_path", "_pending")
 
-    def __init__(self, files: Files, path: StrPath) -> None:
+    def __init__(self, files: Files, path: StrPath, encode: Callable[[Content], bytes]) -> None:
         self._files = files
         self._path = path
-        self._content: bytes | None = None  # None as long as it is not known what is on disk
-        self._pending: Replacement | None = None
+        self._encode = encode
+        self._content: Content | None = None  # None as long as it is not known what is on disk
+        self._pending: Replacement[Content] | None = None
 
-    def note_read(self, content: bytes) -> None:
-        """This content was found on disk."""
-        self._content = content
-
-    def replace(self, content: bytes) -> None:
+    def replace(self, content: Content) -> None:
         """Have this content on disk when this returns."""
         replacement = self.begin(content)
         if replacement is not None:
             replacement.run()
             replacement.end()
 
-    def begin(self, content: bytes) -> "Replacement | None":
+    def begin(self, content: Content) -> "Replacement[Content] | None":
         """What has to be run, on any thread, for this content to be on disk; None if it is."""
         if content == self._content:
             return None
@@ -38,18 +41,13 @@ class SmallFile:
         self._pending = Replacement(self, content)
         return self._pending
 
-    def write(self, content: bytes, *, is_syncing: bool) -> None:
+    def write(self, content: Content) -> None:
         """Called by replacements, on any thread."""
-        replace_file(self._files, self._path, content, is_syncing=is_syncing)
+        replace_file(self._files, self._path, self._encode(content))
 
-    def note_done(self, replacement: "Replacement") -> None:
+    def note_done(self, replacement: "Replacement[Content]") -> None:
         if replacement is self._pending:
             self._content, self._pending = replacement.content, None
-
-    def remove(self) -> None:
-        """Have no such file."""
-        self.give_up()
-        self._files.unlink(self._path)
 
     def give_up(self) -> None:
         """Let nobody replace the file from now on; one who is about to can finish."""
@@ -58,24 +56,22 @@ class SmallFile:
         self._content = self._pending = None
 
 
-class Replacement:
+class Replacement(Generic[Content]):
     """New content of a small file. Begun by the owner, run on any thread, ended by the owner."""
 
-    __slots__ = ("_is_syncing", "content", "errand", "file")
+    __slots__ = ("content", "errand", "file")
 
-    def __init__(self, file: SmallFile, content: bytes) -> None:
+    def __init__(self, file: SmallFile[Content], content: Content) -> None:
         self.file = file
         self.content = content
         self.errand = Errand(self._write)
-        self._is_syncing = True
 
-    def run(self, *, is_syncing: bool = True) -> None:
+    def run(self) -> None:
         """Write and sync, unless the owner has decided otherwise meanwhile."""
-        self._is_syncing = is_syncing
         self.errand.run()
 
     def _write(self) -> None:
-        self.file.write(self.content, is_syncing=self._is_syncing)
+        self.file.write(self.content)
 
     def end(self) -> None:
         """It has been run: the owner knows what is on disk."""

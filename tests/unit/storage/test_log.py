@@ -770,12 +770,12 @@ def test_what_only_shortens_the_next_start_may_fail_on_a_full_disk(
     files: MemoryFiles, suffix: str
 ) -> None:
     log = build.log(files)
-    build.append(log)
+    build.enlarge(log)
     log.save()
     files.fail_next("create", errno.ENOSPC, suffix=suffix)
     log.flush()
     assert not files.has_faults
-    assert log.durable_offset == 1
+    assert log.durable_offset == log.end_offset
     assert log.offline_reason is None
     assert not names_of(files, log, ".saving")
 
@@ -785,7 +785,7 @@ def test_a_disk_that_fails_while_saving_is_a_failing_disk(
     files: MemoryFiles, operation: str
 ) -> None:
     log = build.log(files)
-    build.append(log)
+    build.enlarge(log)
     log.save()
     files.fail_next(operation, errno.EIO, suffix=".saving")
     with suppress(StorageFailed):  # what was appended is on disk when names are given
@@ -796,9 +796,8 @@ def test_a_disk_that_fails_while_saving_is_a_failing_disk(
 def test_what_is_saved_while_its_segment_is_sealed_does_not_replace_what_sealing_stored(
     files: MemoryFiles,
 ) -> None:
-    log = build.log(files, SMALL)
-    fill(log, 1)
-    build.append(log)
+    log = build.log(files)
+    build.enlarge(log)
     log.save()
     work = log.begin_flush()
     assert work is not None

@@ -18,6 +18,7 @@ from ottla.storage.checkpoints import encode_checkpoint
 from ottla.storage.files import OsFiles
 from ottla.storage.log_dir import MANY as MANY_LOGS
 from ottla.storage.log_dir import LogDir
+from ottla.storage.log_states import decode_states
 from ottla.storage.reserve import RESERVE_BYTES
 
 ROOT = Path("/data")
@@ -25,6 +26,7 @@ ORDERS, CLICKS = TopicPartition("orders", 0), TopicPartition("web-clicks", 12)
 TOPIC_ID = Uuid(bytes(range(16)))
 OTHER_ID = Uuid(bytes(range(1, 17)))
 RECOVERY_POINTS = ROOT / "recovery-point-offset-checkpoint"
+LOG_STATES = ROOT / "log-states"
 
 
 @pytest.fixture
@@ -316,7 +318,7 @@ def test_checkpoints_of_quiet_logs_cost_nothing(files: MemoryFiles) -> None:
     assert files.counts["sync"] == before
     create(log_dir)
     log_dir.checkpoint()
-    assert files.counts["sync"] == before + 3, "of partition.metadata, epochs, recovery points"
+    assert files.counts["sync"] == before + 3, "of partition.metadata, states, recovery points"
 
 
 def test_a_checkpoint_writes_epochs_before_the_recovery_point_that_relies_on_them(
@@ -326,11 +328,13 @@ def test_a_checkpoint_writes_epochs_before_the_recovery_point_that_relies_on_the
     create(log_dir)
     build.append(log_dir.logs[ORDERS], 3)
     log_dir.logs[ORDERS].flush()
-    epochs, *offsets = log_dir.begin_checkpoint(None)
+    states, *offsets = log_dir.begin_checkpoint(None)
     build.append(log_dir.logs[ORDERS], 2, epoch=build.EPOCH + 1)
     log_dir.logs[ORDERS].flush()
-    epochs.run()
-    assert files.read_whole(ROOT / str(ORDERS) / "leader-epoch-checkpoint") == b"0\n1\n3 0\n"
+    states.run()
+    entry = decode_states(files.read_whole(LOG_STATES)).of(ORDERS, TOPIC_ID)
+    assert entry is not None
+    assert entry.epochs == b"0\n1\n3 0\n"
     for one in offsets:
         one.run()
     line = f"orders 0 {format_uuid(TOPIC_ID)} 3"
@@ -703,15 +707,18 @@ def test_real_directories_work_too(tmp_path: Path) -> None:
     log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
     assert {tp: log.end_offset for tp, log in log_dir.logs.items()} == {ORDERS: 3}
     names = {entry.name for entry in OsFiles().list(tmp_path / "data" / "orders-0")}
+    assert names == {f"{0:020d}.log", "partition.metadata"}
+    build.enlarge(log_dir.logs[ORDERS])
+    end_offset = log_dir.logs[ORDERS].end_offset
+    log_dir.close()
+    names = {entry.name for entry in OsFiles().list(tmp_path / "data" / "orders-0")}
     assert names == {
         f"{0:020d}.log",
         f"{0:020d}.index",
         f"{0:020d}.timeindex",
-        f"{3:020d}.snapshot",
-        "leader-epoch-checkpoint",
+        f"{end_offset:020d}.snapshot",
         "partition.metadata",
     }
-    log_dir.close()
 
 
 def test_a_file_that_is_not_ours_keeps_a_deleted_log_from_being_removed(
@@ -816,16 +823,20 @@ def crowd(files: MemoryFiles) -> LogDir:
     return log_dir
 
 
-def test_many_logs_are_closed_with_two_waits(files: MemoryFiles) -> None:
+@pytest.mark.parametrize("are_large", [False, True])
+def test_many_logs_are_closed_with_one_wait_or_two(files: MemoryFiles, are_large: bool) -> None:
     log_dir = crowd(files)
+    if are_large:
+        build.enlarge(log_dir.logs[CROWD[7]])
     before = files.counts.copy()
     log_dir.close()
     waits = files.counts - before
-    assert waits["sync_all"] == 2
+    assert waits["sync_all"] == 1 + are_large, "files that take their names are waited for"
     assert waits["sync"] < 10, "for the checkpoints of the directory, not for each log"
     after = files.cut_power(Random(1))
     again = open_dir(after)
-    assert {log.end_offset for log in again.logs.values()} == {3}
+    ends = {tp: log.end_offset for tp, log in log_dir.logs.items()}
+    assert {tp: log.end_offset for tp, log in again.logs.items()} == ends
     assert {log.epochs.latest for log in again.logs.values()} == {build.EPOCH}
     assert not any(log.cut_bytes for log in again.logs.values())
 

@@ -180,9 +180,11 @@ def test_below_the_recovery_point_nothing_is_read(files: MemoryFiles) -> None:
     log = log_of(files, 30, SMALL)
     log.close()
     base = log._segments.active.base_offset
-    after = files.kill()
-    after.fail_next("open", suffix=f"{0:020d}.log")
-    assert build.log(after, SMALL, recovery_point=base).end_offset == 60
+    noted = build.noted(log)
+    for one in (noted, noted._replace(state=b"")):
+        after = files.kill()
+        after.fail_next("open", suffix=f"{0:020d}.log")
+        assert build.log(after, SMALL, recovery_point=base, noted=one).end_offset == 60
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -316,10 +318,17 @@ def test_epochs_are_read_off_the_log_when_their_file_is_damaged(files: MemoryFil
     assert log.epochs.entries() == expected == [(1, 0), (2, 4), (5, 6), (9, 12)]
 
 
-def test_a_checkpoint_bounds_what_an_unclean_start_reads(files: MemoryFiles) -> None:
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_checkpoint_bounds_what_an_unclean_start_reads(
+    files: MemoryFiles, is_large: bool
+) -> None:
     log = log_of(files, 2000)
+    if is_large:
+        build.enlarge(log)
     log.save()
     log.flush()
+    noted = build.noted(log)
+    assert bool(noted.state) != is_large
     point = log.end_offset
     for number in range(5):
         build.append(log, value=b"%d" % number)
@@ -335,9 +344,9 @@ def test_a_checkpoint_bounds_what_an_unclean_start_reads(files: MemoryFiles) -> 
         return file
 
     after.open = counting_open  # type: ignore[method-assign, assignment]
-    log = build.log(after, recovery_point=point)
+    log = build.log(after, recovery_point=point, noted=noted)
     assert log.end_offset == point + 5
-    assert sum(read_bytes) < 3 * 4096 + 2000 < log.size_bytes / 10
+    assert 0 < sum(read_bytes) < 3 * 5200 + 2000 < log.size_bytes / 10
 
 
 def test_a_log_whose_deleted_start_did_not_survive_starts_empty_there(

@@ -19,12 +19,12 @@ def files() -> MemoryFiles:
 
 
 def test_content_is_on_disk_once_it_is_replaced(files: MemoryFiles) -> None:
-    SmallFile(files, PATH).replace(b"one")
+    SmallFile(files, PATH, bytes).replace(b"one")
     assert files.read_whole(PATH) == b"one"
 
 
 def test_content_that_is_on_disk_is_not_written_again(files: MemoryFiles) -> None:
-    file = SmallFile(files, PATH)
+    file = SmallFile(files, PATH, bytes)
     file.replace(b"one")
     before = files.counts["sync"]
     file.replace(b"one")
@@ -33,7 +33,7 @@ def test_content_that_is_on_disk_is_not_written_again(files: MemoryFiles) -> Non
 
 
 def test_what_was_begun_is_written_by_whoever_runs_it(files: MemoryFiles) -> None:
-    file = SmallFile(files, PATH)
+    file = SmallFile(files, PATH, bytes)
     replacement = file.begin(b"one")
     assert replacement is not None
     assert not files.list(PATH.parent)
@@ -45,7 +45,7 @@ def test_what_was_begun_is_written_by_whoever_runs_it(files: MemoryFiles) -> Non
 
 @pytest.mark.parametrize("is_run_before", [False, True])
 def test_of_two_decisions_the_later_one_counts(is_run_before: bool, files: MemoryFiles) -> None:
-    file = SmallFile(files, PATH)
+    file = SmallFile(files, PATH, bytes)
     file.replace(b"first")
     older = file.begin(b"older")
     assert older is not None
@@ -60,7 +60,7 @@ def test_of_two_decisions_the_later_one_counts(is_run_before: bool, files: Memor
 
 
 def test_a_replacement_that_failed_is_made_again(files: MemoryFiles) -> None:
-    file = SmallFile(files, PATH)
+    file = SmallFile(files, PATH, bytes)
     files.fail_next("sync", errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
         file.replace(b"one")
@@ -68,11 +68,11 @@ def test_a_replacement_that_failed_is_made_again(files: MemoryFiles) -> None:
     assert files.read_whole(PATH) == b"one"
 
 
-def test_a_file_that_was_removed_is_not_brought_back(files: MemoryFiles) -> None:
-    file = SmallFile(files, PATH)
+def test_nobody_writes_a_file_that_its_owner_has_given_up(files: MemoryFiles) -> None:
+    file = SmallFile(files, PATH, bytes)
     replacement = file.begin(b"one")
     assert replacement is not None
-    file.remove()
+    file.give_up()
     replacement.run()
     replacement.end()
     assert not files.list(PATH.parent)

@@ -6,8 +6,9 @@ from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
-from ottla.model import Offset, Position
+from ottla.model import NO_UUID, Offset, Position
 from ottla.storage.log import Log
+from ottla.storage.log_states import NotedState
 from ottla.storage.recovery import EVERYTHING
 from ottla.storage.segment import CheckedPart, Unchecked
 
@@ -32,7 +33,8 @@ def written(files: MemoryFiles) -> Log:
 
 
 def opened(files: MemoryFiles) -> Log:
-    return build.log(files, SMALL, recovery_point=EVERYTHING)
+    noted = NotedState(NO_UUID, b"0\n1\n%d 0\n" % build.EPOCH, b"")
+    return build.log(files, SMALL, recovery_point=EVERYTHING, noted=noted)
 
 
 def read_through(log: Log, files: MemoryFiles) -> int:
