@@ -113,7 +113,7 @@ def test_something_else_behind_the_port_is_recognised() -> None:
     [
         f"kept-0/{0:020d}.log",
         "kept-0/partition.metadata",
-        "kept-0/leader-epoch-checkpoint",
+        "log-states",
         "recovery-point-offset-checkpoint",
     ],
 )

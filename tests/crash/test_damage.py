@@ -459,7 +459,7 @@ def test_a_reader_of_committed_records_sees_no_aborted_one_whatever_becomes_of_t
 def test_damaged_metadata_of_a_log_costs_time_and_nothing_else(
     data: Path, killed: tuple[Path, dict[str, int]], rng: Random
 ) -> None:
-    derived = ["*.index", "*.timeindex", "*.txnindex", "*.snapshot", "leader-epoch-checkpoint"]
+    derived = ["*.index", "*.timeindex", "*.txnindex", "*.snapshot", "log-states"]
     for file in [file for pattern in derived for file in data.rglob(pattern)]:
         content = bytearray(file.read_bytes())
         if content and rng.random() < 0.7:

@@ -72,7 +72,8 @@ def test_a_failed_write_takes_the_directory_offline(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("operation", ["append", "create"])
 @pytest.mark.parametrize(
-    "suffix", [".snapshot", ".index.tmp", ".index.saving", "checkpoint.tmp", ".log"]
+    "suffix",
+    [".snapshot", ".index.tmp", ".index.saving", "checkpoint.tmp", "log-states.tmp", ".log"],
 )
 def test_a_full_disk_is_survived_wherever_it_shows(
     tmp_path: Path, operation: str, suffix: str
@@ -82,7 +83,8 @@ def test_a_full_disk_is_survived_wherever_it_shows(
     often = {**_OFTEN, "log_retention_check_interval_ms": "50"}
     with serving(tmp_path / "data", files, **often) as served:
         settings = {"segment.bytes": "4096", "retention.ms": "100"}
-        create_topics(admin_of(served.address), {"t": {}}, partitions=2)
+        large = {"index.interval.bytes": "0"}  # its indexes soon need files of their own
+        create_topics(admin_of(served.address), {"t": large}, partitions=2)
         create_topics(admin_of(served.address), {"fleeting": settings})
         with _loaded(served.address, is_idempotent=True, also=[("fleeting", 0)]) as load:
             load.wait_acked(200)

@@ -84,7 +84,7 @@ def test_a_broker_syncs_nothing_on_its_event_loop_while_it_serves(tmp_path: Path
         for name in (
             "recovery-point-offset-checkpoint.tmp",
             "log-start-offset-checkpoint.tmp",
-            "leader-epoch-checkpoint.tmp",
+            "log-states.tmp",
             "cleaner-offset-checkpoint.tmp",
             "deleted-records-checkpoint.tmp",
             "scrub-checkpoint.tmp",

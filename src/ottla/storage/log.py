@@ -5,7 +5,7 @@ to others: to the flusher what `begin_flush` returns, to a worker what `begin_sw
 is discarded.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -226,6 +226,7 @@ class Log:
         now_ms: TimestampMs,
         closed_at: Offset | None = None,
         noted: NotedState | None = None,
+        names: Sequence[str] | None = None,
         is_synced: bool = False,
         is_new: bool = False,
         open_files: OpenFiles | None = None,
@@ -260,7 +261,9 @@ class Log:
         if is_new:
             found = begin_empty(directory, now_ms)
         else:
-            found = self._recover(recovery_point, now_ms, closed_at, noted, is_synced=is_synced)
+            found = self._recover(
+                recovery_point, now_ms, closed_at, noted, names, is_synced=is_synced
+            )
         self._adopt(found)
         self.durable_offset = self.end_offset
         # Compaction has seen all keys below.
@@ -274,6 +277,7 @@ class Log:
         now_ms: TimestampMs,
         closed_at: Offset | None = None,
         noted: NotedState | None = None,
+        names: Sequence[str] | None = None,
         *,
         is_synced: bool = False,
     ) -> Recovered:
@@ -286,6 +290,7 @@ class Log:
             now_ms=now_ms,
             closed_at=closed_at,
             noted=noted,
+            names=names,
             is_dense="compact" not in self.config.cleanup_policy,
             is_synced=is_synced,
         )

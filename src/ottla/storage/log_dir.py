@@ -175,6 +175,7 @@ class LogDir:
         self.on_offline: Callable[[str], None] = _ignore
         self.discard: Callable[[Discarded], None] = Discarded.remove
         self._files = files
+        self._names: dict[TopicPartition, Sequence[str]] = {}  # in logs that are about to be opened
         self._open_files = OpenFiles(open_files_max)
         self._open_files.flush_all = self._flush_all
         self._states_file = SmallFile(files, path / LOG_STATES_FILE, encode_states)
@@ -488,6 +489,8 @@ class LogDir:
                 write_checkpoint(self._files, self.path / CLEAN_FILE, [])
         except OSError as error:
             self.note_failure(error)
+        except StorageFailed:
+            assert self.offline_reason is not None, "a log that fails takes its directory offline"
         self._lock = None
 
     def _close_logs(self) -> None:
@@ -552,6 +555,7 @@ class LogDir:
             now_ms=now_ms,
             closed_at=closed_at,
             noted=noted,
+            names=self._names.pop(tp, None),
             is_synced=is_synced,
             is_new=is_new,
             open_files=self._open_files,
@@ -572,13 +576,17 @@ class LogDir:
 
         What was being removed when the broker stopped goes now.
         """
-        for name in filter(is_deleted_dir, self._directories()):
-            self._remove(self.path / name)
         names = self._directories()
+        if any(map(is_deleted_dir, names)):
+            for name in filter(is_deleted_dir, names):
+                self._remove(self.path / name)
+            names = self._directories()
         self.stray_count = sum(parse_stray(name) is not None for name in names)
         for tp in map(parse_log_dir, names):
             if tp is not None and self._is_log(tp):
                 self._settle(tp, judge, is_checked=is_checked)
+                if tp not in self.topic_ids:  # another log may get its name
+                    self._names.pop(tp, None)
         if self.stray_count:
             _log.warning("logs lie aside", extra={"count": self.stray_count, "path": self.path})
 
@@ -614,6 +622,7 @@ class LogDir:
         """
         names = self._files.names(within(self.path, str(tp)))
         if METADATA_FILE in names and any(map(_is_segment, names)):
+            self._names[tp] = names
             return True
         content = self._content(self.path / str(tp))
         if METADATA_FILE not in content and content and self._is_begun(content):
@@ -627,21 +636,20 @@ class LogDir:
 
     def _settle(self, tp: TopicPartition, judge: Judge, *, is_checked: bool) -> None:
         """Do with a log that was found what `judge` says."""
-        directory = self.path / str(tp)
         found = self._find(tp, is_checked=is_checked)
-        if found.topic_id is None and self._is_begun(self._content(directory)):
+        if found.topic_id is None and self._is_begun(self._content(self.path / str(tp))):
             # The power was cut while `prepare_logs` made it: nobody was told of it.
             _log.warning("removing a log that was not finished", extra={"directory": str(tp)})
-            self._remove(directory)
+            self._remove(self.path / str(tp))
             return
         verdict = judge(found)
         match verdict.fate:
             case Fate.SET_ASIDE:
-                self.set_aside(directory, verdict.reason)
+                self.set_aside(self.path / str(tp), verdict.reason)
             case Fate.DELETE:
                 _log.info("deleting the log of a deleted topic", extra={"tp": str(tp)})
-                unique = int.from_bytes(found.topic_id or b"")
-                self.remove_log(Forgotten(directory, self.path / deleted_name(tp, unique)))
+                aside = self.path / deleted_name(tp, int.from_bytes(found.topic_id or b""))
+                self.remove_log(Forgotten(self.path / str(tp), aside))
             case Fate.OPEN:
                 self.topic_ids[tp] = self._claim(found, verdict, is_checked=is_checked)
 

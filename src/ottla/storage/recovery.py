@@ -164,17 +164,19 @@ def recover(
     now_ms: TimestampMs,
     closed_at: Offset | None = None,
     noted: NotedState | None = None,
+    names: Sequence[str] | None = None,
     is_dense: bool = False,
     is_synced: bool = False,
 ) -> Recovered:
     """Open the log in `directory`, of which everything below `recovery_point` was on disk.
 
     `closed_at` is where the log ended when it was closed cleanly, if it was and that is known.
-    `noted` is the log's entry in the file of all logs' states, if it has one.
+    `noted` is the log's entry in the file of all logs' states, if it has one, `names` what lies in
+    the directory, if that is known.
     `is_dense` says that the topic is not compacted, `is_synced` that everything which is here is
     on disk: a killed process leaves what it wrote in memory only.
     """
-    found = _list(files, directory)
+    found = _list(files, directory, names)
     known_end = recovery_point if recovery_point != EVERYTHING else closed_at or FIRST_OFFSET
     if found.lost and (seal := read_seal(files, directory, found.lost[-1])) is not None:
         known_end = max(known_end, seal.end_offset)
@@ -193,13 +195,15 @@ def recover(
     )
     snapshots, snapshot_max = _usable_snapshots(found), recovery_point
     noted = noted or _read_old_epochs(files, directory, found)
-    state = None if known_corrupt else _usable_state(noted, found, recovery_point)
+    epochs = _decode_epochs(noted.epochs)
+    state = None
+    if epochs is not None and not known_corrupt:
+        state = _usable_state(noted.state, found, recovery_point)
     unknown = set[Offset]()
     while True:
         (producers, aborted_crc), producers_from = _load_producers(
             files, directory, snapshots, snapshot_max, state
         )
-        epochs = _decode_epochs(noted.epochs)
         scan_from = min(recovery_point, max(producers_from, first_base))
         if epochs is None:
             epochs, scan_from = Epochs(), first_base
@@ -228,6 +232,7 @@ def recover(
         except _AbortedUnknown as problem:
             snapshot_max = problem.segment_base
             unknown.add(snapshot_max)
+            epochs = _decode_epochs(noted.epochs)
             continue
         if active.base_offset in unknown:
             write_indexes(files, directory, active.base_offset, active.indexes)
@@ -274,16 +279,15 @@ def _read_old_epochs(files: Files, directory: Path, found: "_Found") -> NotedSta
     return NotedState(NO_UUID, epochs, b"")
 
 
-def _usable_state(noted: NotedState, found: "_Found", recovery_point: Offset) -> LogState | None:
+def _usable_state(stored: bytes, found: "_Found", recovery_point: Offset) -> LogState | None:
     """The state that a log can go on from; None if there is none, or none that fits its files.
 
-    Only that of the last segment: those before it may have been compacted since. Without epochs
-    everything is read again.
+    Only that of the last segment: those before it may have been compacted since.
     """
-    if not noted.state or _decode_epochs(noted.epochs) is None:
+    if not stored:
         return None
     try:
-        state = LogState.decode(noted.state)
+        state = LogState.decode(stored)
     except StateDamaged as damage:
         _log.error("ignoring the state of a log", extra={"reason": damage})
         return None
@@ -313,9 +317,10 @@ class _Found(NamedTuple):
     is_compacted: bool  # a pass has come to its end here
 
 
-def _list(files: Files, directory: Path) -> _Found:
+def _list(files: Files, directory: Path, names: Sequence[str] | None) -> _Found:
     """What is there when everything that was interrupted has been brought to its end."""
-    names = files.names(directory)
+    if names is None:
+        names = files.names(directory)
     if any(name.endswith((CLEANED, SWAP, DELETED)) for name in names):
         finish_swaps(files, directory)
         finish_deletions(files, directory)
