@@ -527,7 +527,7 @@ def _exit_by(problem: BaseException) -> NoReturn:
 
 
 async def _serve_until_told(options: ServeOptions) -> None:
-    gc.disable()  # what a start makes stays: `_collect_garbage` looks at it once
+    gc.disable()  # what a start makes stays: `_collect_garbage` never looks at it
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -551,9 +551,9 @@ async def _collect_garbage() -> None:
     """Look for cycles at a time of our choosing: the collector's own choice shows in the p99.9.
 
     Among what is new every time; among everything, which stops the loop for 0.1 s per million
-    objects, so seldom that it takes a ten thousandth of the time.
+    objects, so seldom that it takes a ten thousandth of the time. What a start has made is not
+    searched at all: with 10,000 partitions 425 objects of it were garbage.
     """
-    gc.collect()
     gc.freeze()
     gc.disable()
     loop = asyncio.get_running_loop()

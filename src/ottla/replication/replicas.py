@@ -36,7 +36,7 @@ from ottla.storage.worker import Worker
 
 log = logging.getLogger("ottla.replication")
 
-_FILES_PER_STEP: Final = 32  # of a checkpoint, before the worker does what others wait for
+_LOGS_PER_STEP: Final = 64  # of a checkpoint, before the loop does what others wait for
 
 
 class Replicas:
@@ -543,18 +543,19 @@ class Replicas:
 
         Logs that nobody waits for are brought to disk on the way, for the next time: otherwise
         they would keep every segment open, and be read from their beginning after a crash. The
-        worker waits for the disk, and others have their turn there in between.
+        worker waits for the disk.
         """
         if self.is_offline:
             return
-        replacements = self._log_dir.begin_checkpoint(self._flusher.request)
+        logs = list(self._log_dir.logs.values())
+        for first in range(0, len(logs), _LOGS_PER_STEP):
+            self._log_dir.save_logs(logs[first : first + _LOGS_PER_STEP], self._flusher.request)
+            await asyncio.sleep(0)
+        replacements = self._log_dir.begin_checkpoint()
         try:
-            for first in range(0, len(replacements), _FILES_PER_STEP):
-                some = replacements[first : first + _FILES_PER_STEP]
-                await self._work(partial(_run_all, some))
-                if self.is_offline:
-                    return
-            self._log_dir.end_checkpoint(replacements)
+            await self._work(partial(_run_all, replacements))
+            if not self.is_offline:
+                self._log_dir.end_checkpoint(replacements)
         except OSError as error:
             self._log_dir.note_failure(error)
 

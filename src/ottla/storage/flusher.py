@@ -16,6 +16,7 @@ from ottla.storage.files import Files
 from ottla.storage.log import FlushWork, Log
 
 _THREADS: Final = 4  # files that are synced at the same time
+_ROUND_LOGS_MAX: Final = 256  # a round of more would keep the owner from everything else
 
 Post = Callable[[Callable[[], None]], object]
 
@@ -114,8 +115,12 @@ class ThreadFlusher:
         return 0.0 if self._begun_s is None else self._monotonic_s() - self._begun_s
 
     def _begin_round(self) -> None:
-        round_ = [work for log in self._dirty if (work := log.begin_flush()) is not None]
-        self._dirty.clear()
+        round_ = list[FlushWork]()
+        while self._dirty and len(round_) < _ROUND_LOGS_MAX:
+            log = next(iter(self._dirty))
+            del self._dirty[log]
+            if (work := log.begin_flush()) is not None:
+                round_.append(work)
         if round_:
             self._begun_s = self._monotonic_s()
             self._rounds.put(round_)

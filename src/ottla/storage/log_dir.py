@@ -427,22 +427,34 @@ class LogDir:
         if self.offline_reason is not None:
             return
         try:
-            for step in (replacements := self.begin_checkpoint(flush)):
+            self.save_logs(self.logs.values(), flush)
+            for step in (replacements := self.begin_checkpoint()):
                 step.run()
             self.end_checkpoint(replacements)
         except OSError as error:
             self.note_failure(error)
 
-    def begin_checkpoint(self, flush: Callable[[Log], None] | None) -> list[Replacement[Any]]:
+    def save_logs(self, logs: Iterable[Log], flush: Callable[[Log], None] | None) -> None:
+        """Have these logs ready for a checkpoint, or for the next one if they are not on disk."""
+        for log in logs:
+            log.save()
+            if flush is not None and log.wants_flush:
+                flush(log)
+
+    def begin_checkpoint(self) -> list[Replacement[Any]]:
         """What a checkpoint has to write, for any thread to run in this order.
 
         Recovery trusts the epochs of a log up to its recovery point: they are written before.
         """
-        for log in self.logs.values():
-            log.save()
-            if flush is not None and log.wants_flush:
-                flush(log)
-        return self._begin_noted()
+        points, starts = self._offsets()
+        for tp, (_, point) in points.items():  # from now on it may be on disk
+            self.logs[tp].checkpointed_offset = max(self.logs[tp].checkpointed_offset, point)
+        begun = (
+            self._states_file.begin(self._states()),
+            self._points_file.begin(points),
+            self._starts_file.begin(starts),
+        )
+        return [one for one in begun if one is not None]
 
     def end_checkpoint(self, replacements: Iterable[Replacement[Any]]) -> None:
         """Everything that `begin_checkpoint` returned has been run."""
@@ -740,20 +752,9 @@ class LogDir:
 
     def _write_noted(self) -> None:
         """Have on disk, now, up to where logs are durable: at a stop, or before one is cut."""
-        for one in self._begin_noted():
+        for one in self.begin_checkpoint():
             one.run()
             one.end()
-
-    def _begin_noted(self) -> list[Replacement[Any]]:
-        points, starts = self._offsets()
-        for tp, (_, point) in points.items():  # from now on it may be on disk
-            self.logs[tp].checkpointed_offset = max(self.logs[tp].checkpointed_offset, point)
-        begun = (
-            self._states_file.begin(self._states()),
-            self._points_file.begin(points),
-            self._starts_file.begin(starts),
-        )
-        return [one for one in begun if one is not None]
 
     def _states(self) -> NotedStates:
         """From where the next start can go on with every log."""

@@ -101,6 +101,29 @@ def test_what_arrives_while_the_disk_works_forms_the_next_round(
     assert (log.durable_offset, other.durable_offset) == (3, 1)
 
 
+def test_a_round_takes_a_part_of_very_many_logs_and_the_next_ones_the_rest(
+    owner: Owner, files: MemoryFiles, flusher: ThreadFlusher
+) -> None:
+    logs = [log_in(files, f"a-{number}") for number in range(600)]
+    for log in logs:
+        flusher.request(log)  # the first ones have nothing to sync
+    for log in logs[400:]:
+        build.append(log)
+    for log in logs:
+        flusher.request(log)
+    owner.finish_turn()
+    owner.run_one()
+    assert {log.durable_offset for log in logs[400:]} == {1}
+    for log in logs:
+        build.append(log)
+        flusher.request(log)
+    owner.finish_turn()
+    for done in (256, 512, 600):
+        owner.run_one()
+        assert sum(log.durable_offset == log.end_offset for log in logs) == done
+    assert owner.posted.empty()
+
+
 def test_the_flusher_rests_when_there_is_nothing_to_do(
     owner: Owner, files: MemoryFiles, flusher: ThreadFlusher
 ) -> None:

@@ -328,7 +328,8 @@ def test_a_checkpoint_writes_epochs_before_the_recovery_point_that_relies_on_the
     create(log_dir)
     build.append(log_dir.logs[ORDERS], 3)
     log_dir.logs[ORDERS].flush()
-    states, *offsets = log_dir.begin_checkpoint(None)
+    log_dir.save_logs(log_dir.logs.values(), None)
+    states, *offsets = log_dir.begin_checkpoint()
     build.append(log_dir.logs[ORDERS], 2, epoch=build.EPOCH + 1)
     log_dir.logs[ORDERS].flush()
     states.run()
@@ -354,7 +355,8 @@ def test_a_log_that_is_cut_while_a_checkpoint_is_written_is_not_promised_to_be_l
     for epoch in range(5):
         build.append(log, epoch=epoch)
     log.flush()
-    replacements = log_dir.begin_checkpoint(None)
+    log_dir.save_logs(log_dir.logs.values(), None)
+    replacements = log_dir.begin_checkpoint()
     for one in replacements[:run_count]:
         one.run()
     log.truncate(Offset(2), build.NOW_MS)
@@ -374,7 +376,8 @@ def test_a_log_that_is_deleted_while_a_checkpoint_is_written_fails_nobody(tmp_pa
     log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
     create(log_dir)
     build.append(log_dir.logs[ORDERS])
-    replacements = log_dir.begin_checkpoint(None)
+    log_dir.save_logs(log_dir.logs.values(), None)
+    replacements = log_dir.begin_checkpoint()
     log_dir.delete_log(ORDERS, Random(1))
     for one in replacements:
         one.run()

@@ -272,7 +272,8 @@ def test_a_power_cut_while_states_are_replaced_leaves_the_old_ones_or_the_new() 
         build.append(log, 5, epoch=9)
         log.flush()
     before = known(log_dir)
-    states, *_ = log_dir.begin_checkpoint(None)
+    log_dir.save_logs(log_dir.logs.values(), None)
+    states, *_ = log_dir.begin_checkpoint()
     states.run()
     for seed in range(30):
         assert known(open_dir(files.cut_power(Random(seed)))) == before
