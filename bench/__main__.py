@@ -55,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LIST",
         help="comma-separated, in the order in which they take turns (default %(default)s)",
     )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="TREE",
+        help="another checkout, after `make setup` there, whose Ottla takes turns with this one",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
     parser.add_argument(
         "--publish",
@@ -70,7 +76,10 @@ def _measure(options: argparse.Namespace) -> Results:
     effort = _effort(options)
     CACHE.mkdir(parents=True, exist_ok=True)
     generators = build_generators(CACHE / "bin")
-    present, missing = _choose(contestants(generators), options.servers.split(","))
+    names = options.servers.split(",")
+    if options.before is not None:
+        names.append("before")
+    present, missing = _choose(contestants(generators, options.before), names)
     for reason in missing:
         print(f"left out: {reason}")
     if not present:

@@ -11,11 +11,11 @@ BEGIN: Final = "<!-- bench:begin (written by `make bench`; do not edit) -->"
 END: Final = "<!-- bench:end -->"
 EVEN: Final = 1.05  # closer than five percent is no difference on a shared machine
 US: Final = "ottla"
-RIVAL: Final = "kafka"
+RIVALS: Final = ("before", "kafka")  # the first that takes part is compared with
 
 
 def terminal_table(results: Results) -> str:
-    """Columns of equal width; ratio and verdict are Ottla against Kafka."""
+    """Columns of equal width; ratio and verdict are Ottla against its rival."""
     table = _table(results)
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     lines = []
@@ -68,20 +68,21 @@ def verdict(metric: Metric, ours: float, theirs: float) -> str:
 
 def _table(results: Results) -> list[list[str]]:
     names = [contestant.name for contestant in results.contestants]
-    compared = US in names and RIVAL in names
-    head = ["", "unit", *(contestant.title for contestant in results.contestants)]
-    table = [[*head, "Ottla/Kafka", ""] if compared else head]
+    titles = {contestant.name: contestant.title for contestant in results.contestants}
+    rival = next((name for name in RIVALS if name in names and US in names), None)
+    head = ["", "unit", *titles.values()]
+    table = [head if rival is None else [*head, f"{titles[US]}/{titles[rival]}", ""]]
     for metric in METRICS:
         if metric.name not in results.samples:
             continue
         line = [metric.title, metric.unit]
         line += [format_value(results.median(metric.name, name)) for name in names]
-        table.append([*line, *_comparison(results, metric)] if compared else line)
+        table.append(line if rival is None else [*line, *_comparison(results, metric, rival)])
     return table
 
 
-def _comparison(results: Results, metric: Metric) -> list[str]:
-    ours, theirs = results.median(metric.name, US), results.median(metric.name, RIVAL)
+def _comparison(results: Results, metric: Metric, rival: str) -> list[str]:
+    ours, theirs = results.median(metric.name, US), results.median(metric.name, rival)
     if ours is None or theirs is None or ours <= 0 or theirs <= 0:
         return ["-", ""]
     return [f"{ours / theirs:.2f}x", verdict(metric, ours, theirs)]

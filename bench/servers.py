@@ -134,15 +134,26 @@ def _answering_port(instance: Running) -> int | None:
         return None
 
 
-def contestants(generators: Generators) -> dict[str, Server]:
-    """All servers that the bench knows, by name, present or not."""
-    servers = (ottla(generators), kafka(generators), nats(generators), rabbitmq(generators))
+def contestants(generators: Generators, before: Path | None = None) -> dict[str, Server]:
+    """All servers that the bench knows, by name, present or not.
+
+    `before` is the checkout of another Ottla, with a `.venv` of its own, to compare with.
+    """
+    servers = [ottla(generators), kafka(generators), nats(generators), rabbitmq(generators)]
+    if before is not None:
+        program = before.resolve() / ".venv/bin/ottla"
+        servers.append(ottla(generators, program, name="before", title="Ottla before"))
     return {server.name: server for server in servers}
 
 
-def ottla(generators: Generators) -> Server:
-    """This package, as `ottla serve` runs it."""
-    program = Path(sys.executable).parent / "ottla"
+def ottla(
+    generators: Generators,
+    program: Path = Path(sys.executable).parent / "ottla",
+    *,
+    name: str = "ottla",
+    title: str = "Ottla",
+) -> Server:
+    """A broker as `ottla serve` runs it: of this package, or of another checkout."""
 
     def prepare(data: Path, port: int) -> Spawn:
         where = ["--data", str(data / "data"), "--listen", f"{HOST}:{port}"]
@@ -155,13 +166,13 @@ def ottla(generators: Generators) -> Server:
 
     works = program.exists() and _prints([str(program), "serve", "--help"]) != ""
     return Server(
-        name="ottla",
-        title="Ottla",
+        name=name,
+        title=title,
         version=importlib.metadata.version("ottla") if works else "",
         durability="durability=replicated: acknowledged in the page cache",
         prepare=prepare,
         load=load,
-        missing="" if works else "Ottla: `ottla serve` does not run in this environment",
+        missing="" if works else f"{title}: `{program} serve` does not run",
     )
 
 

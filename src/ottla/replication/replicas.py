@@ -547,9 +547,11 @@ class Replicas:
         """
         if self.is_offline:
             return
-        logs = list(self._log_dir.logs.values())
-        for first in range(0, len(logs), _LOGS_PER_STEP):
-            self._log_dir.save_logs(logs[first : first + _LOGS_PER_STEP], self._flusher.request)
+        logs = self._log_dir.logs
+        names = list(logs)  # not the logs: one that is deleted meanwhile would stay open
+        for first in range(0, len(names), _LOGS_PER_STEP):
+            some = (logs[tp] for tp in names[first : first + _LOGS_PER_STEP] if tp in logs)
+            self._log_dir.save_logs(some, self._flusher.request)
             await asyncio.sleep(0)
         replacements = self._log_dir.begin_checkpoint()
         try:
