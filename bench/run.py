@@ -27,14 +27,18 @@ class Run:
         self.instances: dict[str, Running] = {}
 
     def measure(self, servers: Sequence[Server], rows: Sequence[Row]) -> None:
-        """A B A B: within a round every server answers a row before the next row begins."""
+        """A B, B A: within a round every server answers a row before the next row begins.
+
+        Every second round in the other order: who comes first can find a colder disk.
+        """
         with ExitStack() as up:
             if any(isinstance(row, SharedRow) for row in rows):
                 for server in servers:
                     self._start(server, up)
             for number in range(1, self.results.rounds + 1):
+                in_turn = servers if number % 2 else servers[::-1]
                 for row in rows:
-                    for server in servers:
+                    for server in in_turn:
                         self._measure_row(number, row, server)
             self.say("stopping the servers")
 

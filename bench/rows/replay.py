@@ -6,15 +6,22 @@ from pathlib import Path
 from bench.kafka_load import KafkaLoad
 from bench.load import Job, NotSupported
 from bench.measures import Effort, FreshRow, Metric, Samples, new_kafka_topic
-from bench.servers import Server, running
+from bench.servers import Running, Server, running
 
 SIZE_BYTES = 1000
 RATE = 1_000
 FILLS = 3
+TOPIC = "bench-replay"
 
 SPEED = Metric(
     name="replay.rate",
     title="consume 1 KB from disk, client default",
+    unit="msg/s",
+    higher_is_better=True,
+)
+RESTARTED = Metric(
+    name="replay.restarted",
+    title="consume 1 KB from disk after a restart, client default",
     unit="msg/s",
     higher_is_better=True,
 )
@@ -28,23 +35,32 @@ BESIDE = Metric(
 
 def measure(server: Server, effort: Effort, workspace: Path) -> Samples:
     data = workspace / server.name
+    fill = Job(size_bytes=SIZE_BYTES, count=effort.large_messages, seconds=effort.gigabyte_s)
+    replay = Job(size_bytes=SIZE_BYTES, count=FILLS * fill.count, seconds=effort.gigabyte_s)
+    log = data / "data" / f"{TOPIC}-0"
     with running(server, data) as instance:
-        load = instance.load
-        if not isinstance(load, KafkaLoad):
-            raise NotSupported("its files are not known here")
-        fill = Job(size_bytes=SIZE_BYTES, count=effort.large_messages, seconds=effort.gigabyte_s)
-        with new_kafka_topic(load) as old, new_kafka_topic(load) as other:
-            for _ in range(FILLS):
-                load.produce(old, fill)
-            log = data / "data" / f"{old}-0"
-            replay = Job(size_bytes=SIZE_BYTES, count=FILLS * fill.count, seconds=effort.gigabyte_s)
-            chill(log)
-            yield SPEED.name, load.consume(old, replay).per_s
-            chill(log)
-            job = Job(size_bytes=100, seconds=effort.latency_s)
-            endless = Job(size_bytes=SIZE_BYTES, seconds=effort.gigabyte_s)
-            with load.consuming(old, endless):
-                yield BESIDE.name, load.latency(other, RATE, job).p99_ms
+        load = _load(instance)
+        load.create(TOPIC)
+        for _ in range(FILLS):
+            load.produce(TOPIC, fill)
+        chill(log)
+        yield SPEED.name, load.consume(TOPIC, replay).per_s
+        chill(log)
+        job = Job(size_bytes=100, seconds=effort.latency_s)
+        endless = Job(size_bytes=SIZE_BYTES, seconds=effort.gigabyte_s)
+        with new_kafka_topic(load) as other, load.consuming(TOPIC, endless):
+            yield BESIDE.name, load.latency(other, RATE, job).p99_ms
+    with running(server, data) as instance:
+        load = _load(instance)
+        chill(log)
+        yield RESTARTED.name, load.consume(TOPIC, replay).per_s
+        load.delete(TOPIC)
+
+
+def _load(instance: Running) -> KafkaLoad:
+    if not isinstance(instance.load, KafkaLoad):
+        raise NotSupported("its files are not known here")
+    return instance.load
 
 
 def chill(log: Path) -> None:
@@ -58,4 +74,4 @@ def chill(log: Path) -> None:
             os.close(descriptor)
 
 
-ROW = FreshRow("replay", (SPEED, BESIDE), measure)
+ROW = FreshRow("replay", (SPEED, RESTARTED, BESIDE), measure)
