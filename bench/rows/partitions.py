@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Final
 
 from confluent_kafka import Consumer, Producer
@@ -38,7 +39,9 @@ RECOVERY = _metric("recovery", "start after a kill, until every partition is led
 
 
 def measure(server: Server, effort: Effort, workspace: Path) -> Samples:
-    data = workspace / f"{server.name}-partitions"
+    workspace.mkdir(parents=True, exist_ok=True)
+    # A new one for each round, and none is removed: ext4 makes files slowly after many were.
+    data = Path(mkdtemp(prefix=f"{server.name}-", dir=workspace))
     with running(server, data) as instance:
         address = _address(instance)
         yield CREATE.name, _create(address, effort.partitions)
