@@ -553,6 +553,8 @@ class Replicas:
             some = (logs[tp] for tp in names[first : first + _LOGS_PER_STEP] if tp in logs)
             self._log_dir.save_logs(some, self._flusher.request)
             await asyncio.sleep(0)
+            if self.is_offline:
+                return
         replacements = self._log_dir.begin_checkpoint()
         try:
             await self._work(partial(_run_all, replacements))

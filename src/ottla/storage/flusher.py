@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from typing import Final, Protocol
 
 from ottla.storage.files import Files
@@ -116,11 +117,11 @@ class ThreadFlusher:
 
     def _begin_round(self) -> None:
         round_ = list[FlushWork]()
-        while self._dirty and len(round_) < _ROUND_LOGS_MAX:
-            log = next(iter(self._dirty))
-            del self._dirty[log]
-            if (work := log.begin_flush()) is not None:
-                round_.append(work)
+        while self._dirty and not round_:
+            for log in list(islice(self._dirty, _ROUND_LOGS_MAX)):
+                del self._dirty[log]
+                if (work := log.begin_flush()) is not None:
+                    round_.append(work)
         if round_:
             self._begun_s = self._monotonic_s()
             self._rounds.put(round_)

@@ -234,9 +234,10 @@ class LogDir:
             if states.problem is not None and not old:
                 _note_ignored(LOG_STATES_FILE, states.problem)
             if not is_noted or states.problem is not None or old or (found and not was_clean):
-                self.checkpoint()  # what was recovered need not be recovered again
-            for log in old:
-                self._files.unlink(log.directory / EPOCHS_FILE)  # of an older Ottla
+                is_noted = self.checkpoint()  # what was recovered need not be recovered again
+            if is_noted:
+                for log in old:
+                    self._files.unlink(log.directory / EPOCHS_FILE)  # of an older Ottla
         except OSError as error:
             self.take_offline(error)
             place, reason = error.filename or self.path, error.strerror or error
@@ -418,14 +419,15 @@ class LogDir:
                 write_checkpoint(self._files, self.path / name, encode_offsets(noted))
         self._files.sync_dir(self.path)
 
-    def checkpoint(self, flush: Callable[[Log], None] | None = None) -> None:
+    def checkpoint(self, flush: Callable[[Log], None] | None = None) -> bool:
         """Write down how far every log is durable, and have stored what shortens a start.
 
+        False if that failed: on a full disk the old checkpoint is still there.
         `flush` (production: the flusher's `request`) is asked to make durable what is not yet,
         so that nothing stays in memory only for longer than until the next checkpoint.
         """
         if self.offline_reason is not None:
-            return
+            return False
         try:
             self.save_logs(self.logs.values(), flush)
             for step in (replacements := self.begin_checkpoint()):
@@ -433,6 +435,8 @@ class LogDir:
             self.end_checkpoint(replacements)
         except OSError as error:
             self.note_failure(error)
+            return False
+        return True
 
     def save_logs(self, logs: Iterable[Log], flush: Callable[[Log], None] | None) -> None:
         """Have these logs ready for a checkpoint, or for the next one if they are not on disk."""

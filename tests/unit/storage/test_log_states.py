@@ -1,5 +1,6 @@
 """The file of all logs' states: what it holds, when it is believed, and what is lost without it."""
 
+import errno
 import logging
 from pathlib import Path
 from random import Random
@@ -205,17 +206,22 @@ def test_a_log_that_has_rolled_since_is_read_from_the_segment_of_its_recovery_po
     )
 
 
+def ended(*, is_clean: bool) -> tuple[MemoryFiles, dict[TopicPartition, tuple[object, ...]]]:
+    """A disk after a clean stop, or as if that had not been one, and what its logs knew."""
+    files = MemoryFiles()
+    log_dir = filled(files)
+    log_dir.close()
+    if not is_clean:
+        files.unlink(ROOT / ".clean-shutdown")
+    return files, known(log_dir)
+
+
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
 def test_without_its_states_a_directory_is_read_and_says_so_once(
     is_clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = MemoryFiles()
-    log_dir = filled(files)
-    log_dir.close()
-    before = known(log_dir)
+    files, before = ended(is_clean=is_clean)
     files.unlink(STATES)
-    if not is_clean:
-        files.unlink(ROOT / ".clean-shutdown")
     caplog.set_level(logging.WARNING, "ottla")
     for said in (1, 0):
         caplog.clear()
@@ -228,12 +234,7 @@ def test_without_its_states_a_directory_is_read_and_says_so_once(
 def test_whatever_byte_of_the_states_is_wrong_logs_are_what_they_were(
     is_clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = MemoryFiles()
-    log_dir = filled(files)
-    log_dir.close()
-    before = known(log_dir)
-    if not is_clean:
-        files.unlink(ROOT / ".clean-shutdown")
+    files, before = ended(is_clean=is_clean)
     content = files.read_whole(STATES)
     rng = Random(7)
     for at in range(0, len(content), 3):
@@ -262,6 +263,18 @@ def test_the_directory_of_an_older_ottla_is_taken_over(caplog: pytest.LogCapture
         names = [entry.name for entry in after.list(ROOT / str(tp))]
         assert "leader-epoch-checkpoint" not in names, "what it says would be wrong one day"
     assert decode_states(after.read_whole(STATES)).entries.keys() == log_dir.logs.keys()
+
+
+def test_epochs_of_an_older_ottla_stay_where_they_are_while_the_disk_is_full() -> None:
+    files = MemoryFiles()
+    log_dir = filled(files)
+    log_dir.close()
+    files.unlink(STATES)
+    path = ROOT / str(ORDERS) / "leader-epoch-checkpoint"
+    files.create(path).append(log_dir.logs[ORDERS].epochs.encode())
+    files.fail_next("append", errno.ENOSPC, suffix="log-states.tmp")
+    open_dir(files)
+    assert path.name in [entry.name for entry in files.list(path.parent)]
 
 
 def test_a_power_cut_while_states_are_replaced_leaves_the_old_ones_or_the_new() -> None:
