@@ -739,8 +739,8 @@ class Log:
 
     @property
     def _is_small(self) -> bool:
-        """Whether the checkpoint has room for the state; damage is noted beside the segment."""
-        return not self.corrupt and fits(self._segments.active.indexes, self.producers)
+        """Whether the checkpoint has room for the state."""
+        return fits(self._segments.active.indexes, self.producers)
 
     def _encode_state(self) -> bytes:
         active = self._segments.active

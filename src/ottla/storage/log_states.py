@@ -27,7 +27,7 @@ from ottla.storage.producers import Producers, SnapshotDamaged
 from ottla.storage.segment import Indexes
 
 LOG_STATES_FILE: Final = "log-states"
-# As much as the state of a log may take in here: a thousand batches, or a hundred producers.
+# As much as the state of a log may take in here: 400 entries of its index, or fifty producers.
 STATE_BYTES_MAX: Final = 8 << 10
 
 _MAGIC: Final = b"ottla log states 1\n"

@@ -101,3 +101,23 @@ def test_the_file_is_in_kafkas_format() -> None:
 def test_a_file_that_cannot_be_true_is_not_believed(data: bytes) -> None:
     with pytest.raises(EpochsDamaged):
         Epochs.decode(data)
+
+
+def test_what_is_encoded_follows_every_change() -> None:
+    epochs = Epochs()
+    seen = [epochs.encode()]
+    for epoch, start in ((2, 0), (5, 40), (7, 60)):
+        epochs.note(LeaderEpoch(epoch), Offset(start))
+        seen.append(epochs.encode())
+    epochs.truncate_end(Offset(60))
+    seen.append(epochs.encode())
+    epochs.truncate_start(Offset(50))
+    seen.append(epochs.encode())
+    assert [data.decode().split("\n", 2)[2] for data in seen] == [
+        "",
+        "2 0\n",
+        "2 0\n5 40\n",
+        "2 0\n5 40\n7 60\n",
+        "2 0\n5 40\n",
+        "5 50\n",
+    ]

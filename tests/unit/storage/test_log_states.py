@@ -10,8 +10,10 @@ import pytest
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
+from ottla.errors import CorruptBatch
 from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition, Uuid
-from ottla.records.batch import Marker, MarkerKind
+from ottla.records.batch import Marker, MarkerKind, Record, build_batch
+from ottla.storage.cleaner import Cleaner
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.log_states import (
@@ -24,6 +26,7 @@ from ottla.storage.log_states import (
     encode_states,
     fits,
 )
+from ottla.storage.worker import InlineWorker
 
 ROOT = Path("/data")
 STATES = ROOT / "log-states"
@@ -204,6 +207,86 @@ def test_a_log_that_has_rolled_since_is_read_from_the_segment_of_its_recovery_po
     assert again.aborted_transactions(Offset(0), again.end_offset) == log.aborted_transactions(
         Offset(0), log.end_offset
     )
+
+
+def test_a_segment_that_was_compacted_since_is_not_read_by_an_older_state() -> None:
+    files = MemoryFiles()
+    config = TopicConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.1)
+    log_dir = open_dir(files, config)
+    log = log_dir.create_log(ORDERS, TOPIC_ID, config, build.NOW_MS)
+
+    def write(count: int) -> None:
+        for number in range(count):
+            key = b"%d" % (number % 3)
+            record = Record(timestamp_ms=build.NOW_MS, key=key, value=bytes(90))
+            log.append_as_leader(build_batch([record]), build.EPOCH, build.NOW_MS)
+
+    write(30)
+    log.flush()
+    log_dir.checkpoint()
+    log.roll(build.NOW_MS)
+    write(40)
+    log.flush()
+    Cleaner(files, InlineWorker()).begin([(log, log.end_offset)], build.NOW_MS, 1 << 20)
+    assert log.sealed_segments[0].size_bytes < LogState.decode(log.state).size_bytes
+    assert log._segments.active.size_bytes > LogState.decode(log.state).size_bytes
+    again = open_dir(files.kill(), config).logs[ORDERS]
+    assert (again.end_offset, again.corrupt, again.size_bytes) == (70, [], log.size_bytes)
+    for at in range(27, 70):
+        assert again.read(Offset(at), again.end_offset, 1, at_least_one=True) is not None
+
+
+def test_what_lies_behind_damage_is_found_though_a_state_is_older_than_the_damage() -> None:
+    files = MemoryFiles()
+    log_dir = filled(files)
+    end = log_dir.logs[ORDERS].end_offset
+    log_dir.close()
+    files.flip(ROOT / str(ORDERS) / f"{0:020d}.log", 300)
+    log = open_dir(files).logs[ORDERS]
+    with pytest.raises(CorruptBatch):
+        log.read(Offset(2), end, 1 << 20, at_least_one=True)
+    again = open_dir(files.kill()).logs[ORDERS]
+    assert again.corrupt == log.corrupt != []
+    for at in range(log.corrupt[0].end_offset, end):
+        assert again.read(Offset(at), end, 1 << 20, at_least_one=True) is not None
+
+
+def test_epochs_that_are_newer_than_a_state_are_where_they_were() -> None:
+    files = MemoryFiles()
+    log_dir = filled(files)
+    log = log_dir.logs[ORDERS]
+    log.flush()
+    log.save()
+    for epoch in (4, 4, 9, 9):
+        build.append(log, 2, epoch=epoch)
+    log.flush()
+    for one in log_dir.begin_checkpoint():  # with the state that was saved before
+        one.run()
+    assert LogState.decode(log.state).end_offset < log.end_offset
+    assert knowledge(open_dir(files.kill()).logs[ORDERS]) == knowledge(log)
+
+
+def test_a_log_that_began_again_elsewhere_has_no_epochs_of_before() -> None:
+    files = MemoryFiles()
+    log_dir = filled(files)
+    log_dir.checkpoint()
+    log = log_dir.logs[ORDERS]
+    log.restart_at(Offset(1000), build.NOW_MS)
+    build.append(log, 2, epoch=9)
+    log.flush()
+    assert open_dir(files.kill()).logs[ORDERS].epochs.entries() == [(9, 1000)]
+
+
+def test_a_state_of_what_was_cut_off_meanwhile_does_not_count() -> None:
+    files = MemoryFiles()
+    log = used(build.log(files, CONFIG))
+    log.save()
+    work = log.begin_flush()
+    assert work is not None
+    log.truncate(Offset(6), build.NOW_MS)
+    work.run(files)
+    log.end_flush(work)
+    assert log.state == b""
 
 
 def ended(*, is_clean: bool) -> tuple[MemoryFiles, dict[TopicPartition, tuple[object, ...]]]:
