@@ -12,7 +12,7 @@ from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition, Uuid
-from ottla.records.batch import Marker, MarkerKind, Record, build_batch
+from ottla.records.batch import Marker, MarkerKind, Record, build_batch, read_header
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
@@ -224,6 +224,7 @@ def test_a_segment_that_was_compacted_since_is_not_read_by_an_older_state() -> N
     write(30)
     log.flush()
     log_dir.checkpoint()
+    write(10)
     log.roll(build.NOW_MS)
     write(40)
     log.flush()
@@ -231,21 +232,22 @@ def test_a_segment_that_was_compacted_since_is_not_read_by_an_older_state() -> N
     assert log.sealed_segments[0].size_bytes < LogState.decode(log.state).size_bytes
     assert log._segments.active.size_bytes > LogState.decode(log.state).size_bytes
     again = open_dir(files.kill(), config).logs[ORDERS]
-    assert (again.end_offset, again.corrupt, again.size_bytes) == (70, [], log.size_bytes)
-    for at in range(27, 70):
+    assert (again.end_offset, again.corrupt, again.size_bytes) == (80, [], log.size_bytes)
+    for at in range(37, 80):
         assert again.read(Offset(at), again.end_offset, 1, at_least_one=True) is not None
 
 
 def test_what_lies_behind_damage_is_found_though_a_state_is_older_than_the_damage() -> None:
-    files = MemoryFiles()
-    log_dir = filled(files)
-    end = log_dir.logs[ORDERS].end_offset
+    files, plain = MemoryFiles(), TopicConfig()  # of which no index leads over the damage
+    log_dir = open_dir(files, plain)
+    end = used(log_dir.create_log(ORDERS, TOPIC_ID, plain, build.NOW_MS)).end_offset
     log_dir.close()
-    files.flip(ROOT / str(ORDERS) / f"{0:020d}.log", 300)
-    log = open_dir(files).logs[ORDERS]
+    path = ROOT / str(ORDERS) / f"{0:020d}.log"
+    files.flip(path, read_header(files.read_whole(path)).size_bytes + 16)  # the second's magic
+    log = open_dir(files, plain).logs[ORDERS]
     with pytest.raises(CorruptBatch):
         log.read(Offset(2), end, 1 << 20, at_least_one=True)
-    again = open_dir(files.kill()).logs[ORDERS]
+    again = open_dir(files.kill(), plain).logs[ORDERS]
     assert again.corrupt == log.corrupt != []
     for at in range(log.corrupt[0].end_offset, end):
         assert again.read(Offset(at), end, 1 << 20, at_least_one=True) is not None
