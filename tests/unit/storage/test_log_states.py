@@ -249,6 +249,7 @@ def test_what_lies_behind_damage_is_found_though_a_state_is_older_than_the_damag
         log.read(Offset(2), end, 1 << 20, at_least_one=True)
     again = open_dir(files.kill(), plain).logs[ORDERS]
     assert again.corrupt == log.corrupt != []
+    assert again.epoch_end(LeaderEpoch(1)) == (1, 16), "looked up in the log, before it is read"
     for at in range(log.corrupt[0].end_offset, end):
         assert again.read(Offset(at), end, 1 << 20, at_least_one=True) is not None
 
