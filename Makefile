@@ -32,7 +32,7 @@ broker: $(STAMP) ## only the broker, with its data in ./data as well
 
 setup: $(STAMP) ## only the set-up: .venv with the package and all that tests need
 
-$(STAMP): pyproject.toml requirements.lock tools/setup.sh
+$(STAMP): pyproject.toml setup.py requirements.lock src/ottla/spark/_kernel.c tools/setup.sh
 	@tools/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $(STAMP)
 

@@ -5,8 +5,8 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "ottla.spark._fields",
-            sources=["src/ottla/spark/_fields.c"],
+            "ottla.spark._kernel",
+            sources=["src/ottla/spark/_kernel.c"],
             extra_compile_args=["-O2"],
             py_limited_api=True,
             optional=True,

@@ -226,12 +226,12 @@ _EVERY_TIME: Final = (
     Case("ottla.broker.server:Server._flush_dirty", "TypeError", _produce),
     Case("ottla.replication.replicas:Replicas._apply", "KeyError", _create_topic),
     Case("ottla.broker.server:Server.sweep", "TypeError", _wait),
-    Case("ottla.storage.deletions:Deletions._write", "TypeError", _delete_records),
+    Case("ottla.storage.delete_records:Deletions._write", "TypeError", _delete_records),
 )
 _NIGHTLY: Final = (
     Case("ottla.storage.flusher:ThreadFlusher._begin_round", "KeyError", _produce),
     Case("ottla.storage.flusher:ThreadFlusher._end_round", "AssertionError", _produce),
-    Case("ottla.storage.deletions:Deletions._end", "KeyError", _delete_records),
+    Case("ottla.storage.delete_records:Deletions._end", "KeyError", _delete_records),
     Case("ottla.storage.small_file:Replacement.run", "TypeError", _produce),
     Case("ottla.storage.log_dir:LogDir.end_checkpoint", "KeyError", _produce),
     Case("ottla.storage.log_dir:LogDir.prepare_log", "TypeError", _create_topic),

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import uvloop
 
-from ottla.broker.answers import Answer
 from ottla.broker.connection import Connection
+from ottla.broker.pending import Answer
 from ottla.broker.server import Server
 from ottla.broker.settings import Settings
 from ottla.config import BrokerConfig

@@ -19,6 +19,7 @@ from ottla.errors import ErrorCode
 from ottla.model import TopicPartition, Uuid
 from ottla.protocol.api import APIS, ApiKey, RequestHeader, key_of, write_request_header
 from ottla.protocol.codec import encode
+from ottla.protocol.codegen import Layout
 from ottla.protocol.messages.coordination import FindCoordinatorRequest
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -30,7 +31,6 @@ from ottla.protocol.messages.producers import InitProducerIdRequest
 from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.protocol.schema import Array, Fixed, Kind, Sized, records, string, uuid
-from ottla.protocol.source import Layout
 
 WIDE: Final = "wide"  # a topic of many partitions
 WIDE_PARTITIONS: Final = 1000

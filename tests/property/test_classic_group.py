@@ -20,7 +20,7 @@ from ottla.coordinator.classic_group import (
     State,
     Synced,
 )
-from ottla.coordinator.outcome import Outcome
+from ottla.coordinator.decision import Outcome
 from ottla.coordinator.records import GroupStored, from_bytes, to_bytes
 from ottla.errors import ErrorCode
 from sizes import examples

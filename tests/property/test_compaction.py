@@ -35,9 +35,9 @@ from ottla.records.batch import (
 from ottla.records.compression import Codec
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.compaction import KEY_COST_BYTES
+from ottla.storage.disk_worker import InlineWorker
 from ottla.storage.log import Log
 from ottla.storage.recovery import EVERYTHING
-from ottla.storage.worker import InlineWorker
 from sizes import examples
 
 KEYS = [b"a", b"b", b"c", b"long key, remembered by its digest", b""]

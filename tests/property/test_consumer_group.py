@@ -15,13 +15,13 @@ from fakes import group_members as said
 from fakes.topic_catalog import TopicCatalog
 from ottla.coordinator.classic_group import ClassicGroup, GroupLimits, Joined, State, Synced
 from ottla.coordinator.consumer_group import Beat, BeatAnswer, ConsumerGroup, ConsumerLimits
+from ottla.coordinator.consumer_group_state import ConsumerGroupState, WrittenGroup
 from ottla.coordinator.consumer_records import EpochSet, MemberState
+from ottla.coordinator.decision import Outcome
 from ottla.coordinator.groups import Groups
-from ottla.coordinator.outcome import Outcome
 from ottla.coordinator.records import Record, from_bytes, to_bytes
 from ottla.coordinator.subscription import parse_assignment
 from ottla.coordinator.topics import IdPartition, of_names, to_names, topics_fingerprint
-from ottla.coordinator.written_group import ConsumerGroupState, WrittenGroup
 from ottla.errors import ErrorCode
 from sizes import examples
 

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
-from ottla.cli.log import verify
-from ottla.cli.log_check import damaged_ranges
+from ottla.cli.log.check import damaged_ranges
+from ottla.cli.log.commands import verify
 from ottla.cli.status import FAILED, OK
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
-from ottla.broker.answers import Answer, Pending
 from ottla.broker.handlers.produce import Produce
+from ottla.broker.pending import Answer, Pending
 from ottla.config import Durability, TopicConfig
 from ottla.errors import ProtocolViolation, UnknownTopicId, UnknownTopicOrPartition
 from ottla.model import BrokerId, TimestampMs, TopicPartition, Uuid

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.coordinator.classic_group import GroupLimits
-from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.coordinator.groups import Committer, Groups
+from ottla.coordinator.log_entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.coordinator.offsets import Commit, UnstableOffset
 from ottla.coordinator.records import (
     GroupDropped,

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ottla.coordinator.entries import ProducerIdentity
-from ottla.coordinator.outcome import OWNER, Ticket
+from ottla.coordinator.decision import OWNER, Ticket
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.transaction_records import (
     State,
     Transaction,

@@ -22,6 +22,7 @@ from fakes.topic_catalog import TopicCatalog
 from ottla.coordinator import consumer_records as kinds
 from ottla.coordinator.classic_group import GroupLimits, Joined, Synced
 from ottla.coordinator.consumer_group import Beat, BeatAnswer, ConsumerGroup, ConsumerLimits
+from ottla.coordinator.decision import Outcome
 from ottla.coordinator.groups import (
     Committer,
     ConsumerGroupDescription,
@@ -30,7 +31,6 @@ from ottla.coordinator.groups import (
     Groups,
 )
 from ottla.coordinator.offsets import Commit
-from ottla.coordinator.outcome import Outcome
 from ottla.coordinator.records import (
     GroupDropped,
     GroupStored,

@@ -13,10 +13,10 @@ import pytest
 
 from fakes import group_members as said
 from ottla.coordinator.classic_group import GroupLimits, Joined, Synced
-from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
+from ottla.coordinator.decision import Outcome
 from ottla.coordinator.groups import Committer, DeletedOffsets, GroupDescription, Groups
+from ottla.coordinator.log_entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.coordinator.offsets import Commit, FoundOffset, UnstableOffset
-from ottla.coordinator.outcome import Outcome
 from ottla.coordinator.records import (
     GroupDropped,
     GroupStored,

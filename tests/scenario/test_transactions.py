@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from ottla.coordinator.entries import ProducerIdentity
-from ottla.coordinator.outcome import OWNER, Ticket
+from ottla.coordinator.decision import OWNER, Ticket
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.transaction_records import (
     Transaction,
     TransactionDropped,

@@ -15,11 +15,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from ottla.spark.blocking_client import link_to
 from ottla.spark.committing import StreamBatch
 from ottla.spark.decisions import Decision
 from ottla.spark.lake import LakeStreamWriter
 from ottla.spark.lake import stream_writer as lake_stream_writer
-from ottla.spark.link import link_to
 from ottla.spark.options import WriteOptions, parse_write_options
 from ottla.spark.registration import DeltaDataSource, OttlaDataSource
 from ottla.spark.sink import StreamWriter

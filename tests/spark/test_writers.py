@@ -29,12 +29,12 @@ from ottla.client.groups import commit_offsets, list_groups
 from ottla.client.partitioner import partition_of_key
 from ottla.client.transactions import list_transactions
 from ottla.model import Offset, TopicPartition
+from ottla.spark.blocking_client import link_to
 from ottla.spark.committing import StreamBatch, abort_all, producers_of
 from ottla.spark.decisions import BatchRefused, Decide, Part
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.digest import Content
 from ottla.spark.encode import BATCH_BYTES_MAX, RowRefused
-from ottla.spark.link import link_to
 from ottla.spark.options import OptionRefused, parse_write_options
 from ottla.spark.sink import StreamWriter, batch_writer, stream_writer
 from ottla.spark.source import batch_reader

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.broker.commits import Commits
 from ottla.broker.late_handlers import Answering, LateHandlers
+from ottla.broker.metadata_changes import Commits
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.state import ClusterState

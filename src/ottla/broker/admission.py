@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ottla.broker.transaction_coordinator import TransactionCoordinator
-from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.transactions import BUMPING_VERSION
 from ottla.errors import (
     ApiError,

@@ -18,7 +18,6 @@ from typing import Any, Final, NoReturn
 from ottla.broker import background
 from ottla.broker.admin import ADMIN_KEYS, Admin
 from ottla.broker.background import Chore
-from ottla.broker.commits import WISHES_PER_COMMIT, Commits
 from ottla.broker.defects import Defects, is_defect, summary
 from ottla.broker.descriptors import descriptor_limit, raise_descriptor_limit, share_out
 from ottla.broker.dispatch import Dispatcher
@@ -26,7 +25,8 @@ from ottla.broker.environment import Environment
 from ottla.broker.groups import GROUP_KEYS, GroupApis
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
-from ottla.broker.identity import Identity, MetaProperties, check_identity, read_identity
+from ottla.broker.meta_properties import Identity, MetaProperties, check_identity, read_identity
+from ottla.broker.metadata_changes import WISHES_PER_COMMIT, Commits
 from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.questions import QUESTION_KEYS, Questions
@@ -45,11 +45,11 @@ from ottla.model import BrokerId, Endpoint
 from ottla.protocol.api import APIS, ApiKey
 from ottla.replication.replicas import Replicas
 from ottla.storage.cleaner import Cleaner
-from ottla.storage.deletions import Deletions
+from ottla.storage.delete_records import Deletions
+from ottla.storage.disk_worker import ThreadWorker
 from ottla.storage.flusher import ThreadFlusher
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
-from ottla.storage.worker import ThreadWorker
 
 log = logging.getLogger("ottla.broker")
 

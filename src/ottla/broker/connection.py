@@ -5,7 +5,7 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.answers import Answer, Parts, Pending
+from ottla.broker.pending import Answer, Parts, Pending
 from ottla.broker.writer import SocketWriter, TransportWriter, Writer
 from ottla.errors import ProtocolViolation
 

@@ -8,11 +8,11 @@ from struct import Struct, error
 from types import CoroutineType
 from typing import Any, Final
 
-from ottla.broker.answers import Answer, Parts, Pending
 from ottla.broker.connection import Connection, RequestFailed
 from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
+from ottla.broker.pending import Answer, Parts, Pending
 from ottla.broker.routes import RequestContext, Route
 from ottla.broker.settings import Settings
 from ottla.broker.slices import LargeRequests, finish

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ottla.broker.identity import IDENTITY_FILE
+from ottla.broker.meta_properties import IDENTITY_FILE
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.store import CoordinationStore
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore

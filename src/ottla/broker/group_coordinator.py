@@ -13,9 +13,9 @@ from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.coordinator.classic_group import GroupLimits
 from ottla.coordinator.consumer_group import ConsumerLimits
-from ottla.coordinator.entries import Entry, TransactionEnded
+from ottla.coordinator.decision import Outcome, Ticket
 from ottla.coordinator.groups import Groups
-from ottla.coordinator.outcome import Outcome, Ticket
+from ottla.coordinator.log_entries import Entry, TransactionEnded
 from ottla.coordinator.records import OffsetPending, Record, read_entry, to_bytes
 from ottla.errors import ApiError
 from ottla.replication.replicas import Replicas

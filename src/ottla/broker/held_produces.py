@@ -10,9 +10,9 @@ from struct import Struct
 from typing import Final
 
 from ottla.broker.admission import Admitted, Writer, admit
-from ottla.broker.answers import Answer, Pending
+from ottla.broker.pending import Answer, Pending
 from ottla.broker.transaction_coordinator import TransactionCoordinator
-from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.transactions import BUMPING_VERSION
 from ottla.errors import (
     ApiError,

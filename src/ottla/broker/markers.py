@@ -15,7 +15,7 @@ from ottla.broker.shards import commit_of
 from ottla.broker.slices import parts
 from ottla.broker.topic_creation import OFFSETS_TOPIC
 from ottla.clock import Clock
-from ottla.coordinator.entries import ProducerIdentity, TransactionEnded
+from ottla.coordinator.log_entries import ProducerIdentity, TransactionEnded
 from ottla.coordinator.transaction_records import Transaction
 from ottla.coordinator.transactions import BUMPING_VERSION
 from ottla.errors import (

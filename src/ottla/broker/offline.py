@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.broker.environment import open_sqlite
-from ottla.broker.identity import (
+from ottla.broker.meta_properties import (
     IDENTITY_FILE,
     Identity,
     MetaProperties,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ottla.broker.answers import Answer
 from ottla.broker.connection import Connection
+from ottla.broker.pending import Answer
 from ottla.broker.settings import Settings
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint

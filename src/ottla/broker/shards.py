@@ -24,8 +24,8 @@ from ottla.broker.topic_creation import TopicCreation
 from ottla.clock import Clock
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
-from ottla.coordinator.outcome import Decision, Ticket
+from ottla.coordinator.decision import Decision, Ticket
+from ottla.coordinator.log_entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.coordinator.shard import MachineT, Shard
 from ottla.errors import ApiError, CoordinatorNotAvailable, NotCoordinator, RequestTimedOut
 from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs, TopicPartition

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ottla.broker.commits import Commits
+from ottla.broker.metadata_changes import Commits
 from ottla.broker.rate_limit import RateLimit
 from ottla.broker.settings import Settings
 from ottla.clock import Clock

@@ -14,7 +14,7 @@ from ottla.broker.shards import Led, Shards
 from ottla.broker.topic_creation import TRANSACTIONS_TOPIC, TopicCreation
 from ottla.clock import Clock
 from ottla.cluster.state import ClusterState
-from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
+from ottla.coordinator.log_entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.coordinator.transaction_records import (
     Transaction,
     TransactionRecord,

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.answers import Answer, Pending
 from ottla.broker.coordinator_apis import CoordinatorApis
 from ottla.broker.groups import GroupApis
 from ottla.broker.late_handlers import Answering
+from ottla.broker.pending import Answer, Pending
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TRANSACTIONS_TOPIC, TopicCreation
@@ -20,7 +20,7 @@ from ottla.replication.replicas import Replicas
 if TYPE_CHECKING:
     from ottla.broker.held_produces import Admission, HeldProduces
     from ottla.broker.transaction_coordinator import TransactionCoordinator
-    from ottla.coordinator.entries import TransactionEnded
+    from ottla.coordinator.log_entries import TransactionEnded
 
 TRANSACTION_KEYS: Final = (
     ApiKey.INIT_PRODUCER_ID,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ottla.broker.answers import Part
+from ottla.broker.pending import Part
 from ottla.model import Position
 from ottla.storage.log import FileRange
 

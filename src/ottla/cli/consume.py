@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from ottla.cli import terminal
-from ottla.cli.group_consume import GroupReading, print_as_member
+from ottla.cli.group.consume import GroupReading, print_as_member
 from ottla.cli.options import Broker, Json
 from ottla.cli.record_output import (
     PLACES_HELP,
@@ -19,8 +19,8 @@ from ottla.cli.record_output import (
 from ottla.cli.session import ask
 from ottla.cli.status import OK
 from ottla.client.client import Client
-from ottla.client.moments import AtOffset, AtTime, Edge, Moment, parse_moment, parse_span_ms
 from ottla.client.partitions import EARLIEST, LATEST, Isolation, list_offsets
+from ottla.client.positions import AtOffset, AtTime, Edge, Moment, parse_moment, parse_span_ms
 from ottla.client.reader import ReadRange, read
 from ottla.clock import SystemClock
 from ottla.errors import UsageRefused

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from ottla.client.moments import format_time
+from ottla.client.positions import format_time
 from ottla.errors import UsageRefused
 from ottla.model import TopicPartition
 from ottla.records.batch import Record

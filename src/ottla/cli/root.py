@@ -32,10 +32,10 @@ _MODULES: Final = {
     "topic": "ottla.cli.topic",
     "produce": "ottla.cli.produce",
     "consume": "ottla.cli.consume",
-    "group": "ottla.cli.group",
+    "group": "ottla.cli.group.commands",
     "txn": "ottla.cli.txn",
-    "pipeline": "ottla.cli.pipeline",
-    "log": "ottla.cli.log",
+    "pipeline": "ottla.cli.pipeline.commands",
+    "log": "ottla.cli.log.commands",
     "config": "ottla.cli.config",
 }
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
-from ottla.coordinator.outcome import Outcome, Ticket
+from ottla.coordinator.decision import Outcome, Ticket
 from ottla.coordinator.records import GroupDropped, GroupStored, Record, StoredMember
 from ottla.coordinator.subscription import subscribed_topics
 from ottla.errors import ErrorCode

@@ -25,6 +25,7 @@ from typing import Final
 
 from ottla.coordinator.assignors import ASSIGNORS, Subscriber
 from ottla.coordinator.classic_group import CONSUMER, GroupLimits, Join, Joined, Sync, Synced
+from ottla.coordinator.consumer_group_state import ConsumerGroupState, WrittenGroup
 from ottla.coordinator.consumer_records import (
     ClassicPart,
     ConsumerRecord,
@@ -40,7 +41,7 @@ from ottla.coordinator.consumer_records import (
     TargetEpochSet,
     TargetSet,
 )
-from ottla.coordinator.outcome import Outcome, Ticket
+from ottla.coordinator.decision import Outcome, Ticket
 from ottla.coordinator.reconciliation import advance
 from ottla.coordinator.records import Record
 from ottla.coordinator.subscription import assignment_bytes, parse_subscription
@@ -54,7 +55,6 @@ from ottla.coordinator.topics import (
     to_names,
     topics_fingerprint,
 )
-from ottla.coordinator.written_group import ConsumerGroupState, WrittenGroup
 from ottla.errors import (
     ApiError,
     ErrorCode,

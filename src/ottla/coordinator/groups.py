@@ -23,6 +23,7 @@ from ottla.coordinator.consumer_group import (
     ConsumerGroup,
     ConsumerLimits,
 )
+from ottla.coordinator.consumer_group_state import ConsumerGroupState
 from ottla.coordinator.consumer_records import (
     ConsumerRecord,
     CurrentDropped,
@@ -32,10 +33,10 @@ from ottla.coordinator.consumer_records import (
     TargetDropped,
     TargetEpochDropped,
 )
-from ottla.coordinator.entries import ProducerIdentity, TransactionEnded
+from ottla.coordinator.decision import Outcome, Ticket
+from ottla.coordinator.log_entries import ProducerIdentity, TransactionEnded
 from ottla.coordinator.migration import to_classic_record, to_consumer_records
 from ottla.coordinator.offsets import Commit, CommittedOffsets
-from ottla.coordinator.outcome import Outcome, Ticket
 from ottla.coordinator.records import (
     GroupDropped,
     GroupStored,
@@ -45,7 +46,6 @@ from ottla.coordinator.records import (
     Record,
 )
 from ottla.coordinator.topics import NO_TOPICS, Partitions, Topics
-from ottla.coordinator.written_group import ConsumerGroupState
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ottla.coordinator.entries import TransactionEnded
+from ottla.coordinator.log_entries import TransactionEnded
 from ottla.coordinator.records import OffsetCommitted, OffsetDropped, OffsetPending
 from ottla.errors import ErrorCode
 from ottla.model import LeaderEpoch, Offset, ProducerId, TimestampMs, TopicPartition

@@ -6,7 +6,7 @@ from typing import Final
 
 from ottla.coordinator import consumer_records
 from ottla.coordinator.consumer_records import ConsumerRecord
-from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
+from ottla.coordinator.log_entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.errors import ProtocolViolation
 from ottla.model import NO_EPOCH, LeaderEpoch, Offset, TimestampMs, TopicPartition
 from ottla.protocol.codec import decode, encode

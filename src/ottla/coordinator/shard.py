@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ottla.coordinator.entries import Entry, TransactionEnded
-from ottla.coordinator.outcome import OWNER, Decision, RecordT, Ticket
+from ottla.coordinator.decision import OWNER, Decision, RecordT, Ticket
+from ottla.coordinator.log_entries import Entry, TransactionEnded
 from ottla.coordinator.records import UnreadableRecord
 from ottla.errors import ApiError, CoordinatorLoadInProgress, NotCoordinator
 

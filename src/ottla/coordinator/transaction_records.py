@@ -6,7 +6,7 @@ from enum import IntEnum
 from struct import Struct, error
 from typing import Final
 
-from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.records import UnreadableRecord
 from ottla.errors import ProtocolViolation
 from ottla.model import ProducerEpoch, ProducerId, TimestampMs, TopicPartition

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from ottla.coordinator.entries import ProducerIdentity
-from ottla.coordinator.outcome import OWNER, Decision, Ticket
+from ottla.coordinator.decision import OWNER, Decision, Ticket
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.transaction_records import (
     State,
     Transaction,

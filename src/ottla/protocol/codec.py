@@ -24,10 +24,10 @@ from collections.abc import Generator
 from typing import Final, TypeVar
 
 from ottla.errors import ProtocolViolation, TooManyElements
+from ottla.protocol.codegen import Function, Layout
 from ottla.protocol.decoder import DecoderWriter
 from ottla.protocol.encoder import EncoderWriter
 from ottla.protocol.primitives import Buffer
-from ottla.protocol.source import Function, Layout
 
 M = TypeVar("M")
 Steps = Generator[int, None, M]  # yields how many elements were done since it last did

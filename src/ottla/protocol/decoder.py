@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from ottla.errors import ProtocolViolation, TooManyElements
+from ottla.protocol.codegen import SLICE_ELEMENTS, Layout, Source, is_repeatable, reaches
 from ottla.protocol.primitives import read_tagged_fields, read_unsigned_varint
 from ottla.protocol.schema import (
     Array,
@@ -24,7 +25,6 @@ from ottla.protocol.schema import (
     string,
     wire_fields,
 )
-from ottla.protocol.source import SLICE_ELEMENTS, Layout, Source, is_repeatable, reaches
 
 MINIMAL_VARINT_BYTES: Final = 1
 STRING_BYTES_MAX: Final = 2**15 - 1  # as in Kafka, also where a length could say more

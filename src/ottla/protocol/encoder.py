@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ottla.protocol.codegen import SLICE_ELEMENTS, Layout, Source, is_repeatable
 from ottla.protocol.primitives import write_unsigned_varint
 from ottla.protocol.schema import Array, Fixed, Kind, Sized, WireField, string
-from ottla.protocol.source import SLICE_ELEMENTS, Layout, Source, is_repeatable
 
 
 class EncoderWriter:

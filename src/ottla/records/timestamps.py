@@ -11,7 +11,7 @@ from ottla.config import INT64_MAX, TopicConfig
 from ottla.errors import InvalidTimestamp
 from ottla.model import NO_TIMESTAMP, TimestampMs
 from ottla.records.batch import BatchHeader, Buffer, decompressed_bytes_max
-from ottla.records.letters import find_letters, payload_of
+from ottla.records.record_slices import find_letters, payload_of
 
 ANY_AGE: Final = INT64_MAX  # the default of message.timestamp.before.max.ms
 

@@ -25,14 +25,14 @@ from ottla.protocol.hot import TopicKey
 from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.replication.strays import expected_id, judge
 from ottla.storage.cleaner import Cleaner
-from ottla.storage.deletions import Deletions
+from ottla.storage.delete_records import Deletions
+from ottla.storage.disk_worker import Worker
 from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, REFUSAL_ERRNOS
 from ottla.storage.log import Log
 from ottla.storage.log_dir import MANY, LogDir
 from ottla.storage.scrub import Scrubber
 from ottla.storage.segments import Discarded
 from ottla.storage.small_file import Replacement
-from ottla.storage.worker import Worker
 
 log = logging.getLogger("ottla.replication")
 

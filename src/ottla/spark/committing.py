@@ -17,6 +17,7 @@ from ottla.client.transactional_producer import ProducerIdentity, end_transactio
 from ottla.client.transactions import describe_transactions, fence_producer, list_transactions
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode
+from ottla.spark.blocking_client import Link
 from ottla.spark.decisions import (
     BatchRefused,
     Decide,
@@ -37,7 +38,6 @@ from ottla.spark.decisions import (
     slot_key,
     still_open_of,
 )
-from ottla.spark.link import Link
 from ottla.spark.writing import Written
 
 Histories = Mapping[str, History]  # by sink

@@ -17,9 +17,9 @@ from ottla.client.producer import IdempotentProducer
 from ottla.clock import SystemClock
 from ottla.model import TimestampMs, TopicPartition
 from ottla.records.batch import Record
+from ottla.spark.blocking_client import Link
 from ottla.spark.decode import Located, headers_column, key_column, value_column
-from ottla.spark.fields import Field
-from ottla.spark.link import Link
+from ottla.spark.kernel_read import Field
 
 TOPIC: Final = "ottla.dead-letter.topic"
 PARTITION: Final = "ottla.dead-letter.partition"

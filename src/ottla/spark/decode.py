@@ -20,7 +20,7 @@ from ottla.errors import InvalidRecord
 from ottla.model import Offset, OffsetRange, TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, Buffer, check_stored
 from ottla.records.compression import Codec, decompress_into
-from ottla.spark.fields import (
+from ottla.spark.kernel_read import (
     RECORD_BYTES_MIN,
     Field,
     HeaderField,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ottla.protocol.primitives import Buffer
 
 try:
-    import ottla.spark._fields as _kernel
+    from ottla.spark import _kernel
 except ImportError:  # it was installed where nothing could be compiled
     _kernel = None  # type: ignore[assignment]
 

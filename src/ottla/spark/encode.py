@@ -16,8 +16,8 @@ from ottla.client.partitioner import Partitioner
 from ottla.model import TimestampMs, TopicPartition
 from ottla.protocol.primitives import write_varint
 from ottla.records.batch import Packed
-from ottla.spark.fields import Source, Table
-from ottla.spark.packing import Hashes, Part, Parts, hash_keys, pack_records
+from ottla.spark.kernel_read import Source, Table
+from ottla.spark.kernel_write import Hashes, Part, Parts, hash_keys, pack_records
 
 BATCH_BYTES_MAX: Final = 512 << 10  # before compression; below every broker's default limit
 _POSITIVE: Final = np.uint32(0x7FFFFFFF)

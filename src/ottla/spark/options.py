@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from ottla.client.moments import AtTime, parse_moment
+from ottla.client.positions import AtTime, parse_moment
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId, Endpoint, Offset, TimestampMs, TopicPartition, topic_name_problem
 from ottla.records.compression import Codec

@@ -20,9 +20,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from ottla.spark.blocking_client import link_to
 from ottla.spark.committing import StreamBatch, abort_batch, commit_job
 from ottla.spark.decode import HEADERS_TYPE
-from ottla.spark.link import link_to
 from ottla.spark.options import Delivery, OptionRefused, WriteOptions, parse_write_options
 from ottla.spark.task import BATCH_ID, QUERY_ID
 from ottla.spark.writing import Attempt, Written, write_at_least_once, write_in_transaction

@@ -30,11 +30,9 @@ from ottla.client.errors import ClientError
 from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.clock import SystemClock
 from ottla.model import Offset, TopicPartition
+from ottla.spark.blocking_client import Link, link_to
 from ottla.spark.columns import projection_of
-from ottla.spark.link import Link, link_to
-from ottla.spark.narrowing import Narrowing, narrowing_of
-from ottla.spark.options import Edge, OnDataLoss, ReadOptions, Since, parse_read_options
-from ottla.spark.places import (
+from ottla.spark.offsets import (
     Edges,
     find_edges,
     ids_of_topics,
@@ -43,6 +41,7 @@ from ottla.spark.places import (
     resolve_start,
     wait_news,
 )
+from ottla.spark.options import Edge, OnDataLoss, ReadOptions, Since, parse_read_options
 from ottla.spark.plan import (
     DataLost,
     Offsets,
@@ -57,6 +56,7 @@ from ottla.spark.plan import (
     ranges_between,
     to_json,
 )
+from ottla.spark.pushdown import Narrowing, narrowing_of
 from ottla.spark.task import check_topics, read_task
 from ottla.spark.topic_ids import plan_checks
 

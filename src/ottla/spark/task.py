@@ -16,13 +16,13 @@ from ottla.client.partitions import EARLIEST, LATEST, Fetched, FetchLimits, list
 from ottla.client.reader import ReadRange, fetch_round
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import Offset, OffsetRange, TopicPartition
+from ottla.spark.blocking_client import Link
 from ottla.spark.columns import Projection, Rows
 from ottla.spark.dead_letters import DeadLetters
 from ottla.spark.decode import Decoder, Located
-from ottla.spark.fields import Field
-from ottla.spark.link import Link
+from ottla.spark.kernel_read import Field
+from ottla.spark.offsets import isolation_of
 from ottla.spark.options import BadRows, OnDataLoss, ReadOptions
-from ottla.spark.places import isolation_of
 from ottla.spark.plan import DataLost, Task, check_lines, check_losses, find_losses
 from ottla.spark.topic_ids import (
     StreamTask,

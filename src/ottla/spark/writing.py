@@ -26,10 +26,10 @@ from ottla.client.transactional_producer import TransactionalProducer
 from ottla.clock import SystemClock
 from ottla.model import TopicPartition
 from ottla.records.batch import Packed
+from ottla.spark.blocking_client import Link, link_to
 from ottla.spark.decisions import Part, history_of, is_decided
 from ottla.spark.digest import Content, content_of
 from ottla.spark.encode import Routes, encode, rows_by_topic
-from ottla.spark.link import Link, link_to
 from ottla.spark.options import WriteOptions
 
 _ABORT_PATIENCE_S: Final = 5.0  # what is not aborted here is aborted by the driver, or times out

@@ -16,11 +16,11 @@ from ottla.storage.compaction import (
     dirtiest,
     is_worth_it,
 )
+from ottla.storage.disk_worker import Worker
 from ottla.storage.files import FULL_DISK_ERRNOS, Files
 from ottla.storage.log import Log
 from ottla.storage.small_file import Replacement
 from ottla.storage.swap import Swap, remove_cleaned
-from ottla.storage.worker import Worker
 
 Outcome = CleanedSegment | None | Exception
 

@@ -43,7 +43,7 @@ from ottla.records.batch import (
     read_header,
 )
 from ottla.records.crc import crc32c
-from ottla.records.letters import Letter, find_letters, payload_of, rebuild, shell
+from ottla.records.record_slices import Letter, find_letters, payload_of, rebuild, shell
 from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedTransaction
 from ottla.storage.seals import Seal, write_cleaned_seal

@@ -49,7 +49,7 @@ from ottla.records.batch import (
     stamp_time,
 )
 from ottla.records.compression import Codec
-from ottla.records.letters import check_keys
+from ottla.records.record_slices import check_keys
 from ottla.records.timestamps import ANY_AGE, checked_max_timestamp
 from ottla.storage.checkpoints import CheckpointDamaged, encode_checkpoint, read_checkpoint
 from ottla.storage.compaction import (
@@ -97,7 +97,7 @@ from ottla.storage.segment import (
 from ottla.storage.segments import UNSTORED_MAX, Discarded, Segments, Unstored
 from ottla.storage.small_file import Replacement, SmallFile
 from ottla.storage.swap import Swap, remove_cleaned
-from ottla.storage.times import TimedOffset, max_timestamp, offset_for_time
+from ottla.storage.time_search import TimedOffset, max_timestamp, offset_for_time
 from ottla.storage.verification import check_ahead, lead_over
 
 _CREATE_TIME: Final = TimestampType.CREATE_TIME

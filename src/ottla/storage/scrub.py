@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 from ottla.model import TimestampMs
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
 from ottla.storage.damages import Damage
+from ottla.storage.disk_worker import Pause, Worker
 from ottla.storage.files import Files
 from ottla.storage.log import Log
 from ottla.storage.seals import read_seal
 from ottla.storage.segment import LOG, SealedSegment, file_name
 from ottla.storage.verification import ChainCheck
-from ottla.storage.worker import Pause, Worker
 
 SCRUB_FILE: Final = "scrub-checkpoint"
 STEP_BYTES: Final = 256 << 10

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from ottla.errors import CorruptBatch
 from ottla.model import Offset, Position, TimestampMs
 from ottla.records.batch import HEADER_BYTES, BatchHeader, read_header
+from ottla.storage.disk_worker import Errand
 from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedDamaged, AbortedTransaction, IndexDamaged, aborted_crc
 from ottla.storage.recovery import rebuild_indexes, report_aborted
@@ -38,7 +39,6 @@ from ottla.storage.segment import (
     write_indexes,
 )
 from ottla.storage.swap import Swap, carry_out
-from ottla.storage.worker import Errand
 
 UNSTORED_MAX: Final = 4  # sealed segments that stay open until they are flushed
 _WARM_MAX: Final = 8  # sealed segments that stay open because they were read

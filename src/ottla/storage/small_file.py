@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from ottla.storage.disk_worker import Errand
 from ottla.storage.files import Files, StrPath, replace_file
-from ottla.storage.worker import Errand
 
 Content = TypeVar("Content")
 

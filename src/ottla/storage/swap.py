@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.model import Offset
+from ottla.storage.disk_worker import Errand
 from ottla.storage.files import Files
 from ottla.storage.names import is_log_file
 from ottla.storage.segment import (
@@ -22,7 +23,6 @@ from ottla.storage.segment import (
     SealedSegment,
     file_name,
 )
-from ottla.storage.worker import Errand
 
 
 @dataclass(frozen=True, slots=True)

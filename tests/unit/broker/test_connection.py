@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from fakes.loopback import Client, Serving, framed, run, serving, turns, until
-from ottla.broker.answers import Answer, Pending
 from ottla.broker.connection import Connection
+from ottla.broker.pending import Answer, Pending
 from ottla.errors import ProtocolViolation
 
 REQUEST = b"request!"  # the shortest frame there is

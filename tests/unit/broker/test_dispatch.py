@@ -8,9 +8,9 @@ import pytest
 
 from fakes.loopback import run, turns
 from ottla.broker import slices
-from ottla.broker.answers import Answer, Pending
 from ottla.broker.connection import Connection, RequestFailed
 from ottla.broker.dispatch import Dispatcher
+from ottla.broker.pending import Answer, Pending
 from ottla.broker.routes import RequestContext, Route
 from ottla.broker.settings import Settings
 from ottla.config import BrokerConfig

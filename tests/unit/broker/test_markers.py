@@ -12,7 +12,7 @@ from ottla.broker.markers import Markers, TransactionEnd
 from ottla.broker.topic_creation import OFFSETS_TOPIC
 from ottla.clock import SystemClock
 from ottla.config import Durability, TopicConfig
-from ottla.coordinator.entries import ProducerIdentity, TransactionEnded
+from ottla.coordinator.log_entries import ProducerIdentity, TransactionEnded
 from ottla.coordinator.transaction_records import State, Transaction
 from ottla.errors import (
     ApiError,

@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from fakes.loopback import Client, Dispatch, Serving, framed, run, serving, turns, until
-from ottla.broker.answers import Answer, Pending
 from ottla.broker.connection import Connection
+from ottla.broker.pending import Answer, Pending
 from ottla.broker.server import BufferPool
 from ottla.errors import ProtocolViolation
 from ottla.model import Endpoint

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from fakes.loopback import run, turns, until
-from ottla.broker.answers import Part
+from ottla.broker.pending import Part
 from ottla.broker.writer import SENDFILE_BYTES_MIN, SocketWriter
 from ottla.model import Offset, Position
 from ottla.storage.files import OsFiles

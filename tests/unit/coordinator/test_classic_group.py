@@ -6,7 +6,7 @@ import pytest
 
 from fakes import group_members as said
 from ottla.coordinator.classic_group import ClassicGroup, GroupLimits, Joined, State, Synced
-from ottla.coordinator.outcome import Outcome
+from ottla.coordinator.decision import Outcome
 from ottla.errors import ErrorCode
 
 

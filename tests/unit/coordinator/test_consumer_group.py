@@ -9,6 +9,7 @@ from fakes import group_members as said
 from fakes.topic_catalog import TopicCatalog
 from ottla.coordinator.classic_group import GroupLimits, Joined, Synced
 from ottla.coordinator.consumer_group import Beat, BeatAnswer, ConsumerGroup, ConsumerLimits
+from ottla.coordinator.consumer_group_state import ConsumerGroupState
 from ottla.coordinator.consumer_records import (
     ConsumerRecord,
     CurrentSet,
@@ -18,9 +19,8 @@ from ottla.coordinator.consumer_records import (
     PatternResolved,
     TargetEpochSet,
 )
-from ottla.coordinator.outcome import Outcome
+from ottla.coordinator.decision import Outcome
 from ottla.coordinator.topics import topics_fingerprint
-from ottla.coordinator.written_group import ConsumerGroupState
 from ottla.errors import ErrorCode
 from ottla.model import TimestampMs
 

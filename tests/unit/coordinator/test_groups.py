@@ -7,7 +7,7 @@ import pytest
 from fakes import group_members as said
 from ottla.coordinator.classic_group import GroupLimits, Joined, State, Synced
 from ottla.coordinator.consumer_group import Beat, BeatAnswer
-from ottla.coordinator.entries import Entry, ProducerIdentity, TransactionEnded
+from ottla.coordinator.decision import Outcome
 from ottla.coordinator.groups import (
     Committer,
     DeletedOffsets,
@@ -16,8 +16,8 @@ from ottla.coordinator.groups import (
     GroupType,
     ListedGroup,
 )
+from ottla.coordinator.log_entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.coordinator.offsets import Commit, UnstableOffset
-from ottla.coordinator.outcome import Outcome
 from ottla.coordinator.records import (
     GroupDropped,
     GroupStored,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.coordinator.entries import ProducerIdentity, TransactionEnded
+from ottla.coordinator.log_entries import ProducerIdentity, TransactionEnded
 from ottla.coordinator.offsets import Commit, CommittedOffsets, UnstableOffset
 from ottla.coordinator.records import OffsetCommitted, OffsetDropped, OffsetPending
 from ottla.errors import ErrorCode

@@ -9,10 +9,10 @@ import pytest
 from fakes import group_members as said
 from fakes.virtual_loop import VirtualLoop
 from ottla.coordinator.classic_group import GroupLimits, Joined
-from ottla.coordinator.entries import Entry, TransactionEnded
+from ottla.coordinator.decision import OWNER, Outcome
 from ottla.coordinator.groups import Committer, Groups
+from ottla.coordinator.log_entries import Entry, TransactionEnded
 from ottla.coordinator.offsets import Commit
-from ottla.coordinator.outcome import OWNER, Outcome
 from ottla.coordinator.records import (
     GroupDropped,
     OffsetCommitted,

@@ -5,7 +5,7 @@ from struct import pack
 
 import pytest
 
-from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.records import UnreadableRecord
 from ottla.coordinator.transaction_records import (
     State,

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from ottla.coordinator.entries import ProducerIdentity
-from ottla.coordinator.outcome import OWNER, Ticket
+from ottla.coordinator.decision import OWNER, Ticket
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.transaction_records import State, Transaction
 from ottla.coordinator.transactions import (
     End,

@@ -18,6 +18,7 @@ from ottla.protocol.codec import (
     encode_into,
     encoder_source,
 )
+from ottla.protocol.codegen import SLICE_ELEMENTS
 from ottla.protocol.messages.api_versions import ApiVersionsResponse
 from ottla.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.consumer_groups import (
@@ -48,7 +49,6 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.protocol.messages.sasl import SaslAuthenticateRequest
 from ottla.protocol.primitives import TAGGED_FIELDS_MAX, write_unsigned_varint
-from ottla.protocol.source import SLICE_ELEMENTS
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=2, member_id="m")
 

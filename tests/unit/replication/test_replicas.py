@@ -19,7 +19,7 @@ from ottla.config import TopicConfig
 from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
 from ottla.replication.replicas import Replicas
 from ottla.storage.cleaner import Cleaner
-from ottla.storage.deletions import Deletions
+from ottla.storage.delete_records import Deletions
 from ottla.storage.flusher import InlineFlusher
 from ottla.storage.log_dir import MANY, LogDir
 from ottla.storage.scrub import Scrubber

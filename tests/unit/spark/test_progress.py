@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ottla.spark.figures import StreamFigures
 from ottla.spark.progress import BatchDone, batch_done, lag_of
+from ottla.spark.stream_metrics import StreamFigures
 from ottla.telemetry import exposition
 
 

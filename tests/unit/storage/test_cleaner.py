@@ -13,8 +13,8 @@ from ottla.model import LeaderEpoch, Offset, TimestampMs
 from ottla.records.batch import Record, build_batch
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.compaction import Pass
+from ottla.storage.disk_worker import InlineWorker, ThreadWorker
 from ottla.storage.log import Log
-from ottla.storage.worker import InlineWorker, ThreadWorker
 
 CONFIG = TopicConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5)
 MEMORY_BYTES = 1 << 20

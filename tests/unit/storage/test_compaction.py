@@ -46,12 +46,12 @@ from ottla.storage.compaction import (
     fits,
     is_worth_it,
 )
+from ottla.storage.disk_worker import InlineWorker
 from ottla.storage.files import OsFiles
 from ottla.storage.log import Damage, Log
 from ottla.storage.recovery import EVERYTHING
 from ottla.storage.segment import TIME_INDEX, file_name
 from ottla.storage.swap import Swap
-from ottla.storage.worker import InlineWorker
 
 CONFIG = TopicConfig(
     cleanup_policy=("compact",),

@@ -14,6 +14,7 @@ from ottla.errors import CorruptBatch
 from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition, Uuid
 from ottla.records.batch import Marker, MarkerKind, Record, build_batch, read_header
 from ottla.storage.cleaner import Cleaner
+from ottla.storage.disk_worker import InlineWorker
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.log_states import (
@@ -26,7 +27,6 @@ from ottla.storage.log_states import (
     encode_states,
     fits,
 )
-from ottla.storage.worker import InlineWorker
 
 ROOT = Path("/data")
 STATES = ROOT / "log-states"

@@ -10,11 +10,11 @@ from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import NO_TIMESTAMP, Offset, TimestampMs, TopicPartition, Uuid
 from ottla.records.batch import HEADER_BYTES, read_header
+from ottla.storage.disk_worker import InlineWorker
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import STEP_BYTES, Scrubber, SegmentCheck
 from ottla.storage.segment import SealedSegment
-from ottla.storage.worker import InlineWorker
 
 ROOT = Path("/data")
 TP = TopicPartition("orders", 0)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.broker import slices
-from ottla.broker.commits import Commits
+from ottla.broker.metadata_changes import Commits
 from ottla.broker.routes import RequestContext
 from ottla.broker.settings import Settings
 from ottla.cluster import controller

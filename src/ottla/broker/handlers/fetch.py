@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from types import CoroutineType
 from typing import Any, Final, TypeAlias, cast
 
-from ottla.broker.answers import Answer, Part, Pending
 from ottla.broker.fetch_sessions import (
     FULL_FETCH_EPOCH,
     SESSION_PARTITIONS_MAX,
     FetchSession,
     FetchSessions,
 )
+from ottla.broker.pending import Answer, Part, Pending
 from ottla.broker.settings import Settings
 from ottla.errors import ApiError, ClusterAuthorizationFailed
 from ottla.model import LeaderEpoch, Offset

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.answers import Answer, Pending
+from ottla.broker.pending import Answer, Pending
 from ottla.broker.topic_creation import INTERNAL_TOPICS
 from ottla.clock import Clock
 from ottla.errors import (

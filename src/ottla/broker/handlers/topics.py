@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from ottla.broker import slices
-from ottla.broker.commits import Commits
+from ottla.broker.metadata_changes import Commits
 from ottla.broker.routes import RequestContext
 from ottla.broker.settings import Settings
 from ottla.broker.topic_creation import TopicCreation

@@ -18,7 +18,7 @@ from ottla.broker.markers import Markers, TransactionEnd
 from ottla.broker.routes import RequestContext
 from ottla.broker.slices import Pace, finish, parts
 from ottla.broker.transaction_coordinator import TransactionCoordinator
-from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.transaction_records import State, Transaction
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition

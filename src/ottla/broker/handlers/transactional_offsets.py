@@ -16,10 +16,10 @@ from ottla.broker.routes import RequestContext
 from ottla.broker.slices import finish, parts
 from ottla.broker.transaction_coordinator import TransactionCoordinator
 from ottla.cluster.state import ClusterState
-from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.decision import Outcome, Ticket
 from ottla.coordinator.groups import Committer, Groups
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.offsets import Commit
-from ottla.coordinator.outcome import Outcome, Ticket
 from ottla.coordinator.transactions import BUMPING_VERSION
 from ottla.errors import (
     ApiError,

@@ -17,7 +17,7 @@ from ottla.broker.slices import Pace, finish
 from ottla.broker.transaction_coordinator import TransactionCoordinator
 from ottla.cluster.image import BrokerImage
 from ottla.cluster.state import ClusterState
-from ottla.coordinator.entries import ProducerIdentity
+from ottla.coordinator.log_entries import ProducerIdentity
 from ottla.coordinator.transactions import BUMPING_VERSION, End, Identified, Init
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition

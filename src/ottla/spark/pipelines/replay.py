@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ottla.client.moments import format_time
+from ottla.client.positions import format_time
 from ottla.model import TimestampMs
 from ottla.spark.pipelines.declaration import Declaration
 from ottla.spark.pipelines.rows import TopicSource, append_to_topic, batch_of

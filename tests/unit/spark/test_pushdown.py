@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from ottla.model import TimestampMs
-from ottla.spark.narrowing import Narrowing, narrowing_of
+from ottla.spark.pushdown import Narrowing, narrowing_of
 
 NOON = datetime(2026, 11, 15, 12, 0, 0, 1500, tzinfo=UTC)
 NOON_MS = TimestampMs(1_794_744_000_001)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli.segment_scan import Problem, ScannedBatch, SegmentCheck, find_segments, scan
+from ottla.cli.log.segment_scan import Problem, ScannedBatch, SegmentCheck, find_segments, scan
 from ottla.model import LeaderEpoch, Offset, TimestampMs
 from ottla.records.batch import Record, build_batch, stamp
 

@@ -19,12 +19,12 @@ from ottla.cli.options import (
     parse_brokers,
     resolve_broker,
 )
-from ottla.client.moments import parse_span_ms
+from ottla.client.positions import parse_span_ms
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
 if TYPE_CHECKING:
-    from ottla.cli.pipeline_running import Running, Streaming
+    from ottla.cli.pipeline.running import Running, Streaming
 
 Command = Callable[..., int]
 
@@ -94,7 +94,7 @@ def running(
     settings = parse_assignments("--conf", conf)
     parse_brokers(broker)
     need_spark()
-    from ottla.cli.pipeline_running import Running
+    from ottla.cli.pipeline.running import Running
 
     return Running(bootstrap=broker, master=master, conf=settings, is_dry=dry_run, is_json=json)
 
@@ -117,7 +117,7 @@ def streaming(
     every_ms = parse_span_ms(every) if every else None
     endpoint = _endpoint(metrics) if metrics else None
     how = running(broker, master, conf, dry_run, json)
-    from ottla.cli.pipeline_running import Streaming
+    from ottla.cli.pipeline.running import Streaming
 
     return Streaming(
         running=how,

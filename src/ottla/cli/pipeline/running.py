@@ -19,11 +19,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ottla.cli import terminal
-from ottla.cli.pipeline_metrics import metrics_pages
+from ottla.cli.pipeline.metrics import metrics_pages
 from ottla.cli.status import FAILED, OK
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
-from ottla.spark.figures import StreamFigures
 from ottla.spark.java import NoJava
 from ottla.spark.pipelines.declaration import (
     Checkpoint,
@@ -31,10 +30,11 @@ from ottla.spark.pipelines.declaration import (
     Declaration,
     StreamPipeline,
 )
-from ottla.spark.pipelines.question import Question
 from ottla.spark.pipelines.replay import Replay
+from ottla.spark.pipelines.sql import Question
 from ottla.spark.progress import BatchDone, BatchListener
 from ottla.spark.session import session
+from ottla.spark.stream_metrics import StreamFigures
 
 Built = TypeVar("Built")
 

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli import strays, terminal
-from ottla.cli.log_check import damaged_ranges, find_partitions
+from ottla.cli import terminal
+from ottla.cli.log import strays
+from ottla.cli.log.check import damaged_ranges, find_partitions
+from ottla.cli.log.segment_scan import Problem, ScannedBatch, SegmentCheck, find_segments, scan
 from ottla.cli.options import Json
 from ottla.cli.record_output import json_fields
-from ottla.cli.segment_scan import Problem, ScannedBatch, SegmentCheck, find_segments, scan
 from ottla.cli.status import FAILED, OK
-from ottla.client.moments import format_time
+from ottla.client.positions import format_time
 from ottla.clock import SystemClock
 from ottla.errors import ApiError, UsageRefused
 from ottla.model import Offset, TimestampMs

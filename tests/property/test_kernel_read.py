@@ -9,7 +9,7 @@ from ottla.model import Offset, TimestampMs
 from ottla.records.batch import HEADER_BYTES, Record, build_batch
 
 pytest.importorskip("numpy", reason="the extra `spark` is not installed")
-fields = pytest.importorskip("ottla.spark.fields")
+fields = pytest.importorskip("ottla.spark.kernel_read")
 
 letters = st.builds(
     Record,

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from ottla.client.partitioner import murmur2
 from ottla.protocol.primitives import write_varint
-from ottla.spark.fields import Source, Table
+from ottla.spark.kernel_read import Source, Table
 
 try:
-    import ottla.spark._fields as _kernel
+    from ottla.spark import _kernel
 except ImportError:  # it was installed where nothing could be compiled
     _kernel = None  # type: ignore[assignment]
 

@@ -348,7 +348,7 @@ static PyMethodDef methods[] = {
 static PyModuleDef_Slot slots[] = {{0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_fields", NULL, 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_kernel", NULL, 0, methods, slots, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__fields(void) { return PyModuleDef_Init(&definition); }
+PyMODINIT_FUNC PyInit__kernel(void) { return PyModuleDef_Init(&definition); }

@@ -6,8 +6,8 @@ from enum import Enum
 from typing import Any
 
 from ottla.client.client import Client
-from ottla.client.moments import AtOffset, AtTime, Edge
 from ottla.client.partitions import EARLIEST, LATEST, list_offsets
+from ottla.client.positions import AtOffset, AtTime, Edge
 from ottla.model import Offset, TopicPartition
 
 

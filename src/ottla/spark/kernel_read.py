@@ -16,7 +16,7 @@ from ottla.errors import InvalidRecord, ProtocolViolation
 from ottla.protocol.primitives import Buffer, read_varint, read_varlong
 
 try:
-    import ottla.spark._fields as _kernel
+    from ottla.spark import _kernel
 except ImportError:  # it was installed where nothing could be compiled
     _kernel = None  # type: ignore[assignment]
 

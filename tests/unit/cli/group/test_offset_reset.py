@@ -2,9 +2,9 @@
 
 import pytest
 
-from ottla.cli.group import choose_target
-from ottla.cli.offset_reset import Current, PartitionFacts, Reset, Shift, Target, plan_reset
-from ottla.client.moments import AtOffset, AtTime, Edge
+from ottla.cli.group.commands import choose_target
+from ottla.cli.group.offset_reset import Current, PartitionFacts, Reset, Shift, Target, plan_reset
+from ottla.client.positions import AtOffset, AtTime, Edge
 from ottla.errors import UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition
 

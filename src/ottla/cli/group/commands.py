@@ -7,20 +7,20 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from ottla.cli import terminal
-from ottla.cli.group_description import (
+from ottla.cli.group.description import (
     GroupProgress,
     describe_progress,
     format_count,
     format_partitions,
 )
-from ottla.cli.offset_reset import Current, Reset, Shift, Target, gather_facts, plan_reset
+from ottla.cli.group.offset_reset import Current, Reset, Shift, Target, gather_facts, plan_reset
 from ottla.cli.options import Broker, Json, parse_topic_choices
 from ottla.cli.session import ask
 from ottla.cli.status import FAILED, OK
 from ottla.client import groups
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, NoSuchGroup, Refused
-from ottla.client.moments import AtOffset, AtTime, Edge, before, parse_span_ms, parse_time
+from ottla.client.positions import AtOffset, AtTime, Edge, before, parse_span_ms, parse_time
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode, UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition

@@ -8,7 +8,7 @@ from ottla.client.partitioner import murmur2
 from ottla.records.batch import Record, pack
 
 np = pytest.importorskip("numpy", reason="the extra `spark` is not installed")
-packing = pytest.importorskip("ottla.spark.packing")
+packing = pytest.importorskip("ottla.spark.kernel_write")
 Part, Parts = packing.Part, packing.Parts
 
 contents = st.none() | st.binary(max_size=200)

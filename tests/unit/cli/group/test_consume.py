@@ -2,8 +2,8 @@
 
 import pytest
 
-from ottla.cli.group_consume import describe_event
-from ottla.cli.group_description import format_partitions
+from ottla.cli.group.consume import describe_event
+from ottla.cli.group.description import format_partitions
 from ottla.client.group_reader import Assigned, GroupEvent, Lost, Moved, Revoked
 from ottla.model import Offset, TopicPartition
 

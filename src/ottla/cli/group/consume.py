@@ -9,7 +9,7 @@ from typing import Final
 
 from ottla.cli import terminal
 from ottla.cli.byte_sink import ByteSink
-from ottla.cli.group_description import format_partitions
+from ottla.cli.group.description import format_partitions
 from ottla.cli.record_output import Print
 from ottla.client.client import Client
 from ottla.client.group_member import GroupMember

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
-from ottla.broker.identity import Identity, MetaProperties, check_identity, read_identity
+from ottla.broker.meta_properties import Identity, MetaProperties, check_identity, read_identity
 from ottla.cluster.image import ClusterId, ClusterImage
 from ottla.cluster.store import Revision
 from ottla.errors import UsageRefused

@@ -11,7 +11,7 @@ import typer
 
 from ottla.cli import terminal
 from ottla.cli.options import parse_assignments
-from ottla.cli.pipeline_options import (
+from ottla.cli.pipeline.options import (
     Bootstrap,
     Conf,
     need_spark,
@@ -21,14 +21,14 @@ from ottla.cli.pipeline_options import (
 )
 from ottla.cli.session import ask
 from ottla.cli.status import FAILED, OK
-from ottla.client.moments import AtTime, Edge, parse_moment, parse_span_ms
+from ottla.client.positions import AtTime, Edge, parse_moment, parse_span_ms
 from ottla.clock import SystemClock
 from ottla.errors import UsageRefused
 from ottla.model import TimestampMs, topic_name_problem
 from ottla.spark.pipelines.choices import ArchiveFormat, OutputMode, SplitBy
 
 if TYPE_CHECKING:
-    from ottla.cli.pipeline_running import Running, Streaming
+    from ottla.cli.pipeline.running import Running, Streaming
     from ottla.spark.pipelines.project import Project
     from ottla.spark.pipelines.rows import TopicSource
 
@@ -69,7 +69,7 @@ def archive(
       ottla pipeline archive orders ./lake/orders --once
       ottla pipeline archive orders ./lake/orders --format delta --partition-by date --every 5m
     """
-    from ottla.cli.pipeline_running import run_stream
+    from ottla.cli.pipeline.running import run_stream
     from ottla.spark.pipelines.archive import Archive
 
     if format is ArchiveFormat.DELTA and find_spec("deltalake") is None:
@@ -108,7 +108,7 @@ def dedupe(
       ottla pipeline dedupe orders orders-once --key key --within 10m
       ottla pipeline dedupe orders orders-once --key "get_json_object(value, '$.id')" --once
     """
-    from ottla.cli.pipeline_running import run_stream
+    from ottla.cli.pipeline.running import run_stream
     from ottla.spark.pipelines.dedupe import Dedupe
 
     pipeline = Dedupe(
@@ -160,7 +160,7 @@ def aggregate(
       ottla pipeline aggregate orders keys --mode update
         --sql "SELECT key, count(*) AS count FROM records GROUP BY key"
     """
-    from ottla.cli.pipeline_running import run_stream
+    from ottla.cli.pipeline.running import run_stream
     from ottla.spark.pipelines.aggregate import Aggregate, Query, Windows
 
     if bool(sql) == bool(window) or (sql and by):
@@ -198,7 +198,7 @@ def enrich(
       ottla pipeline enrich orders orders-with-names --join users.parquet --on user
         --schema 'user BIGINT, amount DOUBLE'
     """
-    from ottla.cli.pipeline_running import run_stream
+    from ottla.cli.pipeline.running import run_stream
     from ottla.spark.pipelines.enrich import Enrich
 
     if "://" not in join and not Path(join).exists():
@@ -230,7 +230,7 @@ def run_program(
       ottla pipeline run totals.py --once
       ottla pipeline run totals.py --every 30s --metrics 127.0.0.1:9101
     """
-    from ottla.cli.pipeline_running import run_stream
+    from ottla.cli.pipeline.running import run_stream
     from ottla.spark.pipelines.program import Program
 
     return run_stream(Program(file=file, name=how.name), how)
@@ -265,7 +265,7 @@ def replay(
       ottla pipeline replay ./lake/orders orders --from 2026-11-15T00:00Z --to 2026-11-16T00:00Z
       ottla pipeline replay orders load-test --rate 500
     """
-    from ottla.cli.pipeline_running import run_replay
+    from ottla.cli.pipeline.running import run_replay
     from ottla.spark.pipelines.replay import ArchivePath, Replay
 
     start_ms, end_ms = _time_ms("--from", first), _time_ms("--to", last)
@@ -301,9 +301,9 @@ def ask_sql(
       ottla pipeline sql orders "SELECT max(value.amount) AS max FROM records"
         --schema 'amount DOUBLE' --json
     """
-    from ottla.cli.pipeline_running import run_question
+    from ottla.cli.pipeline.running import run_question
     from ottla.spark.pipelines.aggregate import Query
-    from ottla.spark.pipelines.question import Question
+    from ottla.spark.pipelines.sql import Question
 
     question = Question(source=_source(topic, schema, how), query=Query(query))
     return run_question(question, how, limit)

@@ -11,9 +11,9 @@ from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import ApiError, DiskFull, StorageFailed
 from ottla.model import Offset, TopicPartition, Uuid
-from ottla.storage.deletions import Deletions
+from ottla.storage.delete_records import Deletions
+from ottla.storage.disk_worker import InlineWorker, Result, Step
 from ottla.storage.log_dir import DELETIONS_FILE, LogDir
-from ottla.storage.worker import InlineWorker, Result, Step
 
 ROOT = Path("/data")
 TP = TopicPartition("orders", 0)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ottla.errors import ApiError
+from ottla.storage.disk_worker import Pause, Worker
 from ottla.storage.files import FULL_DISK_ERRNOS
 from ottla.storage.log_dir import LogDir
-from ottla.storage.worker import Pause, Worker
 
 Settled = Callable[[ApiError | None], None]
 

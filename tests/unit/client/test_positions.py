@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ottla.client.moments import (
+from ottla.client.positions import (
     AtOffset,
     AtTime,
     Edge,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ottla.cli.pipeline_options import need_spark
+from ottla.cli.pipeline.options import need_spark
 from ottla.cli.status import OK, WRONG_USAGE
 from ottla.errors import UsageRefused
 
@@ -57,7 +57,7 @@ def test_a_missing_spark_is_one_line_with_what_to_install(package: str) -> None:
 
 def test_an_error_of_python_is_told_by_its_last_line() -> None:
     pytest.importorskip("pyspark")
-    from ottla.cli.pipeline_running import explain
+    from ottla.cli.pipeline.running import explain
 
     assert explain(TRACEBACK) == "ottla.spark.plan.DataLoss: offsets 3 to 5 are missing"
     assert explain("[PARSE] wrong\n\n== SQL ==\nSELECT") == "[PARSE] wrong"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.model import Endpoint
-from ottla.spark.link import link_to
+from ottla.spark.blocking_client import link_to
 from ottla.spark.options import BrokerOptions
 
 

@@ -8,7 +8,7 @@ from ottla.errors import ApiError, InvalidRecord
 from ottla.model import TimestampMs
 from ottla.records.batch import Record, build_batch, read_header, records
 from ottla.records.compression import Codec
-from ottla.records.letters import check_keys, find_letters, payload_of, rebuild
+from ottla.records.record_slices import check_keys, find_letters, payload_of, rebuild
 
 BYTES_MAX = 1 << 20
 

@@ -1,0 +1,1 @@
+"""Commands of `ottla group`, and `ottla consume --group`."""

@@ -1,0 +1,1 @@
+"""Commands of `ottla log`: they read data directories, not brokers."""
