@@ -10,9 +10,9 @@ from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
 from compat.test_group_requests import commit, describe, find, join, sync
 from compat.wire import create_topic, delete_topic, topic_id
-from ottla.coordinator.subscription import parse_assignment
 from ottla.errors import ErrorCode
 from ottla.model import Uuid
+from ottla.protocol.consumer_protocol import parse_assignment
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.classic_groups import DeleteGroupsRequest, ListGroupsRequest
 from ottla.protocol.messages.consumer_groups import (

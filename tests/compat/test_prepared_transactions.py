@@ -27,7 +27,7 @@ from compat.transaction_wire import (
 )
 from compat.wire import create_topic, fetch_request, want
 from fakes import build
-from ottla.coordinator.transaction_records import State, Transaction, from_bytes, to_bytes
+from ottla.coordinator.transactions.records import State, Transaction, from_bytes, to_bytes
 from ottla.errors import ErrorCode
 from ottla.model import ProducerEpoch
 from ottla.protocol.messages.coordination import FindCoordinatorRequest

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 from crash.group_judgement import Partition
 from crash.load import SILENT
 from crash.topics import PATIENCE_S
-from ottla.coordinator.records import (
+from ottla.coordinator.groups.records import (
     GroupStored,
     OffsetCommitted,
     UnreadableRecord,

@@ -244,10 +244,12 @@ _NIGHTLY: Final = (
     Case("ottla.cluster.store_sqlite:_Database.poll", "TypeError", _wait),
     Case("ottla.cluster.store_sqlite:SqliteStore.keep_alive", "KeyError", _wait),
     Case("ottla.cluster.state:ClusterState._advance", "KeyError", _create_topic),
-    Case("ottla.coordinator.shard:Shard._pass_time", "KeyError", _join_group),
-    Case("ottla.coordinator.shard:Shard._write", "TypeError", _join_group),
-    Case("ottla.broker.markers:Markers.write_all", "TypeError", _commit_transaction),
-    Case("ottla.broker.held_produces:admit", "TypeError", _commit_transaction),
+    Case("ottla.coordinator.runtime.shard:Shard._pass_time", "KeyError", _join_group),
+    Case("ottla.coordinator.runtime.shard:Shard._write", "TypeError", _join_group),
+    Case(
+        "ottla.coordinator.transactions.markers:Markers.write_all", "TypeError", _commit_transaction
+    ),
+    Case("ottla.broker.produce_verification:verify_partitions", "TypeError", _commit_transaction),
     Case("ottla.broker.metrics:MetricsPages._answer", "TypeError", _scrape),
 )
 

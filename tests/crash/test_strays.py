@@ -139,9 +139,9 @@ def test_a_groups_topic_that_is_lost_serves_again_when_its_records_are_given_up(
         await commit_offsets(client, "readers", {ORDERS: Offset(1)})
 
     async def look(broker: Broker, client: Client) -> None:
-        while not _reasons(caplog, "cannot load a shard"):  # noqa: ASYNC110  # logs have no event
+        while not _reasons(caplog, "shard load failed"):  # noqa: ASYNC110  # logs have no event
             await asyncio.sleep(0.01)
-        assert "is damaged on this broker's disk" in _reasons(caplog, "cannot load a shard")[0]
+        assert "is damaged on this broker's disk" in _reasons(caplog, "shard load failed")[0]
 
     async def commit_again(broker: Broker, client: Client) -> None:
         await commit_offsets(client, "readers", {ORDERS: Offset(1)})

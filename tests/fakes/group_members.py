@@ -2,9 +2,9 @@
 
 from struct import pack
 
-from ottla.coordinator.classic_group import Join, Protocol, Sync
-from ottla.coordinator.subscription import assignment_bytes
+from ottla.coordinator.groups.classic_group import Join, Protocol, Sync
 from ottla.protocol.codec import encode
+from ottla.protocol.consumer_protocol import assignment_bytes
 from ottla.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     OwnedTopicPartitions,

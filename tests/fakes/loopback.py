@@ -10,14 +10,14 @@ from typing import Any, cast
 import uvloop
 
 from ottla.broker.connection import Connection
-from ottla.broker.pending import Answer
+from ottla.broker.pending import Response
 from ottla.broker.server import Server
-from ottla.broker.settings import Settings
 from ottla.config import BrokerConfig
 from ottla.model import Endpoint
+from ottla.settings import Settings
 
 PATIENCE_S = 10
-Dispatch = Callable[[memoryview, Connection], Answer]
+Dispatch = Callable[[memoryview, Connection], Response]
 
 
 def run(scenario: Awaitable[None], patience_s: float = PATIENCE_S) -> None:

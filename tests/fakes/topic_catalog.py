@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import count
 
-from ottla.coordinator.topics import IdPartition
+from ottla.coordinator.groups.topics import IdPartition
 from ottla.model import Uuid
 
 

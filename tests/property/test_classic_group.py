@@ -13,15 +13,15 @@ from hypothesis.stateful import (
 )
 
 from fakes import group_members as said
-from ottla.coordinator.classic_group import (
+from fakes.tickets import FakeTicket
+from ottla.coordinator.groups.classic_group import (
     ClassicGroup,
     GroupLimits,
     Joined,
     State,
     Synced,
 )
-from ottla.coordinator.decision import Outcome
-from ottla.coordinator.records import GroupStored, from_bytes, to_bytes
+from ottla.coordinator.groups.records import GroupDecision, GroupStored, from_bytes, to_bytes
 from ottla.errors import ErrorCode
 from sizes import examples
 
@@ -57,7 +57,7 @@ class GroupMachine(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 0
         self.ids = count(1)
-        self.tickets = count(1)
+        self.tickets = map(FakeTicket, count(1))
         self.open: dict[int, tuple[Client, str, int]] = {}  # ticket to who, what and since when
         self.syncing: dict[int, str] = {}  # ticket to the member that syncs
         self.clients = {name: Client(name) for name in NAMES}
@@ -137,9 +137,9 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(names=st.lists(clients, min_size=1, max_size=3))
     def leave(self, names: list[str]) -> None:
         identities = [(self.clients[n].member_id, self.clients[n].instance_id) for n in names]
-        errors, outcome = self.group.leave(identities, self.now_ms)
+        errors, decision = self.group.leave(identities, self.now_ms)
         assert len(errors) == len(names)
-        self.take(outcome)
+        self.take(decision)
 
     @rule(passed_ms=st.sampled_from([1, 1000, 2999, 3000, 9999, 10_000, 20_000]))
     def wait(self, passed_ms: int) -> None:
@@ -217,21 +217,21 @@ class GroupMachine(RuleBasedStateMachine):
 
     # Consequences
 
-    def ticket(self, client: Client, verb: str) -> int:
+    def ticket(self, client: Client, verb: str) -> FakeTicket:
         ticket = next(self.tickets)
         self.open[ticket] = (client, verb, self.now_ms)
         client.is_waiting = True
         return ticket
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, decision: GroupDecision) -> None:
         if self.group.state is State.COMPLETING and self.state_seen is not State.COMPLETING:
             assert self.group.generation > self.generation_seen, "the same generation twice"
         self.state_seen, self.generation_seen = self.group.state, self.group.generation
-        for record in outcome.records:
+        for record in decision.records:
             assert isinstance(record, GroupStored)
             assert self.written is None or record.generation >= self.written.generation
             self.written = record
-        for ticket, answer in outcome.answers:
+        for ticket, answer in decision.responses:
             client, verb, _ = self.open.pop(ticket)  # a second answer would not be found
             client.is_waiting = any(other is client for other, _, _ in self.open.values())
             if isinstance(answer, Joined):

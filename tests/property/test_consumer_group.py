@@ -12,17 +12,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fakes import group_members as said
+from fakes.tickets import FakeTicket
 from fakes.topic_catalog import TopicCatalog
-from ottla.coordinator.classic_group import ClassicGroup, GroupLimits, Joined, State, Synced
-from ottla.coordinator.consumer_group import Beat, BeatAnswer, ConsumerGroup, ConsumerLimits
-from ottla.coordinator.consumer_group_state import ConsumerGroupState, WrittenGroup
-from ottla.coordinator.consumer_records import EpochSet, MemberState
-from ottla.coordinator.decision import Outcome
-from ottla.coordinator.groups import Groups
-from ottla.coordinator.records import Record, from_bytes, to_bytes
-from ottla.coordinator.subscription import parse_assignment
-from ottla.coordinator.topics import IdPartition, of_names, to_names, topics_fingerprint
+from ottla.coordinator.groups.classic_group import ClassicGroup, GroupLimits, Joined, State, Synced
+from ottla.coordinator.groups.consumer_group import (
+    ConsumerGroup,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    ConsumerLimits,
+)
+from ottla.coordinator.groups.consumer_group_state import ConsumerGroupState, WrittenGroup
+from ottla.coordinator.groups.consumer_records import EpochSet, MemberState
+from ottla.coordinator.groups.groups import Groups
+from ottla.coordinator.groups.records import GroupDecision, Record, from_bytes, to_bytes
+from ottla.coordinator.groups.topics import IdPartition, of_names, to_names, topics_fingerprint
 from ottla.errors import ErrorCode
+from ottla.protocol.consumer_protocol import parse_assignment
 from sizes import examples
 
 GROUP = "g"
@@ -73,7 +78,7 @@ class GroupsMachine(RuleBasedStateMachine):
         self.numbers = count(1)
         self.catalog = TopicCatalog(one=3, two=2)
         self.clients = {name: Client(name) for name in NAMES}
-        self.tickets = count(1)
+        self.tickets = map(FakeTicket, count(1))
         self.open: dict[int, Client] = {}
         self.limits = ConsumerLimits()
         self.groups = self.new_groups()
@@ -112,7 +117,7 @@ class GroupsMachine(RuleBasedStateMachine):
         beat = self.full_beat(client)
         if client.is_joined:
             owned = client.owned if says_owned else None
-            beat = Beat(
+            beat = ConsumerHeartbeat(
                 member_id=client.member_id,
                 epoch=client.epoch,
                 instance_id=client.instance_id,
@@ -134,14 +139,18 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule(name=newer)
     def leave(self, name: str) -> None:
         client = self.clients[name]
-        beat = Beat(member_id=client.member_id, epoch=-1, instance_id=client.instance_id)
+        beat = ConsumerHeartbeat(
+            member_id=client.member_id, epoch=-1, instance_id=client.instance_id
+        )
         client.forget()
         self.send(client, beat, is_lost=True)
 
     @rule(name=st.sampled_from("st"))
     def leave_for_a_while(self, name: str) -> None:
         client = self.clients[name]
-        beat = Beat(member_id=client.member_id, epoch=-2, instance_id=client.instance_id)
+        beat = ConsumerHeartbeat(
+            member_id=client.member_id, epoch=-2, instance_id=client.instance_id
+        )
         client.forget()
         self.send(client, beat, is_lost=True)
 
@@ -177,8 +186,10 @@ class GroupsMachine(RuleBasedStateMachine):
         client = self.clients[name]
         if not client.is_joined or client in self.open.values():
             return
-        outcome = self.groups.heartbeat(0, GROUP, client.member_id, None, client.epoch, self.now_ms)
-        ((_, error),) = outcome.answers
+        decision = self.groups.heartbeat(
+            FakeTicket(0), GROUP, client.member_id, None, client.epoch, self.now_ms
+        )
+        ((_, error),) = decision.responses
         assert isinstance(error, ErrorCode)
         if error is not ErrorCode.NONE:
             client.owned = frozenset()
@@ -191,7 +202,7 @@ class GroupsMachine(RuleBasedStateMachine):
         member_id = client.member_id
         self.open = {t: c for t, c in self.open.items() if c is not client}
         client.forget()
-        self.take(self.groups.leave(0, GROUP, [(member_id, None)], self.now_ms))
+        self.take(self.groups.leave(FakeTicket(0), GROUP, [(member_id, None)], self.now_ms))
 
     @rule(name=st.sampled_from(TOPICS), partitions=st.integers(1, 5))
     def change_topic(self, name: str, partitions: int) -> None:
@@ -280,9 +291,9 @@ class GroupsMachine(RuleBasedStateMachine):
 
     # Consequences
 
-    def full_beat(self, client: Client) -> Beat:
+    def full_beat(self, client: Client) -> ConsumerHeartbeat:
         topics, pattern = client.wish
-        return Beat(
+        return ConsumerHeartbeat(
             member_id=client.member_id,
             epoch=client.epoch if client.is_joined else 0,
             instance_id=client.instance_id,
@@ -292,17 +303,19 @@ class GroupsMachine(RuleBasedStateMachine):
             owned=client.owned if client.is_joined else frozenset(),
         )
 
-    def send(self, client: Client, beat: Beat, *, is_lost: bool) -> None:
+    def send(self, client: Client, beat: ConsumerHeartbeat, *, is_lost: bool) -> None:
         if beat.epoch == 0:
             client.owned = frozenset()
-        outcome = self.groups.beat(0, GROUP, beat, self.now_ms)
-        answer = next(answer for ticket, answer in outcome.answers if ticket == 0)
-        assert isinstance(answer, BeatAnswer)
-        self.take(outcome)
+        decision = self.groups.beat(FakeTicket(0), GROUP, beat, self.now_ms)
+        answer = next(answer for ticket, answer in decision.responses if ticket == 0)
+        assert isinstance(answer, ConsumerHeartbeatResult)
+        self.take(decision)
         if not is_lost:
             self.note_beat(client, beat, answer)
 
-    def note_beat(self, client: Client, beat: Beat, answer: BeatAnswer) -> None:
+    def note_beat(
+        self, client: Client, beat: ConsumerHeartbeat, answer: ConsumerHeartbeatResult
+    ) -> None:
         if answer.error is not ErrorCode.NONE:
             self.note_error(client, answer.error)
             return
@@ -316,17 +329,17 @@ class GroupsMachine(RuleBasedStateMachine):
         if error in FENCED:
             client.forget()
 
-    def ticket(self, client: Client) -> int:
+    def ticket(self, client: Client) -> FakeTicket:
         ticket = next(self.tickets)
         self.open[ticket] = client
         return ticket
 
-    def take(self, outcome: Outcome) -> None:
-        for record in outcome.records:
+    def take(self, decision: GroupDecision) -> None:
+        for record in decision.records:
             self.write(record)
-        if outcome.records:
+        if decision.records:
             self.compare()
-        for ticket, answer in outcome.answers:
+        for ticket, answer in decision.responses:
             client = self.open.pop(ticket, None)
             if client is not None and isinstance(answer, Joined):
                 self.note_joined(client, answer)
@@ -351,13 +364,15 @@ class GroupsMachine(RuleBasedStateMachine):
             assignments[client.member_id] = said.assignment(mine)
         ticket = next(self.tickets)
         sync = said.sync(client.member_id, client.epoch, assignments)
-        outcome = self.groups.sync(ticket, GROUP, sync, self.now_ms)
-        for found, answer in outcome.answers:
+        decision = self.groups.sync(ticket, GROUP, sync, self.now_ms)
+        for found, answer in decision.responses:
             if found == ticket and isinstance(answer, Synced):
                 named = parse_assignment(answer.assignment)
                 if answer.error is ErrorCode.NONE and named is not None:
                     client.owned = client.told = of_names(named, self.catalog.image)
-        self.take(outcome._replace(answers=tuple(a for a in outcome.answers if a[0] != ticket)))
+        self.take(
+            decision._replace(responses=tuple(a for a in decision.responses if a[0] != ticket))
+        )
 
     # Replaying
 

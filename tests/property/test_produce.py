@@ -4,7 +4,8 @@ Two handlers over two equal sets of logs; one of them is only ever asked in gene
 """
 
 from struct import pack
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.broker.handlers.produce import Produce
-from ottla.broker.pending import Answer, Pending
+from ottla.broker.pending import Pending, Response
+from ottla.broker.services import Services
 from ottla.config import Durability, TopicConfig
 from ottla.errors import ProtocolViolation, UnknownTopicId, UnknownTopicOrPartition
 from ottla.model import BrokerId, TimestampMs, TopicPartition, Uuid
@@ -172,7 +174,7 @@ def take(handler: Produce, sent: Sent, *, shortly: bool) -> Outcome:
     way = handler.take if shortly else handler._take_all
     frame = memoryview(bytearray(pack(">h", 0) + sent.body))
     try:
-        answer: Answer = way(frame, 2, sent.version, sent.correlation_id)
+        answer: Response = way(frame, 2, sent.version, sent.correlation_id)
     except ProtocolViolation as violation:
         return str(violation)
     return answer  # type: ignore[return-value]
@@ -183,15 +185,25 @@ def seen(outcome: Outcome) -> object:
     return ("promised", outcome.parts) if isinstance(outcome, Pending) else outcome
 
 
-def no_hold(*_: object) -> None:
-    """No transaction is to be asked for."""
+class NoVerification:
+    """No transaction has to be verified."""
+
+    def hold(self, *_: object) -> None:
+        return None
+
+
+def produce(leaders: Leaders) -> Produce:
+    services = SimpleNamespace(
+        replicas=leaders, clock=Clock(), produce_verification=NoVerification()
+    )
+    return Produce(cast("Services", services))
 
 
 @given(st.lists(requests(), min_size=1, max_size=8))
 def test_short_and_general_way_give_the_same_answers(taken: list[Sent]) -> None:
     short_leaders, general_leaders = Leaders(), Leaders()
-    short = Produce(short_leaders, no_hold, Clock(), lambda: 0.0)  # type: ignore[arg-type]
-    general = Produce(general_leaders, no_hold, Clock(), lambda: 0.0)  # type: ignore[arg-type]
+    short = produce(short_leaders)
+    general = produce(general_leaders)
     promises = []
     for sent in taken:
         one = take(short, sent, shortly=True)

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.coordinator.classic_group import GroupLimits
-from ottla.coordinator.groups import Committer, Groups
-from ottla.coordinator.log_entries import Entry, ProducerIdentity, TransactionEnded
-from ottla.coordinator.offsets import Commit, UnstableOffset
-from ottla.coordinator.records import (
+from fakes.tickets import FakeTicket
+from ottla.coordinator.groups.classic_group import GroupLimits
+from ottla.coordinator.groups.groups import Committer, Groups
+from ottla.coordinator.groups.offsets import Commit, UnstableOffset
+from ottla.coordinator.groups.records import (
     GroupDropped,
     OffsetCommitted,
     OffsetDropped,
@@ -23,6 +23,7 @@ from ottla.coordinator.records import (
     read_entry,
     to_bytes,
 )
+from ottla.coordinator.runtime.log_entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.errors import ErrorCode
 from ottla.model import NO_EPOCH, Offset, ProducerEpoch, ProducerId, TopicPartition
 from sizes import examples
@@ -94,23 +95,23 @@ def carry_out(groups: Groups, step: Step) -> list[Record | TransactionEnded]:
     commits = words(step.tps, step.at)
     match step.kind:
         case Kind.COMMIT:
-            outcome = groups.commit(1, step.group_id, ALONE, commits, 0)
+            decision = groups.commit(FakeTicket(1), step.group_id, ALONE, commits, 0)
         case Kind.PEND:
-            outcome = groups.commit_in_transaction(
-                1, step.group_id, step.producer, ALONE, commits, 0
+            decision = groups.commit_in_transaction(
+                FakeTicket(1), step.group_id, step.producer, ALONE, commits, 0
             )
         case Kind.END:
             ended = TransactionEnded(step.producer, step.is_committed)
             groups.replay(ended, 0)
             return [ended]
         case Kind.FORGET:
-            outcome = groups.delete_offsets(1, step.group_id, step.tps, 0)
+            decision = groups.delete_offsets(FakeTicket(1), step.group_id, step.tps, 0)
         case Kind.DELETE:
-            outcome = groups.delete(1, step.group_id, 0)
+            decision = groups.delete(FakeTicket(1), step.group_id, 0)
         case _:
             assert step.kind is Kind.DROP_TOPIC
-            outcome = groups.drop_topics(1, lambda name: name == step.tps[0].topic, 0)
-    return [record for record in outcome.records if not isinstance(record, GroupDropped)]
+            decision = groups.drop_topics(FakeTicket(1), lambda name: name == step.tps[0].topic, 0)
+    return [record for record in decision.records if not isinstance(record, GroupDropped)]
 
 
 def words(tps: list[TopicPartition], at: int) -> list[Commit]:
@@ -187,9 +188,9 @@ def fate(log: list[LogItem], producer: ProducerIdentity) -> bool | None:
 def test_a_commit_that_is_refused_leaves_nothing_pending() -> None:
     groups = new_groups()
     stranger = Committer(member_id="m", instance_id=None, generation=3, version=3)
-    outcome = groups.commit_in_transaction(
-        1, "g", PRODUCERS[0], stranger, words([PARTITIONS[0]], 1), 0
+    decision = groups.commit_in_transaction(
+        FakeTicket(1), "g", PRODUCERS[0], stranger, words([PARTITIONS[0]], 1), 0
     )
-    assert outcome.records == ()
-    assert outcome.answers == ((1, [ErrorCode.ILLEGAL_GENERATION]),)
+    assert decision.records == ()
+    assert decision.responses == ((1, [ErrorCode.ILLEGAL_GENERATION]),)
     assert not groups.offsets.groups_pending

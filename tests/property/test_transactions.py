@@ -12,21 +12,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ottla.coordinator.decision import OWNER, Ticket
-from ottla.coordinator.log_entries import ProducerIdentity
-from ottla.coordinator.transaction_records import (
+from fakes.tickets import OWNER, FakeTicket
+from ottla.coordinator.runtime.decision import Responses
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.transactions.records import (
     State,
     Transaction,
     TransactionRecord,
     from_bytes,
     to_bytes,
 )
-from ottla.coordinator.transactions import (
+from ottla.coordinator.transactions.transactions import (
     End,
     Identified,
     Init,
     NeedsProducerId,
-    Outcome,
+    TransactionDecision,
     Transactions,
 )
 from ottla.errors import ErrorCode
@@ -34,7 +35,7 @@ from ottla.model import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from sizes import examples
 
 ID = "t"
-TICKET: Ticket = 1
+TICKET = FakeTicket(1)
 TIMEOUT_MS = 100
 VERSIONS = [2, 0, 2]  # of the protocol, one client each
 CLIENTS = st.sampled_from([0, 0, 0, 1, 1, 2])  # mostly left alone, so that something happens
@@ -69,14 +70,14 @@ class Waiting:
     client: Client | None
     is_fresh: bool  # an init that does not say who it is
     fences: bool  # and with it whoever was there before
-    answers: tuple[tuple[Ticket, object], ...]
+    answers: Responses
 
 
 class TransactionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.transactions = Transactions()
-        self.reader = Transactions()  # reads the log, record by record
+        self.transactions = Transactions(OWNER)
+        self.reader = Transactions(OWNER)  # reads the log, record by record
         self.log: list[TransactionRecord] = []
         self.committed = 0
         self.waiting: list[Waiting] = []
@@ -92,8 +93,10 @@ class TransactionMachine(RuleBasedStateMachine):
     def add(self, number: int, tp: TopicPartition, is_prompt: bool) -> None:
         client = self.clients[number]
         if (producer := self.known(client)) is not None:
-            outcome = self.transactions.add(TICKET, ID, producer, [tp], client.version, self.now_ms)
-            self.take(outcome, client, is_prompt=is_prompt)
+            decision = self.transactions.add(
+                TICKET, ID, producer, [tp], client.version, self.now_ms
+            )
+            self.take(decision, client, is_prompt=is_prompt)
 
     @rule(number=CLIENTS, is_prompt=PROMPT)
     def commit(self, number: int, is_prompt: bool) -> None:
@@ -109,11 +112,11 @@ class TransactionMachine(RuleBasedStateMachine):
         end = End(
             transactional_id=ID, producer=producer, is_commit=is_commit, version=client.version
         )
-        outcome = self.transactions.end(TICKET, end, self.now_ms)
-        if _needs_id(outcome):
+        decision = self.transactions.end(TICKET, end, self.now_ms)
+        if _needs_id(decision):
             end = replace(end, unused_id=ProducerId(next(self.ids)))
-            outcome = self.transactions.end(TICKET, end, self.now_ms)
-        self.take(outcome, client, is_prompt=is_prompt, keeps_epoch=client.version < 2)
+            decision = self.transactions.end(TICKET, end, self.now_ms)
+        self.take(decision, client, is_prompt=is_prompt, keeps_epoch=client.version < 2)
 
     @rule(number=CLIENTS, tp=st.sampled_from(PARTITIONS), is_commit=st.booleans(), is_prompt=PROMPT)
     def transact(self, number: int, tp: TopicPartition, is_commit: bool, is_prompt: bool) -> None:
@@ -133,11 +136,11 @@ class TransactionMachine(RuleBasedStateMachine):
         self, client: Client, expected: ProducerIdentity | None, *, is_prompt: bool
     ) -> None:
         init = Init(transactional_id=ID, timeout_ms=TIMEOUT_MS, expected=expected)
-        outcome = self.transactions.init(TICKET, init, self.now_ms)
-        if _needs_id(outcome):
+        decision = self.transactions.init(TICKET, init, self.now_ms)
+        if _needs_id(decision):
             init = replace(init, unused_id=ProducerId(next(self.ids)))
-            outcome = self.transactions.init(TICKET, init, self.now_ms)
-        self.take(outcome, client, is_fresh=expected is None, is_prompt=is_prompt)
+            decision = self.transactions.init(TICKET, init, self.now_ms)
+        self.take(decision, client, is_fresh=expected is None, is_prompt=is_prompt)
 
     def known(self, client: Client) -> ProducerIdentity | None:
         """Who the client is, unless it waits for an answer; a new one asks."""
@@ -159,7 +162,7 @@ class TransactionMachine(RuleBasedStateMachine):
             changed_ms=TimestampMs(0),
         )
         self.transactions.replay(record, 0)
-        self.take(Outcome((record,)))
+        self.take(TransactionDecision((record,)))
 
     @rule(duration_ms=st.integers(1, TIMEOUT_MS))
     def pass_time(self, duration_ms: int) -> None:
@@ -189,7 +192,7 @@ class TransactionMachine(RuleBasedStateMachine):
             if waiting.client is not None:
                 waiting.client.is_waiting = False  # its connection is gone; it will ask again
         self.waiting = []
-        self.transactions, self.reader = Transactions(), Transactions()
+        self.transactions, self.reader = Transactions(OWNER), Transactions(OWNER)
         for record in self.log:
             self.transactions.replay(record, self.now_ms)
             self.reader.replay(record, self.now_ms)
@@ -200,7 +203,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def take(
         self,
-        outcome: Outcome,
+        decision: TransactionDecision,
         client: Client | None = None,
         *,
         is_fresh: bool = False,
@@ -208,15 +211,15 @@ class TransactionMachine(RuleBasedStateMachine):
         keeps_epoch: bool = False,
     ) -> None:
         """`keeps_epoch`: the producer itself ends its transaction, in the first protocol."""
-        for record in outcome.records:
+        for record in decision.records:
             assert from_bytes(*to_bytes(record)) == record
             self.check_next(record, keeps_epoch=keeps_epoch)
             self.log.append(record)
             self.reader.replay(record, self.now_ms)
         if client is not None:
             client.is_waiting = True
-        fences = is_fresh and bool(outcome.records)
-        self.waiting.append(Waiting(len(self.log), client, is_fresh, fences, outcome.answers))
+        fences = is_fresh and bool(decision.records)
+        self.waiting.append(Waiting(len(self.log), client, is_fresh, fences, decision.responses))
         if is_prompt:
             self.committed = len(self.log)
         self.release()
@@ -287,8 +290,8 @@ class TransactionMachine(RuleBasedStateMachine):
             assert due_ms <= known.deadline_ms
 
 
-def _needs_id(outcome: Outcome) -> bool:
-    return any(isinstance(answer, NeedsProducerId) for _, answer in outcome.answers)
+def _needs_id(decision: TransactionDecision) -> bool:
+    return any(isinstance(answer, NeedsProducerId) for _, answer in decision.responses)
 
 
 TransactionMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=50)

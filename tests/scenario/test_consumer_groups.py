@@ -18,20 +18,26 @@ from typing import Final
 import pytest
 
 from fakes import group_members as said
+from fakes.tickets import FakeTicket
 from fakes.topic_catalog import TopicCatalog
-from ottla.coordinator import consumer_records as kinds
-from ottla.coordinator.classic_group import GroupLimits, Joined, Synced
-from ottla.coordinator.consumer_group import Beat, BeatAnswer, ConsumerGroup, ConsumerLimits
-from ottla.coordinator.decision import Outcome
-from ottla.coordinator.groups import (
+from ottla.coordinator.groups import consumer_records as kinds
+from ottla.coordinator.groups.classic_group import GroupLimits, Joined, Synced
+from ottla.coordinator.groups.consumer_group import (
+    ConsumerGroup,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    ConsumerLimits,
+)
+from ottla.coordinator.groups.groups import (
     Committer,
     ConsumerGroupDescription,
     DeletedOffsets,
     GroupDescription,
     Groups,
 )
-from ottla.coordinator.offsets import Commit
-from ottla.coordinator.records import (
+from ottla.coordinator.groups.offsets import Commit
+from ottla.coordinator.groups.records import (
+    GroupDecision,
     GroupDropped,
     GroupStored,
     OffsetCommitted,
@@ -40,10 +46,10 @@ from ottla.coordinator.records import (
     from_bytes,
     to_bytes,
 )
-from ottla.coordinator.subscription import parse_assignment
-from ottla.coordinator.topics import Partitions, of_names, to_names
+from ottla.coordinator.groups.topics import Partitions, of_names, to_names
 from ottla.errors import ErrorCode
 from ottla.model import NO_EPOCH, Offset, TopicPartition
+from ottla.protocol.consumer_protocol import parse_assignment
 from scenario import script
 from scenario.script import Command
 
@@ -72,7 +78,7 @@ class ConsumerScript:
         self._epochs: dict[str, int] = {}
         self._told: dict[str, Partitions] = {}
         self._asked: dict[int, str] = {}
-        self._tickets = count(1)
+        self._tickets = map(FakeTicket, count(1))
 
     def _new_groups(self) -> Groups:
         classic = GroupLimits(initial_delay_ms=0)
@@ -147,7 +153,7 @@ class ConsumerScript:
         owned: Partitions | None = frozenset() if epoch == 0 else None
         if "own" in named:
             owned = self._partitions(client, named["own"])
-        beat = Beat(
+        beat = ConsumerHeartbeat(
             member_id=named.get("id", self._ids.get(client, client)),
             epoch=epoch,
             instance_id=self._instances.get(client),
@@ -173,11 +179,11 @@ class ConsumerScript:
             member_id = self._ids.get(client, client)
             self._epochs.pop(client, None)
             lines += self._send(
-                client, Beat(member_id=member_id, epoch=epoch, instance_id=instance_id)
+                client, ConsumerHeartbeat(member_id=member_id, epoch=epoch, instance_id=instance_id)
             )
         return lines
 
-    def _send(self, client: str, beat: Beat) -> list[str]:
+    def _send(self, client: str, beat: ConsumerHeartbeat) -> list[str]:
         ticket = self._ticket(client)
         return self._show(self._groups.beat(ticket, GROUP, beat, self._now_ms))
 
@@ -264,20 +270,20 @@ class ConsumerScript:
     def _fetch(self, command: Command) -> list[str]:
         (client,) = command.words
         is_admin = client == "admin"
-        outcome = self._groups.fetch(
+        decision = self._groups.fetch(
             self._ticket(client),
             GROUP,
             None,
             member_id=None if is_admin else self._ids.get(client, client),
             member_epoch=int(command.named.get("epoch", self._epochs.get(client, -1))),
         )
-        return self._show(outcome)
+        return self._show(decision)
 
     def _unsubscribed(self, command: Command) -> list[str]:
         """OffsetDelete for partition 0 of some topics."""
         wanted = [TopicPartition(name, 0) for name in command.words]
-        outcome = self._groups.delete_offsets(self._ticket("admin"), GROUP, wanted, self._now_ms)
-        return self._show(outcome)
+        decision = self._groups.delete_offsets(self._ticket("admin"), GROUP, wanted, self._now_ms)
+        return self._show(decision)
 
     def _describe(self, command: Command) -> list[str]:
         is_consumer = isinstance(self._groups.groups.get(GROUP), ConsumerGroup)
@@ -285,7 +291,7 @@ class ConsumerScript:
         return self._show(ask(self._ticket("admin"), GROUP))
 
     def _list(self, command: Command) -> list[str]:
-        ((_, listed),) = self._groups.list(0).answers
+        ((_, listed),) = self._groups.list(FakeTicket(0)).responses
         assert isinstance(listed, list)
         return [f"{g.group_id} {g.type} {g.protocol_type or '-'} {g.state}" for g in listed]
 
@@ -299,7 +305,7 @@ class ConsumerScript:
 
     # Names and words
 
-    def _ticket(self, client: str) -> int:
+    def _ticket(self, client: str) -> FakeTicket:
         ticket = next(self._tickets)
         self._asked[ticket] = client
         return ticket
@@ -323,17 +329,17 @@ class ConsumerScript:
     def _name(self, member_id: str) -> str:
         return next((c for c, known in self._ids.items() if known == member_id), member_id)
 
-    def _show(self, outcome: Outcome) -> list[str]:
-        self._log += map(to_bytes, outcome.records)
-        lines = [f"wrote {self._record(record)}" for record in outcome.records]
-        for ticket, answer in outcome.answers:
+    def _show(self, decision: GroupDecision) -> list[str]:
+        self._log += map(to_bytes, decision.records)
+        lines = [f"wrote {self._record(record)}" for record in decision.records]
+        for ticket, answer in decision.responses:
             client = self._asked.pop(ticket)
             lines.append(f"{client}: {self._word(client, answer)}")
         return lines
 
     def _word(self, client: str, answer: object) -> str:
         match answer:
-            case BeatAnswer():
+            case ConsumerHeartbeatResult():
                 return self._beaten(client, answer)
             case Joined():
                 return self._joined(client, answer)
@@ -357,7 +363,7 @@ class ConsumerScript:
             case _:
                 return str(answer)
 
-    def _beaten(self, client: str, answer: BeatAnswer) -> str:
+    def _beaten(self, client: str, answer: ConsumerHeartbeatResult) -> str:
         if answer.error is not ErrorCode.NONE:
             return f"{answer.error.name}"
         if answer.epoch < 0:

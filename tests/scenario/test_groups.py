@@ -12,12 +12,12 @@ from typing import Final
 import pytest
 
 from fakes import group_members as said
-from ottla.coordinator.classic_group import GroupLimits, Joined, Synced
-from ottla.coordinator.decision import Outcome
-from ottla.coordinator.groups import Committer, DeletedOffsets, GroupDescription, Groups
-from ottla.coordinator.log_entries import Entry, ProducerIdentity, TransactionEnded
-from ottla.coordinator.offsets import Commit, FoundOffset, UnstableOffset
-from ottla.coordinator.records import (
+from fakes.tickets import FakeTicket
+from ottla.coordinator.groups.classic_group import GroupLimits, Joined, Synced
+from ottla.coordinator.groups.groups import Committer, DeletedOffsets, GroupDescription, Groups
+from ottla.coordinator.groups.offsets import Commit, FoundOffset, UnstableOffset
+from ottla.coordinator.groups.records import (
+    GroupDecision,
     GroupDropped,
     GroupStored,
     OffsetCommitted,
@@ -27,6 +27,7 @@ from ottla.coordinator.records import (
     read_entry,
     to_bytes,
 )
+from ottla.coordinator.runtime.log_entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.errors import ErrorCode
 from ottla.model import NO_EPOCH, Offset, ProducerEpoch, ProducerId, TopicPartition
 from scenario import script
@@ -54,7 +55,7 @@ class GroupScript:
         self._instances: dict[str, str] = {}
         self._generations: dict[str, int] = {}
         self._asked: dict[int, str] = {}  # ticket to client
-        self._tickets = count(1)
+        self._tickets = map(FakeTicket, count(1))
 
     def _new_groups(self) -> Groups:
         return Groups(lambda: GroupLimits(**self._limits), lambda: str(next(self._numbers)))
@@ -217,7 +218,7 @@ class GroupScript:
 
     # Names and words
 
-    def _ticket(self, client: str) -> int:
+    def _ticket(self, client: str) -> FakeTicket:
         ticket = next(self._tickets)
         self._asked[ticket] = client
         return ticket
@@ -229,13 +230,13 @@ class GroupScript:
         """The client that has this id now; an id that nobody has any more as it is."""
         return next((c for c, known in self._ids.items() if known == member_id), member_id)
 
-    def _show(self, outcome: Outcome) -> list[str]:
+    def _show(self, decision: GroupDecision) -> list[str]:
         lines = []
-        for ticket, answer in outcome.answers:
+        for ticket, answer in decision.responses:
             client = self._asked.pop(ticket)
             lines.append(f"{client}: {self._word(client, answer)}")
-        written = [f"wrote {self._record(record)}" for record in outcome.records]
-        self._log += map(_entry, outcome.records)
+        written = [f"wrote {self._record(record)}" for record in decision.records]
+        self._log += map(_entry, decision.records)
         return [*written, *lines]
 
     def _word(self, client: str, answer: object) -> str:

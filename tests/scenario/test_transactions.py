@@ -13,21 +13,21 @@ from typing import Final
 
 import pytest
 
-from ottla.coordinator.decision import OWNER, Ticket
-from ottla.coordinator.log_entries import ProducerIdentity
-from ottla.coordinator.transaction_records import (
+from fakes.tickets import OWNER, FakeTicket
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.transactions.records import (
     Transaction,
     TransactionDropped,
     TransactionRecord,
     from_bytes,
     to_bytes,
 )
-from ottla.coordinator.transactions import (
+from ottla.coordinator.transactions.transactions import (
     End,
     Identified,
     Init,
     NeedsProducerId,
-    Outcome,
+    TransactionDecision,
     Transactions,
 )
 from ottla.errors import ErrorCode
@@ -38,7 +38,7 @@ from scenario.script import Command
 FOLDER: Final = Path(__file__).parent / "transactions"
 ID: Final = "t"
 FIRST_ID: Final = 100
-TICKET: Final[Ticket] = 1
+TICKET: Final = FakeTicket(1)
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
@@ -50,7 +50,7 @@ class TransactionScript:
     """One shard without its log, a clock that is moved by hand, and clients with names."""
 
     def __init__(self) -> None:
-        self._transactions = Transactions()
+        self._transactions = Transactions(OWNER)
         self._now_ms = 0
         self._log: list[tuple[bytes, bytes | None]] = []
         self._identities: dict[str, ProducerIdentity] = {}
@@ -69,16 +69,16 @@ class TransactionScript:
             timeout_ms=int(command.named.get("timeout", 60_000)),
             expected=self._expected(client, command),
         )
-        outcome = self._transactions.init(TICKET, init, self._now_ms)
-        if _needs_id(outcome):
+        decision = self._transactions.init(TICKET, init, self._now_ms)
+        if _needs_id(decision):
             unused = Init(
                 transactional_id=ID,
                 timeout_ms=init.timeout_ms,
                 expected=init.expected,
                 unused_id=ProducerId(next(self._ids)),
             )
-            outcome = self._transactions.init(TICKET, unused, self._now_ms)
-        return self._show(client, outcome)
+            decision = self._transactions.init(TICKET, unused, self._now_ms)
+        return self._show(client, decision)
 
     def _expected(self, client: str, command: Command) -> ProducerIdentity | None:
         if command.named.get("again") == "yes":
@@ -103,7 +103,7 @@ class TransactionScript:
 
     def _add(self, command: Command) -> list[str]:
         client, *names = command.words
-        outcome = self._transactions.add(
+        decision = self._transactions.add(
             TICKET,
             ID,
             self._identity(client, command),
@@ -111,14 +111,14 @@ class TransactionScript:
             int(command.named.get("version", 2)),
             self._now_ms,
         )
-        return self._show(client, outcome)
+        return self._show(client, decision)
 
     def _verify(self, command: Command) -> list[str]:
         client, *names = command.words
-        outcome = self._transactions.verify(
+        decision = self._transactions.verify(
             TICKET, ID, self._identity(client, command), [_partition(name) for name in names]
         )
-        return self._show(client, outcome)
+        return self._show(client, decision)
 
     def _commit(self, command: Command) -> list[str]:
         return self._end(command, is_commit=True)
@@ -134,8 +134,8 @@ class TransactionScript:
             is_commit=is_commit,
             version=int(command.named.get("version", 2)),
         )
-        outcome = self._transactions.end(TICKET, end, self._now_ms)
-        if _needs_id(outcome):
+        decision = self._transactions.end(TICKET, end, self._now_ms)
+        if _needs_id(decision):
             unused = End(
                 transactional_id=ID,
                 producer=end.producer,
@@ -143,8 +143,8 @@ class TransactionScript:
                 version=end.version,
                 unused_id=ProducerId(next(self._ids)),
             )
-            outcome = self._transactions.end(TICKET, unused, self._now_ms)
-        return self._show(client, outcome, keeps=command.named.get("answer") == "lost")
+            decision = self._transactions.end(TICKET, unused, self._now_ms)
+        return self._show(client, decision, keeps=command.named.get("answer") == "lost")
 
     def _written(self, command: Command) -> list[str]:
         prepared = self._transactions.prepared()
@@ -179,7 +179,7 @@ class TransactionScript:
 
     def _crash(self, command: Command) -> list[str]:
         """The coordinator dies; another reads what was written down and goes on."""
-        self._transactions = Transactions()
+        self._transactions = Transactions(OWNER)
         for key, value in self._log:
             record = from_bytes(key, value)
             assert record is not None
@@ -195,10 +195,12 @@ class TransactionScript:
             return _parse(command.named["as"])
         return self._identities[client]
 
-    def _show(self, client: str, outcome: Outcome, *, keeps: bool = False) -> list[str]:
-        lines = [f"wrote {_record(record)}" for record in outcome.records]
-        self._log += map(to_bytes, outcome.records)
-        for ticket, answer in outcome.answers:
+    def _show(
+        self, client: str, decision: TransactionDecision, *, keeps: bool = False
+    ) -> list[str]:
+        lines = [f"wrote {_record(record)}" for record in decision.records]
+        self._log += map(to_bytes, decision.records)
+        for ticket, answer in decision.responses:
             if ticket == OWNER:
                 assert isinstance(answer, Transaction)
                 lines.append(f"markers {_words(answer)}")
@@ -209,8 +211,8 @@ class TransactionScript:
         return lines
 
 
-def _needs_id(outcome: Outcome) -> bool:
-    return any(isinstance(answer, NeedsProducerId) for _, answer in outcome.answers)
+def _needs_id(decision: TransactionDecision) -> bool:
+    return any(isinstance(answer, NeedsProducerId) for _, answer in decision.responses)
 
 
 def _parse(text: str) -> ProducerIdentity:

@@ -7,34 +7,28 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from ottla.broker import background
-from ottla.broker.admin import ADMIN_KEYS, Admin
+from ottla.broker.apis import Handlers
 from ottla.broker.background import Chore
 from ottla.broker.defects import Defects, is_defect, summary
 from ottla.broker.descriptors import descriptor_limit, raise_descriptor_limit, share_out
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
-from ottla.broker.groups import GROUP_KEYS, GroupApis
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
 from ottla.broker.meta_properties import Identity, MetaProperties, check_identity, read_identity
-from ottla.broker.metadata_changes import WISHES_PER_COMMIT, Commits
+from ottla.broker.metadata_changes import CHANGES_PER_COMMIT, MetadataChanges
 from ottla.broker.metrics import MetricsPages, collect
-from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.questions import QUESTION_KEYS, Questions
-from ottla.broker.routes import RequestContext, Route
 from ottla.broker.server import Server
-from ottla.broker.settings import Settings
+from ottla.broker.services import Services
 from ottla.broker.topic_creation import TopicCreation
-from ottla.broker.transactions import TRANSACTION_KEYS, TransactionApis
 from ottla.cluster import controller
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
@@ -42,8 +36,8 @@ from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, UsageRefused
 from ottla.model import BrokerId, Endpoint
-from ottla.protocol.api import APIS, ApiKey
 from ottla.replication.replicas import Replicas
+from ottla.settings import Settings
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
 from ottla.storage.disk_worker import ThreadWorker
@@ -152,36 +146,27 @@ class Broker:
             remember=meta.remember,
         )
         self._meta = meta
-        self._fetch = Fetch(self._replicas, self.settings, loop)
-        self._commits = Commits(state, self._replicas)
-        self._creation = TopicCreation(
-            state, self._commits, self.settings, self._replicas, environment.clock
-        )
-        self._groups = GroupApis(
-            state,
-            self._replicas,
-            self.settings,
-            self._creation,
-            environment.clock,
-            environment.rng,
-            defects.end,
-        )
-        self._producer_ids = ProducerIds(state, self._replicas.remember_store)
-        self._transactions = TransactionApis(
-            state,
-            self._replicas,
-            self.settings,
-            self._creation,
-            environment.clock,
-            self._groups,
-            self._producer_ids,
-            defects.end,
-        )
-        self._produce = Produce(
-            self._replicas, self._transactions.hold_produce, environment.clock, loop.time
+        changes = MetadataChanges(state, self._replicas)
+        self._services = Services(
+            node_id=options.node_id,
+            state=state,
+            replicas=self._replicas,
+            settings=self.settings,
+            changes=changes,
+            topic_creation=TopicCreation(
+                state, changes, self.settings, self._replicas, environment.clock
+            ),
+            clock=environment.clock,
+            rng=environment.rng,
+            note_defect=defects.end,
         )
         self._dispatcher = Dispatcher(
-            self._produce, self._fetch, self._routes(), loop, self.settings, defects.end
+            Produce(self._services),
+            Fetch(self._services),
+            Handlers(self._services),
+            self.settings,
+            loop,
+            defects.end,
         )
         self._server = Server(
             loop,
@@ -193,13 +178,7 @@ class Broker:
         defects.on_first = self._stop_serving
         self._pages = MetricsPages(
             lambda: collect(
-                self._server,
-                self._dispatcher,
-                self._produce,
-                self._fetch,
-                self._replicas,
-                self._groups,
-                self._flusher,
+                self._server, self._dispatcher, self._services, self._replicas, self._flusher
             ),
             self._obstacle,
             defects.watch,
@@ -259,8 +238,7 @@ class Broker:
             undo.push_async_callback(broker._server.close)
             undo.push_async_callback(broker._replicas.close)
             undo.callback(broker._flusher.close)
-            undo.callback(broker._groups.close)
-            undo.callback(broker._transactions.close)
+            undo.callback(broker._services.close_coordinators)
             undo.callback(broker._cleaner.close)
             undo.callback(broker._worker.close)
             await broker._begin(is_checked=identity.is_checked)
@@ -292,8 +270,7 @@ class Broker:
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait([self._background])
-        self._transactions.close()
-        self._groups.close()
+        self._services.close_coordinators()
         await self._server.close()
         await self._dispatcher.close()
         await self._pages.close()
@@ -318,8 +295,7 @@ class Broker:
         attempt = self.defects.attempt
         if self._background is not None:
             self._background.cancel()
-        attempt(self._transactions.close)
-        attempt(self._groups.close)
+        attempt(self._services.close_coordinators)
         await self._pages.close()
         for close in (self._state.close, self._store.close, self._replicas.close):
             await self.defects.attempt_within(_LEAVE_S, close())
@@ -341,8 +317,7 @@ class Broker:
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
         await self._replicas.remember_store(self._state.image.revision)
-        self._groups.open()
-        self._transactions.open()
+        self._services.open_coordinators()
         await self._server.listen(self.address)
         self._background = self._loop.create_task(background.run(self._chores()))
         self.defects.watch(self._background)
@@ -366,8 +341,8 @@ class Broker:
     async def _note_logs_removed(self) -> None:
         """Tell the store that no logs of deleted topics are left here, so that it may forget."""
         gone = self._replicas.removed_topics()
-        for first in range(0, len(gone), WISHES_PER_COMMIT):
-            some = gone[first : first + WISHES_PER_COMMIT]
+        for first in range(0, len(gone), CHANGES_PER_COMMIT):
+            some = gone[first : first + CHANGES_PER_COMMIT]
             decide = partial(controller.logs_removed, broker=self._options.node_id, topic_ids=some)
             try:
                 await self._state.commit(decide)
@@ -381,11 +356,10 @@ class Broker:
             node_id
         ):
             self._change_settings(new)
-            self._fetch.sessions.slots = self.settings.broker.fetch_sessions_max
+            self._dispatcher.fetch.sessions.slots = self.settings.broker.fetch_sessions_max
             self._replicas.note_settings()
         self._replicas.note_image(new)
-        self._groups.note_image(old, new)
-        self._transactions.note_image(old, new)
+        self._services.note_image(old, new)
 
     def _change_settings(self, image: ClusterImage) -> None:
         self.settings.change(image.broker_config, image.config_of(self._options.node_id))
@@ -414,7 +388,7 @@ class Broker:
         replicas = self._replicas
         return [
             Chore("sweep", lambda: _SWEEP_S, self._server.sweep),
-            Chore("expire", lambda: _EXPIRE_S, self._produce.expire),
+            Chore("expire", lambda: _EXPIRE_S, self._dispatcher.produce.expire),
             Chore("registration", lambda: _REGISTER_S, self._stay_registered),
             Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
             Chore("deleted topics", lambda: _RETRY_S, self._note_logs_removed),
@@ -448,12 +422,12 @@ class Broker:
             Chore(
                 "offsets",
                 lambda: config().offsets_retention_check_ms / 1000,
-                self._groups.expire,
+                self._services.expire_offsets,
             ),
             Chore(
                 "transactional ids",
                 lambda: config().transactional_id_check_ms / 1000,
-                self._transactions.expire,
+                self._services.expire_transactional_ids,
             ),
             Chore(
                 "checkpoint",
@@ -461,21 +435,6 @@ class Broker:
                 replicas.checkpoint,
             ),
         ]
-
-    def _routes(self) -> list[Route]:
-        state, replicas, settings = self._state, self._replicas, self.settings
-        commits, creation = self._commits, self._creation
-        admin = Admin(state, replicas, settings, commits, creation, self._options.node_id)
-        questions = Questions(
-            state, replicas, creation, self._groups, self._transactions, self._producer_ids
-        )
-        answers: dict[ApiKey, Callable[[Any, RequestContext], Any]] = {
-            **{key: partial(self._groups.answer, key) for key in GROUP_KEYS},
-            **{key: partial(self._transactions.answer, key) for key in TRANSACTION_KEYS},
-            **{key: partial(admin.answer, key) for key in ADMIN_KEYS},
-            **{key: partial(questions.answer, key) for key in QUESTION_KEYS},
-        }
-        return [Route(key, APIS[key].versions, answer) for key, answer in answers.items()]
 
 
 def _let_go(

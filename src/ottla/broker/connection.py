@@ -5,7 +5,7 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.pending import Answer, Parts, Pending
+from ottla.broker.pending import Parts, Pending, Response
 from ottla.broker.writer import SocketWriter, TransportWriter, Writer
 from ottla.errors import ProtocolViolation
 
@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             if not left or ((self._order or writer.queued_bytes) and self._must_wait()):
                 self._hold(view[position:end])
                 return position
-            answer: Answer = server.dispatch(view[position + 4 : frame_end], self)
+            answer: Response = server.dispatch(view[position + 4 : frame_end], self)
             if isinstance(answer, bytes) and not self._order:
                 writer.queue(answer)
             elif answer is not None:

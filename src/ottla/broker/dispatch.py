@@ -3,18 +3,19 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from struct import Struct, error
 from types import CoroutineType
 from typing import Any, Final
 
+from ottla.broker.apis import HANDLERS, Handler, Handlers
 from ottla.broker.connection import Connection, RequestFailed
-from ottla.broker.handlers.api_versions import ApiVersions
+from ottla.broker.deferred import AnyDeferred, Deferred
+from ottla.broker.handlers.api_versions import unsupported_version
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
-from ottla.broker.pending import Answer, Parts, Pending
-from ottla.broker.routes import RequestContext, Route
-from ottla.broker.settings import Settings
+from ottla.broker.pending import Parts, Pending, Response
+from ottla.broker.services import RequestContext
 from ottla.broker.slices import LargeRequests, finish
 from ottla.errors import ErrorCode, ProtocolViolation, TooManyElements
 from ottla.protocol.api import (
@@ -28,6 +29,7 @@ from ottla.protocol.api import (
 from ottla.protocol.codec import decode, decode_in_slices
 from ottla.protocol.hot import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE
 from ottla.protocol.schema import wire_fields
+from ottla.settings import Settings
 
 log = logging.getLogger("ottla.broker")
 
@@ -48,37 +50,26 @@ class Dispatcher:
         self,
         produce: Produce,
         fetch: Fetch,
-        routes: Sequence[Route],
-        loop: asyncio.AbstractEventLoop,
+        handlers: Handlers,
         settings: Settings,
+        loop: asyncio.AbstractEventLoop,
         end_broker: Callable[[BaseException], None],
     ) -> None:
-        self._produce = produce
-        self._fetch = fetch
+        self.produce = produce
+        self.fetch = fetch
+        self._handlers = handlers
         self._produce_versions = APIS[ApiKey.PRODUCE].versions
         self._fetch_versions = APIS[ApiKey.FETCH].versions
-        self._routes = {int(route.key): route for route in routes}
         self._loop = loop
         self._settings = settings
         self._large = LargeRequests(loop)
         self._end_broker = end_broker
         self._tasks: set[asyncio.Task[None]] = set()
-        self._api_versions = ApiVersions(
-            [
-                (ApiKey.PRODUCE, self._produce_versions),
-                (ApiKey.FETCH, self._fetch_versions),
-                (ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].versions),
-                *((route.key, route.versions) for route in routes),
-            ]
-        )
-        self._routes[ApiKey.API_VERSIONS] = Route(
-            ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].versions, self._api_versions
-        )
-        self.request_counts: dict[int, int] = dict.fromkeys((_PRODUCE, _FETCH, *self._routes), 0)
+        self.request_counts: dict[int, int] = dict.fromkeys(map(int, HANDLERS), 0)
         self.failed_counts = Counter[int]()
 
-    def take(self, frame: memoryview, connection: Connection) -> Answer:
-        """Answer one request, or promise to.
+    def take(self, frame: memoryview, connection: Connection) -> Response:
+        """The response to one request, or a pending one.
 
         A ProtocolViolation closes the connection, and so does RequestFailed: a defect of the
         handler, which is reported here, where it is known what was asked.
@@ -91,16 +82,16 @@ class Dispatcher:
             if key == _PRODUCE and version in self._produce_versions:
                 self.request_counts[_PRODUCE] += 1
                 position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
-                return self._produce.take(frame, position, version, correlation_id)
+                return self.produce.take(frame, position, version, correlation_id)
             if key == _FETCH and version in self._fetch_versions:
                 if len(frame) > self._settings.broker.plain_request_bytes_max:
                     raise ProtocolViolation(self._too_large("FETCH", len(frame)))
                 self.request_counts[_FETCH] += 1
                 position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
-                answer = self._fetch.take(frame, position, version, correlation_id)
-                if isinstance(answer, CoroutineType):
-                    return self._promise(_FETCH, answer, connection, is_worth_finishing=False)
-                return answer
+                response = self.fetch.take(frame, position, version, correlation_id)
+                if isinstance(response, CoroutineType):
+                    return self._run(_FETCH, response, connection, is_worth_finishing=False)
+                return response
             return self._take_by_codec(bytes(frame), connection)
         except (ProtocolViolation, OSError):
             raise
@@ -109,16 +100,16 @@ class Dispatcher:
             raise RequestFailed from problem
 
     async def close(self) -> None:
-        """Wait for the answers that are still being made."""
+        """Wait for the responses that are still being made."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
 
-    def _take_by_codec(self, frame: bytes, connection: Connection) -> Answer:
+    def _take_by_codec(self, frame: bytes, connection: Connection) -> Response:
         header, position = parse_request_header(frame)
-        route = self._routes.get(header.api_key)
-        if route is None:
+        api = APIS[header.api_key]
+        if header.api_key not in HANDLERS:
             raise ProtocolViolation(f"{header.api_key.name} is not served here")
-        if header.api_version not in route.versions:
+        if header.api_version not in api.versions:
             return self._refuse_version(header)
         self.request_counts[header.api_key] += 1
         if len(frame) > self._settings.broker.plain_request_bytes_max:
@@ -126,25 +117,35 @@ class Dispatcher:
                 header, connection, self._too_large(header.api_key.name, len(frame))
             )
         if len(frame) >= _LARGE_BYTES:
-            answer = self._answer_large(frame, position, header, connection)
-            return self._promise_plain(header.api_key, answer, connection)
-        request_class = APIS[header.api_key].request_class
+            parts = self._handle_large(frame, position, header, connection)
+            return self._run_plain(header.api_key, parts, connection)
         try:
             request = decode(
-                request_class, header.api_version, frame, position, elements_max=self._elements_max
+                api.request_class,
+                header.api_version,
+                frame,
+                position,
+                elements_max=self._elements_max,
             )
         except TooManyElements as problem:
             return self._refuse(header, connection, self._too_many(problem))
         context = RequestContext(header.api_version, header.client_id, connection.peer)
-        response = route.answer(request, context)
-        if not asyncio.iscoroutine(response):
-            return bytes(response_frame(header, response))
-        return self._promise_plain(header.api_key, _encoded(header, response), connection)
+        response = self._handler(header.api_key)(request, context)
+        if isinstance(response, Deferred):
+            return self._await_deferred(header, response, connection)
+        if asyncio.iscoroutine(response):
+            return self._run_plain(header.api_key, _encoded(header, response), connection)
+        return bytes(response_frame(header, response))
 
-    async def _answer_large(
+    def _handler(self, key: ApiKey) -> Handler:
+        handler = self._handlers.get(key)
+        assert handler is not None, f"{key.name} was checked against the table"
+        return handler
+
+    async def _handle_large(
         self, frame: bytes, position: int, header: RequestHeader, connection: Connection
     ) -> bytes:
-        """The answer to a request that takes long to decode."""
+        """The response to a request that takes long to decode."""
         request_class, version = APIS[header.api_key].request_class, header.api_version
         async with self._large.turn(len(frame)):
             steps = decode_in_slices(
@@ -155,15 +156,31 @@ class Dispatcher:
             except TooManyElements as problem:
                 return self._refuse(header, connection, self._too_many(problem))
             context = RequestContext(version, header.client_id, connection.peer)
-            return await _encoded(header, self._routes[header.api_key].answer(request, context))
+            return await _encoded(header, self._handler(header.api_key)(request, context))
 
-    def _promise_plain(
+    def _await_deferred(
+        self, header: RequestHeader, deferred: AnyDeferred, connection: Connection
+    ) -> Pending:
+        """A pending response that is complete once the coordinator's log has committed."""
+        pending = Pending(is_barrier=True)
+
+        def complete(message: object) -> None:
+            try:
+                pending.complete(bytes(response_frame(header, message)))
+            except Exception as problem:
+                connection.close()
+                self._note_failed(header.api_key, problem)
+
+        deferred.on_message(complete)
+        return pending
+
+    def _run_plain(
         self, key: ApiKey, parts: Coroutine[Any, Any, Parts], connection: Connection
     ) -> Pending:
         is_worth_finishing = key not in _ENDS_WITH_CLIENT
-        return self._promise(key, parts, connection, is_worth_finishing=is_worth_finishing)
+        return self._run(key, parts, connection, is_worth_finishing=is_worth_finishing)
 
-    def _promise(
+    def _run(
         self,
         key: int,
         parts: Coroutine[Any, Any, Parts],
@@ -171,13 +188,14 @@ class Dispatcher:
         *,
         is_worth_finishing: bool = True,
     ) -> Pending:
-        """What was begun is finished even if the client has gone, unless nobody needs that."""
+        """Make the response in a task. When the client disconnects, only a task that is not worth
+        finishing is cancelled."""
         pending = Pending(is_barrier=True)
         task = self._loop.create_task(self._finish(key, parts, pending, connection))
         if not is_worth_finishing:
             pending.on_abandon(lambda: _cancel(task))
         self._tasks.add(task)
-        task.add_done_callback(self._note_over)
+        task.add_done_callback(self._note_done)
         return pending
 
     async def _finish(
@@ -195,7 +213,7 @@ class Dispatcher:
             connection.close()
             self._note_failed(key, problem)
 
-    def _note_over(self, task: "asyncio.Task[None]") -> None:
+    def _note_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._end_broker(problem)
@@ -231,18 +249,18 @@ class Dispatcher:
         )
 
     def _refuse(self, header: RequestHeader, connection: Connection, text: str) -> bytes:
-        """The response that says so, where this version has a place for an error of its own."""
+        """An error response, if the response of this version has an error field of its own."""
         response_class = APIS[header.api_key].response_class
-        places = {
+        fields = {
             item.name
             for item in wire_fields(response_class)
             if header.api_version in item.wire.versions and item.wire.tag is None
         }
-        if "error_code" not in places:
+        if "error_code" not in fields:
             raise ProtocolViolation(text)
         connection.note_violation(text)
         response = response_class(error_code=ErrorCode.INVALID_REQUEST)
-        if "error_message" in places:
+        if "error_message" in fields:
             response.error_message = text
         return bytes(response_frame(header, response))
 
@@ -252,14 +270,22 @@ class Dispatcher:
                 f"{header.api_key.name} version {header.api_version} is not served here"
             )
         oldest = header._replace(api_version=0)
-        return bytes(response_frame(oldest, self._api_versions.unsupported()))
+        return bytes(response_frame(oldest, unsupported_version()))
 
 
 async def _encoded(header: RequestHeader, response: Any) -> bytes:
-    """The frame of a response, or of what a coroutine returns."""
-    if asyncio.iscoroutine(response):
+    """The frame of a response message, or of a coroutine or Deferred of it."""
+    if isinstance(response, Deferred):
+        response = await _message(response)
+    elif asyncio.iscoroutine(response):
         response = await response
     return bytes(await finish(response_frame_in_slices(header, response)))
+
+
+async def _message(deferred: AnyDeferred) -> Any:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    deferred.on_message(lambda message: None if future.done() else future.set_result(message))
+    return await future
 
 
 def _cancel(task: "asyncio.Task[None]") -> None:

@@ -1,4 +1,4 @@
-"""Changing the cluster for a client: a few commits for many wishes, each with its own answer."""
+"""Changes of the cluster's metadata for clients: many changes in few commits of the store."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,17 +13,17 @@ from ottla.cluster.state import ClusterState
 from ottla.errors import ApiError
 from ottla.replication.replicas import Replicas
 
-Answer = TypeVar("Answer")
-Decide = Callable[[ClusterImage], Decision[Answer]]
+Result = TypeVar("Result")
+Decide = Callable[[ClusterImage], Decision[Result]]
 
-# Wishes that are decided in one turn of the loop and written by one commit: few enough that
-# nobody waits long for either, and that the commit fits into etcd's default limits.
-WISHES_PER_COMMIT: Final = 30
-_ELEMENTS_PER_COMMIT: Final = 2000  # of all wishes in it, as far as they have any
+# Changes that are decided in one turn of the loop and written by one commit: few enough that
+# other requests wait for neither, and that the commit fits into etcd's default limits.
+CHANGES_PER_COMMIT: Final = 30
+_ELEMENTS_PER_COMMIT: Final = 2000  # of all changes in it, as far as they have any
 
 
-class Commits:
-    """Answers a client once this broker serves what was decided."""
+class MetadataChanges:
+    """Commits changes, and returns once this broker serves what was decided."""
 
     def __init__(self, state: ClusterState, replicas: Replicas) -> None:
         self._state = state
@@ -31,46 +31,46 @@ class Commits:
 
     async def each(
         self,
-        decides: Iterable[Decide[Answer]],
+        decides: Iterable[Decide[Result]],
         *,
         sizes: Iterable[int] | None = None,
         validate_only: bool = False,
-    ) -> Sequence[Answer | ApiError]:
-        """Make every wish true that can be; the answers are in their order.
+    ) -> Sequence[Result | ApiError]:
+        """Commit every change that is allowed; the results, or errors, are in their order.
 
-        `sizes` says how many elements each wish has, if that can be many: replicas, settings. Both
-        are read as far as the next commit, so that many wishes need not be made at once.
-        With `validate_only` nothing changes and the answers are what they would be, each wish by
-        itself. When the store cannot take a commit, that is the answer to all wishes in it.
+        `sizes` says how many elements each change has, if that can be many: replicas, settings.
+        Both are read as far as the next commit, so that many changes need not exist at once.
+        With `validate_only` nothing changes and the results are what they would be, each change
+        by itself. When the store refuses a commit, all changes in it have that error.
         """
-        answers: list[Answer | ApiError] = []
+        results: list[Result | ApiError] = []
         for number, some in enumerate(_together(decides, sizes)):
             if number:
-                await asyncio.sleep(0)  # wishes that are all refused wait for nothing
+                await asyncio.sleep(0)  # changes that are all refused wait for nothing
             if validate_only:
-                answers += controller.decide_each(self._state.image, some).answer
+                results += controller.decide_each(self._state.image, some).answer
             else:
                 made = await self._commit(some)
-                answers += made
-        return answers
+                results += made
+        return results
 
-    async def _commit(self, decides: Sequence[Decide[Answer]]) -> Sequence[Answer | ApiError]:
+    async def _commit(self, decides: Sequence[Decide[Result]]) -> Sequence[Result | ApiError]:
         try:
-            answers = await self._state.commit(partial(controller.decide_each, decides=decides))
+            results = await self._state.commit(partial(controller.decide_each, decides=decides))
             await self._replicas.wait_applied(self._state.image.revision)
         except ApiError as refused:
             return [refused for _ in decides]
-        return answers
+        return results
 
 
 def _together(
-    decides: Iterable[Decide[Answer]], sizes: Iterable[int] | None
-) -> Iterator[list[Decide[Answer]]]:
-    """The wishes of one commit each; a wish that is too large has one of its own."""
-    some: list[Decide[Answer]] = []
+    decides: Iterable[Decide[Result]], sizes: Iterable[int] | None
+) -> Iterator[list[Decide[Result]]]:
+    """The changes of one commit each; a change that is too large has one of its own."""
+    some: list[Decide[Result]] = []
     elements = 0
     for decide, size in zip(decides, repeat(0) if sizes is None else sizes, strict=False):
-        if some and (len(some) >= WISHES_PER_COMMIT or elements + size > _ELEMENTS_PER_COMMIT):
+        if some and (len(some) >= CHANGES_PER_COMMIT or elements + size > _ELEMENTS_PER_COMMIT):
             yield some
             some, elements = [], 0
         some.append(decide)

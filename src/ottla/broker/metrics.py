@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.groups import GroupApis
-from ottla.broker.handlers.fetch import Fetch
-from ottla.broker.handlers.produce import Produce
 from ottla.broker.server import Server
+from ottla.broker.services import Services
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 from ottla.protocol.api import ApiKey
@@ -27,13 +25,12 @@ _COUNTER: Final = MetricKind.COUNTER
 def collect(
     server: Server,
     dispatcher: Dispatcher,
-    produce: Produce,
-    fetch: Fetch,
+    services: Services,
     replicas: Replicas,
-    groups: GroupApis,
     flusher: ThreadFlusher,
 ) -> Iterable[Metric]:
-    """Every figure of this broker, as it is now."""
+    """All metrics of this broker."""
+    produce, fetch = dispatcher.produce, dispatcher.fetch
     yield _one("ottla_connections", _GAUGE, "Open connections.", len(server.connections))
     yield _one("ottla_connections_accepted", _COUNTER, "Connections taken.", server.accepted_count)
     yield _one(
@@ -111,7 +108,7 @@ def collect(
     yield from _scrubbing(replicas)
     yield from _compaction(replicas)
     yield from _partitions(replicas)
-    yield from groups.collect()
+    yield from services.collect_groups()
 
 
 def _scrubbing(replicas: Replicas) -> Iterable[Metric]:

@@ -21,7 +21,6 @@ from ottla.broker.meta_properties import (
     check_identity,
     read_identity,
 )
-from ottla.broker.topic_creation import INTERNAL_TOPICS, internal_config
 from ottla.clock import SystemClock
 from ottla.cluster import controller, layout
 from ottla.cluster.controller import FoundPartition
@@ -30,6 +29,7 @@ from ottla.cluster.state import ClusterState
 from ottla.cluster.store import CoordinationStore, Delete, Put, Revision, Snapshot, Write
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
 from ottla.config import BrokerConfig
+from ottla.coordinator.runtime.internal_topics import INTERNAL_TOPICS, internal_config
 from ottla.errors import ApiError, UsageRefused
 from ottla.model import (
     NO_EPOCH,

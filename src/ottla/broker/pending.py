@@ -1,4 +1,4 @@
-"""What a handler gives back: bytes now, nothing at all, or a promise that keeps its place."""
+"""Responses: bytes that leave now, or a pending response that keeps its place in the order."""
 
 from collections.abc import Callable
 
@@ -9,40 +9,40 @@ Parts = bytes | list[Part]
 
 
 class Pending:
-    """An answer that is not there yet. Its place in the connection's order is kept.
+    """A response that does not exist yet. Its place in the connection's order is kept.
 
     A barrier also holds back the requests behind it on its connection, as Kafka does; a
     waiting produce does not, so that the batches of one producer share one fsync.
     """
 
-    __slots__ = ("_abandoned", "_notify", "is_barrier", "parts")
+    __slots__ = ("_on_abandon", "_on_complete", "is_barrier", "parts")
 
     def __init__(self, *, is_barrier: bool) -> None:
         self.is_barrier = is_barrier
         self.parts: Parts | None = None
-        self._notify: Callable[[], None] | None = None
-        self._abandoned: Callable[[], None] | None = None
+        self._on_complete: Callable[[], None] | None = None
+        self._on_abandon: Callable[[], None] | None = None
 
     def complete(self, parts: Parts) -> None:
-        """The answer is there; an empty one means that the client gets none."""
-        assert self.parts is None, "an answer is given once"
+        """Give it its bytes; none at all mean that the client gets no response."""
+        assert self.parts is None, "a response completes once"
         self.parts = parts
-        self._abandoned = None
-        if self._notify is not None:
-            self._notify()
+        self._on_abandon = None
+        if self._on_complete is not None:
+            self._on_complete()
 
     def on_complete(self, notify: Callable[[], None]) -> None:
-        self._notify = notify
+        self._on_complete = notify
 
     def on_abandon(self, abandoned: Callable[[], None]) -> None:
-        """Called when the client has gone before its answer came."""
-        self._abandoned = abandoned
+        """Called when the client disconnects before its response is complete."""
+        self._on_abandon = abandoned
 
     def abandon(self) -> None:
-        self._notify = None
-        if self._abandoned is not None:
-            self._abandoned()
-            self._abandoned = None
+        self._on_complete = None
+        if self._on_abandon is not None:
+            self._on_abandon()
+            self._on_abandon = None
 
 
-Answer = bytes | list[Part] | Pending | None
+Response = bytes | list[Part] | Pending | None  # None: the request has no response

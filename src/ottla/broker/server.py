@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from ottla.broker.connection import Connection
-from ottla.broker.pending import Answer
-from ottla.broker.settings import Settings
+from ottla.broker.pending import Response
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
+from ottla.settings import Settings
 
 log = logging.getLogger("ottla.broker")
 
@@ -68,7 +68,7 @@ class Server:
         self,
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
-        dispatch: Callable[[memoryview, Connection], Answer],
+        dispatch: Callable[[memoryview, Connection], Response],
         end_broker: Callable[[BaseException], None],
         *,
         room: int,

@@ -1,26 +1,20 @@
-"""Making topics: for CreateTopics, and for a client that asks for one that is not there yet."""
+"""Creation of topics: for CreateTopics, and for clients that use one that does not exist yet."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
-from ottla.broker.metadata_changes import Commits
+from ottla.broker.metadata_changes import MetadataChanges
 from ottla.broker.rate_limit import RateLimit
-from ottla.broker.settings import Settings
 from ottla.clock import Clock
 from ottla.cluster import controller
 from ottla.cluster.controller import NewTopic
 from ottla.cluster.image import TopicImage
 from ottla.cluster.state import ClusterState
-from ottla.config import BrokerConfig
-from ottla.errors import ApiError, InvalidConfig, LeaderNotAvailable, TopicAlreadyExists
+from ottla.coordinator.runtime.internal_topics import INTERNAL_TOPICS, new_internal_topic
+from ottla.errors import ApiError, LeaderNotAvailable, TopicAlreadyExists
 from ottla.replication.replicas import Replicas
-
-OFFSETS_TOPIC: Final = "__consumer_offsets"  # where groups are kept
-TRANSACTIONS_TOPIC: Final = "__transaction_state"  # where transactional ids are kept
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})  # only brokers write them
-_RECORD_BYTES_MAX: Final = 32 << 20  # a generation, or a transaction, is one record at any size
+from ottla.settings import Settings
 
 
 class TopicCreation:
@@ -29,7 +23,7 @@ class TopicCreation:
     def __init__(
         self,
         state: ClusterState,
-        commits: Commits,
+        changes: MetadataChanges,
         settings: Settings,
         replicas: Replicas,
         clock: Clock,
@@ -37,20 +31,20 @@ class TopicCreation:
         self._state = state
         self._clock = clock
         self._automatic = RateLimit(clock.monotonic_s())
-        self._commits = commits
+        self._changes = changes
         self._replicas = replicas
         self._settings = settings
 
     async def create(
         self, wanted: Sequence[NewTopic], *, validate_only: bool = False
     ) -> Sequence[TopicImage | ApiError]:
-        """Each topic as it was made, or would be, or why not, in their order.
+        """Each topic as it was created, or would be, or why not, in their order.
 
-        A topic whose logs this broker could not make is taken back: who was told of a failure
-        must be able to try again.
+        A topic whose logs this broker could not create is deleted again: a client that got an
+        error must be able to try again.
         """
         sizes = (len(topic.assignment) + len(topic.config) for topic in wanted)
-        made = await self._commits.each(
+        made = await self._changes.each(
             self._decides(wanted), sizes=sizes, validate_only=validate_only
         )
         if validate_only:
@@ -63,10 +57,10 @@ class TopicCreation:
         }
         if not failed:
             return made
-        await self._commits.each([self._undo(name) for name in failed])
+        await self._changes.each([self._undo(name) for name in failed])
         return [
-            answer if isinstance(answer, ApiError) else failed.get(answer.name, answer)
-            for answer in made
+            result if isinstance(result, ApiError) else failed.get(result.name, result)
+            for result in made
         ]
 
     def _undo(self, name: str) -> partial[controller.Decision[TopicImage]]:
@@ -78,10 +72,10 @@ class TopicCreation:
         return self._settings.broker.auto_create_topics
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ApiError]:
-        """Create topics that clients just use; the answer has those that were not, and why.
+        """Create topics that clients just use; returns those that were not, and why.
 
-        Only so many for one request, and for all in a second: a client is told to ask again for
-        the others, as for a topic whose leader is not elected yet.
+        The number is limited for one request and for all in a second: the others get a retriable
+        error, as for a topic whose leader is not elected yet.
         """
         broker = self._settings.broker
         wanted = list(dict.fromkeys(names))
@@ -95,28 +89,18 @@ class TopicCreation:
         return refused | dict.fromkeys(wanted[allowed:], later)
 
     async def create_missing(self, names: Sequence[str]) -> dict[str, ApiError]:
-        """Create topics that do not exist; the answer has those that could not be, and why."""
+        """Create topics that do not exist; returns those that could not be, and why."""
         made = await self.create([self._missing(name) for name in names])
         return {
-            name: answer
-            for name, answer in zip(names, made, strict=True)
-            if isinstance(answer, ApiError) and not isinstance(answer, TopicAlreadyExists)
+            name: result
+            for name, result in zip(names, made, strict=True)
+            if isinstance(result, ApiError) and not isinstance(result, TopicAlreadyExists)
         }
 
     def _missing(self, name: str) -> NewTopic:
-        broker = self._settings.broker
-        counts = {
-            OFFSETS_TOPIC: broker.offsets_topic_partitions,
-            TRANSACTIONS_TOPIC: broker.transactions_topic_partitions,
-        }
-        if name not in counts:
-            return NewTopic(name=name)
-        return NewTopic(
-            name=name,
-            partition_count=counts[name],
-            config=internal_config(broker),
-            is_internal=True,
-        )
+        if name in INTERNAL_TOPICS:
+            return new_internal_topic(name, self._settings.broker)
+        return NewTopic(name=name)
 
     def _decides(
         self, wanted: Sequence[NewTopic]
@@ -131,23 +115,3 @@ class TopicCreation:
             )
             for topic in wanted
         )
-
-
-def internal_config(broker: BrokerConfig) -> dict[str, str]:
-    """Settings of a topic that brokers write for themselves."""
-    return {
-        **_keeping_forever(broker),
-        "compression.type": "producer",
-        "max.message.bytes": str(_RECORD_BYTES_MAX),
-        "segment.bytes": str(broker.offsets_topic_segment_bytes),
-    }
-
-
-def _keeping_forever(broker: BrokerConfig) -> dict[str, str]:
-    """Settings of a topic whose records count until newer ones replace them."""
-    compact = {"cleanup.policy": "compact"}
-    try:
-        broker.topic.override(compact)
-    except InvalidConfig:
-        return {"retention.ms": "-1", "retention.bytes": "-1"}
-    return compact

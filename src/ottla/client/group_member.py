@@ -9,17 +9,17 @@ from typing import Final
 from ottla.client.assignors import ASSIGNORS
 from ottla.client.client import Client
 from ottla.client.cluster_view import view_of
-from ottla.client.consumer_protocol import (
-    CONSUMER,
-    assignment_bytes,
-    parse_assignment,
-    subscription_bytes,
-)
 from ottla.client.errors import ClientError, Refused, Unreadable, check
 from ottla.client.groups import TRANSPORT_PROBLEMS, Membership, commit_offsets
-from ottla.coordinator.subscription import subscribed_topics
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
+from ottla.protocol.consumer_protocol import (
+    CONSUMER,
+    assigned_partitions,
+    partitions_bytes,
+    subscribed_topics,
+    subscription_bytes,
+)
 from ottla.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -206,7 +206,7 @@ class GroupMember:
             self.group_id, request, SyncGroupResponse, timeout_s=self._patience_s
         )
         check(answer.error_code, f"group {self.group_id}")
-        partitions = parse_assignment(answer.assignment)
+        partitions = assigned_partitions(answer.assignment)
         if partitions is None:
             raise Unreadable(f"group {self.group_id}: its leader assigns in an unknown format")
         membership = Membership(joined.member_id, joined.generation_id)
@@ -247,7 +247,7 @@ class GroupMember:
         counts = await self._partition_counts(sorted(frozenset[str]().union(*wanted.values())))
         assigned = ASSIGNORS[joined.protocol_name or ""](wanted, counts)
         return [
-            SyncGroupRequestAssignment(member_id=member, assignment=assignment_bytes(tps))
+            SyncGroupRequestAssignment(member_id=member, assignment=partitions_bytes(tps))
             for member, tps in assigned.items()
         ], counts
 

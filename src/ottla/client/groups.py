@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.client import Client
-from ottla.client.consumer_protocol import CONSUMER, parse_assignment
 from ottla.client.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -18,6 +17,7 @@ from ottla.client.errors import (
 from ottla.client.partitions import by_topic
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, Offset, TopicPartition
+from ottla.protocol.consumer_protocol import CONSUMER, assigned_partitions
 from ottla.protocol.messages import classic_groups, consumer_groups
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -330,7 +330,9 @@ async def _describe_classic(
                 instance_id=member.group_instance_id,
                 client_id=member.client_id,
                 host=_host(member.client_host),
-                partitions=parse_assignment(member.member_assignment) if is_of_consumers else None,
+                partitions=assigned_partitions(member.member_assignment)
+                if is_of_consumers
+                else None,
             )
             for member in group.members
         ),

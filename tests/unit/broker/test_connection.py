@@ -9,14 +9,14 @@ import pytest
 
 from fakes.loopback import Client, Serving, framed, run, serving, turns, until
 from ottla.broker.connection import Connection
-from ottla.broker.pending import Answer, Pending
+from ottla.broker.pending import Pending, Response
 from ottla.errors import ProtocolViolation
 
 REQUEST = b"request!"  # the shortest frame there is
 LARGE_BYTES = 300_000  # of a request that has a turn of the loop for itself
 
 
-def echo(frame: memoryview, connection: Connection) -> Answer:
+def echo(frame: memoryview, connection: Connection) -> Response:
     return framed(bytes(frame))
 
 
@@ -29,7 +29,7 @@ class Waiting:
         self.promises: list[Pending] = []
         self.abandoned: list[bytes] = []
 
-    def __call__(self, frame: memoryview, connection: Connection) -> Answer:
+    def __call__(self, frame: memoryview, connection: Connection) -> Response:
         request = bytes(frame)
         self.taken.append(request)
         pending = Pending(is_barrier=self._is_barrier(request))
@@ -134,7 +134,7 @@ def test_who_does_not_read_is_not_read_either() -> None:
     async def scenario() -> None:
         taken = []
 
-        def answer(frame: memoryview, connection: Connection) -> Answer:
+        def answer(frame: memoryview, connection: Connection) -> Response:
             taken.append(bytes(frame))
             return framed(bytes(frame) + bytes(4000))
 
@@ -157,7 +157,7 @@ def test_two_who_ask_at_full_speed_share_the_loop() -> None:
     async def scenario() -> None:
         taken: list[Connection] = []
 
-        def note(frame: memoryview, connection: Connection) -> Answer:
+        def note(frame: memoryview, connection: Connection) -> Response:
             taken.append(connection)
             return None
 
@@ -176,7 +176,7 @@ def test_bulk_in_larger_frames_shares_the_loop_too() -> None:
     async def scenario() -> None:
         taken: list[Connection] = []
 
-        def note(frame: memoryview, connection: Connection) -> Answer:
+        def note(frame: memoryview, connection: Connection) -> Response:
             taken.append(connection)
             return None
 
@@ -205,7 +205,7 @@ def test_whoever_is_read_with_a_large_request_is_answered_before_it() -> None:
     async def scenario() -> None:
         answered: list[bytes] = []
 
-        def note(frame: memoryview, connection: Connection) -> Answer:
+        def note(frame: memoryview, connection: Connection) -> Response:
             if len(frame) == LARGE_BYTES:
                 with suppress(BlockingIOError):
                     answered.append(small.socket.recv(100))
@@ -227,7 +227,7 @@ def test_between_two_large_requests_others_get_their_turn() -> None:
     async def scenario() -> None:
         taken: list[int] = []
 
-        def note(frame: memoryview, connection: Connection) -> Answer:
+        def note(frame: memoryview, connection: Connection) -> Response:
             taken.append(len(frame))
             if len(frame) == LARGE_BYTES:
                 small.send(framed(REQUEST))
@@ -248,7 +248,7 @@ def test_a_connection_that_ends_before_its_large_request_has_its_turn_is_forgott
     async def scenario() -> None:
         taken: list[Connection] = []
 
-        def note(frame: memoryview, connection: Connection) -> Answer:
+        def note(frame: memoryview, connection: Connection) -> Response:
             taken.append(connection)
             for other in list(served.server.connections - {connection}):
                 other.close()
@@ -305,7 +305,7 @@ def test_whoever_leaves_abandons_what_it_waited_for() -> None:
 @pytest.mark.parametrize("problem", [ProtocolViolation("nonsense"), ValueError("our mistake")])
 def test_a_request_that_goes_wrong_ends_its_connection_and_no_other(problem: Exception) -> None:
     async def scenario() -> None:
-        def dispatch(frame: memoryview, connection: Connection) -> Answer:
+        def dispatch(frame: memoryview, connection: Connection) -> Response:
             if bytes(frame) == b"go wrong":
                 raise problem
             return framed(bytes(frame))
@@ -387,7 +387,7 @@ def test_without_a_socket_answers_go_through_the_transport_with_the_same_back_pr
     async def scenario() -> None:
         large = bytes(200_000)
 
-        def dispatch(frame: memoryview, connection: Connection) -> Answer:
+        def dispatch(frame: memoryview, connection: Connection) -> Response:
             return framed(bytes(frame) + large)
 
         async with serving(dispatch) as served:

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.loopback import Client, Dispatch, Serving, framed, run, serving, turns, until
 from ottla.broker.connection import Connection
-from ottla.broker.pending import Answer, Pending
+from ottla.broker.pending import Pending, Response
 from ottla.broker.server import BufferPool
 from ottla.errors import ProtocolViolation
 from ottla.model import Endpoint
@@ -18,21 +18,21 @@ REQUEST = b"request!"
 BUDGET = 1 << 20  # the smallest that can be set
 
 
-def echo(frame: memoryview, connection: Connection) -> Answer:
+def echo(frame: memoryview, connection: Connection) -> Response:
     return framed(bytes(frame))
 
 
 def promising(promises: list[Pending]) -> Dispatch:
     """Every request gets a promise of an answer, which the test keeps when it likes."""
 
-    def promise(frame: memoryview, connection: Connection) -> Answer:
+    def promise(frame: memoryview, connection: Connection) -> Response:
         promises.append(Pending(is_barrier=False))
         return promises[-1]
 
     return promise
 
 
-def silent(frame: memoryview, connection: Connection) -> Answer:
+def silent(frame: memoryview, connection: Connection) -> Response:
     return None
 
 
@@ -58,7 +58,7 @@ def test_a_refused_connection_that_talks_all_the_same_is_not_heard() -> None:
     async def scenario() -> None:
         taken = []
 
-        def note(frame: memoryview, connection: Connection) -> Answer:
+        def note(frame: memoryview, connection: Connection) -> Response:
             taken.append(bytes(frame))
             return None
 
@@ -95,7 +95,7 @@ def test_whoever_waits_for_us_is_not_silent() -> None:
     async def scenario() -> None:
         promises = []
 
-        def promise(frame: memoryview, connection: Connection) -> Answer:
+        def promise(frame: memoryview, connection: Connection) -> Response:
             promises.append(Pending(is_barrier=True))
             return promises[-1]
 
@@ -120,7 +120,7 @@ def test_whoever_waits_for_us_is_not_silent() -> None:
 
 def test_whoever_does_not_take_its_answers_is_closed_like_the_silent() -> None:
     async def scenario() -> None:
-        def answer(frame: memoryview, connection: Connection) -> Answer:
+        def answer(frame: memoryview, connection: Connection) -> Response:
             return framed(bytes(16 << 20))
 
         async with serving(answer, connections_max_idle_ms="60000") as served:
@@ -159,7 +159,7 @@ def test_the_time_behind_a_long_poll_does_not_count_against_a_request() -> None:
     async def scenario() -> None:
         promises = []
 
-        def promise(frame: memoryview, connection: Connection) -> Answer:
+        def promise(frame: memoryview, connection: Connection) -> Response:
             promises.append(Pending(is_barrier=True))
             return promises[-1]
 
@@ -184,7 +184,7 @@ def test_a_peer_that_hangs_up_behind_its_long_poll_is_noticed_by_the_sweep() -> 
     async def scenario() -> None:
         promises = []
 
-        def promise(frame: memoryview, connection: Connection) -> Answer:
+        def promise(frame: memoryview, connection: Connection) -> Response:
             promises.append(Pending(is_barrier=True))
             return promises[-1]
 
@@ -213,7 +213,7 @@ def test_large_requests_wait_for_memory_and_all_are_finished_in_the_end() -> Non
     async def scenario() -> None:
         taken = []
 
-        def note(frame: memoryview, connection: Connection) -> Answer:
+        def note(frame: memoryview, connection: Connection) -> Response:
             taken.append(len(frame))
             return None
 
@@ -267,7 +267,7 @@ def test_memory_comes_back_when_those_who_hold_it_leave() -> None:
 
 def test_who_piles_up_requests_while_memory_is_short_is_closed() -> None:
     async def scenario() -> None:
-        def promise(frame: memoryview, connection: Connection) -> Answer:
+        def promise(frame: memoryview, connection: Connection) -> Response:
             return Pending(is_barrier=True) if bytes(frame) == REQUEST else None
 
         async with serving(promise, queued_max_request_bytes=str(BUDGET)) as served:
@@ -285,7 +285,7 @@ def test_a_violator_is_logged_once_and_counted_always(caplog: pytest.LogCaptureF
     before, logger.propagate = logger.propagate, True
 
     async def scenario() -> None:
-        def refuse(frame: memoryview, connection: Connection) -> Answer:
+        def refuse(frame: memoryview, connection: Connection) -> Response:
             raise ProtocolViolation("nonsense")
 
         async with serving(refuse) as served:

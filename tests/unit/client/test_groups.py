@@ -8,7 +8,6 @@ import pytest
 
 from fakes.scripted_coordinator import ScriptedCoordinator
 from ottla.client.client import Client
-from ottla.client.consumer_protocol import assignment_bytes
 from ottla.client.errors import NoSuchGroup, Refused
 from ottla.client.groups import (
     committed_offsets,
@@ -20,6 +19,7 @@ from ottla.client.groups import (
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.api import ApiKey
+from ottla.protocol.consumer_protocol import partitions_bytes
 from ottla.protocol.messages import classic_groups, consumer_groups
 from ottla.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
@@ -63,7 +63,7 @@ def described_classic(
         member_id="m",
         client_id="c",
         client_host="/127.0.0.1",
-        member_assignment=assignment_bytes([TP]),
+        member_assignment=partitions_bytes([TP]),
     )
     group = classic_groups.DescribedGroup(
         group_id=request.groups[0],

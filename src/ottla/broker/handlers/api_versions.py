@@ -8,12 +8,13 @@ TxnOffsetCommit to add partitions, and take the next epoch from EndTxn.
 """
 
 import re
-from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
-from ottla.broker.routes import RequestContext
+from ottla.broker.apis import HANDLERS
+from ottla.broker.services import RequestContext, Services
 from ottla.errors import ErrorCode
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import APIS, ApiKey
 from ottla.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -32,17 +33,10 @@ _ZERO_MIN_FROM: Final = 4  # older clients cannot read that a feature begins at 
 
 
 class ApiVersions:
-    """Knows what is served; the list is made once."""
+    """Lists the rows of the broker's table of handlers."""
 
-    def __init__(self, served: Iterable[tuple[ApiKey, range]]) -> None:
-        self._keys = [
-            ApiVersion(
-                api_key=key,
-                min_version=_PRODUCE_ADVERTISED_MIN if key is ApiKey.PRODUCE else versions[0],
-                max_version=versions[-1],
-            )
-            for key, versions in sorted(served)
-        ]
+    def __init__(self, services: Services) -> None:
+        """Uses none of them."""
 
     def __call__(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         if context.version >= 3 and not (
@@ -52,7 +46,7 @@ class ApiVersions:
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         supported = SupportedFeatureKey(name=_FEATURE, min_version=0, max_version=_FEATURE_LEVEL)
         return ApiVersionsResponse(
-            api_keys=self._keys,
+            api_keys=_served(),
             supported_features=[supported] if context.version >= _ZERO_MIN_FROM else [],
             finalized_features_epoch=_FEATURES_EPOCH,
             finalized_features=[
@@ -62,6 +56,21 @@ class ApiVersions:
             ],
         )
 
-    def unsupported(self) -> ApiVersionsResponse:
-        """The answer to a version that we do not know; to be sent as version 0."""
-        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._keys)
+
+def unsupported_version() -> ApiVersionsResponse:
+    """The response to a version that is not served; to be sent as version 0."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
+
+
+@cache
+def _served() -> list[ApiVersion]:
+    return [
+        ApiVersion(
+            api_key=key,
+            min_version=(
+                _PRODUCE_ADVERTISED_MIN if key is ApiKey.PRODUCE else APIS[key].versions[0]
+            ),
+            max_version=APIS[key].versions[-1],
+        )
+        for key in sorted(HANDLERS)
+    ]

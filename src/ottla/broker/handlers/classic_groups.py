@@ -8,10 +8,10 @@ heartbeat is believed and a sync is told to join again: clients know no other wo
 from collections.abc import Sequence
 from typing import Final
 
-from ottla.broker.group_coordinator import GroupCoordinator
-from ottla.broker.routes import RequestContext
+from ottla.broker.deferred import Deferred
+from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import finish, parts
-from ottla.coordinator.classic_group import Join, Joined, Protocol, Sync, Synced
+from ottla.coordinator.groups.classic_group import Join, Joined, Protocol, Sync, Synced
 from ottla.errors import ApiError, CoordinatorLoadInProgress, ErrorCode
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.classic_groups import (
@@ -36,8 +36,8 @@ _TOGETHER: Final = 1000  # members that leave in one turn of the loop
 
 
 class JoinGroup:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
 
     async def __call__(
         self, request: JoinGroupRequest, context: RequestContext
@@ -95,8 +95,8 @@ def _join(request: JoinGroupRequest, context: RequestContext) -> Join:
 
 
 class SyncGroup:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
 
     async def __call__(
         self, request: SyncGroupRequest, context: RequestContext
@@ -132,36 +132,41 @@ class SyncGroup:
 
 
 class Heartbeat:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
 
-    async def __call__(
+    def __call__(
         self, request: HeartbeatRequest, context: RequestContext
-    ) -> HeartbeatResponse:
+    ) -> HeartbeatResponse | Deferred[ErrorCode, HeartbeatResponse]:
         if not request.group_id:
             return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-        try:
-            code = await self._coordinator.run(
+        return Deferred(_heartbeat_response, _refuse_heartbeat).submit(
+            self._coordinator,
+            request.group_id,
+            lambda groups, ticket, now_ms: groups.heartbeat(
+                ticket,
                 request.group_id,
-                lambda groups, ticket, now_ms: groups.heartbeat(
-                    ticket,
-                    request.group_id,
-                    request.member_id,
-                    request.group_instance_id,
-                    request.generation_id,
-                    now_ms,
-                ),
-            )
-        except CoordinatorLoadInProgress:
-            code = ErrorCode.NONE
-        except ApiError as refused:
-            code = refused.code
-        return HeartbeatResponse(error_code=code)
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id,
+                now_ms,
+            ),
+        )
+
+
+def _heartbeat_response(code: ErrorCode) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=code)
+
+
+def _refuse_heartbeat(refused: ApiError) -> HeartbeatResponse:
+    """While the log is read, members are believed: on any error a client gives its group up."""
+    is_loading = isinstance(refused, CoordinatorLoadInProgress)
+    return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else refused.code)
 
 
 class LeaveGroup:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
 
     async def __call__(
         self, request: LeaveGroupRequest, context: RequestContext

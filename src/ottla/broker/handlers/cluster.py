@@ -9,8 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from ottla.broker import slices
-from ottla.broker.routes import RequestContext
-from ottla.cluster.state import ClusterState
+from ottla.broker.services import RequestContext, Services
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId
 from ottla.protocol.codec import Steps
@@ -35,15 +34,14 @@ from ottla.protocol.messages.quorum import (
     QuorumNode,
     QuorumReplicaState,
 )
-from ottla.replication.replicas import Replicas
 
 _BROKERS: Final = 1  # the endpoint type; 2 would be Kafka's controllers
 _METADATA_TOPIC: Final = "__cluster_metadata"
 
 
 class DescribeCluster:
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
+    def __init__(self, services: Services) -> None:
+        self._state = services.state
 
     def __call__(
         self, request: DescribeClusterRequest, context: RequestContext
@@ -70,8 +68,8 @@ class DescribeCluster:
 
 
 class DescribeLogDirs:
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, services: Services) -> None:
+        self._replicas = services.replicas
 
     def __call__(
         self, request: DescribeLogDirsRequest, context: RequestContext
@@ -106,8 +104,8 @@ class DescribeLogDirs:
 
 
 class DescribeQuorum:
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
+    def __init__(self, services: Services) -> None:
+        self._state = services.state
 
     def __call__(
         self, request: DescribeQuorumRequest, context: RequestContext

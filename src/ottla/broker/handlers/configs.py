@@ -11,13 +11,11 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.broker import slices
-from ottla.broker.metadata_changes import Commits
-from ottla.broker.routes import RequestContext
-from ottla.broker.settings import Settings
+from ottla.broker.metadata_changes import MetadataChanges
+from ottla.broker.services import RequestContext, Services
 from ottla.cluster import controller
 from ottla.cluster.controller import ConfigEdit, Decision, EditKind
 from ottla.cluster.image import ClusterImage
-from ottla.cluster.state import ClusterState
 from ottla.config import (
     BrokerConfig,
     Kind,
@@ -88,10 +86,10 @@ class _Shown(NamedTuple):
 
 
 class DescribeConfigs:
-    def __init__(self, state: ClusterState, settings: Settings, broker_id: BrokerId) -> None:
-        self._state = state
-        self._settings = settings
-        self._broker_id = broker_id
+    def __init__(self, services: Services) -> None:
+        self._state = services.state
+        self._settings = services.settings
+        self._broker_id = services.node_id
 
     def __call__(
         self, request: DescribeConfigsRequest, context: RequestContext
@@ -238,9 +236,9 @@ def _shown(shown: _Shown, request: DescribeConfigsRequest) -> DescribeConfigsRes
 class AlterConfigs:
     """Gives a resource exactly the settings named; the others return to their defaults."""
 
-    def __init__(self, commits: Commits, settings: Settings) -> None:
-        self._alteration = _Alteration(commits)
-        self._settings = settings
+    def __init__(self, services: Services) -> None:
+        self._alteration = _Alteration(services.changes)
+        self._settings = services.settings
 
     async def __call__(
         self, request: AlterConfigsRequest, context: RequestContext
@@ -270,9 +268,9 @@ class AlterConfigs:
 class IncrementalAlterConfigs:
     """Changes only the settings named."""
 
-    def __init__(self, commits: Commits, settings: Settings) -> None:
-        self._alteration = _Alteration(commits)
-        self._settings = settings
+    def __init__(self, services: Services) -> None:
+        self._alteration = _Alteration(services.changes)
+        self._settings = services.settings
 
     async def __call__(
         self, request: IncrementalAlterConfigsRequest, context: RequestContext
@@ -312,8 +310,8 @@ def _edit(operation: int, name: str, value: str | None) -> ConfigEdit:
 class _Alteration:
     """Commits all changes of one request; each resource gets its own answer."""
 
-    def __init__(self, commits: Commits) -> None:
-        self._commits = commits
+    def __init__(self, changes: MetadataChanges) -> None:
+        self._changes = changes
 
     async def alter(
         self,
@@ -330,7 +328,7 @@ class _Alteration:
             for r in resources
         )
         sizes = (len(r.configs) for r in resources)
-        outcomes = await self._commits.each(decides, sizes=sizes, validate_only=validate_only)
+        outcomes = await self._changes.each(decides, sizes=sizes, validate_only=validate_only)
         return await slices.finish(_altered(resources, outcomes))
 
 
@@ -369,8 +367,8 @@ def _checked(kind: int, name: str, decide: Decide) -> Decide:
 
 
 class ListConfigResources:
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
+    def __init__(self, services: Services) -> None:
+        self._state = services.state
 
     def __call__(
         self, request: ListConfigResourcesRequest, context: RequestContext

@@ -6,14 +6,12 @@ Not done: authorised operations, which are answered as "not known".
 
 from typing import Final
 
-from ottla.broker.group_coordinator import GroupCoordinator
-from ottla.broker.routes import RequestContext
+from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace
 from ottla.cluster.image import ClusterImage
-from ottla.cluster.state import ClusterState
-from ottla.coordinator.consumer_group import Beat, BeatAnswer
-from ottla.coordinator.groups import ConsumerGroupDescription, DescribedConsumer
-from ottla.coordinator.topics import IdPartition, Partitions, by_topic
+from ottla.coordinator.groups.consumer_group import ConsumerHeartbeat, ConsumerHeartbeatResult
+from ottla.coordinator.groups.groups import ConsumerGroupDescription, DescribedConsumer
+from ottla.coordinator.groups.topics import IdPartition, Partitions, by_topic
 from ottla.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -35,8 +33,8 @@ _CONSUMER: Final = 1
 
 
 class ConsumerGroupHeartbeat:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
 
     async def __call__(
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
@@ -44,7 +42,7 @@ class ConsumerGroupHeartbeat:
         try:
             answer = await self._beat(request.group_id, _beat(request, context))
         except ApiError as refused:
-            answer = BeatAnswer(error=refused.code, message=str(refused))
+            answer = ConsumerHeartbeatResult(error=refused.code, message=str(refused))
         return ConsumerGroupHeartbeatResponse(
             error_code=answer.error,
             error_message=answer.message or None,
@@ -54,19 +52,21 @@ class ConsumerGroupHeartbeat:
             assignment=None if answer.assigned is None else _assignment(answer.assigned),
         )
 
-    async def _beat(self, group_id: str, beat: Beat) -> BeatAnswer:
+    async def _beat(self, group_id: str, beat: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
         if not group_id:
-            return BeatAnswer(error=ErrorCode.INVALID_REQUEST, message="a group id must be given")
-        answer: BeatAnswer = await self._coordinator.run(
+            return ConsumerHeartbeatResult(
+                error=ErrorCode.INVALID_REQUEST, message="a group id must be given"
+            )
+        answer: ConsumerHeartbeatResult = await self._coordinator.run(
             group_id, lambda groups, ticket, now_ms: groups.beat(ticket, group_id, beat, now_ms)
         )
         return answer
 
 
-def _beat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Beat:
+def _beat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> ConsumerHeartbeat:
     names, owned = request.subscribed_topic_names, request.topic_partitions
     timeout_ms = request.rebalance_timeout_ms
-    return Beat(
+    return ConsumerHeartbeat(
         member_id=request.member_id,
         epoch=request.member_epoch,
         instance_id=request.instance_id,
@@ -94,9 +94,9 @@ def _assignment(assigned: Partitions) -> HeartbeatAssignment:
 
 
 class ConsumerGroupDescribe:
-    def __init__(self, coordinator: GroupCoordinator, state: ClusterState) -> None:
-        self._coordinator = coordinator
-        self._state = state
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
+        self._state = services.state
 
     async def __call__(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext

@@ -4,30 +4,26 @@ Groups and transactional ids. Share groups are refused with a code that clients 
 available" would have them ask for ever.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from ottla.broker.routes import RequestContext
+from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace
-from ottla.cluster.image import BrokerImage
-from ottla.errors import ApiError, ErrorCode
+from ottla.errors import ApiError, ErrorCode, InvalidRequest
 from ottla.protocol.messages.coordination import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
 
-GROUP: Final = 0
-TRANSACTION: Final = 1
+_GROUP: Final = 0  # key types
+_TRANSACTION: Final = 1
 _MANY_FROM: Final = 4
 _NOBODY: Final = -1
 
 
 class FindCoordinator:
-    """`finders` know, for each type of key, the broker of a key."""
-
-    def __init__(self, finders: Mapping[int, Callable[[str], Awaitable[BrokerImage]]]) -> None:
-        self._finders = finders
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     async def __call__(
         self, request: FindCoordinatorRequest, context: RequestContext
@@ -48,12 +44,13 @@ class FindCoordinator:
         )
 
     async def _find(self, key: str, key_type: int) -> Coordinator:
-        find = self._finders.get(key_type)
-        if find is None:
-            text = f"this broker does not coordinate keys of type {key_type}"
-            return _refusal(key, ErrorCode.INVALID_REQUEST, text)
         try:
-            broker = await find(key)
+            if key_type == _GROUP:
+                broker = await self._services.groups.find(key)
+            elif key_type == _TRANSACTION:
+                broker = await self._services.transactions.find(key)
+            else:
+                raise InvalidRequest(f"this broker does not coordinate keys of type {key_type}")
         except ApiError as refused:
             return _refusal(key, refused.code, str(refused))
         return Coordinator(

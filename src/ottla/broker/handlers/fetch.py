@@ -19,8 +19,8 @@ from ottla.broker.fetch_sessions import (
     FetchSession,
     FetchSessions,
 )
-from ottla.broker.pending import Answer, Part, Pending
-from ottla.broker.settings import Settings
+from ottla.broker.pending import Part, Pending, Response
+from ottla.broker.services import Services
 from ottla.errors import ApiError, ClusterAuthorizationFailed
 from ottla.model import LeaderEpoch, Offset
 from ottla.protocol.hot import (
@@ -33,7 +33,6 @@ from ottla.protocol.hot import (
     write_fetched,
 )
 from ottla.replication.partition import LeaderPartition
-from ottla.replication.replicas import Replicas
 from ottla.storage.log import FileRange
 
 _READ_COMMITTED: Final = 1
@@ -51,18 +50,16 @@ Fetched = list[tuple[TopicKey, list[FetchedHere]]]
 class Fetch:
     """Reads for consumers; owner of the fetch sessions."""
 
-    def __init__(
-        self, replicas: Replicas, settings: Settings, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._settings = settings
-        self.loop = loop
-        self.locate = replicas.locate
-        self.sessions = FetchSessions(settings.broker.fetch_sessions_max)
+    def __init__(self, services: Services) -> None:
+        self._settings = services.settings
+        self.loop = asyncio.get_running_loop()
+        self.locate = services.replicas.locate
+        self.sessions = FetchSessions(services.settings.broker.fetch_sessions_max)
         self.bytes_count = 0
 
     def take(
         self, frame: memoryview, position: int, version: int, correlation_id: int
-    ) -> "Answer | Many":
+    ) -> "Response | Many":
         """The answer, a promise of it, or, for very many partitions, how to make it."""
         elements_max = self._settings.broker.request_elements_max
         request = read_fetch(frame, position, version, elements_max)

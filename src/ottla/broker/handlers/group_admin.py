@@ -6,11 +6,10 @@ Not done: authorised operations, which are answered as "not known".
 
 from typing import Final
 
-from ottla.broker.group_coordinator import GroupCoordinator
-from ottla.broker.routes import RequestContext
+from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace, finish
-from ottla.coordinator.groups import GroupDescription
-from ottla.coordinator.groups import ListedGroup as Listed
+from ottla.coordinator.groups.groups import GroupDescription
+from ottla.coordinator.groups.groups import ListedGroup as Listed
 from ottla.errors import ApiError, ErrorCode
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.classic_groups import (
@@ -31,8 +30,8 @@ _DEAD: Final = "Dead"
 
 
 class DescribeGroups:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
 
     async def __call__(
         self, request: DescribeGroupsRequest, context: RequestContext
@@ -86,8 +85,8 @@ def _absent(group_id: str, version: int) -> DescribedGroup:
 
 
 class ListGroups:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
 
     async def __call__(
         self, request: ListGroupsRequest, context: RequestContext
@@ -123,8 +122,8 @@ def _listed(request: ListGroupsRequest, shards: list[list[Listed]]) -> Steps[Lis
 
 
 class DeleteGroups:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
 
     async def __call__(
         self, request: DeleteGroupsRequest, context: RequestContext

@@ -6,16 +6,17 @@ asks with `require_stable`, as consumers of committed records do (KIP-447). The 
 that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from ottla.broker import slices
-from ottla.broker.group_coordinator import GroupCoordinator
-from ottla.broker.routes import RequestContext
+from ottla.broker.deferred import Deferred
+from ottla.broker.services import RequestContext, Services
 from ottla.cluster.image import ClusterImage
-from ottla.cluster.state import ClusterState
-from ottla.coordinator.groups import Committer, DeletedOffsets
-from ottla.coordinator.offsets import Commit, FoundOffset, UnstableOffset
+from ottla.coordinator.groups.groups import Committer, DeletedOffsets, FoundOffsets, Groups
+from ottla.coordinator.groups.offsets import Commit, FoundOffset, UnstableOffset
+from ottla.coordinator.groups.records import GroupDecision
+from ottla.coordinator.runtime.decision import Ticket
 from ottla.errors import (
     ApiError,
     ErrorCode,
@@ -55,56 +56,76 @@ _NOT_MEMBERS: Final[dict[ErrorCode, type[ApiError]]] = {
 
 
 class OffsetCommit:
-    def __init__(self, coordinator: GroupCoordinator, state: ClusterState) -> None:
-        self._coordinator = coordinator
-        self._state = state
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
+        self._state = services.state
 
-    async def __call__(
+    def __call__(
         self, request: OffsetCommitRequest, context: RequestContext
-    ) -> OffsetCommitResponse:
-        response, commits, places = await slices.finish(self._plan(request, context.version))
-        committer = Committer(
-            member_id=request.member_id,
-            instance_id=request.group_instance_id,
-            generation=request.generation_id_or_member_epoch,
-            version=context.version,
+    ) -> (
+        OffsetCommitResponse
+        | Deferred[list[ErrorCode], OffsetCommitResponse]
+        | Coroutine[Any, Any, OffsetCommitResponse]
+    ):
+        plan = slices.start(self._plan(request, context.version))
+        if not isinstance(plan, CommitPlan):
+            return self._commit_large(request, context, plan)
+        if len(plan.commits) > _TOGETHER:
+            return self._commit_parts(request, context, plan)
+        return Deferred(plan.respond, plan.refuse).submit(
+            self._coordinator,
+            request.group_id,
+            _decide(request, context.version, plan.commits),
         )
-        codes: list[ErrorCode] = []
-        for part in slices.parts(commits, _TOGETHER):
-            codes += await self._commit(request.group_id, committer, part)
-        for place, code in zip(places, codes, strict=True):
-            place.error_code = code
-        return response
 
-    def _plan(
-        self, request: OffsetCommitRequest, version: int
-    ) -> Steps[tuple[OffsetCommitResponse, list[Commit], list[OffsetCommitResponsePartition]]]:
-        """The answer with its refusals, what is left to commit, and where that is answered."""
+    async def _commit_large(
+        self,
+        request: OffsetCommitRequest,
+        context: RequestContext,
+        plan: "Coroutine[Any, Any, CommitPlan]",
+    ) -> OffsetCommitResponse:
+        return await self._commit_parts(request, context, await plan)
+
+    async def _commit_parts(
+        self, request: OffsetCommitRequest, context: RequestContext, plan: "CommitPlan"
+    ) -> OffsetCommitResponse:
+        codes: list[ErrorCode] = []
+        for part in slices.parts(plan.commits, _TOGETHER):
+            try:
+                decide = _decide(request, context.version, part)
+                errors: list[ErrorCode] = await self._coordinator.run(request.group_id, decide)
+                codes += errors
+            except ApiError as refused:
+                codes += [refused.code] * len(part)
+        return plan.respond(codes)
+
+    def _plan(self, request: OffsetCommitRequest, version: int) -> "Steps[CommitPlan]":
+        """The response with its refusals, and the offsets that are left to commit."""
         image = self._state.image
         response = OffsetCommitResponse()
         commits: list[Commit] = []
-        places: list[OffsetCommitResponsePartition] = []
+        results: list[OffsetCommitResponsePartition] = []
         for topic in request.topics:
             name = _topic_name(image, topic, version)
-            answers: list[OffsetCommitResponsePartition] = []
+            partitions: list[OffsetCommitResponsePartition] = []
             response.topics.append(
                 OffsetCommitResponseTopic(
-                    name=topic.name, topic_id=topic.topic_id, partitions=answers
+                    name=topic.name, topic_id=topic.topic_id, partitions=partitions
                 )
             )
             yield 1
             for partition in topic.partitions:
-                answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
-                answers.append(answer)
+                result = OffsetCommitResponsePartition(partition_index=partition.partition_index)
+                partitions.append(result)
                 yield 1
                 if name is None:
-                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
                     continue
                 tp = TopicPartition(name, partition.partition_index)
                 if image.partition(tp) is None:
-                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     continue
-                places.append(answer)
+                results.append(result)
                 commits.append(
                     Commit(
                         tp,
@@ -113,21 +134,38 @@ class OffsetCommit:
                         partition.committed_metadata or "",
                     )
                 )
-        return response, commits, places
+        return CommitPlan(response, commits, results)
 
-    async def _commit(
-        self, group_id: str, committer: Committer, commits: Sequence[Commit]
-    ) -> list[ErrorCode]:
-        try:
-            errors: list[ErrorCode] = await self._coordinator.run(
-                group_id,
-                lambda groups, ticket, now_ms: groups.commit(
-                    ticket, group_id, committer, commits, now_ms
-                ),
-            )
-        except ApiError as refused:
-            return [refused.code] * len(commits)
-        return errors
+
+class CommitPlan(NamedTuple):
+    """Offsets to commit, and the parts of the response that get their errors."""
+
+    response: OffsetCommitResponse
+    commits: list[Commit]
+    results: list[OffsetCommitResponsePartition]
+
+    def respond(self, codes: list[ErrorCode]) -> OffsetCommitResponse:
+        for result, code in zip(self.results, codes, strict=True):
+            result.error_code = code
+        return self.response
+
+    def refuse(self, refused: ApiError) -> OffsetCommitResponse:
+        return self.respond([refused.code] * len(self.results))
+
+
+def _decide(
+    request: OffsetCommitRequest, version: int, commits: Sequence[Commit]
+) -> Callable[[Groups, Ticket[list[ErrorCode]], int], GroupDecision]:
+    committer = Committer(
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id_or_member_epoch,
+        version=version,
+    )
+    group_id = request.group_id
+    return lambda groups, ticket, now_ms: groups.commit(
+        ticket, group_id, committer, commits, now_ms
+    )
 
 
 def _topic_name(image: ClusterImage, topic: OffsetCommitRequestTopic, version: int) -> str | None:
@@ -138,9 +176,9 @@ def _topic_name(image: ClusterImage, topic: OffsetCommitRequestTopic, version: i
 
 
 class OffsetFetch:
-    def __init__(self, coordinator: GroupCoordinator, state: ClusterState) -> None:
-        self._coordinator = coordinator
-        self._state = state
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
+        self._state = services.state
 
     async def __call__(
         self, request: OffsetFetchRequest, context: RequestContext
@@ -207,7 +245,7 @@ class OffsetFetch:
         wanted: Sequence[TopicPartition] | None,
         is_stable: bool,
     ) -> Sequence[FoundOffset]:
-        found: Sequence[FoundOffset] | ErrorCode = await self._coordinator.run(
+        found: FoundOffsets = await self._coordinator.run(
             group.group_id,
             lambda groups, ticket, now_ms: groups.fetch(
                 ticket,
@@ -336,8 +374,8 @@ def _for_one_group(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse
 
 
 class OffsetDelete:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
 
     async def __call__(
         self, request: OffsetDeleteRequest, context: RequestContext

@@ -8,10 +8,8 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from ottla.broker import slices
-from ottla.broker.routes import RequestContext
-from ottla.broker.topic_creation import TopicCreation
+from ottla.broker.services import RequestContext, Services
 from ottla.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from ottla.cluster.state import ClusterState
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import NO_UUID, TopicPartition, topic_name_problem
 from ottla.protocol.codec import Steps
@@ -28,7 +26,6 @@ from ottla.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from ottla.replication.replicas import Replicas
 
 _PARTITIONS_PER_PAGE_MAX = 2000
 _IDS_FROM = 12  # versions 10 and 11 have a place for topic ids, but nothing can be asked by them
@@ -37,10 +34,10 @@ _IDS_FROM = 12  # versions 10 and 11 have a place for topic ids, but nothing can
 class Metadata:
     """Who exists and who leads, as this broker knows it."""
 
-    def __init__(self, state: ClusterState, replicas: Replicas, creation: TopicCreation) -> None:
-        self._state = state
-        self._replicas = replicas
-        self._creation = creation
+    def __init__(self, services: Services) -> None:
+        self._state = services.state
+        self._replicas = services.replicas
+        self._creation = services.topic_creation
 
     def __call__(
         self, request: MetadataRequest, context: RequestContext
@@ -155,9 +152,9 @@ class Metadata:
 class DescribeTopicPartitions:
     """Topics in the order of their names, a page at a time."""
 
-    def __init__(self, state: ClusterState, replicas: Replicas) -> None:
-        self._state = state
-        self._replicas = replicas
+    def __init__(self, services: Services) -> None:
+        self._state = services.state
+        self._replicas = services.replicas
 
     def __call__(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from ottla.broker import slices
-from ottla.broker.routes import RequestContext
+from ottla.broker.services import RequestContext, Services
 from ottla.errors import ApiError, ClusterAuthorizationFailed, InvalidRequest, UnsupportedVersion
 from ottla.model import LeaderEpoch, TimestampMs, TopicPartition
 from ottla.protocol.codec import Steps
@@ -27,7 +27,6 @@ from ottla.protocol.messages.offsets import (
     OffsetForLeaderTopicResult,
 )
 from ottla.replication.partition import LeaderPartition
-from ottla.replication.replicas import Replicas
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -49,8 +48,8 @@ _SEARCH_UNITS: Final = 20  # of work: finding by time reads from the disk
 
 
 class ListOffsets:
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, services: Services) -> None:
+        self._replicas = services.replicas
 
     def __call__(
         self, request: ListOffsetsRequest, context: RequestContext
@@ -126,8 +125,8 @@ def _find(partition: LeaderPartition, timestamp: int, read_committed: bool) -> F
 
 
 class OffsetForLeaderEpoch:
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, services: Services) -> None:
+        self._replicas = services.replicas
 
     def __call__(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext

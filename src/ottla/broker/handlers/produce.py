@@ -1,21 +1,21 @@
 """Produce (0), versions 3 to 13.
 
 Batches are checked, stamped and appended straight from the connection's buffer. When every
-batch is already what its producer was promised, the answer leaves in the same turn of the loop
-and neither a task nor a future is made; otherwise one Pending waits for the partitions.
+batch already has what its acks promise, the response leaves in the same turn of the loop and
+neither a task nor a future is made; otherwise the response is pending until the partitions have.
 
 Versions 0 to 2 are listed because older librdkafka compresses only if they are (KAFKA-18659);
 like any other version that is not served they close the connection, as in Kafka.
-A transaction's first batch in a partition waits until its coordinator knows (KIP-890).
+A transaction's first batch in a partition waits until it is verified (KIP-890).
 """
 
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.pending import Answer, Pending
-from ottla.broker.topic_creation import INTERNAL_TOPICS
-from ottla.clock import Clock
+from ottla.broker.pending import Pending, Response
+from ottla.broker.services import Services
+from ottla.coordinator.runtime.internal_topics import INTERNAL_TOPICS
 from ottla.errors import (
     ApiError,
     ErrorCode,
@@ -38,10 +38,9 @@ from ottla.protocol.hot import (
     write_produced,
 )
 from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, LeaderPartition
-from ottla.replication.replicas import Replicas
 
 if TYPE_CHECKING:
-    from ottla.broker.held_produces import Admission
+    from ottla.broker.produce_verification import Retake, Verifications
 
 _ZSTD_VERSION_MIN: Final = 7
 _ZSTD: Final = 4
@@ -52,28 +51,22 @@ _BATCH_BYTES_MIN: Final = 61
 _ANSWERED: Final = (ACKS_LEADER, ACKS_ALL)
 
 Produced = list[tuple[TopicKey, list[ProducedPartition]]]
-Retake = Callable[["Admission"], Answer]
-Hold = Callable[[ProduceRequest, int, Callable[[], Retake]], Pending | None]
+Unsettled = list[tuple[LeaderPartition, Offset, int, int]]  # with the result's indexes
 
 
 class Produce:
-    """Owner of every produce request that waits for its promise to come true.
+    """Owner of the produce requests whose batches do not have what their acks promise yet."""
 
-    `hold` keeps a request whose transaction has to be asked for, and has it taken again.
-    """
-
-    def __init__(
-        self, replicas: Replicas, hold: Hold, clock: Clock, monotonic_s: Callable[[], float]
-    ) -> None:
-        self._replicas = replicas
-        self._hold = hold
-        self._clock = clock
-        self._monotonic_s = monotonic_s
-        self._waiting: set[_WaitingProduce] = set()
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._replicas = services.replicas
+        self._clock = services.clock
+        self._monotonic_s = services.clock.monotonic_s
+        self._waiting: dict[_WaitingProduce, None] = {}
         self.batches_count = 0
         self.bytes_count = 0
 
-    def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Answer:
+    def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Response:
         addressed = read_addressed(frame, position, version)
         if addressed is None:
             return self._take_all(frame, position, version, correlation_id)
@@ -102,8 +95,8 @@ class Produce:
             return address.answer(correlation_id, base_offset, time_ms, log_start)
         result = ProducedPartition(address.partition, 0, base_offset, time_ms, log_start)
         produced: Produced = [(address.key, [result])]
-        unsettled = [(partition, end, 0, 0)]
-        return _WaitingProduce(self, version, correlation_id, produced, unsettled, address).pending
+        unsettled: Unsettled = [(partition, end, 0, 0)]
+        return _WaitingProduce(self, version, correlation_id, produced, unsettled, address)
 
     def _take_all(
         self,
@@ -111,19 +104,19 @@ class Produce:
         position: int,
         version: int,
         correlation_id: int,
-        admission: "Admission | None" = None,
-    ) -> Answer:
-        """`admission` is the word of a transaction's coordinator, for a request that waited."""
+        verifications: "Verifications | None" = None,
+    ) -> Response:
+        """`verifications` are those of a request that waited for its transaction coordinator."""
         request = read_produce(frame, position, version)
         acks = request.acks
-        if request.transactional_id is not None and admission is None and acks == ACKS_ALL:
+        if request.transactional_id is not None and verifications is None and acks == ACKS_ALL:
             keep = partial(self._keep, frame, position, version, correlation_id)
-            held = self._hold(request, version, keep)
+            held = self._services.produce_verification.hold(request, version, keep)
             if held is not None:
                 return held
         now_ms = self._clock.now_ms()
         produced: Produced = []
-        unsettled: list[tuple[LeaderPartition, Offset, int, int]] = []
+        unsettled: Unsettled = []
         for key, batches in request.topics:
             results: list[ProducedPartition] = []
             produced.append((key, results))
@@ -131,8 +124,8 @@ class Produce:
                 try:
                     batch = _checked(sent, request, version)
                     partition = self._locate(key, index)
-                    if admission is not None:
-                        admission.check(partition)
+                    if verifications is not None:
+                        verifications.check(partition)
                     base_offset, last_offset, time_ms, _ = partition.append(batch, acks, now_ms)
                     end = Offset(last_offset + 1)
                     if not partition.is_settled(end, acks):
@@ -148,8 +141,7 @@ class Produce:
             return None
         if not unsettled:
             return write_produced(correlation_id, version, produced)
-        waiting = _WaitingProduce(self, version, correlation_id, produced, unsettled, request)
-        return waiting.pending
+        return _WaitingProduce(self, version, correlation_id, produced, unsettled, request)
 
     def _locate(self, key: TopicKey, index: int) -> LeaderPartition:
         partition = self._replicas.locate(key, index)
@@ -157,13 +149,15 @@ class Produce:
             raise InvalidTopic(f"only brokers write to {partition.tp.topic}")
         return partition
 
-    def _keep(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Retake:
-        """Take the request again, later: what is in the connection's buffer goes."""
+    def _keep(
+        self, frame: memoryview, position: int, version: int, correlation_id: int
+    ) -> "Retake":
+        """Copy a request that is handled later: the connection reuses its buffer."""
         kept = memoryview(bytearray(frame))
         return partial(self._take_all, kept, position, version, correlation_id)
 
     def expire(self) -> None:
-        """Answer those whose patience is over; called a few times a second."""
+        """Time out requests; called a few times a second."""
         now_s = self._monotonic_s()
         for waiting in [w for w in self._waiting if w.deadline_s <= now_s]:
             waiting.time_out()
@@ -173,27 +167,19 @@ class Produce:
         return len(self._waiting)
 
     def note_waiting(self, waiting: "_WaitingProduce") -> None:
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
 
     def note_done(self, waiting: "_WaitingProduce") -> None:
-        self._waiting.discard(waiting)
+        self._waiting.pop(waiting, None)
 
     def deadline_s(self, timeout_ms: int) -> float:
         return self._monotonic_s() + max(timeout_ms, 0) / 1000
 
 
-class _WaitingProduce:
-    """One request whose batches are appended but not yet what their producer was promised."""
+class _WaitingProduce(Pending):
+    """The response to a request whose batches do not have what their acks promise yet."""
 
-    __slots__ = (
-        "_correlation_id",
-        "_handler",
-        "_left",
-        "_produced",
-        "_version",
-        "deadline_s",
-        "pending",
-    )
+    __slots__ = ("_correlation_id", "_handler", "_left", "_produced", "_version", "deadline_s")
 
     def __init__(
         self,
@@ -201,49 +187,49 @@ class _WaitingProduce:
         version: int,
         correlation_id: int,
         produced: Produced,
-        unsettled: list[tuple[LeaderPartition, Offset, int, int]],
+        unsettled: Unsettled,
         request: ProduceRequest | Address,
     ) -> None:
+        super().__init__(is_barrier=False)
         self._handler = handler
         self._version = version
         self._correlation_id = correlation_id
         self._produced = produced
-        self._left = {(topic, place) for _, _, topic, place in unsettled}
+        self._left = {(topic, index) for _, _, topic, index in unsettled}
         self.deadline_s = handler.deadline_s(request.timeout_ms)
-        self.pending = Pending(is_barrier=False)
         handler.note_waiting(self)
-        for partition, end, topic, place in unsettled:
-            partition.wait_settled(end, request.acks, self._settler(topic, place))
+        for partition, end, topic, index in unsettled:
+            partition.wait_settled(end, request.acks, self._settler(topic, index))
 
     def time_out(self) -> None:
-        for topic, place in self._left:
-            self._refuse(topic, place, RequestTimedOut("the batch was not committed in time"))
+        for topic, index in self._left:
+            self._refuse(topic, index, RequestTimedOut("the batch was not committed in time"))
         self._left.clear()
         self._finish()
 
-    def _settler(self, topic: int, place: int) -> Callable[[ApiError | None], None]:
+    def _settler(self, topic: int, index: int) -> Callable[[ApiError | None], None]:
         def settled(error: ApiError | None) -> None:
-            if (topic, place) not in self._left:
+            if (topic, index) not in self._left:
                 return  # it has timed out meanwhile
-            self._left.discard((topic, place))
+            self._left.discard((topic, index))
             if error is not None:
-                self._refuse(topic, place, error)
+                self._refuse(topic, index, error)
             if not self._left:
                 self._finish()
 
         return settled
 
-    def _refuse(self, topic: int, place: int, error: ApiError) -> None:
+    def _refuse(self, topic: int, index: int, error: ApiError) -> None:
         results = self._produced[topic][1]
-        results[place] = _refusal(results[place].partition, error)
+        results[index] = _refusal(results[index].partition, error)
 
     def _finish(self) -> None:
         self._handler.note_done(self)
-        self.pending.complete(write_produced(self._correlation_id, self._version, self._produced))
+        self.complete(write_produced(self._correlation_id, self._version, self._produced))
 
 
 def _checked(batch: memoryview | None, request: ProduceRequest, version: int) -> memoryview:
-    """The batch, if a request of this kind may carry it; the log looks at the rest."""
+    """Returns the batch, if a request of this kind may carry it; the log checks the rest."""
     if not -1 <= request.acks <= 1:
         raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {request.acks}")
     if batch is None or len(batch) < _BATCH_BYTES_MIN:
@@ -264,7 +250,7 @@ def _refusal(index: int, refused: ApiError) -> ProducedPartition:
 
 
 def _check_silence(produced: Produced) -> None:
-    """acks=0 has no answer; a failure can only be told by closing the connection."""
+    """acks=0 has no response: the only way to report a failure is to close the connection."""
     for _, results in produced:
         for result in results:
             if result.error_code:

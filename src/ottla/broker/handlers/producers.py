@@ -1,13 +1,14 @@
 """InitProducerId (22), versions 0 to 5, and DescribeProducers (61), version 0."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from ottla.broker import slices
-from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.routes import RequestContext
-from ottla.errors import ApiError
-from ottla.model import TopicPartition
+from ottla.broker.services import RequestContext, Services
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.transactions.transactions import Init
+from ottla.errors import ApiError, ErrorCode
+from ottla.model import ProducerEpoch, ProducerId, TopicPartition
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.producers import (
     DescribeProducersRequest,
@@ -18,43 +19,60 @@ from ottla.protocol.messages.producers import (
     InitProducerIdResponse,
     ProducerState,
 )
-from ottla.replication.replicas import Replicas
 
+_FENCED_FROM: Final = 4  # older clients know only INVALID_PRODUCER_EPOCH
 _EPOCH_MAX: Final = 2**15 - 2  # the last epoch is kept free, as in Kafka
 
 
 class InitProducerId:
-    """For producers without a transactional id; `transactional` answers the others."""
+    """Idempotent producers get an id here; transactional ones from the transaction coordinator."""
 
-    def __init__(
-        self,
-        ids: ProducerIds,
-        transactional: Callable[
-            [InitProducerIdRequest, RequestContext], Coroutine[Any, Any, InitProducerIdResponse]
-        ],
-    ) -> None:
-        self._ids = ids
-        self._transactional = transactional
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     async def __call__(
         self, request: InitProducerIdRequest, context: RequestContext
     ) -> InitProducerIdResponse:
         if request.transactional_id is not None:
-            return await self._transactional(request, context)
+            return await self._init_transactional(request.transactional_id, request, context)
         if request.producer_id >= 0 and 0 <= request.producer_epoch < _EPOCH_MAX:
             # A producer that recovers keeps its id and goes on in the next epoch (KIP-360).
             return InitProducerIdResponse(
                 producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
             )
         try:
-            return InitProducerIdResponse(producer_id=await self._ids.next(), producer_epoch=0)
+            producer_id = await self._services.producer_ids.next()
         except ApiError as refused:
             return InitProducerIdResponse(error_code=refused.code)
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    async def _init_transactional(
+        self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext
+    ) -> InitProducerIdResponse:
+        expected = None
+        if request.producer_id >= 0:
+            expected = ProducerIdentity(
+                ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)
+            )
+        init = Init(
+            transactional_id=transactional_id,
+            timeout_ms=request.transaction_timeout_ms,
+            expected=expected,
+        )
+        try:
+            error, producer = await self._services.transactions.init(init)
+        except ApiError as refused:
+            error, producer = refused.code, None
+        if producer is not None:
+            return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)
+        if error is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_FROM:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
+        return InitProducerIdResponse(error_code=error, producer_epoch=-1)
 
 
 class DescribeProducers:
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, services: Services) -> None:
+        self._replicas = services.replicas
 
     def __call__(
         self, request: DescribeProducersRequest, context: RequestContext

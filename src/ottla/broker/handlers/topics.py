@@ -10,14 +10,10 @@ from functools import partial
 from typing import Any, Final
 
 from ottla.broker import slices
-from ottla.broker.metadata_changes import Commits
-from ottla.broker.routes import RequestContext
-from ottla.broker.settings import Settings
-from ottla.broker.topic_creation import TopicCreation
+from ottla.broker.services import RequestContext, Services
 from ottla.cluster import controller
 from ottla.cluster.controller import NewTopic
 from ottla.cluster.image import ClusterImage, TopicImage
-from ottla.cluster.state import ClusterState
 from ottla.config import TopicConfig, format_value, settings_of
 from ottla.errors import ApiError, ErrorCode, InvalidRequest, OffsetOutOfRange
 from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition
@@ -41,7 +37,6 @@ from ottla.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from ottla.replication.replicas import Replicas
 
 _TO_HIGH_WATERMARK: Final = -1
 _SOURCE_TOPIC: Final = 1
@@ -50,9 +45,9 @@ _DELETION_UNITS: Final = 5  # of work, for each partition whose records are dele
 
 
 class CreateTopics:
-    def __init__(self, creation: TopicCreation, settings: Settings) -> None:
-        self._creation = creation
-        self._settings = settings
+    def __init__(self, services: Services) -> None:
+        self._creation = services.topic_creation
+        self._settings = services.settings
 
     async def __call__(
         self, request: CreateTopicsRequest, context: RequestContext
@@ -116,10 +111,10 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 class DeleteTopics:
-    def __init__(self, state: ClusterState, commits: Commits, settings: Settings) -> None:
-        self._state = state
-        self._commits = commits
-        self._settings = settings
+    def __init__(self, services: Services) -> None:
+        self._state = services.state
+        self._changes = services.changes
+        self._settings = services.settings
 
     async def __call__(
         self, request: DeleteTopicsRequest, context: RequestContext
@@ -138,7 +133,7 @@ class DeleteTopics:
             found.append(DeletableTopicResult(name=name, topic_id=wanted.topic_id))
         found += [DeletableTopicResult(name=name) for name in request.topic_names]
         named = Counter(answer.name for answer in found)
-        deleted = await self._commits.each(
+        deleted = await self._changes.each(
             self._decide(answer.name or "", named[answer.name]) for answer in found
         )
         for answer, outcome in zip(found, deleted, strict=True):
@@ -172,13 +167,11 @@ class CreatePartitions:
     """Partitions cannot be taken away: those whose logs cannot be made are there, and unavailable
     until there is room. The answer says so."""
 
-    def __init__(
-        self, state: ClusterState, commits: Commits, settings: Settings, replicas: Replicas
-    ) -> None:
-        self._state = state
-        self._replicas = replicas
-        self._commits = commits
-        self._settings = settings
+    def __init__(self, services: Services) -> None:
+        self._state = services.state
+        self._replicas = services.replicas
+        self._changes = services.changes
+        self._settings = services.settings
 
     async def __call__(
         self, request: CreatePartitionsRequest, context: RequestContext
@@ -189,7 +182,7 @@ class CreatePartitions:
             for topic in request.topics
         )
         sizes = (len(topic.assignments or ()) for topic in request.topics)
-        grown = await self._commits.each(decides, sizes=sizes, validate_only=request.validate_only)
+        grown = await self._changes.each(decides, sizes=sizes, validate_only=request.validate_only)
         return CreatePartitionsResponse(
             results=[
                 _grown(topic.name, outcome if request.validate_only else self._served(outcome))
@@ -225,8 +218,8 @@ def _grown(name: str, outcome: TopicImage | ApiError) -> CreatePartitionsTopicRe
 
 
 class DeleteRecords:
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, services: Services) -> None:
+        self._replicas = services.replicas
 
     async def __call__(
         self, request: DeleteRecordsRequest, context: RequestContext

@@ -14,12 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ottla.broker.markers import Markers, TransactionEnd
-from ottla.broker.routes import RequestContext
+from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace, finish, parts
-from ottla.broker.transaction_coordinator import TransactionCoordinator
-from ottla.coordinator.log_entries import ProducerIdentity
-from ottla.coordinator.transaction_records import State, Transaction
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.transactions.markers import TransactionEnd
+from ottla.coordinator.transactions.records import State, Transaction
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
 from ottla.protocol.codec import Steps
@@ -46,8 +45,8 @@ _TOGETHER: Final = 100  # markers that are written at the same time, in one turn
 
 
 class WriteTxnMarkers:
-    def __init__(self, markers: Markers) -> None:
-        self._markers = markers
+    def __init__(self, services: Services) -> None:
+        self._markers = services.transactions.markers
 
     async def __call__(
         self, request: WriteTxnMarkersRequest, context: RequestContext
@@ -101,8 +100,8 @@ def _marked(
 
 
 class DescribeTransactions:
-    def __init__(self, coordinator: TransactionCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.transactions
 
     async def __call__(
         self, request: DescribeTransactionsRequest, context: RequestContext
@@ -157,8 +156,8 @@ def _no_transaction(transactional_id: str, error: ErrorCode) -> DescribedTransac
 
 
 class ListTransactions:
-    def __init__(self, coordinator: TransactionCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.transactions
 
     async def __call__(
         self, request: ListTransactionsRequest, context: RequestContext

@@ -10,17 +10,20 @@ have joined, which the transaction's coordinator is asked unless the log knows (
 from collections.abc import Sequence
 from typing import Final
 
-from ottla.broker.admission import Admitted, Writer, admit
-from ottla.broker.group_coordinator import GroupCoordinator
-from ottla.broker.routes import RequestContext
+from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import finish, parts
-from ottla.broker.transaction_coordinator import TransactionCoordinator
-from ottla.cluster.state import ClusterState
-from ottla.coordinator.decision import Outcome, Ticket
-from ottla.coordinator.groups import Committer, Groups
-from ottla.coordinator.log_entries import ProducerIdentity
-from ottla.coordinator.offsets import Commit
-from ottla.coordinator.transactions import BUMPING_VERSION
+from ottla.coordinator.groups.groups import Committer, Groups
+from ottla.coordinator.groups.offsets import Commit
+from ottla.coordinator.groups.records import GroupDecision
+from ottla.coordinator.runtime.decision import Ticket
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.transactions.transactions import BUMPING_VERSION
+from ottla.coordinator.transactions.verification import (
+    TransactionalWriter,
+    Verification,
+    is_verified,
+    verify_partitions,
+)
 from ottla.errors import (
     ApiError,
     ConcurrentTransactions,
@@ -48,15 +51,10 @@ _SOON: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class TxnOffsetCommit:
-    def __init__(
-        self,
-        coordinator: GroupCoordinator,
-        transactions: TransactionCoordinator,
-        state: ClusterState,
-    ) -> None:
-        self._coordinator = coordinator
-        self._transactions = transactions
-        self._state = state
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.groups
+        self._transactions = services.transactions
+        self._state = services.state
 
     async def __call__(
         self, request: TxnOffsetCommitRequest, context: RequestContext
@@ -118,7 +116,7 @@ class TxnOffsetCommit:
         if not request.group_id:
             return [ErrorCode.INVALID_GROUP_ID] * len(commits)
         tp = self._coordinator.partition_of(request.group_id)
-        partition = self._coordinator.led(tp.partition).partition
+        partition = self._coordinator.shard(tp.partition).log.partition
         producer = ProducerIdentity(
             ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)
         )
@@ -128,48 +126,49 @@ class TxnOffsetCommit:
             generation=request.generation_id,
             version=version,
         )
-        admitted = await self._admit(request.transactional_id, producer, version, partition)
+        verification = await self._verify(request.transactional_id, producer, version, partition)
 
-        def decide(groups: Groups, ticket: Ticket, now_ms: int) -> Outcome:
+        def decide(groups: Groups, ticket: Ticket[list[ErrorCode]], now_ms: int) -> GroupDecision:
             # The transaction may have ended while its coordinator was asked. Nothing comes
             # between this check and the append: markers wait for what the shard has decided.
-            code = _refusal(admitted, partition, producer, version)
+            code = _refusal(verification, partition, producer, version)
             if code is not ErrorCode.NONE:
-                return Outcome(answers=((ticket, [code] * len(commits)),))
+                return GroupDecision(responses=(ticket.respond([code] * len(commits)),))
             return groups.commit_in_transaction(
                 ticket, request.group_id, producer, committer, commits, now_ms
             )
 
-        errors: list[ErrorCode] = await self._coordinator.run(request.group_id, decide)
-        return errors
+        return await self._coordinator.run(request.group_id, decide)
 
-    async def _admit(
+    async def _verify(
         self,
         transactional_id: str,
         producer: ProducerIdentity,
         version: int,
         partition: LeaderPartition,
-    ) -> Admitted | None:
-        """What the transaction's coordinator says; None when its log knows the transaction."""
-        known = partition.log.producers.get(producer.id)
-        if known is not None and known.has_open(producer.epoch):
+    ) -> Verification | None:
+        """Ask the transaction coordinator; None when the log has the transaction open."""
+        if is_verified(partition, producer):
             return None
         transaction_version = BUMPING_VERSION if version >= _ADDS_FROM else 0
-        writer = Writer(transactional_id, producer, transaction_version)
-        (admitted,) = await admit(self._transactions, writer, [partition])
-        return admitted
+        writer = TransactionalWriter(transactional_id, producer, transaction_version)
+        (verification,) = await verify_partitions(self._transactions, writer, [partition])
+        return verification
 
 
 def _refusal(
-    admitted: Admitted | None, partition: LeaderPartition, producer: ProducerIdentity, version: int
+    verification: Verification | None,
+    partition: LeaderPartition,
+    producer: ProducerIdentity,
+    version: int,
 ) -> ErrorCode:
     """Why the transaction may not write here, in words that this version's clients know."""
     known = partition.log.producers.get(producer.id)
     if known is not None and known.epoch > producer.epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     try:
-        if admitted is not None:
-            admitted.check()
+        if verification is not None:
+            verification.check()
     except ProducerFenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     except TransactionAbortable as refused:

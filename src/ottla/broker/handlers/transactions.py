@@ -1,28 +1,23 @@
-"""InitProducerId (22), 0 to 5, with a transactional id; AddPartitionsToTxn (24), 0 to 5;
-AddOffsetsToTxn (25), 0 to 4; EndTxn (26), 0 to 5.
+"""AddPartitionsToTxn (24), 0 to 5; AddOffsetsToTxn (25), 0 to 4; EndTxn (26), 0 to 5.
 
-Who was replaced is told PRODUCER_FENCED (90), in versions before it had a meaning to clients
-INVALID_PRODUCER_EPOCH (47). EndTxn is answered when the end is decided, and not when every
-partition knows of it; with version 5 (transaction version 2) the answer names the identity to go
-on with. AddPartitionsToTxn and AddOffsetsToTxn wait for a moment if the transaction before is
-still ending, and then say CONCURRENT_TRANSACTIONS.
+A producer that was replaced gets PRODUCER_FENCED (90), in versions whose clients do not know it
+INVALID_PRODUCER_EPOCH (47). EndTxn responds when the end is decided, and not when every partition
+has its marker; with version 5 (transaction version 2) the response has the identity to go on
+with. AddPartitionsToTxn and AddOffsetsToTxn wait up to a second if the transaction before is
+still ending, and then respond CONCURRENT_TRANSACTIONS.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from ottla.broker.routes import RequestContext
+from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace, finish
-from ottla.broker.transaction_coordinator import TransactionCoordinator
-from ottla.cluster.image import BrokerImage
-from ottla.cluster.state import ClusterState
-from ottla.coordinator.log_entries import ProducerIdentity
-from ottla.coordinator.transactions import BUMPING_VERSION, End, Identified, Init
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.transactions.transactions import BUMPING_VERSION, End, Identified
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
 from ottla.protocol.codec import Steps
-from ottla.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -37,7 +32,6 @@ from ottla.protocol.messages.transactions import (
     EndTxnResponse,
 )
 
-_INIT_FENCED_FROM: Final = 4
 _FENCED_FROM: Final = 2
 _MANY_FROM: Final = 4
 _ABORTABLE_FROM: Final = 5
@@ -46,37 +40,10 @@ _END_BUMPS_FROM: Final = 5
 Errors = dict[TopicPartition, ErrorCode]
 
 
-class InitProducerId:
-    def __init__(self, coordinator: TransactionCoordinator) -> None:
-        self._coordinator = coordinator
-
-    async def __call__(
-        self, request: InitProducerIdRequest, context: RequestContext
-    ) -> InitProducerIdResponse:
-        assert request.transactional_id is not None
-        expected = None
-        if request.producer_id >= 0:
-            expected = _producer(request.producer_id, request.producer_epoch)
-        init = Init(
-            transactional_id=request.transactional_id,
-            timeout_ms=request.transaction_timeout_ms,
-            expected=expected,
-        )
-        try:
-            error, producer = await self._coordinator.init(init)
-        except ApiError as refused:
-            error, producer = refused.code, None
-        if producer is None:
-            return InitProducerIdResponse(
-                error_code=_fenced(error, context.version, _INIT_FENCED_FROM), producer_epoch=-1
-            )
-        return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)
-
-
 class AddPartitionsToTxn:
-    def __init__(self, coordinator: TransactionCoordinator, state: ClusterState) -> None:
-        self._coordinator = coordinator
-        self._state = state
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.transactions
+        self._state = services.state
 
     async def __call__(
         self, request: AddPartitionsToTxnRequest, context: RequestContext
@@ -92,7 +59,7 @@ class AddPartitionsToTxn:
             results_by_topic_v3_and_below=await finish(
                 _by_topic(
                     topics,
-                    {tp: _fenced(e, context.version, _FENCED_FROM) for tp, e in errors.items()},
+                    {tp: _fenced(e, context.version) for tp, e in errors.items()},
                 )
             )
         )
@@ -163,20 +130,12 @@ class AddPartitionsToTxn:
         return dict(zip(tps, errors, strict=True))
 
 
-class Groups(Protocol):
-    """What is asked of the groups: where one keeps its offsets."""
-
-    async def find(self, group_id: str) -> BrokerImage: ...
-
-    def partition_of(self, group_id: str) -> TopicPartition: ...
-
-
 class AddOffsetsToTxn:
     """The partition that a group's offsets are in joins the transaction."""
 
-    def __init__(self, coordinator: TransactionCoordinator, groups: Groups) -> None:
-        self._coordinator = coordinator
-        self._groups = groups
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.transactions
+        self._groups = services.groups
 
     async def __call__(
         self, request: AddOffsetsToTxnRequest, context: RequestContext
@@ -188,12 +147,12 @@ class AddOffsetsToTxn:
             error = await self._coordinator.add(request.transactional_id, producer, [tp], 0)
         except ApiError as refused:
             error = refused.code
-        return AddOffsetsToTxnResponse(error_code=_fenced(error, context.version, _FENCED_FROM))
+        return AddOffsetsToTxnResponse(error_code=_fenced(error, context.version))
 
 
 class EndTxn:
-    def __init__(self, coordinator: TransactionCoordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, services: Services) -> None:
+        self._coordinator = services.transactions
 
     async def __call__(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
         bumps = context.version >= _END_BUMPS_FROM
@@ -207,7 +166,7 @@ class EndTxn:
             answer = await self._coordinator.end(end)
         except ApiError as refused:
             answer = Identified(refused.code)
-        error = _fenced(answer.error, context.version, _FENCED_FROM)
+        error = _fenced(answer.error, context.version)
         if not bumps or answer.producer is None:
             return EndTxnResponse(error_code=error)
         return EndTxnResponse(
@@ -221,9 +180,9 @@ def _producer(producer_id: int, producer_epoch: int) -> ProducerIdentity:
     return ProducerIdentity(ProducerId(producer_id), ProducerEpoch(producer_epoch))
 
 
-def _fenced(error: ErrorCode, version: int, fenced_from: int) -> ErrorCode:
-    """Older clients know only one word for having been replaced."""
-    if error is ErrorCode.PRODUCER_FENCED and version < fenced_from:
+def _fenced(error: ErrorCode, version: int) -> ErrorCode:
+    """Older clients know only one error for having been replaced."""
+    if error is ErrorCode.PRODUCER_FENCED and version < _FENCED_FROM:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 

@@ -1,0 +1,160 @@
+"""Produce requests that wait until their transaction is verified (KIP-890).
+
+Only the first batch of a transaction in a partition waits. Its request is kept as a whole, holds
+back the requests behind it on its connection, and is then handled as if it had just arrived.
+"""
+
+import asyncio
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from ottla.broker.pending import Pending, Response
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.transactions.coordinator import TransactionCoordinator
+from ottla.coordinator.transactions.transactions import BUMPING_VERSION
+from ottla.coordinator.transactions.verification import (
+    TransactionalWriter,
+    Verification,
+    is_verified,
+    verify_partitions,
+)
+from ottla.errors import (
+    ApiError,
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    NotEnoughReplicas,
+    ProducerFenced,
+    TransactionAbortable,
+)
+from ottla.model import ProducerEpoch, ProducerId
+from ottla.protocol.hot import ProduceRequest
+from ottla.replication.partition import LeaderPartition
+from ottla.replication.replicas import Replicas
+
+_ADDING_FROM: Final = 12  # Produce of transaction version 2
+_ABORTABLE_FROM: Final = 11
+_TRANSACTIONAL: Final = 0x10
+_ATTRIBUTES_LOW_AT: Final = 22
+_PRODUCER_AT: Final = 43
+_PRODUCER: Final = Struct(">qh")
+_BATCH_BYTES_MIN: Final = 61
+
+Unverified = dict[ProducerIdentity, list[LeaderPartition]]
+Retake = Callable[["Verifications"], Response]
+
+
+class Verifications:
+    """The verdicts on the partitions of one request, as errors of Produce."""
+
+    def __init__(self, version: int, verdicts: list[Verification]) -> None:
+        self._version = version
+        self._verdicts = {verdict.partition: verdict for verdict in verdicts}
+
+    def check(self, partition: LeaderPartition) -> None:
+        """Refuse a write that the transaction must not have, right before the append."""
+        if partition not in self._verdicts:
+            return
+        try:
+            self._verdicts[partition].check()
+        except ApiError as refused:
+            raise _refusal(refused, self._version) from None
+
+
+class ProduceVerification:
+    """Owner of the produce requests that wait for the transaction coordinator."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        coordinator: TransactionCoordinator,
+        note_defect: Callable[[BaseException], None],
+    ) -> None:
+        self._replicas = replicas
+        self._coordinator = coordinator
+        self._note_defect = note_defect
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hold(
+        self, request: ProduceRequest, version: int, keep: Callable[[], Retake]
+    ) -> Pending | None:
+        """Verify the request's unverified partitions, then have the request handled.
+
+        Returns None if there are none. `keep` copies the request.
+        """
+        assert request.transactional_id is not None
+        unverified = self._unverified(request)
+        if not unverified:
+            return None
+        pending = Pending(is_barrier=True)
+        task = asyncio.get_running_loop().create_task(
+            self._verify(request.transactional_id, version, unverified, keep(), pending)
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._note_done)
+        return pending
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _unverified(self, request: ProduceRequest) -> Unverified:
+        """Partitions by producer. Batches that are wrong are refused when they are appended."""
+        unverified: Unverified = {}
+        for key, batches in request.topics:
+            for index, batch in batches:
+                if batch is None or len(batch) < _BATCH_BYTES_MIN:
+                    continue
+                if not batch[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL:
+                    continue
+                try:
+                    partition = self._replicas.locate(key, index)
+                except ApiError:
+                    continue
+                producer_id, epoch = _PRODUCER.unpack_from(batch, _PRODUCER_AT)
+                producer = ProducerIdentity(ProducerId(producer_id), ProducerEpoch(epoch))
+                if not is_verified(partition, producer):
+                    unverified.setdefault(producer, []).append(partition)
+        return unverified
+
+    async def _verify(
+        self,
+        transactional_id: str,
+        version: int,
+        unverified: Unverified,
+        retake: Retake,
+        pending: Pending,
+    ) -> None:
+        transaction_version = BUMPING_VERSION if version >= _ADDING_FROM else 0
+        verdicts: list[Verification] = []
+        for producer, partitions in unverified.items():
+            writer = TransactionalWriter(transactional_id, producer, transaction_version)
+            verdicts += await verify_partitions(self._coordinator, writer, partitions)
+        response = retake(Verifications(version, verdicts))
+        if isinstance(response, Pending):
+            response.on_complete(lambda: pending.complete(response.parts or b""))
+        else:
+            assert response is not None, "a transactional produce has a response"
+            pending.complete(response)
+
+    def _note_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self._note_defect(problem)
+
+
+def _refusal(refused: ApiError, version: int) -> ApiError:
+    """The error that makes a producer of this version do the right thing."""
+    match refused:
+        case ProducerFenced():
+            return InvalidProducerEpoch(str(refused))
+        case InvalidProducerIdMapping():
+            return refused
+        case TransactionAbortable():
+            return refused if version >= _ABORTABLE_FROM else InvalidTxnState(str(refused))
+        case ConcurrentTransactions() if version >= _ADDING_FROM:
+            return refused
+        case _:
+            return NotEnoughReplicas(str(refused))  # retriable: the producer sends it again

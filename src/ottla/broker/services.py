@@ -1,0 +1,136 @@
+"""What a handler may use: one object, and the coordinators that it makes on first use."""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.broker.metadata_changes import MetadataChanges
+from ottla.broker.topic_creation import TopicCreation
+from ottla.clock import Clock
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.state import ClusterState
+from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ottla.model import BrokerId
+from ottla.replication.replicas import Replicas
+from ottla.settings import Settings
+from ottla.telemetry import Metric
+
+if TYPE_CHECKING:
+    from ottla.broker.produce_verification import ProduceVerification
+    from ottla.coordinator.groups.coordinator import GroupCoordinator
+    from ottla.coordinator.transactions.coordinator import TransactionCoordinator
+    from ottla.coordinator.transactions.producer_ids import ProducerIds
+
+
+class RequestContext(NamedTuple):
+    """A request's version and sender: what a handler gets besides the decoded body."""
+
+    version: int
+    client_id: str | None
+    peer: str
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything that handlers use. A broker that only moves records imports no coordinator."""
+
+    node_id: BrokerId
+    state: ClusterState
+    replicas: Replicas
+    settings: Settings
+    changes: MetadataChanges
+    topic_creation: TopicCreation
+    clock: Clock
+    rng: random.Random
+    note_defect: Callable[[BaseException], None]
+
+    @cached_property
+    def groups(self) -> "GroupCoordinator":
+        from ottla.coordinator.groups.coordinator import GroupCoordinator  # noqa: PLC0415
+
+        coordinator = GroupCoordinator(
+            self.state,
+            self.replicas,
+            self.topic_creation,
+            self.clock,
+            self.note_defect,
+            settings=self.settings,
+            rng=self.rng,
+        )
+        coordinator.follow()
+        return coordinator
+
+    @cached_property
+    def transactions(self) -> "TransactionCoordinator":
+        from ottla.coordinator.transactions.coordinator import (  # noqa: PLC0415
+            TransactionCoordinator,
+        )
+        from ottla.coordinator.transactions.markers import Markers  # noqa: PLC0415
+
+        coordinator = TransactionCoordinator(
+            self.state,
+            self.replicas,
+            self.topic_creation,
+            self.clock,
+            self.note_defect,
+            settings=self.settings,
+            ids=self.producer_ids,
+            markers=Markers(self.replicas, self.clock, lambda: self.groups),
+        )
+        coordinator.follow()
+        return coordinator
+
+    @cached_property
+    def producer_ids(self) -> "ProducerIds":
+        from ottla.coordinator.transactions.producer_ids import ProducerIds  # noqa: PLC0415
+
+        return ProducerIds(self.state, self.replicas.remember_store)
+
+    @cached_property
+    def produce_verification(self) -> "ProduceVerification":
+        from ottla.broker.produce_verification import ProduceVerification  # noqa: PLC0415
+
+        return ProduceVerification(self.replicas, self.transactions, self.note_defect)
+
+    # The coordinators that exist
+
+    def open_coordinators(self) -> None:
+        """Make the coordinators whose topics exist: from now on their deadlines pass."""
+        topics = self.state.image.topics
+        if OFFSETS_TOPIC in topics:
+            _ = self.groups
+        if TRANSACTIONS_TOPIC in topics:
+            _ = self.transactions
+
+    def close_coordinators(self) -> None:
+        for coordinator in self._coordinators():
+            coordinator.close()
+        if "produce_verification" in self.__dict__:
+            self.produce_verification.close()
+
+    def note_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        for coordinator in self._coordinators():
+            coordinator.note_image(old, new)
+
+    async def expire_offsets(self) -> None:
+        if "groups" in self.__dict__:
+            await self.groups.expire()
+
+    async def expire_transactional_ids(self) -> None:
+        if "transactions" in self.__dict__:
+            await self.transactions.expire()
+
+    def collect_groups(self) -> Iterable[Metric]:
+        """Metrics of the groups that are coordinated here."""
+        return self.groups.collect() if "groups" in self.__dict__ else ()
+
+    def _coordinators(self) -> "list[GroupCoordinator | TransactionCoordinator]":
+        made = self.__dict__
+        coordinators: list[GroupCoordinator | TransactionCoordinator] = []
+        if "transactions" in made:
+            coordinators.append(self.transactions)
+        if "groups" in made:
+            coordinators.append(self.groups)
+        return coordinators

@@ -1,0 +1,172 @@
+"""The group coordinator: groups and committed offsets, in partitions of `__consumer_offsets`."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from ottla.clock import Clock
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.state import ClusterState
+from ottla.coordinator.groups.classic_group import GroupLimits
+from ottla.coordinator.groups.consumer_group import ConsumerLimits
+from ottla.coordinator.groups.groups import Groups
+from ottla.coordinator.groups.metrics import collect_groups
+from ottla.coordinator.groups.records import GroupEvent, OffsetPending, read_entry, to_bytes
+from ottla.coordinator.runtime.coordinator import Coordinator
+from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC, TopicCreator
+from ottla.coordinator.runtime.log_entries import Entry, ProducerIdentity, TransactionEnded
+from ottla.coordinator.runtime.shard import Shard
+from ottla.errors import ApiError
+from ottla.records.batch import Marker, MarkerKind
+from ottla.replication.replicas import Replicas
+from ottla.settings import Settings
+from ottla.telemetry import Metric
+
+log = logging.getLogger("ottla.coordinator")
+
+_MINUTE_MS: Final = 60_000
+
+GroupShard = Shard[Groups, GroupEvent]
+
+
+class GroupCoordinator(Coordinator[Groups, GroupEvent]):
+    """Groups by their ids; forgets offsets of deleted topics and those that expire."""
+
+    topic = OFFSETS_TOPIC
+
+    def __init__(
+        self,
+        state: ClusterState,
+        replicas: Replicas,
+        topics: TopicCreator,
+        clock: Clock,
+        note_defect: Callable[[BaseException], None],
+        *,
+        settings: Settings,
+        rng: random.Random,
+    ) -> None:
+        super().__init__(state, replicas, topics, clock, note_defect)
+        self._settings = settings
+        self._rng = rng
+
+    def new_machine(self, index: int) -> Groups:
+        return Groups(
+            self._limits,
+            self._new_id,
+            self._metadata_bytes_max,
+            self._consumer_limits,
+            lambda: self._state.image,
+            self._has_room,
+        )
+
+    def encode(self, record: GroupEvent) -> Entry:
+        assert not isinstance(record, TransactionEnded), "a marker is no record"
+        producer = record.producer if isinstance(record, OffsetPending) else None
+        return Entry(*to_bytes(record), producer)
+
+    def decode(self, entry: Entry | TransactionEnded) -> GroupEvent | None:
+        return read_entry(entry)
+
+    def append_marker(
+        self, index: int, marker: Marker, producer: ProducerIdentity
+    ) -> "asyncio.Future[None]":
+        """End a producer's transaction in a partition of the offsets topic.
+
+        Raises an ApiError, and nothing was written, or returns a future of the commit.
+        """
+        ended = TransactionEnded(producer, marker.kind is MarkerKind.COMMIT)
+        return self.shard(index).append_marker(ended, marker, producer)
+
+    def collect(self) -> Iterable[Metric]:
+        """Metrics of the groups that are coordinated here."""
+        config = self._settings.broker
+        return collect_groups(
+            self.machines(),
+            self._replicas,
+            series_max=config.group_metrics_series_max,
+            with_partitions=config.group_metrics_partitions,
+        )
+
+    # Deleted topics
+
+    def note_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        """The cluster has changed: follow leadership, and forget offsets of deleted topics."""
+        super().note_image(old, new)
+        gone = {
+            name
+            for name, topic in old.topics.items()
+            if name not in new.topics or new.topics[name].id != topic.id
+        }
+        if gone and not self._is_closed:
+            self.spawn(self._forget_topics(gone.__contains__, list(self._shards.values())))
+
+    async def note_loaded(self, shard: GroupShard) -> None:
+        await self._forget_topics(lambda name: name not in self._state.image.topics, [shard])
+
+    async def _forget_topics(
+        self, is_gone: Callable[[str], bool], shards: Sequence[GroupShard]
+    ) -> None:
+        for shard in shards:
+            try:
+                await shard.run(
+                    lambda groups, ticket, now_ms: groups.drop_topics(ticket, is_gone, now_ms)
+                )
+            except ApiError as problem:  # a shard that loads forgets them itself afterwards
+                log.debug(
+                    "offsets of deleted topics kept",
+                    extra={"tp": shard.log.partition.tp, "reason": problem},
+                )
+
+    # Expiry
+
+    async def expire(self) -> None:
+        """Forget offsets whose retention time is over."""
+        retention_ms = self._settings.broker.offsets_retention_minutes * _MINUTE_MS
+        for shard in list(self._shards.values()):
+            tp = shard.log.partition.tp
+            try:
+                count: int = await shard.run(
+                    lambda groups, ticket, now_ms: groups.expire(ticket, retention_ms, now_ms)
+                )
+            except ApiError as problem:
+                log.debug("offset expiry postponed", extra={"tp": tp, "reason": problem})
+                continue
+            if count:
+                log.info("offsets expired", extra={"tp": tp, "count": count})
+
+    # Given to the machines
+
+    def _has_room(self) -> bool:
+        count = sum(len(shard.machine.groups) for shard in self._shards.values())
+        return count < self._settings.broker.groups_max
+
+    def _limits(self) -> GroupLimits:
+        config = self._settings.broker
+        return GroupLimits(
+            initial_delay_ms=config.group_initial_rebalance_delay_ms,
+            members_max=config.group_size_max,
+            session_timeout_min_ms=config.group_session_timeout_min_ms,
+            session_timeout_max_ms=config.group_session_timeout_max_ms,
+        )
+
+    def _consumer_limits(self) -> ConsumerLimits:
+        config = self._settings.broker
+        policy = config.consumer_group_migration_policy
+        return ConsumerLimits(
+            session_timeout_ms=config.consumer_group_session_timeout_ms,
+            heartbeat_interval_ms=config.consumer_group_heartbeat_interval_ms,
+            members_max=config.consumer_group_size_max,
+            assignors=config.consumer_group_assignors,
+            allows_upgrade=policy in {"bidirectional", "upgrade"},
+            allows_downgrade=policy in {"bidirectional", "downgrade"},
+            classic=self._limits(),
+        )
+
+    def _metadata_bytes_max(self) -> int:
+        return self._settings.broker.offset_metadata_bytes_max
+
+    def _new_id(self) -> str:
+        digits = f"{self._rng.getrandbits(128):032x}"
+        return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

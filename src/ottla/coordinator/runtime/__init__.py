@@ -1,0 +1,1 @@
+"""A coordinator: a state machine for each partition of an internal topic that this broker leads."""

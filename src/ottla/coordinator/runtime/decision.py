@@ -1,0 +1,47 @@
+"""Decisions of a coordinator's state machine: records to write, responses to send."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ottla.errors import ApiError
+
+A = TypeVar("A")
+RecordT = TypeVar("RecordT")
+
+
+class Ticket(ABC, Generic[A]):
+    """Where the response of type A to one request goes.
+
+    A machine answers a ticket by putting `ticket.respond(value)` into a decision: the one that
+    the request caused, or a later one, as a join is answered by the last member to join.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def deliver(self, value: A) -> None:
+        """Send the response; everything that it rests on is committed."""
+
+    @abstractmethod
+    def fail(self, error: ApiError) -> None:
+        """The shard was dropped before it responded."""
+
+    def respond(self, value: A) -> "Response[A]":
+        return Response(self, value)
+
+
+class Response(NamedTuple, Generic[A]):
+    """A value for a ticket, kept by the shard until the decision it is part of is committed."""
+
+    ticket: Ticket[A]
+    value: A
+
+
+Responses = tuple[Response[Any], ...]  # of tickets of different types; each pair was checked
+
+
+class Decision(NamedTuple, Generic[RecordT]):
+    """A decision may respond to other tickets than that of the event, and to that one later."""
+
+    records: tuple[RecordT, ...] = ()
+    responses: Responses = ()

@@ -1,0 +1,152 @@
+"""Markers: control batches that end a transaction in each of its partitions.
+
+The coordinator writes one into each partition of a prepared transaction, again and again until
+all of them have it; an administrator can do the same for a transaction that no coordinator knows.
+A partition of the offsets topic gets its marker through the group coordinator, whose shard has to
+replay it in the order of the log.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, Protocol
+
+from ottla.clock import Clock
+from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.runtime.shard_log import committed
+from ottla.coordinator.transactions.records import Transaction
+from ottla.coordinator.transactions.transactions import BUMPING_VERSION
+from ottla.errors import (
+    ApiError,
+    CoordinatorFenced,
+    InvalidProducerEpoch,
+    NotLeader,
+    UnknownTopicOrPartition,
+)
+from ottla.model import TopicPartition
+from ottla.records.batch import Marker, MarkerKind
+from ottla.replication.partition import LeaderPartition
+from ottla.replication.replicas import Replicas
+
+log = logging.getLogger("ottla.coordinator")
+
+_RETRY_MIN_S: Final = 0.05
+_RETRY_MAX_S: Final = 2.0
+_MARKERS_PER_TURN: Final = 200  # markers that are written in one turn of the loop
+
+
+class GroupMarkers(Protocol):
+    """The group coordinator's door for markers."""
+
+    def append_marker(
+        self, index: int, marker: Marker, producer: ProducerIdentity
+    ) -> "asyncio.Future[None]": ...
+
+
+class TransactionEnd(NamedTuple):
+    """The content of a marker, and the epoch of the coordinator that decided it."""
+
+    producer: ProducerIdentity
+    is_commit: bool
+    coordinator_epoch: int
+    version: int = 0  # of the transaction protocol; from 2 on the epoch is a new one
+
+    @classmethod
+    def of(cls, prepared: Transaction, coordinator_epoch: int) -> "TransactionEnd":
+        return cls(prepared.producer, prepared.is_commit, coordinator_epoch, prepared.version)
+
+
+async def _no_other_broker(tp: TopicPartition, end: TransactionEnd) -> None:
+    raise NotLeader(f"this broker does not lead {tp}")
+
+
+class Markers:
+    """Writer of markers. `groups` returns the group coordinator of this broker; `write_remotely`
+    asks the broker that leads a partition."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        clock: Clock,
+        groups: Callable[[], GroupMarkers],
+        write_remotely: Callable[
+            [TopicPartition, TransactionEnd], Awaitable[None]
+        ] = _no_other_broker,
+    ) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._groups = groups
+        self._write_remotely = write_remotely
+
+    async def write_all(
+        self, prepared: Transaction, coordinator_epoch: int, is_wanted: Callable[[], bool]
+    ) -> bool:
+        """True once every partition has its marker, False when it is no longer wanted from us."""
+        end = TransactionEnd.of(prepared, coordinator_epoch)
+        left = sorted(prepared.partitions)
+        pause_s = _RETRY_MIN_S
+        while is_wanted():
+            written: list[bool] = []
+            for first in range(0, len(left), _MARKERS_PER_TURN):
+                part = left[first : first + _MARKERS_PER_TURN]
+                written += await asyncio.gather(*(self._try(tp, end) for tp in part))
+            left = [tp for tp, done in zip(left, written, strict=True) if not done]
+            if not left:
+                return True
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _RETRY_MAX_S)
+        return False
+
+    async def _try(self, tp: TopicPartition, end: TransactionEnd) -> bool:
+        """True if this partition needs no marker any more."""
+        try:
+            await self.write(tp, end)
+        except UnknownTopicOrPartition:
+            return True  # deleted, and its records with it
+        except (InvalidProducerEpoch, CoordinatorFenced) as replaced:
+            log.info("marker skipped, it was overtaken", extra={"tp": tp, "reason": replaced})
+            return True
+        except ApiError as problem:
+            log.debug("marker postponed", extra={"tp": tp, "reason": problem})
+            return False
+        return True
+
+    async def write(self, tp: TopicPartition, end: TransactionEnd) -> None:
+        """Returns once the marker is committed; refused with an ApiError."""
+        partition = self._replicas.leaders.get(tp)
+        if partition is not None:
+            # A caller that stops waiting must not cancel the commit that a shard waits for.
+            await asyncio.shield(self._write_here(partition, end))
+            return
+        absence = self._replicas.absence(tp.topic, tp.partition)
+        if not isinstance(absence, NotLeader):
+            raise absence
+        await self._write_remotely(tp, end)
+
+    def _write_here(
+        self, partition: LeaderPartition, end: TransactionEnd
+    ) -> "asyncio.Future[None]":
+        if _is_there(partition, end):
+            return committed(partition, partition.log.end_offset)
+        producer = end.producer
+        kind = MarkerKind.COMMIT if end.is_commit else MarkerKind.ABORT
+        marker = Marker(kind, end.coordinator_epoch)
+        if partition.tp.topic == OFFSETS_TOPIC:
+            return self._groups().append_marker(partition.tp.partition, marker, producer)
+        now_ms = self._clock.now_ms()
+        reached = partition.append_marker(marker, producer.id, producer.epoch, now_ms)
+        return committed(partition, reached)
+
+
+def _is_there(partition: LeaderPartition, end: TransactionEnd) -> bool:
+    """True if the partition has the marker: each end has its own epoch from version 2 on.
+
+    A producer that has written in that epoch is a transaction further.
+    """
+    known = partition.log.producers.get(end.producer.id)
+    if end.version < BUMPING_VERSION or known is None or known.epoch != end.producer.epoch:
+        return False
+    if known.transaction_start >= 0:
+        raise InvalidProducerEpoch(f"producer {end.producer} has begun another transaction")
+    return True

@@ -1,0 +1,104 @@
+"""Before a transaction's first write to a partition, its coordinator verifies it (KIP-890).
+
+The coordinator must know the partition, for it will write the marker there. Otherwise a batch
+that arrives after the end of its transaction would open one that never ends, and readers of
+committed records would wait behind it for ever. For producers of transaction version 2 the
+coordinator adds the partition; for older ones it only checks that they added it.
+
+The transaction may end while the coordinator is asked. A partition that got a marker of the
+producer meanwhile refuses the write all the same.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.transactions.coordinator import TransactionCoordinator
+from ottla.coordinator.transactions.transactions import BUMPING_VERSION
+from ottla.errors import (
+    ApiError,
+    ConcurrentTransactions,
+    ErrorCode,
+    InvalidProducerIdMapping,
+    ProducerFenced,
+    TransactionAbortable,
+)
+from ottla.replication.partition import LeaderPartition
+
+_REFUSALS: Final[dict[ErrorCode, ApiError]] = {
+    error.code: error
+    for error in (
+        ConcurrentTransactions("the producer's last transaction is still ending"),
+        InvalidProducerIdMapping("another producer has this transactional id"),
+        ProducerFenced("a newer producer has this transactional id"),
+        TransactionAbortable("the partition is not part of the producer's transaction"),
+    )
+}
+
+
+class TransactionalWriter(NamedTuple):
+    """A producer that writes within its transaction."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    version: int  # of the transaction protocol
+
+
+class Verification(NamedTuple):
+    """The coordinator's verdict on one partition, and what makes it void."""
+
+    partition: LeaderPartition
+    producer: ProducerIdentity
+    marker_count: int
+    refusal: ApiError | None
+
+    def check(self) -> None:
+        """Refuse a write that the transaction must not have. Call it right before the append."""
+        if self.refusal is not None:
+            raise self.refusal
+        if self.marker_count != _marker_count(self.partition, self.producer):
+            raise TransactionAbortable("the transaction has ended meanwhile")
+
+
+def is_verified(partition: LeaderPartition, producer: ProducerIdentity) -> bool:
+    """True if the partition's log has an open transaction of this producer."""
+    known = partition.log.producers.get(producer.id)
+    return known is not None and known.has_open(producer.epoch)
+
+
+async def verify_partitions(
+    coordinator: TransactionCoordinator,
+    writer: TransactionalWriter,
+    partitions: Sequence[LeaderPartition],
+) -> list[Verification]:
+    """Ask for all of them at once; a coordinator that cannot be asked refuses them all."""
+    counts = [_marker_count(partition, writer.producer) for partition in partitions]
+    refusals: Sequence[ApiError | None]
+    try:
+        refusals = [
+            None if error is ErrorCode.NONE else _REFUSALS[error]
+            for error in await _ask(coordinator, writer, partitions)
+        ]
+    except ApiError as problem:
+        refusals = [problem] * len(partitions)
+    return [
+        Verification(partition, writer.producer, count, refusal)
+        for partition, count, refusal in zip(partitions, counts, refusals, strict=True)
+    ]
+
+
+async def _ask(
+    coordinator: TransactionCoordinator,
+    writer: TransactionalWriter,
+    partitions: Sequence[LeaderPartition],
+) -> list[ErrorCode]:
+    transactional_id, producer, version = writer
+    tps = [partition.tp for partition in partitions]
+    if version < BUMPING_VERSION:
+        return await coordinator.verify(transactional_id, producer, tps)
+    return [await coordinator.add(transactional_id, producer, tps, version)] * len(tps)
+
+
+def _marker_count(partition: LeaderPartition, producer: ProducerIdentity) -> int:
+    known = partition.log.producers.get(producer.id)
+    return 0 if known is None else known.marker_count

@@ -1,0 +1,114 @@
+"""What the text scenarios do not show: who is told what, and when time has to pass."""
+
+from dataclasses import replace
+
+from fakes.tickets import OWNER, FakeTicket
+from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.transactions.records import State, Transaction
+from ottla.coordinator.transactions.transactions import (
+    End,
+    Identified,
+    Init,
+    NeedsProducerId,
+    Transactions,
+)
+from ottla.errors import ErrorCode
+from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+
+TICKET = FakeTicket(4)
+TP = TopicPartition("t", 0)
+PRODUCER = ProducerIdentity(ProducerId(7), ProducerEpoch(0))
+
+
+def begun(*names: str, timeout_ms: int = 1000) -> Transactions:
+    """Producer 7 of the first name, 8 of the second, and so on."""
+    transactions = Transactions(OWNER)
+    for number, name in enumerate(names or ("a",), start=7):
+        init = Init(transactional_id=name, timeout_ms=timeout_ms, unused_id=ProducerId(number))
+        transactions.init(TICKET, init, 0)
+    return transactions
+
+
+def open_since(transactions: Transactions, name: str, producer_id: int, now_ms: int) -> None:
+    producer = ProducerIdentity(ProducerId(producer_id), ProducerEpoch(0))
+    transactions.add(TICKET, name, producer, [TP], 2, now_ms)
+
+
+def end(name: str = "a", *, commit: bool = True) -> End:
+    return End(transactional_id=name, producer=PRODUCER, is_commit=commit, version=2)
+
+
+def test_a_first_producer_needs_an_id_and_nothing_happens_without_one() -> None:
+    transactions = Transactions(OWNER)
+    init = Init(transactional_id="a", timeout_ms=1000)
+    decision = transactions.init(TICKET, init, 0)
+    assert decision.records == ()
+    assert decision.responses == ((TICKET, NeedsProducerId()),)
+    assert transactions.by_id == {}
+    decision = transactions.init(TICKET, replace(init, unused_id=ProducerId(7)), 0)
+    assert decision.responses == ((TICKET, Identified(ErrorCode.NONE, PRODUCER)),)
+
+
+def test_the_client_and_the_owner_hear_of_an_end_together() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    decision = transactions.end(TICKET, end(), 5)
+    (prepared,) = decision.records
+    assert [ticket for ticket, _ in decision.responses] == [TICKET, OWNER]
+    assert decision.responses[1] == (OWNER, prepared)
+    assert transactions.prepared() == [prepared]
+
+
+def test_only_what_is_prepared_is_completed_and_only_once() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    ongoing = transactions.by_id["a"]
+    assert transactions.complete(TICKET, ongoing, 1).responses == ((TICKET, False),)
+    (prepared,) = transactions.end(TICKET, end(), 1).records
+    assert isinstance(prepared, Transaction)
+    other = replace(prepared, state=State.PREPARE_ABORT)
+    assert transactions.complete(TICKET, other, 2).responses == ((TICKET, False),)
+    assert transactions.complete(TICKET, prepared, 2).responses == ((TICKET, True),)
+    assert transactions.complete(TICKET, prepared, 3).responses == ((TICKET, False),)
+    assert transactions.by_id["a"].state is State.COMPLETE_COMMIT
+
+
+def test_each_open_transaction_has_its_own_deadline() -> None:
+    transactions = begun("a", "b", "c")
+    assert transactions.next_deadline_ms() is None
+    open_since(transactions, "b", 8, 100)
+    open_since(transactions, "a", 7, 50)
+    open_since(transactions, "c", 9, 200)
+    assert transactions.next_deadline_ms() == 1050
+    assert transactions.pass_time(1049) == ((), ())
+    decision = transactions.pass_time(1100)
+    assert [record.transactional_id for record in decision.records] == ["a", "b"]
+    assert {ticket for ticket, _ in decision.responses} == {OWNER}
+    assert transactions.next_deadline_ms() == 1200
+
+
+def test_a_deadline_that_was_met_is_of_no_interest() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    transactions.end(TICKET, end(), 10)
+    assert transactions.pass_time(2000) == ((), ())
+    assert transactions.next_deadline_ms() is None
+
+
+def test_two_transactions_of_the_same_millisecond_are_aborted_once() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    transactions.end(TICKET, end(), 0)
+    transactions.complete(TICKET, transactions.by_id["a"], 0)
+    again = transactions.by_id["a"].producer
+    transactions.add(TICKET, "a", again, [TP], 2, 0)
+    assert len(transactions.pass_time(1000).records) == 1
+
+
+def test_adding_more_does_not_move_the_deadline_and_adding_again_writes_nothing() -> None:
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    decision = transactions.add(TICKET, "a", PRODUCER, [TP, TopicPartition("t", 1)], 2, 900)
+    assert len(decision.records) == 1
+    assert transactions.add(TICKET, "a", PRODUCER, [TP], 2, 950).records == ()
+    assert transactions.next_deadline_ms() == 1000
