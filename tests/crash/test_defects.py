@@ -223,7 +223,7 @@ class Case(NamedTuple):
 
 # One of each kind: a callback, a task that nobody awaits, a chore, a worker's thread.
 _EVERY_TIME: Final = (
-    Case("ottla.broker.server:Server._flush_dirty", "TypeError", _produce),
+    Case("ottla.broker.fairness:Turns._flush_dirty", "TypeError", _produce),
     Case("ottla.replication.replicas:Replicas._apply", "KeyError", _create_topic),
     Case("ottla.broker.server:Server.sweep", "TypeError", _wait),
     Case("ottla.storage.delete_records:Deletions._write", "TypeError", _delete_records),

@@ -137,7 +137,7 @@ async def serving(dispatch: Dispatch, **settings: str) -> AsyncIterator[Serving]
             client.socket.close()
         await until(lambda: not server.connections)
         await server.close()
-    assert server.buffered_bytes == 0, "whoever is closed holds no memory"
+    assert server.budget.used_bytes == 0, "whoever is closed holds no memory"
 
 
 async def until(is_true: Callable[[], bool]) -> None:

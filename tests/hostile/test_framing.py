@@ -44,7 +44,7 @@ def test_a_peer_that_violates_again_and_again_is_logged_once(tmp_path: Path) -> 
             with raw_client(broker) as client:
                 client.send(b"\xff\xff\xff\xff")
                 assert client.is_closed_by_broker
-        assert broker.log.read_text().count("closed a connection") == 1
+        assert broker.log.read_text().count("connection closed") == 1
         assert broker.metric("ottla_protocol_violations") == 20
 
 

@@ -1,108 +1,127 @@
-"""One client's connection: bytes in, whole frames to the dispatcher, answers out in order."""
+"""One client's connection: bytes in, whole frames to the dispatcher, responses out in order."""
 
 import asyncio
-from collections import deque
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
 
+from ottla.broker.fairness import TURN_BYTES, TURN_REQUESTS, Turns
+from ottla.broker.framing import FIRST_BUFFER_BYTES, LENGTH_BYTES, PartialFrame, frame_bytes
 from ottla.broker.pending import Parts, Pending, Response
+from ottla.broker.receive_budget import ReceiveBudget
+from ottla.broker.response_order import ResponseOrder, write_parts
 from ottla.broker.writer import SocketWriter, TransportWriter, Writer
 from ottla.errors import ProtocolViolation
+from ottla.settings import Settings
 
-if TYPE_CHECKING:
-    from ottla.broker.server import Server
-
-_SIZE: Final = Struct(">i")
-_FRAME_BYTES_MIN: Final = 8  # api key, version and correlation id
-_TURN_BYTES: Final = 64 * 1024  # of requests; beyond, others get the loop in between
-_TURN_REQUESTS: Final = 500  # and after so many requests, however small
-_ANSWER_BYTES_MAX: Final = 256 * 1024  # unsent answers; beyond, the client must read first
-_PENDING_MAX: Final = 256  # unanswered produce requests; beyond, reading stops
-_FIRST_BUFFER_BYTES: Final = 4096
+_SHARED_BUFFER_BYTES: Final = 256 * 1024
+_UNSENT_BYTES_MAX: Final = 256 * 1024  # of responses; beyond, the client must read first
 
 
 class RequestFailed(Exception):
     """A handler met a defect, which has been reported: only the connection is left to be closed."""
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Reads into one buffer that all connections share; only an unfinished frame gets its own.
+class ConnectionOwner(Protocol):
+    """The server, as a connection sees it."""
 
-    Memory is given to a frame as its bytes arrive, never because a client announced a size.
-    """
+    @property
+    def is_closing(self) -> bool: ...
+
+    def admit(self, connection: "Connection") -> bool:
+        """True if there is room for one more connection from this peer."""
+        ...
+
+    def forget(self, connection: "Connection") -> None: ...
+
+    def note_violation(self, peer: str, text: str) -> None: ...
+
+    def end_broker(self, defect: BaseException) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SharedByConnections:
+    """What all connections of a server use together."""
+
+    owner: ConnectionOwner
+    loop: asyncio.AbstractEventLoop
+    settings: Settings
+    dispatch: "Callable[[memoryview, Connection], Response]"
+    budget: ReceiveBudget
+    turns: Turns
+    view: memoryview  # of the buffer that bytes are received into
+
+
+def receive_buffer() -> memoryview:
+    """The buffer that all connections receive into, unless one has an unfinished frame."""
+    return memoryview(bytearray(_SHARED_BUFFER_BYTES))
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads into one buffer that all connections share; only an unfinished frame gets its own."""
 
     __slots__ = (
         "_backlog",
-        "_buffer",
-        "_filled",
+        "_frame",
         "_order",
         "_paused",
         "_resuming",
-        "_server",
-        "_size",
+        "_shared",
         "_transport",
         "_writer",
         "active_s",
-        "begun_s",
         "peer",
     )
 
-    def __init__(self, server: "Server") -> None:
-        self._server = server
+    def __init__(self, shared: SharedByConnections) -> None:
+        self._shared = shared
         self._transport: asyncio.Transport | None = None
         self._writer: Writer | None = None
-        self._buffer: bytearray | None = None  # an unfinished frame, with its length prefix
-        self._filled = 0
-        self._size = 0  # of the unfinished frame, with its prefix; 4 until that is known
+        self._frame: PartialFrame | None = None
         self._backlog: bytearray | None = None  # frames that must wait for their turn
-        self._order: deque[Pending | Parts] | None = None
+        self._order: ResponseOrder | None = None
         self._paused = False
         self._resuming = False  # a turn of the loop that is to come will go on with it
         self.peer = ""
         self.active_s = 0.0
-        self.begun_s = 0.0  # when the unfinished frame began; 0 when there is none
 
-    # What the loop calls
+    # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "pause_reading")
         self._transport = transport  # type: ignore[assignment]  # uvloop's is not a subclass
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
-        self.active_s = self._server.loop.time()
-        if not self._server.admit(self):
+        loop = self._shared.loop
+        self.active_s = loop.time()
+        if not self._shared.owner.admit(self):
             transport.abort()  # type: ignore[attr-defined]
             return
         sock = transport.get_extra_info("socket")
         if sock is not None and transport.get_extra_info("sslcontext") is None:
             try:
-                self._writer = SocketWriter(self._server.loop, sock.fileno(), self._note_writable)
+                self._writer = SocketWriter(loop, sock.fileno(), self._note_writable)
             except OSError:  # no descriptor is left, or the peer has gone
                 self.close()
         else:
             self._writer = TransportWriter(transport)  # type: ignore[arg-type]
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._buffer is None:
-            return self._server.shared_view
-        return memoryview(self._buffer)[self._filled : self._size]
+        return self._shared.view if self._frame is None else self._frame.room
 
     def buffer_updated(self, nbytes: int) -> None:
-        writer = self._writer
-        server = self._server
-        if writer is None or server.is_closing:
-            return  # nobody answers any more, or never did; the transport has yet to notice
-        self.active_s = server.loop.time()
+        writer, shared = self._writer, self._shared
+        if writer is None or shared.owner.is_closing:
+            return  # requests are not taken any more; the transport has yet to notice
+        self.active_s = shared.loop.time()
         try:
-            if self._buffer is None:
-                if self._take_frames(server.shared_view, nbytes) >= _TURN_BYTES:
+            if self._frame is None:
+                if self._take_frames(shared.view, nbytes) >= TURN_BYTES:
                     self._yield_loop()
             else:
-                self._filled += nbytes
-                if self._filled == min(len(self._buffer), self._size):
-                    self._continue_frame()
+                self._continue_frame(self._frame, nbytes)
             if writer.queued_bytes or self._order:
-                server.flush_soon(self)
+                shared.turns.flush_soon(self)
             if self._backlog is not None:
                 self._yield_loop()
         except Exception as problem:
@@ -116,21 +135,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._release()
-        self._server.forget(self)
+        self._shared.owner.forget(self)
 
-    # What the server calls
+    # Called by the server
 
     def close(self) -> None:
-        """End the connection now; answers that are not sent yet are dropped."""
+        """End the connection now; responses that are not sent yet are dropped."""
         self._release()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
 
     def finish(self) -> bool:
-        """Whether the peer has all answers; then it is told that no more will come.
+        """True if the peer has all responses; then it learns that no more will come.
 
         It closes its side. Were ours closed while requests lie unread, the system would reset
-        the connection, and with it drop answers that the peer has not read either.
+        the connection, and with it drop responses that the peer has not read either.
         """
         if self._writer is None or not self.is_idle:
             return self._writer is None
@@ -142,21 +161,26 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is being answered and nothing is left to send."""
+        """True if no response is pending and none is left to send."""
         return not self._order and (self._writer is None or self._writer.queued_bytes == 0)
 
     @property
     def is_owed(self) -> bool:
-        """It is our turn: an answer is being made, and the peer has read all others."""
+        """True if a response is pending, and the peer has read all others."""
         return bool(self._order) and self._writer is not None and not self._writer.queued_bytes
 
     @property
     def has_left(self) -> bool:
-        """The peer hung up, and we are not reading and would not notice."""
+        """True if the peer hung up while we are not reading, and so would not notice."""
         return self._paused and self.is_owed and self._writer is not None and self._writer.has_left
 
-    def flush_answers(self) -> None:
-        """Send the answers whose turn has come; then go on with requests that had to wait."""
+    @property
+    def begun_s(self) -> float:
+        """When the unfinished frame began to arrive; 0 when there is none."""
+        return 0.0 if self._frame is None else self._frame.begun_s
+
+    def flush_responses(self) -> None:
+        """Send the responses whose turn has come; then take requests that had to wait."""
         writer = self._writer
         if writer is None:
             return
@@ -171,38 +195,39 @@ class Connection(asyncio.BufferedProtocol):
             self._end(problem)
 
     def take_large(self) -> None:
-        """Take the request that was put off until others had their turn."""
+        """Take the request that was put off until other connections had their turn."""
         self._resuming = False
-        writer = self._writer
-        if writer is None or self._server.is_closing:
+        writer, shared = self._writer, self._shared
+        if writer is None or shared.owner.is_closing:
             return  # while it waited
+        assert self._frame is not None
         try:
-            self._take_whole()
+            self._take_whole(self._frame)
             if writer.queued_bytes or self._order:
-                self._server.flush_soon(self)
+                shared.turns.flush_soon(self)
             if self._backlog is None:
                 self._resume_if_free()
         except Exception as problem:
             self._end(problem)
 
     def note_violation(self, text: str) -> None:
-        """A request was refused and answered: it counts like one that ends the connection."""
-        self._server.note_violation(self.peer, text)
+        """A request was refused with a response: it counts like one that ends the connection."""
+        self._shared.owner.note_violation(self.peer, text)
 
     def end(self, violation: ProtocolViolation) -> None:
-        """A request that was promised a response cannot have one."""
+        """A request with a pending response cannot have one."""
         self._end(violation)
 
     def _end(self, problem: Exception) -> None:
-        """What a client sent, or a handler made of it, ends this connection and no other.
+        """Close: a client's bytes, or a handler's defect, end this connection and no other.
 
         Anything else is a defect of what connections share.
         """
         self.close()
         if isinstance(problem, ProtocolViolation):
-            self._server.note_violation(self.peer, str(problem))
+            self._shared.owner.note_violation(self.peer, str(problem))
         elif not isinstance(problem, (OSError, RequestFailed)):  # OSError: the peer has gone
-            self._server.end_broker(problem)
+            self._shared.owner.end_broker(problem)
 
     # Frames
 
@@ -211,25 +236,23 @@ class Connection(asyncio.BufferedProtocol):
 
         Returns how many bytes were dispatched.
         """
-        server, writer = self._server, self._writer
+        shared, writer = self._shared, self._writer
         assert writer is not None
+        request_bytes_max = shared.settings.broker.request_bytes_max
         position = 0
-        left = _TURN_REQUESTS
-        while end - position >= 4:
-            (size,) = _SIZE.unpack_from(view, position)
-            if not _FRAME_BYTES_MIN <= size <= server.settings.broker.request_bytes_max:
-                raise ProtocolViolation(f"a frame of {size} bytes")
-            frame_end = position + 4 + size
+        left = TURN_REQUESTS
+        while end - position >= LENGTH_BYTES:
+            frame_end = position + frame_bytes(view, position, request_bytes_max)
             if frame_end > end:
                 break
             if not left or ((self._order or writer.queued_bytes) and self._must_wait()):
                 self._hold(view[position:end])
                 return position
-            answer: Response = server.dispatch(view[position + 4 : frame_end], self)
-            if isinstance(answer, bytes) and not self._order:
-                writer.queue(answer)
-            elif answer is not None:
-                self._keep_place(answer)
+            response = shared.dispatch(view[position + LENGTH_BYTES : frame_end], self)
+            if isinstance(response, bytes) and not self._order:
+                writer.queue(response)
+            elif response is not None:
+                self._queue(response)
             left -= 1
             position = frame_end
         if position < end:
@@ -237,140 +260,116 @@ class Connection(asyncio.BufferedProtocol):
         return position
 
     def _begin_frame(self, head: memoryview) -> None:
-        self.begun_s = self._server.loop.time()  # not when its bytes came: it may have waited
-        self._filled = len(head)
-        self._size = 4 + _SIZE.unpack_from(head)[0] if len(head) >= 4 else 4
-        self._buffer = bytearray(0)
-        self._grow(head)
+        shared = self._shared
+        # Its time counts from now and not from when its bytes came: it may have waited.
+        self._frame = PartialFrame(
+            head,
+            shared.loop.time(),
+            shared.budget.pool,
+            shared.settings.broker.request_bytes_max,
+        )
+        self._note_grown(self._frame, len(self._frame.buffer))
 
-    def _continue_frame(self) -> None:
-        """The unfinished frame's buffer is full: it is whole, or needs more room."""
-        assert self._buffer is not None
-        if self._size == 4:
-            (size,) = _SIZE.unpack_from(self._buffer)
-            if not _FRAME_BYTES_MIN <= size <= self._server.settings.broker.request_bytes_max:
-                raise ProtocolViolation(f"a frame of {size} bytes")
-            self._size = 4 + size
-        if self._filled < self._size:
-            self._grow(memoryview(self._buffer)[: self._filled])
-        elif self._size >= _TURN_BYTES:
+    def _continue_frame(self, frame: PartialFrame, nbytes: int) -> None:
+        grown_bytes = frame.add(nbytes)
+        if grown_bytes:
+            self._note_grown(frame, grown_bytes)
+        if not frame.is_whole:
+            return
+        if frame.size >= TURN_BYTES:
             self._pause()
             self._resuming = True
-            self._server.take_later(self)
+            self._shared.turns.take_later(self)
         else:
-            self._take_whole()
+            self._take_whole(frame)
 
-    def _take_whole(self) -> None:
-        """Dispatch the frame that has arrived in a buffer of its own."""
-        assert self._buffer is not None
-        buffer, size = self._buffer, self._size
-        self._drop_buffer()
-        self._take_frames(memoryview(buffer), size)
-        self._server.buffers.give_back(buffer)
-
-    def _grow(self, head: memoryview) -> None:
-        """Room for four times of what has arrived, so that a slow sender holds little."""
-        assert self._buffer is not None
-        room = min(self._size, max(_FIRST_BUFFER_BYTES, 4 * self._filled))
-        grown = self._server.buffers.take(room)
-        grown[: len(head)] = head
-        self._server.note_buffered(len(grown) - len(self._buffer))
-        self._buffer = grown
-        if room > _FIRST_BUFFER_BYTES and self._server.must_wait_for_budget(self):
+    def _note_grown(self, frame: PartialFrame, grown_bytes: int) -> None:
+        budget = self._shared.budget
+        budget.add(grown_bytes)
+        if len(frame.buffer) > FIRST_BUFFER_BYTES and budget.must_wait(self):
             self._pause()
 
-    def _drop_buffer(self) -> None:
-        if self._buffer is not None:
-            self._server.note_buffered(-len(self._buffer))
-            self._server.note_finished(self)
-        self._buffer = None
-        self._filled = 0
-        self.begun_s = 0.0
+    def _take_whole(self, frame: PartialFrame) -> None:
+        """Dispatch the frame that has arrived in a buffer of its own."""
+        self._drop_frame()
+        self._take_frames(memoryview(frame.buffer), frame.size)
+        self._shared.budget.pool.give_back(frame.buffer)
 
-    # Requests and answers
+    def _drop_frame(self) -> None:
+        frame, self._frame = self._frame, None
+        if frame is not None:
+            self._shared.budget.add(-len(frame.buffer))
+            self._shared.budget.finish(self)
 
-    def _keep_place(self, answer: Parts | Pending) -> None:
-        """Behind answers that are not there yet; at once if there are none."""
-        if isinstance(answer, Pending):
-            answer.on_complete(self._note_answered)
+    # Requests and responses
+
+    def _queue(self, response: Parts | Pending) -> None:
+        """Queue a response in request order: behind pending ones if any, else write it now."""
+        if isinstance(response, Pending):
+            response.on_complete(self._note_complete)
             if self._order is None:
-                self._order = deque()
-            self._order.append(answer)
+                self._order = ResponseOrder()
+            self._order.append(response)
         elif self._order:
-            self._order.append(answer)
+            self._order.append(response)
         else:
-            self._queue(answer)
+            assert self._writer is not None
+            write_parts(response, self._writer.queue)
 
     def _must_wait(self) -> bool:
-        """Whether the next request must wait: for a barrier, or for the client to read."""
+        """True if the next request must wait: for a response, or for the client to read."""
         assert self._writer is not None
-        order = self._order
-        if order:
-            last = order[-1]
-            if isinstance(last, Pending) and last.is_barrier and last.parts is None:
-                return True
-            if len(order) >= _PENDING_MAX:
-                return True
-        return self._writer.queued_bytes > _ANSWER_BYTES_MAX
+        if self._order and self._order.is_blocked:
+            return True
+        return self._writer.queued_bytes > _UNSENT_BYTES_MAX
 
     def _hold(self, rest: memoryview) -> None:
-        if self._server.is_over_budget:
-            raise ProtocolViolation("requests pile up behind answers, here and elsewhere")
-        self._server.note_buffered(len(rest))
+        budget = self._shared.budget
+        if budget.is_exceeded:
+            raise ProtocolViolation("requests pile up behind responses, here and elsewhere")
+        budget.add(len(rest))
         self._backlog = bytearray(rest)
         self._pause()
 
     def _go_on(self) -> None:
-        """Answers have left, or it is our turn again: take the requests that waited for that."""
+        """Take the requests that waited for responses to leave, or for their turn."""
         if self._backlog is not None and not self._resuming and not self._must_wait():
             backlog, self._backlog = self._backlog, None
-            self._server.note_buffered(-len(backlog))
+            self._shared.budget.add(-len(backlog))
             taken_bytes = self._take_frames(memoryview(backlog), len(backlog))
             self._flush()
-            if self._backlog is not None or taken_bytes >= _TURN_BYTES:
+            if self._backlog is not None or taken_bytes >= TURN_BYTES:
                 self._yield_loop()
         if self._backlog is None and self._paused:
             self._resume_if_free()
 
-    def _note_answered(self) -> None:
-        self._server.flush_soon(self)
+    def _note_complete(self) -> None:
+        self._shared.turns.flush_soon(self)
 
     def _flush(self) -> None:
-        writer, order = self._writer, self._order
-        while order:
-            head = order[0]
-            if isinstance(head, Pending):
-                if head.parts is None:
-                    break
-                self._queue(head.parts)
-            else:
-                self._queue(head)
-            order.popleft()
-        if writer is not None and writer.queued_bytes:
+        writer = self._writer
+        if writer is None:
+            return
+        if self._order:
+            self._order.release(writer.queue)
+        if writer.queued_bytes:
             writer.flush()
-
-    def _queue(self, answer: Parts) -> None:
-        assert self._writer is not None
-        if isinstance(answer, bytes):
-            self._writer.queue(answer)
-        else:
-            for part in answer:
-                self._writer.queue(part)
 
     def _note_writable(self) -> None:
         """The peer has read some of what was sent: send on."""
-        self.active_s = self._server.loop.time()
-        self.flush_answers()
+        self.active_s = self._shared.loop.time()
+        self.flush_responses()
 
-    # Flow
+    # Pausing
 
     def _yield_loop(self) -> None:
-        """libuv reads one socket up to 32 times a turn; a bulk writer must not starve others."""
+        """Read on in a later turn: libuv reads one socket up to 32 times a turn, and a bulk
+        writer must not starve others."""
         if self._resuming:
             return
         self._pause()
         self._resuming = True
-        self._server.loop.call_soon(self._resume_after_yield)
+        self._shared.loop.call_soon(self._resume_after_yield)
 
     def _resume_after_yield(self) -> None:
         self._resuming = False
@@ -382,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(problem)
 
     def _resume_if_free(self) -> None:
-        if not self._resuming and not self._server.is_waiting_for_budget(self):
+        if not self._resuming and not self._shared.budget.is_waiting(self):
             self._resume()
 
     def _pause(self) -> None:
@@ -396,19 +395,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def note_budget(self) -> None:
-        """There is room again for the frame this connection is receiving."""
+        """There is memory again for the request that this connection is receiving."""
         if self._backlog is None:
             self._resume_if_free()
 
     def _release(self) -> None:
-        self._drop_buffer()
+        self._drop_frame()
         if self._backlog is not None:
-            self._server.note_buffered(-len(self._backlog))
+            self._shared.budget.add(-len(self._backlog))
             self._backlog = None
-        for answer in self._order or ():
-            if isinstance(answer, Pending):
-                answer.abandon()
-        self._order = None
+        if self._order is not None:
+            self._order.abandon()
+            self._order = None
         if self._writer is not None:
             self._writer.close()
             self._writer = None

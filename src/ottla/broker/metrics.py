@@ -46,7 +46,7 @@ def collect(
         "ottla_request_buffer_bytes",
         _GAUGE,
         "Memory held by requests that are arriving or waiting.",
-        server.buffered_bytes,
+        server.budget.used_bytes,
     )
     yield Metric(
         "ottla_requests",

@@ -10,7 +10,7 @@ import pytest
 from fakes.loopback import Client, Dispatch, Serving, framed, run, serving, turns, until
 from ottla.broker.connection import Connection
 from ottla.broker.pending import Pending, Response
-from ottla.broker.server import BufferPool
+from ottla.broker.receive_budget import BufferPool
 from ottla.errors import ProtocolViolation
 from ottla.model import Endpoint
 
@@ -141,7 +141,7 @@ def test_a_request_that_does_not_arrive_in_time_ends_its_connection() -> None:
         async with serving(echo, request_read_timeout_ms="30000") as served:
             client = await served.connect_admitted()
             client.send(framed(REQUEST)[:6])
-            await until(lambda: served.server.buffered_bytes > 0)
+            await until(lambda: served.server.budget.used_bytes > 0)
             served.clock.shift_s = 29
             client.send(b"q")  # a byte now and then does not help
             await turns(5)
@@ -219,7 +219,7 @@ def test_large_requests_wait_for_memory_and_all_are_finished_in_the_end() -> Non
 
         async with serving(note, queued_max_request_bytes=str(BUDGET)) as served:
             await begin_large(served, 4)
-            await until(lambda: served.server.is_over_budget)
+            await until(lambda: served.server.budget.is_exceeded)
             waiting = [c for c in served.server.connections if is_waiting(served, c)]
             assert waiting
             small = await served.connect_admitted()
@@ -227,13 +227,13 @@ def test_large_requests_wait_for_memory_and_all_are_finished_in_the_end() -> Non
             await until(lambda: taken == [len(REQUEST)])
             await finish(served, taken)
             assert taken.count(3_000_000) == 4
-            assert served.server.buffered_bytes == 0
+            assert served.server.budget.used_bytes == 0
 
     run(scenario())
 
 
 def is_waiting(served: Serving, connection: Connection) -> bool:
-    return served.server.is_waiting_for_budget(connection)
+    return served.server.budget.is_waiting(connection)
 
 
 async def finish(served: Serving, taken: list[int]) -> None:
@@ -252,15 +252,15 @@ def test_memory_comes_back_when_those_who_hold_it_leave() -> None:
     async def scenario() -> None:
         async with serving(silent, queued_max_request_bytes=str(BUDGET)) as served:
             await begin_large(served, 3)
-            await until(lambda: served.server.is_over_budget)
+            await until(lambda: served.server.budget.is_exceeded)
             for client in served.clients:
                 client.socket.close()
             served.clock.shift_s = 31  # those that wait for memory are not read: swept instead
             served.server.sweep()
             await until(lambda: not served.server.connections)
-            assert served.server.buffered_bytes == 0
+            assert served.server.budget.used_bytes == 0
             await begin_large(served, 1)
-            await until(lambda: served.server.buffered_bytes > 0)
+            await until(lambda: served.server.budget.used_bytes > 0)
 
     run(scenario())
 
@@ -272,7 +272,7 @@ def test_who_piles_up_requests_while_memory_is_short_is_closed() -> None:
 
         async with serving(promise, queued_max_request_bytes=str(BUDGET)) as served:
             await begin_large(served, 3)
-            await until(lambda: served.server.is_over_budget)
+            await until(lambda: served.server.budget.is_exceeded)
             piling = await served.connect_admitted()
             piling.send(framed(REQUEST) * 100)
             assert await piling.is_closed()
@@ -299,7 +299,7 @@ def test_a_violator_is_logged_once_and_counted_always(caplog: pytest.LogCaptureF
         run(scenario())
     finally:
         logger.propagate = before
-    assert [record.message for record in caplog.records].count("closed a connection") == 1
+    assert [record.message for record in caplog.records].count("connection closed") == 1
 
 
 def test_answers_under_way_leave_before_the_server_closes() -> None:
