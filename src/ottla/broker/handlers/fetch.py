@@ -1,17 +1,17 @@
 """Fetch (1), versions 4 to 18: long poll, sessions (KIP-227), topic ids, leader epochs.
 
 Partitions are served in the order of the request; the first one with data gives at least one
-batch, however large. What is sent are ranges of segment files. Too little data means one bounded
-wait for the partitions asked for, and a second read.
+batch, however large. Responses carry ranges of segment files. If there is too little data, the
+response is pending: the partitions are read again when they grow, and once more when time is up.
 A fetch of more partitions than a session may hold is read in slices and does not register as a
-reader: it looks again after a while.
+reader: it reads again after a while.
 Not done: followers. A fetch that names a replica gets CLUSTER_AUTHORIZATION_FAILED.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CoroutineType
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from ottla.broker.fetch_sessions import (
     FULL_FETCH_EPOCH,
@@ -43,8 +43,28 @@ _PARTITIONS_PER_SLICE: Final = 500
 
 Wanted = list[tuple[TopicKey, list[FetchPartition]]]
 FetchedHere = FetchedPartition[FileRange]
-Many: TypeAlias = "CoroutineType[Any, Any, list[Part]]"  # makes an answer of very many partitions
+Many: TypeAlias = "CoroutineType[Any, Any, list[Part]]"  # of the response for very many partitions
 Fetched = list[tuple[TopicKey, list[FetchedHere]]]
+Locate = Callable[[TopicKey, int], LeaderPartition]
+
+
+class Exchange(NamedTuple):
+    """One fetch request, and what its response needs."""
+
+    request: FetchRequest
+    session: FetchSession | None
+    wanted: Wanted  # the partitions of the request, or of its session
+    version: int
+    correlation_id: int
+
+
+class Reading(NamedTuple):
+    """The result of one read of a request's partitions."""
+
+    fetched: Fetched
+    total_bytes: int
+    has_error: bool
+    partitions: list[LeaderPartition]  # those that were read; all of them if there is no error
 
 
 class Fetch:
@@ -52,15 +72,15 @@ class Fetch:
 
     def __init__(self, services: Services) -> None:
         self._settings = services.settings
-        self.loop = asyncio.get_running_loop()
-        self.locate = services.replicas.locate
+        self._loop = asyncio.get_running_loop()
+        self._locate = services.replicas.locate
         self.sessions = FetchSessions(services.settings.broker.fetch_sessions_max)
         self.bytes_count = 0
 
     def take(
         self, frame: memoryview, position: int, version: int, correlation_id: int
     ) -> "Response | Many":
-        """The answer, a promise of it, or, for very many partitions, how to make it."""
+        """The response, a pending one, or, for very many partitions, a coroutine of it."""
         elements_max = self._settings.broker.request_elements_max
         request = read_fetch(frame, position, version, elements_max)
         try:
@@ -68,181 +88,164 @@ class Fetch:
         except ApiError as refused:
             nothing: Fetched = []
             return write_fetched(correlation_id, version, nothing, error_code=refused.code)
-        fetch = _OneFetch(self, request, session, version, correlation_id)
+        wanted = request.topics if session is None else session.topics()
+        exchange = Exchange(request, session, wanted, version, correlation_id)
         if len(frame) > _MANY_BYTES and session is None:
-            return cast("Many", fetch.answer_many(self._wait_s(request)))
-        if fetch.try_answer(is_last_try=request.wait_ms_max <= 0):
-            return fetch.parts
-        return fetch.wait(self._wait_s(request))
+            return cast("Many", self._fetch_many(exchange))
+        reading = self.read(exchange)
+        if request.wait_ms_max <= 0 or not wanted or self.is_enough(request, reading):
+            return self.respond(exchange, reading)
+        return _WaitingFetch(self, exchange, reading.partitions, self._wait_s(request), self._loop)
+
+    def read(self, exchange: Exchange) -> Reading:
+        """Read every partition of a request as it is now."""
+        return _read_all(self._locate, exchange.wanted, exchange.request, self._bytes_max(exchange))
+
+    def is_enough(self, request: FetchRequest, reading: Reading) -> bool:
+        """True if a read is worth sending: a reader does not wait for more than one response
+        can hold, nor behind an error."""
+        if reading.has_error:
+            return True
+        fetch_bytes_max = self._settings.broker.fetch_bytes_max
+        return reading.total_bytes >= min(request.bytes_min, request.bytes_max, fetch_bytes_max)
+
+    def respond(self, exchange: Exchange, reading: Reading) -> list[Part]:
+        """The response; within a session it has only the partitions that changed."""
+        session, fetched = exchange.session, reading.fetched
+        if session is not None:
+            changed = session.news(fetched)
+            # The first response of a session, like one without, lists every partition.
+            if exchange.request.session_epoch != FULL_FETCH_EPOCH:
+                fetched = changed
+        self.bytes_count += reading.total_bytes
+        return write_fetched(
+            exchange.correlation_id,
+            exchange.version,
+            fetched,
+            session_id=session.session_id if session is not None else 0,
+        )
+
+    async def _fetch_many(self, exchange: Exchange) -> list[Part]:
+        """Read in slices; again after a rest, until there is enough or time is up."""
+        request = exchange.request
+        deadline_s = self._loop.time() + max(self._wait_s(request), 0)
+        while True:
+            reading = await self._read_many(exchange)
+            left_s = deadline_s - self._loop.time()
+            if left_s <= 0 or self.is_enough(request, reading):
+                return self.respond(exchange, reading)
+            count = sum(len(partitions) for _, partitions in exchange.wanted)
+            await asyncio.sleep(min(count * _REST_S_PER_PARTITION, left_s))
+
+    async def _read_many(self, exchange: Exchange) -> Reading:
+        fetched: Fetched = []
+        total_bytes, has_error = 0, False
+        for some in _slices(exchange.wanted):
+            found = _read_all(
+                self._locate, some, exchange.request, self._bytes_max(exchange), total_bytes
+            )
+            total_bytes = found.total_bytes
+            has_error = has_error or found.has_error
+            if fetched and found.fetched and fetched[-1][0] == found.fetched[0][0]:
+                fetched[-1][1].extend(found.fetched.pop(0)[1])  # the rest of a topic that was cut
+            fetched += found.fetched
+            await asyncio.sleep(0)
+        return Reading(fetched, total_bytes, has_error, [])
+
+    def _bytes_max(self, exchange: Exchange) -> int:
+        return min(exchange.request.bytes_max, self._settings.broker.fetch_bytes_max)
 
     def _wait_s(self, request: FetchRequest) -> float:
         return min(request.wait_ms_max, self._settings.broker.fetch_wait_max_ms) / 1000
 
-    def bytes_enough(self, request: FetchRequest) -> int:
-        """What a reader waits for: not for more than one answer can hold."""
-        return min(request.bytes_min, request.bytes_max, self._settings.broker.fetch_bytes_max)
 
-    def read(
-        self, wanted: Wanted, request: FetchRequest, total_bytes: int = 0
-    ) -> tuple[Fetched, int, bool]:
-        """What there is now: per partition, in all bytes, and whether anything went wrong.
+class _WaitingFetch(Pending):
+    """The response to a long poll: read again when there is more to read, or time is up."""
 
-        `total_bytes` were found before, in other partitions of the same request.
-        """
-        left_bytes = min(request.bytes_max, self._settings.broker.fetch_bytes_max) - total_bytes
-        has_error = False
-        fetched: Fetched = []
-        for key, partitions in wanted:
-            results = []
-            for want in partitions:
-                try:
-                    partition = self.locate(key, want.partition)
-                    result = _read_partition(
-                        partition, want, request, left_bytes, at_least_one=not total_bytes
-                    )
-                except ApiError as refused:
-                    result = FetchedPartition(want.partition, refused.code)
-                    has_error = True
-                if result.records is not None:
-                    total_bytes += result.records.size_bytes
-                    left_bytes -= result.records.size_bytes
-                has_error = has_error or result.diverging is not None
-                results.append(result)
-            fetched.append((key, results))
-        return fetched, total_bytes, has_error
-
-
-class _OneFetch:
-    """One request: tried at once, and again when there is more to read or time is up."""
-
-    __slots__ = (
-        "_correlation_id",
-        "_handler",
-        "_has_news",
-        "_partitions",
-        "_pending",
-        "_request",
-        "_rest",
-        "_session",
-        "_timer",
-        "_version",
-        "_wanted",
-        "parts",
-    )
+    __slots__ = ("_exchange", "_handler", "_has_more", "_loop", "_partitions", "_rest", "_timer")
 
     def __init__(
         self,
         handler: Fetch,
-        request: FetchRequest,
-        session: FetchSession | None,
-        version: int,
-        correlation_id: int,
+        exchange: Exchange,
+        partitions: list[LeaderPartition],
+        wait_s: float,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        super().__init__(is_barrier=True)
         self._handler = handler
-        self._request = request
-        self._session = session
-        self._version = version
-        self._correlation_id = correlation_id
-        self._wanted = request.topics if session is None else session.topics()
-        self._partitions: list[LeaderPartition] = []
-        self._pending: Pending | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._exchange = exchange
+        self._partitions = partitions
+        self._loop = loop
+        self._timer = loop.call_later(wait_s, self._time_out)
         self._rest: asyncio.TimerHandle | None = None
-        self._has_news = False
-        self.parts: list[Part] = []
-
-    def try_answer(self, *, is_last_try: bool) -> bool:
-        """Read; True when that is worth sending, and `parts` holds it."""
-        request = self._request
-        fetched, total_bytes, has_error = self._handler.read(self._wanted, request)
-        is_enough = total_bytes >= self._handler.bytes_enough(request) or has_error
-        if not (is_enough or is_last_try or not self._wanted):
-            return False
-        session = self._session
-        # The first answer of a session, like one without, lists every partition.
-        if session is not None and request.session_epoch != FULL_FETCH_EPOCH:
-            fetched = session.news(fetched)
-        elif session is not None:
-            session.news(fetched)
-        self._handler.bytes_count += total_bytes
-        self.parts = write_fetched(
-            self._correlation_id,
-            self._version,
-            fetched,
-            session_id=session.session_id if session is not None else 0,
-        )
-        return True
-
-    async def answer_many(self, wait_s: float) -> list[Part]:
-        """Read in slices; again after a rest, until there is enough or time is up."""
-        request, loop = self._request, self._handler.loop
-        deadline_s = loop.time() + max(wait_s, 0)
-        while True:
-            fetched, total_bytes, has_error = await self._read_many()
-            left_s = deadline_s - loop.time()
-            if total_bytes >= self._handler.bytes_enough(request) or has_error or left_s <= 0:
-                break
-            count = sum(len(partitions) for _, partitions in self._wanted)
-            await asyncio.sleep(min(count * _REST_S_PER_PARTITION, left_s))
-        self._handler.bytes_count += total_bytes
-        return write_fetched(self._correlation_id, self._version, fetched)
-
-    async def _read_many(self) -> tuple[Fetched, int, bool]:
-        fetched: Fetched = []
-        total_bytes, has_error = 0, False
-        for some in _slices(self._wanted):
-            found, total_bytes, is_wrong = self._handler.read(some, self._request, total_bytes)
-            if fetched and found and fetched[-1][0] == found[0][0]:
-                fetched[-1][1].extend(found.pop(0)[1])  # the rest of a topic that was cut
-            fetched += found
-            has_error = has_error or is_wrong
-            await asyncio.sleep(0)
-        return fetched, total_bytes, has_error
-
-    def wait(self, wait_s: float) -> Pending:
-        self._pending = Pending(is_barrier=True)
-        self._pending.on_abandon(self._stop)
-        for key, wants in self._wanted:
-            for want in wants:
-                partition = self._handler.locate(key, want.partition)
-                partition.add_reader(self._wake)
-                self._partitions.append(partition)
-        self._timer = self._handler.loop.call_later(wait_s, self._time_out)
-        return self._pending
+        self._has_more = False  # a partition grew during a rest
+        for partition in partitions:
+            partition.add_reader(self._wake)
+        self.on_abandon(self._stop)
 
     def _wake(self) -> None:
         if self._rest is not None:
-            self._has_news = True
-        elif self.try_answer(is_last_try=False):
-            self._finish()
+            self._has_more = True
+            return
+        reading = self._handler.read(self._exchange)
+        if self._handler.is_enough(self._exchange.request, reading):
+            self._finish(reading)
         elif len(self._partitions) >= _COSTLY_PARTITIONS:
-            # Every append wakes us, and every look reads all partitions: not too often.
+            # Every append wakes this fetch, and every read looks at all partitions: rest a while.
+            self._has_more = False
             rest_s = len(self._partitions) * _REST_S_PER_PARTITION
-            self._has_news = False
-            self._rest = self._handler.loop.call_later(rest_s, self._end_rest)
+            self._rest = self._loop.call_later(rest_s, self._end_rest)
 
     def _end_rest(self) -> None:
         self._rest = None
-        if self._has_news:
+        if self._has_more:
             self._wake()
 
     def _time_out(self) -> None:
-        self.try_answer(is_last_try=True)
-        self._finish()
+        self._finish(self._handler.read(self._exchange))
 
-    def _finish(self) -> None:
+    def _finish(self, reading: Reading) -> None:
         self._stop()
-        assert self._pending is not None
-        self._pending.complete(self.parts)
+        self.complete(self._handler.respond(self._exchange, reading))
 
     def _stop(self) -> None:
         for partition in self._partitions:
             partition.remove_reader(self._wake)
         self._partitions.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._rest is not None:
             self._rest.cancel()
+
+
+def _read_all(
+    locate: Locate, wanted: Wanted, request: FetchRequest, bytes_max: int, total_bytes: int = 0
+) -> Reading:
+    """Read partitions in the order of the request; the first one with data gives at least one
+    batch. `total_bytes` were read before, from other partitions of the same request."""
+    left_bytes = bytes_max - total_bytes
+    has_error = False
+    fetched: Fetched = []
+    located: list[LeaderPartition] = []
+    for key, partitions in wanted:
+        results = []
+        for want in partitions:
+            try:
+                partition = locate(key, want.partition)
+                located.append(partition)
+                result = _read_partition(
+                    partition, want, request, left_bytes, at_least_one=not total_bytes
+                )
+            except ApiError as refused:
+                result = FetchedPartition(want.partition, refused.code)
+                has_error = True
+            if result.records is not None:
+                total_bytes += result.records.size_bytes
+                left_bytes -= result.records.size_bytes
+            has_error = has_error or result.diverging is not None
+            results.append(result)
+        fetched.append((key, results))
+    return Reading(fetched, total_bytes, has_error, located)
 
 
 def _slices(wanted: Wanted) -> Iterator[Wanted]:
