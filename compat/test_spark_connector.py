@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from compat.java import ROOT
 from compat.ottla_broker import OttlaBroker
 from ottla.spark import session
-from spark.patience import patiently
+from spark.worker_start import retry_worker_start
 
 CONNECTOR = ROOT / ".cache" / "compat" / "spark-connector"
 PATIENCE_S = 240
@@ -114,7 +114,7 @@ def drain(
         )
         assert query.awaitTermination(PATIENCE_S)
 
-    patiently(attempt)
+    retry_worker_start(attempt)
 
 
 def places(spark: SparkSession, home: Path) -> list[tuple[int, int]]:
@@ -227,7 +227,7 @@ def test_a_stream_copies_a_topic(
         )
         assert query.awaitTermination(PATIENCE_S)
 
-    patiently(copy)
+    retry_worker_start(copy)
     columns = ("key", "value", "partition", "headers")
     theirs, ours = (
         sorted(

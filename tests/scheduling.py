@@ -10,13 +10,13 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # Modules of tests/spark by the group that they are in; all others need no JVM.
 GROUPS: Final = {
-    "test_lake.py": "session",
-    "test_pages.py": "session",
+    "test_delta_sink.py": "session",
+    "test_docs_pages.py": "session",
     "test_pipelines.py": "session",
     "test_queries.py": "session",
     "test_restarts.py": "session",
     "test_streams.py": "session",
-    "test_anywhere.py": "jvm",
+    "test_deployments.py": "jvm",
     "test_exactly_once.py": "jvm",
     "test_example.py": "jvm",
     "test_news.py": "jvm",

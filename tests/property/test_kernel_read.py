@@ -9,9 +9,9 @@ from ottla.model import Offset, TimestampMs
 from ottla.records.batch import HEADER_BYTES, Record, build_batch
 
 pytest.importorskip("numpy", reason="the extra `spark` is not installed")
-fields = pytest.importorskip("ottla.spark.kernel_read")
+kernel_read = pytest.importorskip("ottla.spark.kernel_read")
 
-letters = st.builds(
+records = st.builds(
     Record,
     timestamp_ms=st.integers(0, 2**42).map(TimestampMs),
     key=st.none() | st.binary(max_size=200),
@@ -21,13 +21,14 @@ letters = st.builds(
     ).map(tuple),
 )
 needs_kernel = pytest.mark.skipif(
-    not fields.IS_COMPILED, reason="the kernel is not compiled: python setup.py build_ext --inplace"
+    not kernel_read.IS_COMPILED,
+    reason="the kernel is not compiled: python setup.py build_ext --inplace",
 )
 
 
 def found_by(find, source: bytes, count: int, start: int = 0, column: int = 0):  # type: ignore[no-untyped-def]
     """The table that `find` fills, or None when it refuses."""
-    table = fields.table_of(fields.Field, count + column)
+    table = kernel_read.table_of(kernel_read.Field, count + column)
     table[:] = -7
     try:
         find(source, start, len(source), count, table, column)
@@ -38,20 +39,20 @@ def found_by(find, source: bytes, count: int, start: int = 0, column: int = 0): 
 
 def agree(source: bytes, count: int, start: int = 0) -> bool:
     """Whether both found anything; they must not differ."""
-    compiled = found_by(fields.compiled_find_fields, source, count, start, column=2)
-    assert compiled == found_by(fields.plain_find_fields, source, count, start, column=2)
+    compiled = found_by(kernel_read.compiled_find_fields, source, count, start, column=2)
+    assert compiled == found_by(kernel_read.python_find_fields, source, count, start, column=2)
     return compiled is not None
 
 
 @needs_kernel
-@given(st.lists(letters, min_size=1, max_size=20), st.integers(0, 10))
+@given(st.lists(records, min_size=1, max_size=20), st.integers(0, 10))
 def test_both_find_the_same_records_wherever_they_begin(sent: list[Record], before: int) -> None:
     payload = bytes(build_batch(sent)[HEADER_BYTES:])
     assert agree(bytes(before) + payload, len(sent), before)
 
 
 @needs_kernel
-@given(st.lists(letters, min_size=1, max_size=5), st.data())
+@given(st.lists(records, min_size=1, max_size=5), st.data())
 def test_both_refuse_the_same_damage(sent: list[Record], data: st.DataObject) -> None:
     payload = bytearray(build_batch(sent)[HEADER_BYTES:])
     for _ in range(data.draw(st.integers(1, 3))):
@@ -68,14 +69,14 @@ def test_both_say_the_same_of_any_bytes(payload: bytes, count: int) -> None:
 
 
 @needs_kernel
-@given(st.lists(letters, min_size=1, max_size=20))
+@given(st.lists(records, min_size=1, max_size=20))
 def test_both_find_the_same_headers(sent: list[Record]) -> None:
     payload = bytes(build_batch(sent)[HEADER_BYTES:])
-    table = fields.table_of(fields.Field, len(sent))
-    fields.plain_find_fields(payload, 0, len(payload), len(sent), table, 0)
-    ats, counts = table[fields.Field.HEADERS_AT], table[fields.Field.HEADER_COUNT]
-    plain = fields.plain_find_headers(payload, ats, counts)
-    assert fields.compiled_find_headers(payload, ats, counts).tolist() == plain.tolist()
+    table = kernel_read.table_of(kernel_read.Field, len(sent))
+    kernel_read.python_find_fields(payload, 0, len(payload), len(sent), table, 0)
+    ats, counts = table[kernel_read.Field.HEADERS_AT], table[kernel_read.Field.HEADER_COUNT]
+    plain = kernel_read.python_find_headers(payload, ats, counts)
+    assert kernel_read.compiled_find_headers(payload, ats, counts).tolist() == plain.tolist()
     assert plain.shape[1] == sum(len(record.headers) for record in sent)
 
 
@@ -90,8 +91,8 @@ def test_the_kernel_writes_nowhere_but_into_its_table(what: str, number: int) ->
     end = number if what == "source" else len(payload)
     count = number if what == "count" else 3
     column = number if what == "column" else 0
-    table = fields.table_of(fields.Field, 3)
+    table = kernel_read.table_of(kernel_read.Field, 3)
     if what in {"start", "source"} and 0 <= number <= len(payload):
         return
     with pytest.raises(IndexError):
-        fields.compiled_find_fields(payload, start, end, count, table, column)
+        kernel_read.compiled_find_fields(payload, start, end, count, table, column)

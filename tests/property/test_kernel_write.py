@@ -8,22 +8,22 @@ from ottla.client.partitioner import murmur2
 from ottla.records.batch import Record, pack
 
 np = pytest.importorskip("numpy", reason="the extra `spark` is not installed")
-packing = pytest.importorskip("ottla.spark.kernel_write")
-Part, Parts = packing.Part, packing.Parts
+kernel_write = pytest.importorskip("ottla.spark.kernel_write")
+PackField, PackSources = kernel_write.PackField, kernel_write.PackSources
 
 contents = st.none() | st.binary(max_size=200)
-letters = st.builds(
+records = st.builds(
     Record,
     key=contents,
     value=contents,
     headers=st.lists(st.tuples(st.text(max_size=10), contents), max_size=3).map(tuple),
 )
 needs_kernel = pytest.mark.skipif(
-    not packing.IS_COMPILED, reason="the kernel is not compiled, or an older one"
+    not kernel_write.IS_COMPILED, reason="the kernel is not compiled, or an older one"
 )
 TWINS = [
-    pytest.param(packing.compiled_pack_records, marks=needs_kernel),
-    packing.plain_pack_records,
+    pytest.param(kernel_write.compiled_pack_records, marks=needs_kernel),
+    kernel_write.python_pack_records,
 ]
 
 
@@ -35,9 +35,9 @@ def header_bytes(record: Record) -> bytes:
     return full[size + len(empty) - 2 :] if record.headers else b""
 
 
-def parts_of(sent: list[Record], gap: bytes = b"") -> "packing.Parts":
+def parts_of(sent: list[Record], gap: bytes = b"") -> "kernel_write.Parts":
     """Parts in their buffers, with something between them that belongs to no record."""
-    table = np.empty((len(Part), len(sent)), np.int64)
+    table = np.empty((len(PackField), len(sent)), np.int64)
     columns = (
         [record.key for record in sent],
         [record.value for record in sent],
@@ -52,18 +52,18 @@ def parts_of(sent: list[Record], gap: bytes = b"") -> "packing.Parts":
             source += (content or b"") + gap
         sources.append(bytes(source))
     keys, values, headers = sources
-    return Parts(keys=keys, values=values, headers=headers, table=table)
+    return PackSources(keys=keys, values=values, headers=headers, table=table)
 
 
 @pytest.mark.parametrize("pack_records", TWINS)
-@given(sent=st.lists(letters, min_size=1, max_size=150), gap=st.binary(max_size=3))
+@given(sent=st.lists(records, min_size=1, max_size=150), gap=st.binary(max_size=3))
 def test_packed_parts_are_packed_records(pack_records, sent: list[Record], gap: bytes) -> None:  # type: ignore[no-untyped-def]
     packed = pack_records(parts_of(sent, gap), np.arange(len(sent)))
     assert bytes(packed) == bytes(pack(sent).payload)
 
 
 @pytest.mark.parametrize("pack_records", TWINS)
-@given(sent=st.lists(letters, min_size=1, max_size=20), data=st.data())
+@given(sent=st.lists(records, min_size=1, max_size=20), data=st.data())
 def test_rows_are_packed_in_the_order_they_are_asked_for(
     pack_records,  # type: ignore[no-untyped-def]
     sent: list[Record],
@@ -83,38 +83,44 @@ def test_sizes_at_the_edges_of_numbers_are_packed(pack_records, size_bytes: int)
 
 @given(keys=st.lists(contents, min_size=1, max_size=30))
 def test_both_hash_keys_as_clients_do(keys: list[bytes | None]) -> None:
-    parts = parts_of([Record(key=key) for key in keys], b"-")
+    sources = parts_of([Record(key=key) for key in keys], b"-")
     expected = [0 if key is None else murmur2(key) for key in keys]
-    assert packing.plain_hash_keys(parts).tolist() == expected
-    if packing.IS_COMPILED:
-        assert packing.compiled_hash_keys(parts).tolist() == expected
+    assert kernel_write.python_hash_keys(sources).tolist() == expected
+    if kernel_write.IS_COMPILED:
+        assert kernel_write.compiled_hash_keys(sources).tolist() == expected
 
 
 @needs_kernel
 @given(
-    part=st.sampled_from(list(Part)),
+    part=st.sampled_from(list(PackField)),
     number=st.integers(-(2**62), 2**62).filter(lambda number: not -1 <= number <= 3),
     row=st.integers(-(2**40), 2**40),
 )
 def test_the_kernel_reads_nowhere_but_in_its_buffers(part: int, number: int, row: int) -> None:
-    parts = parts_of([Record(key=b"k", value=b"v", headers=(("h", b"1"),))])
+    sources = parts_of([Record(key=b"k", value=b"v", headers=(("h", b"1"),))])
     if row:
         with pytest.raises(IndexError):
-            packing._kernel.pack_records(
-                parts.keys,
-                parts.values,
-                parts.headers,
-                parts.table,
+            kernel_write._kernel.pack_records(
+                sources.keys,
+                sources.values,
+                sources.headers,
+                sources.table,
                 1,
                 np.array([row]),
                 bytearray(99),
             )
     if part % 2 and number < 0:
         return  # every negative size is null
-    parts.table[part, 0] = number
+    sources.table[part, 0] = number
     with pytest.raises(IndexError):
-        packing._kernel.pack_records(
-            parts.keys, parts.values, parts.headers, parts.table, 1, np.array([0]), bytearray(99)
+        kernel_write._kernel.pack_records(
+            sources.keys,
+            sources.values,
+            sources.headers,
+            sources.table,
+            1,
+            np.array([0]),
+            bytearray(99),
         )
 
 
@@ -122,13 +128,13 @@ def test_the_kernel_reads_nowhere_but_in_its_buffers(part: int, number: int, row
 @given(room_bytes=st.integers(0, 12))
 def test_the_kernel_writes_nowhere_but_into_its_room(room_bytes: int) -> None:
     sent = [Record(key=b"k", value=b"v")] * 2
-    parts = parts_of(sent)
+    sources = parts_of(sent)
     size_bytes = len(pack(sent).payload)
     out = bytearray(room_bytes) + b"\xee" * 8
     with memoryview(out)[:room_bytes] as room:
         if room_bytes < size_bytes:
             with pytest.raises(IndexError):
-                packing._kernel.pack_records(
-                    parts.keys, parts.values, b"", parts.table, 2, np.arange(2), room
+                kernel_write._kernel.pack_records(
+                    sources.keys, sources.values, b"", sources.table, 2, np.arange(2), room
                 )
     assert out[room_bytes:] == b"\xee" * 8

@@ -70,12 +70,12 @@ def test_no_task_has_more_records_than_it_may(
 
 @given(st.dictionaries(partitions, rows, min_size=1), st.integers(1, 10**9))
 def test_sharing_starves_nobody_and_wastes_nothing(
-    wishes: dict[TopicPartition, int], total: int
+    demands: dict[TopicPartition, int], total: int
 ) -> None:
-    shares = share(total, wishes)
-    assert shares.keys() == wishes.keys()
-    assert all(1 <= shares[tp] <= wishes[tp] for tp in wishes)
-    assert sum(shares.values()) == max(len(wishes), min(total, sum(wishes.values())))
+    shares = share(total, demands)
+    assert shares.keys() == demands.keys()
+    assert all(1 <= shares[tp] <= demands[tp] for tp in demands)
+    assert sum(shares.values()) == max(len(demands), min(total, sum(demands.values())))
 
 
 @given(
@@ -98,10 +98,10 @@ def test_a_limited_batch_lies_between_its_start_and_the_latest(
 
 @given(st.dictionaries(partitions, offsets), st.randoms())
 def test_offsets_survive_json_and_their_order_does_not_matter(
-    found: dict[TopicPartition, Offset], chance: object
+    found: dict[TopicPartition, Offset], rng: object
 ) -> None:
     items = list(found.items())
-    chance.shuffle(items)  # type: ignore[attr-defined]
+    rng.shuffle(items)  # type: ignore[attr-defined]
     text = json.dumps(to_json(dict(items)))
     assert text == json.dumps(to_json(found))
     assert from_json(json.loads(text)) == found

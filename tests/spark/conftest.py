@@ -83,7 +83,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A session that nobody has told of the formats: its lookup has to find them."""
     from pyspark.sql import SparkSession
 
-    from ottla.spark.java import find_java_home
+    from ottla.spark.java_home import find_java_home
     from ottla.spark.session import settings
 
     home = tmp_path_factory.mktemp("spark")

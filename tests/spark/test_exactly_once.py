@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable
 
 from crash.processes import BrokerProcess
-from spark.drivers import DriverProcess
+from spark.driver_process import DriverProcess
 from spark.topics import Topic
 
-RUN_PATIENCE_S = 900  # a machine with far more to do than cores takes minutes for a batch
+RUN_TIMEOUT_S = 900  # a machine with far more to do than cores takes minutes for a batch
 RECORDS = int(os.environ.get("OTTLA_SPARK_CHAOS_RECORDS", "4000"))
 SINKS = ("topic", "table") if "OTTLA_SPARK_CHAOS_RECORDS" in os.environ else ("topic",)
 SEED = int(os.environ.get("OTTLA_SPARK_CHAOS_SEED", "1"))
@@ -69,8 +69,8 @@ def filled(broker: BrokerProcess, records: int) -> Topic:
 
 def end_of(driver: DriverProcess) -> int:
     """How a driver ended, by itself or by SIGKILL."""
-    status = driver.wait(RUN_PATIENCE_S)
-    assert status is not None, f"not done in {RUN_PATIENCE_S} s: {driver.said()}"
+    status = driver.wait(RUN_TIMEOUT_S)
+    assert status is not None, f"not done in {RUN_TIMEOUT_S} s: {driver.said()}"
     assert status in (0, -signal.SIGKILL), driver.said()
     return status
 
@@ -119,7 +119,7 @@ class Table:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("sink", SINKS)  # test_lake.py kills drivers that write tables, too
+@pytest.mark.parametrize("sink", SINKS)  # test_delta_sink.py kills drivers that write tables, too
 def test_chaos_loses_and_doubles_nothing(
     broker: BrokerProcess,
     start: START,
@@ -128,7 +128,7 @@ def test_chaos_loses_and_doubles_nothing(
     sink: str,
 ) -> None:
     """Kills of the driver, its Python processes and the broker, at moments that chance decides."""
-    chance = Random(SEED)
+    rng = Random(SEED)
     target: Topic | Table = filled(broker, RECORDS)
     where = dict[str, str]()
     if sink == "table":
@@ -142,13 +142,13 @@ def test_chaos_loses_and_doubles_nothing(
     for _ in range(ROUNDS_MAX):
         if driver is None:
             driver = start(rows=max(RECORDS // 20, 200), master="local[2,4]", **where)
-        status = _wait_moment(driver, target, chance) if left else driver.wait(RUN_PATIENCE_S)
+        status = _wait_moment(driver, target, rng) if left else driver.wait(RUN_TIMEOUT_S)
         if status == 0:
             break
         if status is not None or not left:
             # Its query did not survive a kill: the next one goes on from the checkpoint.
             failures.append(
-                driver.said() if status is not None else f"slower than {RUN_PATIENCE_S} s"
+                driver.said() if status is not None else f"slower than {RUN_TIMEOUT_S} s"
             )
             assert len(failures) <= sum(kills.values()), failures[-1]
             driver.end()
@@ -161,7 +161,7 @@ def test_chaos_loses_and_doubles_nothing(
             broker.start()
         elif victim == "worker" and (workers := driver.workers()):
             with suppress(ProcessLookupError):
-                os.kill(chance.choice(workers), signal.SIGKILL)
+                os.kill(rng.choice(workers), signal.SIGKILL)
         else:
             driver.kill()
             driver.end()
@@ -180,13 +180,13 @@ def test_chaos_loses_and_doubles_nothing(
     )
 
 
-def _wait_moment(driver: DriverProcess, target: Topic | Table, chance: Random) -> int | None:
+def _wait_moment(driver: DriverProcess, target: Topic | Table, rng: Random) -> int | None:
     """Wait until more was written, and for a moment more; the driver's status if it ended."""
     before = sum(target.ends().values())
-    give_up_s = time.monotonic() + RUN_PATIENCE_S
+    give_up_s = time.monotonic() + RUN_TIMEOUT_S
     while sum(target.ends().values()) == before:
         assert time.monotonic() < give_up_s, f"nothing more is written: {driver.said()}"
         status = driver.wait(0.05)
         if status is not None:
             return status
-    return driver.wait(chance.uniform(0, 1))
+    return driver.wait(rng.uniform(0, 1))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_word_count.py"
-PATIENCE_S = 500
+TIMEOUT_S = 500
 
 
 @pytest.mark.jvm
@@ -18,7 +18,7 @@ def test_words_are_counted_without_a_jar(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

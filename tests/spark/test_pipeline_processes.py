@@ -17,7 +17,7 @@ import pytest
 from spark.topics import Topic
 
 COMMAND = [sys.executable, "-m", "ottla.cli.main", "pipeline"]
-PATIENCE_S = 400
+TIMEOUT_S = 400
 MEMORY = ("--conf", "spark.driver.memory=512m")
 pytestmark = pytest.mark.jvm
 
@@ -41,7 +41,7 @@ class Process:
     def line(self, pattern: str) -> re.Match[str]:
         """The next line that looks like this."""
         while True:
-            line = self._lines.get(timeout=PATIENCE_S)
+            line = self._lines.get(timeout=TIMEOUT_S)
             self.said.append(line)
             assert line, f"it has ended: {self.said}"
             if found := re.search(pattern, line):
@@ -49,12 +49,12 @@ class Process:
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(TIMEOUT_S)
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
+        self.process.wait(TIMEOUT_S)
+        self._reader.join(TIMEOUT_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -86,7 +86,7 @@ def test_a_stream_goes_on_until_it_is_told_to_stop(topic: Topic, tmp_path: Path)
         pipeline.line("^batch 0  rows 3  lag 0  ")
         topic.fill(range(3, 5))
         pipeline.line("^batch 1  rows 2  lag 0  ")
-        with urllib.request.urlopen(address, timeout=PATIENCE_S) as page:
+        with urllib.request.urlopen(address, timeout=TIMEOUT_S) as page:
             metrics = page.read().decode()
         label = f'{{query="archive-{topic.name}"}}'
         assert f"ottla_pipeline_rows_total{label} 5.0\n" in metrics
@@ -103,7 +103,7 @@ def ottla(directory: Path, *words: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     return done.returncode, done.stdout

@@ -19,11 +19,11 @@ from ottla.cli.status import FAILED, OK, WRONG_USAGE
 from ottla.spark.progress import BatchDone
 from ottla.spark.registration import register
 from ottla.spark.session import session
-from spark.topics import PATIENCE_S, Topic
+from spark.topics import TIMEOUT_S, Topic
 
 NEW_TOPIC = Callable[..., Topic]
 MINUTE_MS = 60_000
-QUERY_PATIENCE_S = 400
+QUERY_TIMEOUT_S = 400
 
 
 class Pipelines:
@@ -68,7 +68,7 @@ def records(topic: Topic) -> list[tuple[str | None, str | None, dict[str, str]]]
     only = TopicPartition(topic.name, 0, 0)
     uncommitted = IsolationLevel.READ_UNCOMMITTED
     ends = topic.admin.list_offsets({only: OffsetSpec.latest()}, isolation_level=uncommitted)
-    end = next(iter(ends.values())).result(PATIENCE_S).offset
+    end = next(iter(ends.values())).result(TIMEOUT_S).offset
     consumer = Consumer(
         {
             "bootstrap.servers": topic.address,
@@ -81,8 +81,8 @@ def records(topic: Topic) -> list[tuple[str | None, str | None, dict[str, str]]]
     found = []
     at = 0
     while at < end:
-        message = consumer.poll(PATIENCE_S)
-        assert message is not None, f"{topic.name} was not read beyond {at} in {PATIENCE_S} s"
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None, f"{topic.name} was not read beyond {at} in {TIMEOUT_S} s"
         at = message.offset() + (message.error() is None)
         if message.error() is None:
             key, value = message.key(), message.value()
@@ -259,8 +259,8 @@ def test_a_session_tells_a_program_of_every_batch(spark: SparkSession, topic: To
     options = topic.options(startingOffsets="earliest", maxOffsetsPerTrigger="3")
     rows = same.readStream.format("ottla").options(**options).load()
     query = rows.writeStream.format("noop").queryName("told").trigger(availableNow=True).start()
-    assert query.awaitTermination(QUERY_PATIENCE_S)
-    found = [told.get(timeout=PATIENCE_S) for _ in range(2)]
+    assert query.awaitTermination(QUERY_TIMEOUT_S)
+    found = [told.get(timeout=TIMEOUT_S) for _ in range(2)]
     assert [(one.query, one.rows, one.lag) for one in found] == [("told", 3, 2), ("told", 2, 0)]
 
 

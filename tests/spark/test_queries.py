@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ottla.spark import register
 from spark.topics import Topic
 
-QUERY_PATIENCE_S = 400
+QUERY_TIMEOUT_S = 400
 NEW_TOPIC = Callable[..., Topic]
 
 
@@ -32,7 +32,7 @@ def run(spark: SparkSession, topic: Topic, home: Path, **more: str) -> Streaming
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(QUERY_PATIENCE_S)
+    assert query.awaitTermination(QUERY_TIMEOUT_S)
     return query
 
 

@@ -27,10 +27,10 @@ from crash.processes import BrokerProcess
 from ottla.client.errors import Unreachable
 from ottla.spark.options import OptionRefused
 from ottla.spark.plan import DataLost
+from ottla.spark.read_task import BadRow
 from ottla.spark.source import StreamReader, batch_reader, stream_reader
-from ottla.spark.task import BadRow
-from spark.tasks import task
-from spark.topics import PATIENCE_S, Topic
+from spark.task_context import task
+from spark.topics import TIMEOUT_S, Topic
 
 PLAIN = StructType(
     [
@@ -374,7 +374,7 @@ def test_news_end_the_wait(topic: Topic) -> None:
     before_s = time.monotonic()
     waiting.start()
     topic.fill(["news"])
-    waiting.join(PATIENCE_S)
+    waiting.join(TIMEOUT_S)
     assert found == [{topic.name: {"0": 1}}]
     assert time.monotonic() - before_s < 29
 
@@ -443,7 +443,7 @@ def test_progress_is_a_groups_progress_also_after_the_last_batch(topic: Topic) -
     latest(reader, end)
     group = {"bootstrap.servers": topic.address, "group.id": f"group-of-{topic.name}"}
     consumer = Consumer(group)
-    (committed,) = consumer.committed([TopicPartition(topic.name, 0)], timeout=PATIENCE_S)
+    (committed,) = consumer.committed([TopicPartition(topic.name, 0)], timeout=TIMEOUT_S)
     assert committed.offset == 7
     consumer.close()
     taking_over = stream(
@@ -631,11 +631,11 @@ def test_readers_wait_for_a_broker_that_comes_back(tmp_path: Path) -> None:
         back = threading.Thread(target=broker.start)
         back.start()
         assert planned(reader, start, end) == texts(range(5))
-        back.join(PATIENCE_S)
+        back.join(TIMEOUT_S)
         broker.kill()
         back = threading.Thread(target=broker.start)
         back.start()
         assert latest(reader, end) == end
-        back.join(PATIENCE_S)
+        back.join(TIMEOUT_S)
     finally:
         broker.end()

@@ -23,8 +23,8 @@ from ottla.client.client import Client
 from ottla.client.groups import list_groups
 from ottla.client.transactions import list_transactions
 from ottla.model import Endpoint
-from spark import crashing as spark_crashing
-from spark.crashing import (
+from spark import crashing_sinks
+from spark.crashing_sinks import (
     CRASH,
     TABLE_POINTS,
     TASK_POINTS,
@@ -33,13 +33,13 @@ from spark.crashing import (
     CrashingDeltaSource,
     CrashingSource,
 )
-from spark.patience import patiently
 from spark.topics import Topic
+from spark.worker_start import retry_worker_start
 
 ROWS = 300
 BATCH_ROWS = 100
 CRASHED_BATCH = 1
-PATIENCE_S = 400
+TIMEOUT_S = 400
 NEW_TOPIC = Callable[..., Topic]
 _numbers = count(1)
 
@@ -139,7 +139,7 @@ def source(address: str) -> Topic:
 
 @pytest.fixture(scope="module")
 def crashing(spark: SparkSession) -> SparkSession:
-    cloudpickle.register_pickle_by_value(spark_crashing)  # workers cannot import what tests have
+    cloudpickle.register_pickle_by_value(crashing_sinks)  # workers cannot import what tests have
     spark.dataSource.register(CrashingSource)
     spark.dataSource.register(CrashingDeltaSource)
     return spark
@@ -159,7 +159,7 @@ class Query:
     def run(self, plan: Plan, **sink: str) -> None:
         """Read what is there."""
         with conf(self.spark, plan.conf):
-            patiently(lambda: self._run(plan, sink))
+            retry_worker_start(lambda: self._run(plan, sink))
 
     def fail(self, plan: Plan, **sink: str) -> str:
         """What the query says that does not survive this."""
@@ -196,7 +196,7 @@ class Query:
         else:
             writer = writer.format("crashing-delta").option("path", str(self.target))
         query = writer.options(**sink).trigger(availableNow=True).start()
-        assert query.awaitTermination(PATIENCE_S)
+        assert query.awaitTermination(TIMEOUT_S)
 
     def found(self) -> list[int]:
         """What came out."""
@@ -430,7 +430,7 @@ def test_what_foreach_batch_writes_leaves_nothing_behind_for_each_batch(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(TIMEOUT_S)
     assert asyncio.run(left_behind()) - before == {
         f"{query.id}-{topic.name}-{task}.0" for task in range(2)
     }

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from crash.processes import BrokerProcess
-from spark.patience import patiently
-from spark.topics import PATIENCE_S, Topic
+from spark.topics import TIMEOUT_S, Topic
+from spark.worker_start import retry_worker_start
 
 NEW_TOPIC = Callable[..., Topic]
-QUERY_PATIENCE_S = 400
+QUERY_TIMEOUT_S = 400
 # How long the broker is away at least. Every reader meets the outage, however short it is.
 OUTAGE_S = float(os.environ.get("OTTLA_OUTAGE_S", "0"))
 KNOCKS = 5  # of clients that are turned away before the broker comes back
@@ -39,7 +39,7 @@ def start(spark: SparkSession, topic: Topic, home: Path, **more: str) -> Streami
         query.processAllAvailable()
         return query
 
-    return patiently(attempt)
+    return retry_worker_start(attempt)
 
 
 def run(spark: SparkSession, topic: Topic, home: Path, **more: str) -> list[int]:
@@ -56,10 +56,10 @@ def run(spark: SparkSession, topic: Topic, home: Path, **more: str) -> list[int]
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(QUERY_PATIENCE_S)
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
         return [progress["numInputRows"] for progress in query.recentProgress]
 
-    return patiently(attempt)
+    return retry_worker_start(attempt)
 
 
 def texts(spark: SparkSession, home: Path) -> list[str]:
@@ -70,7 +70,7 @@ def texts(spark: SparkSession, home: Path) -> list[str]:
 def committed(topic: Topic, group: str) -> int:
     consumer = Consumer({"bootstrap.servers": topic.address, "group.id": group})
     try:
-        (found,) = consumer.committed([TopicPartition(topic.name, 0)], timeout=PATIENCE_S)
+        (found,) = consumer.committed([TopicPartition(topic.name, 0)], timeout=TIMEOUT_S)
         return int(found.offset)
     finally:
         consumer.close()
@@ -81,7 +81,7 @@ def turn_away(address: str) -> None:
     host, _, port = address.partition(":")
     back_s = time.monotonic() + OUTAGE_S
     with socket.create_server((host, int(port))) as door:
-        door.settimeout(PATIENCE_S)
+        door.settimeout(TIMEOUT_S)
         knocks = 0
         while knocks < KNOCKS or time.monotonic() < back_s:
             door.accept()[0].close()
@@ -114,7 +114,7 @@ def test_a_partition_that_is_new_is_read_while_the_query_runs(
     query = start(spark, topic, tmp_path)
     topic.grow(2)
     topic.fill(["new", "newer"], partition=1)
-    deadline_s = time.monotonic() + QUERY_PATIENCE_S
+    deadline_s = time.monotonic() + QUERY_TIMEOUT_S
     while sorted(texts(spark, tmp_path)) != ["new", "newer", "old"]:
         assert time.monotonic() < deadline_s, texts(spark, tmp_path)
         query.processAllAvailable()
@@ -137,7 +137,7 @@ def test_a_run_that_ends_by_itself_ends_while_others_write(
         batches = run(spark, topic, tmp_path, maxOffsetsPerTrigger="1000")
     finally:
         over.set()
-        writing.join(PATIENCE_S)
+        writing.join(TIMEOUT_S)
     assert sum(batches) >= 10
 
 
@@ -158,15 +158,15 @@ def test_offsets_that_hold_no_record_are_passed_over(
     producer = Producer(
         {"bootstrap.servers": topic.address, "transactional.id": f"txn-{topic.name}"}
     )
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     for number in range(8):
         producer.begin_transaction()
         producer.produce(topic.name, str(number), partition=0)
         if number % 4 == 3:
-            producer.flush(PATIENCE_S)  # else an aborted record might never be sent
-            producer.abort_transaction(PATIENCE_S)
+            producer.flush(TIMEOUT_S)  # else an aborted record might never be sent
+            producer.abort_transaction(TIMEOUT_S)
         else:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(TIMEOUT_S)
     batches = run(spark, topic, tmp_path, maxOffsetsPerTrigger="5")
     assert sum(batches) == 6
     rows = spark.read.parquet(str(tmp_path / "out")).orderBy("offset").collect()

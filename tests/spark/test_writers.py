@@ -29,19 +29,19 @@ from ottla.client.groups import commit_offsets, list_groups
 from ottla.client.partitioner import partition_of_key
 from ottla.client.transactions import list_transactions
 from ottla.model import Offset, TopicPartition
-from ottla.spark.blocking_client import link_to
-from ottla.spark.committing import StreamBatch, abort_all, producers_of
-from ottla.spark.decisions import BatchRefused, Decide, Part
+from ottla.spark.batch_commit import StreamBatchCommit, abort_all, producers_of
+from ottla.spark.batch_decisions import BatchRefused, TaskResult, WriteDecision
+from ottla.spark.blocking_client import client_for
+from ottla.spark.content_digest import Content
 from ottla.spark.decode import HEADERS_TYPE
-from ottla.spark.digest import Content
 from ottla.spark.encode import BATCH_BYTES_MAX, RowRefused
 from ottla.spark.options import OptionRefused, parse_write_options
 from ottla.spark.sink import StreamWriter, batch_writer, stream_writer
 from ottla.spark.source import batch_reader
-from ottla.spark.writing import Written, WrittenAtLeastOnce
-from spark.crashing import COMMIT_POINTS, commit_until
-from spark.tasks import task
-from spark.topics import PATIENCE_S, Topic
+from ottla.spark.write_task import WrittenAtLeastOnce, WrittenInTransaction
+from spark.crashing_sinks import COMMIT_POINTS, commit_until
+from spark.task_context import task
+from spark.topics import TIMEOUT_S, Topic
 
 NEW_TOPIC = Callable[..., Topic]
 TEXT = StructType([StructField("value", StringType())])
@@ -81,7 +81,7 @@ def save(writer: DataSourceWriter, rows: Iterator[pa.RecordBatch]) -> int:
     writer.commit([done])
     if isinstance(done, WrittenAtLeastOnce):
         return done.rows
-    assert isinstance(done, Written)
+    assert isinstance(done, WrittenInTransaction)
     return done.part.content.rows
 
 
@@ -173,7 +173,7 @@ def test_a_task_without_rows_says_so_without_a_broker() -> None:
     writer = stream_writer(options | {"checkpointLocation": "/somewhere"}, TEXT)
     with task(query_id="query", batch_id=0):
         done = writer.write(iter(()))
-    assert done == Written("query", "query-t", Part(Content()))
+    assert done == WrittenInTransaction("query", "query-t", TaskResult(Content()))
     writer.abort([None], batchId=0)
 
 
@@ -267,7 +267,9 @@ class Stream:
         self.writer = stream_writer(sink_of(topic, **more), TEXT)
         assert isinstance(self.writer, StreamWriter)
 
-    def write(self, batch: int, *tasks: Sequence[str], attempt: int = 0) -> list[Written]:
+    def write(
+        self, batch: int, *tasks: Sequence[str], attempt: int = 0
+    ) -> list[WrittenInTransaction]:
         """What the tasks of a micro-batch do."""
         return [
             self.write_task(batch, number, texts(*values), attempt)
@@ -276,26 +278,26 @@ class Stream:
 
     def write_task(
         self, batch: int, number: int, rows: Iterator[pa.RecordBatch], attempt: int = 0
-    ) -> Written:
+    ) -> WrittenInTransaction:
         with task(number, attempt=attempt, query_id=self.query_id, batch_id=batch):
             done = self.writer.write(rows)
-        assert isinstance(done, Written)
+        assert isinstance(done, WrittenInTransaction)
         return done
 
     def run(self, batch: int, *tasks: Sequence[str]) -> None:
         """A micro-batch that comes to its end."""
         self.writer.commit([*self.write(batch, *tasks)], batchId=batch)
 
-    def crash(self, point: str, batch: int, *tasks: Sequence[str]) -> list[Written]:
+    def crash(self, point: str, batch: int, *tasks: Sequence[str]) -> list[WrittenInTransaction]:
         """A micro-batch whose driver dies at this point."""
         written = self.write(batch, *tasks)
         commit_until(self.writer, [*written], batch, point)
         return written
 
-    def time_out(self, written: Sequence[Written]) -> None:
+    def time_out(self, written: Sequence[WrittenInTransaction]) -> None:
         """What the broker does to transactions that are open for too long."""
         producers = producers_of(one.part for one in written)
-        link_to(self.writer.options.brokers).ask(lambda client: abort_all(client, producers))
+        client_for(self.writer.options.brokers).call(lambda client: abort_all(client, producers))
 
 
 def test_batches_are_written_one_after_the_other(topic: Topic) -> None:
@@ -462,17 +464,17 @@ def test_two_drivers_never_both_write_a_batch(topic: Topic) -> None:
 def test_a_decision_that_another_driver_makes_in_between_is_noticed(topic: Topic) -> None:
     """One that looked for open transactions before the tasks of this one began."""
     query = Stream(topic)
-    link = link_to(query.writer.options.brokers)
-    slow = StreamBatch(link, 0, query.write(0, ["a"], ["b"]), None)
-    verdict = link.start(slow.judge()).result()
-    assert isinstance(verdict, Decide)
+    blocking = client_for(query.writer.options.brokers)
+    slow = StreamBatchCommit(blocking, 0, query.write(0, ["a"], ["b"]), None)
+    action = blocking.submit(slow.choose_action()).result()
+    assert isinstance(action, WriteDecision)
     written = query.write(0, ["a", "b"], attempt=1)
-    quick = StreamBatch(link, 0, written, None)
-    decision = replace(verdict.decision, producers=producers_of(one.part for one in written))
-    link.start(quick.decide(decision)).result()
-    link.start(quick.end(decision)).result()
+    quick = StreamBatchCommit(blocking, 0, written, None)
+    decision = replace(action.decision, producers=producers_of(one.part for one in written))
+    blocking.submit(quick.write_decision(decision)).result()
+    blocking.submit(quick.commit_transactions(decision)).result()
     with pytest.raises(BatchRefused, match="two queries run on one checkpoint"):
-        link.start(slow.decide(verdict.decision)).result()
+        blocking.submit(slow.write_decision(action.decision)).result()
     assert sorted(topic.committed()) == ["a", "b"]
 
 
@@ -507,8 +509,8 @@ def test_a_batch_that_an_older_version_has_begun_is_an_error_that_says_what_to_d
     query = Stream(topic)
     note = {TopicPartition(topic.name, 0): Offset(4)}
     group = f"__ottla_sink-{query.query_id}-{topic.name}-1"
-    link = link_to(query.writer.options.brokers)
-    link.ask(lambda client: commit_offsets(client, group, note))
+    blocking = client_for(query.writer.options.brokers)
+    blocking.call(lambda client: commit_offsets(client, group, note))
     with pytest.raises(BatchRefused, match="written by a version"):
         query.run(4, ["a"], ["b"])
     assert topic.committed() == []
@@ -549,8 +551,8 @@ def test_jobs_of_one_query_that_write_a_topic_at_the_same_time_end_in_an_error(
 
 def test_what_foreach_batch_writes_leaves_nothing_behind_for_each_batch(topic: Topic) -> None:
     """A broker keeps groups and transactional ids for a week."""
-    link = link_to(parse_write_options(sink_of(topic)).brokers)
-    groups = link.ask(list_groups)
+    blocking = client_for(parse_write_options(sink_of(topic)).brokers)
+    groups = blocking.call(list_groups)
     for batch in range(5):
         job = batch_writer(sink_of(topic), TEXT, overwrite=False)
         messages = list[WriterCommitMessage | None]()
@@ -558,8 +560,8 @@ def test_what_foreach_batch_writes_leaves_nothing_behind_for_each_batch(topic: T
             with task(number, query_id=topic.name, batch_id=batch):
                 messages.append(job.write(texts(f"{batch}-{number}")))
         job.commit(messages)
-    assert link.ask(list_groups) == groups
-    ids = [one.transactional_id for one in link.ask(list_transactions)]
+    assert blocking.call(list_groups) == groups
+    ids = [one.transactional_id for one in blocking.call(list_transactions)]
     assert [one for one in ids if topic.name in one] == [
         f"{topic.name}-{topic.name}-{number}.0" for number in range(2)
     ]
@@ -607,10 +609,10 @@ def test_a_broker_killed_under_way_gets_every_row_once(tmp_path: Path, delivery:
         done = list[int]()
         writing = threading.Thread(target=lambda: done.append(save(writer, batches())))
         writing.start()
-        assert sent.wait(PATIENCE_S)
+        assert sent.wait(TIMEOUT_S)
         broker.kill()
         broker.start()
-        writing.join(PATIENCE_S)
+        writing.join(TIMEOUT_S)
         assert done == [1000]
         expected = [f"{number}-{row}".encode() for number in range(20) for row in range(50)]
         assert [row["value"] for row in read(topic)] == expected

@@ -6,8 +6,8 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-PATIENCE_S = 60
-JUDGE_PATIENCE_S = 120
+TIMEOUT_S = 60
+JUDGE_TIMEOUT_S = 120
 
 
 class Topic:
@@ -26,26 +26,26 @@ class Topic:
     def create(self, partitions: int = 1) -> None:
         # Records of tests are from 1970: no retention may find them too old.
         new = NewTopic(self.name, num_partitions=partitions, config={"retention.ms": "-1"})
-        self.admin.create_topics([new])[self.name].result(PATIENCE_S)
+        self.admin.create_topics([new])[self.name].result(TIMEOUT_S)
 
     def grow(self, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(
-            PATIENCE_S
+            TIMEOUT_S
         )
 
     def delete(self) -> None:
-        self.admin.delete_topics([self.name])[self.name].result(PATIENCE_S)
+        self.admin.delete_topics([self.name])[self.name].result(TIMEOUT_S)
 
     def cut(self, before: int, partition: int = 0) -> None:
         """Remove every record before an offset."""
         edge = TopicPartition(self.name, partition, before)
-        next(iter(self.admin.delete_records([edge]).values())).result(PATIENCE_S)
+        next(iter(self.admin.delete_records([edge]).values())).result(TIMEOUT_S)
 
     def put(self, value: str, *, time_ms: int) -> None:
         """Write one record with a time of its own."""
         producer = Producer({"bootstrap.servers": self.address})
         producer.produce(self.name, value=value.encode(), timestamp=time_ms)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
 
     def fill(
         self,
@@ -72,19 +72,19 @@ class Topic:
                 timestamp=1000 + number,
                 **more,
             )
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
 
     def ends(self) -> dict[int, int]:
         """Where every partition ends, whatever of it counts."""
-        described = self.admin.list_topics(self.name, timeout=PATIENCE_S).topics[self.name]
+        described = self.admin.list_topics(self.name, timeout=TIMEOUT_S).topics[self.name]
         wanted = {
             TopicPartition(self.name, partition): OffsetSpec.latest()
             for partition in described.partitions
         }
         found = self.admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=PATIENCE_S
+            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TIMEOUT_S
         )
-        return {tp.partition: end.result(PATIENCE_S).offset for tp, end in found.items()}
+        return {tp.partition: end.result(TIMEOUT_S).offset for tp, end in found.items()}
 
     def committed(self) -> list[str]:
         """Every value that counts, of all partitions: what librdkafka reads of committed records.
@@ -102,7 +102,7 @@ class Topic:
         )
         left = {partition: end for partition, end in self.ends().items() if end}
         consumer.assign([TopicPartition(self.name, partition, 0) for partition in left])
-        give_up_s = time.monotonic() + JUDGE_PATIENCE_S
+        give_up_s = time.monotonic() + JUDGE_TIMEOUT_S
         values = list[str]()
         while left:
             assert time.monotonic() < give_up_s, f"not read to the ends {left} of {self.name}"
@@ -110,7 +110,7 @@ class Topic:
                 error = message.error()
                 if error is None:
                     values.append(message.value().decode())
-                    give_up_s = time.monotonic() + JUDGE_PATIENCE_S
+                    give_up_s = time.monotonic() + JUDGE_TIMEOUT_S
                 elif error.code() == KafkaError._PARTITION_EOF:
                     if message.offset() >= left.get(message.partition(), 0):
                         left.pop(message.partition(), None)

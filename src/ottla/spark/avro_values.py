@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.spark.options import OptionRefused
-from ottla.spark.values import TypedValues, parse_in_halves
+from ottla.spark.typed_values import TypedValues, parse_by_bisection
 
 AvroSchema = Any  # what JSON can say: a name, an object, or a list of them
 
 DECIMAL_DIGITS_MAX: Final = 38  # of Spark
-_MOMENT: Final = ("TIMESTAMP", pa.timestamp("us", tz="UTC"))
-_LOCAL_MOMENT: Final = ("TIMESTAMP_NTZ", pa.timestamp("us"))
+_TIMESTAMP: Final = ("TIMESTAMP", pa.timestamp("us", tz="UTC"))
+_LOCAL_TIMESTAMP: Final = ("TIMESTAMP_NTZ", pa.timestamp("us"))
 _PRIMITIVES: Final = {
     "boolean": ("BOOLEAN", pa.bool_()),
     "int": ("INT", pa.int32()),
@@ -36,10 +36,10 @@ _PRIMITIVES: Final = {
 # Of which Spark has a type. All others are read as what they are made of, as Avro wants it.
 _LOGICAL: Final = {
     ("int", "date"): ("DATE", pa.date32()),
-    ("long", "timestamp-millis"): _MOMENT,
-    ("long", "timestamp-micros"): _MOMENT,
-    ("long", "local-timestamp-millis"): _LOCAL_MOMENT,
-    ("long", "local-timestamp-micros"): _LOCAL_MOMENT,
+    ("long", "timestamp-millis"): _TIMESTAMP,
+    ("long", "timestamp-micros"): _TIMESTAMP,
+    ("long", "local-timestamp-millis"): _LOCAL_TIMESTAMP,
+    ("long", "local-timestamp-micros"): _LOCAL_TIMESTAMP,
 }
 _NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 # What fastavro raises for bytes that a schema cannot have written.
@@ -87,7 +87,7 @@ def parse_avro(values: pa.Array, value_type: pa.DataType, schema_text: str) -> T
         problems.append(problem)
     # What Avro can say and Spark cannot hold, such as a decimal with too many digits.
     numbers = pa.array(range(len(rows)), pa.int64())
-    held = parse_in_halves(
+    held = parse_by_bisection(
         numbers,
         value_type,
         lambda part: pa.array([rows[number] for number in part.to_pylist()], value_type),

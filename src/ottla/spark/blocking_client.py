@@ -16,14 +16,14 @@ import uvloop
 
 from ottla.client.client import Client
 from ottla.spark.options import BrokerOptions
-from ottla.spark.state import StateTopic
+from ottla.spark.state_topic import StateTopic
 
 Result = TypeVar("Result")
 
-_links: Final[dict[tuple[int, BrokerOptions], "Link"]] = {}
+_clients: Final[dict[tuple[int, BrokerOptions], "BlockingClient"]] = {}
 
 
-class Link:
+class BlockingClient:
     """Owns a thread with an event loop, and two clients in it.
 
     Questions go through `client`. `watcher` is for fetches that wait for news: a broker answers
@@ -33,45 +33,45 @@ class Link:
     def __init__(self, brokers: BrokerOptions) -> None:
         self._loop = uvloop.new_event_loop()
         self.client = _client(brokers)
-        self.watcher = _client(brokers)
+        self.long_poll_client = _client(brokers)
         self.state = StateTopic(self.client)
-        self.checked: set[tuple[str, str, str]] = (
+        self.checked_topic_ids: set[tuple[str, str, str]] = (
             set()
         )  # query, topic, id: known to belong together
         self._background: Future[None] | None = None
-        self.is_settled = False  # whether it has been used, and what it needs is here
+        self.is_warm = False  # whether it has been used, and what it needs is here
         # A daemon: a worker ends when Spark says so, whatever a broker is doing.
         threading.Thread(target=self._loop.run_forever, name="ottla-link", daemon=True).start()
 
-    def start(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+    def submit(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
         """Begin some work; its result can be waited for."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def start_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def submit_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Begin some work that nobody waits for."""
-        self._background = self.start(work)
+        self._background = self.submit(work)
 
-    def ask(
+    def call(
         self,
-        question: Callable[[Client], Coroutine[Any, Any, Result]],
+        request: Callable[[Client], Coroutine[Any, Any, Result]],
         timeout_s: float | None = None,
     ) -> Result:
         """Ask something and wait for the answer."""
-        return self.start(question(self.client)).result(timeout_s)
+        return self.submit(request(self.client)).result(timeout_s)
 
 
-def link_to(brokers: BrokerOptions) -> Link:
+def client_for(brokers: BrokerOptions) -> BlockingClient:
     """The link to a cluster, made when it is first asked for in this process."""
     key = (os.getpid(), brokers)  # threads do not survive a fork: a child makes its own
-    link = _links.get(key)
-    if link is None:
-        link = _links[key] = Link(brokers)
-    elif not link.is_settled:
+    blocking = _clients.get(key)
+    if blocking is None:
+        blocking = _clients[key] = BlockingClient(brokers)
+    elif not blocking.is_warm:
         # Spark collects garbage in a worker after every task. The link has been used, so what is
         # here now stays here: not looked through again and again, it saves a third of the time.
-        link.is_settled = True
+        blocking.is_warm = True
         gc.freeze()
-    return link
+    return blocking
 
 
 def _client(brokers: BrokerOptions) -> Client:

@@ -10,10 +10,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ottla.spark.avro_values import parse_avro, read_schema
-from ottla.spark.decode import COLUMNS, HEADERS_TYPE, TIMESTAMP_TYPE, Located
+from ottla.spark.decode import COLUMNS, HEADERS_TYPE, TIMESTAMP_TYPE, LocatedRecords
 from ottla.spark.json_values import parse_json
 from ottla.spark.options import BadRows, ColumnOptions, OptionRefused, ValueFormat
-from ottla.spark.values import TypedValues
+from ottla.spark.typed_values import TypedValues
 
 CORRUPT: Final = "_corrupt"  # the bytes of a value that could not be read
 _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
@@ -59,7 +59,7 @@ def _value_type(options: ColumnOptions) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ProjectedRows:
     """Records as a batch for Spark; `problems` are of values that could not be read."""
 
     batch: pa.RecordBatch
@@ -77,7 +77,7 @@ class Projection:
         for field in self.schema:
             _check_field(field)
 
-    def rows_of(self, rows: Located) -> Rows:
+    def project(self, rows: LocatedRecords) -> ProjectedRows:
         """All wanted columns of these records."""
         made, problems = dict[str, pa.Array](), None
         if "value" in self.schema.names or CORRUPT in self.schema.names:
@@ -87,8 +87,10 @@ class Projection:
             for field in self.schema
         ]
         if not arrays:  # a count needs rows, and no columns
-            return Rows(pa.RecordBatch.from_struct_array(pa.nulls(len(rows), pa.struct([]))))
-        return Rows(pa.RecordBatch.from_arrays(arrays, schema=self.schema), problems)
+            return ProjectedRows(
+                pa.RecordBatch.from_struct_array(pa.nulls(len(rows), pa.struct([])))
+            )
+        return ProjectedRows(pa.RecordBatch.from_arrays(arrays, schema=self.schema), problems)
 
     def _values(self, raw: pa.Array) -> tuple[dict[str, pa.Array], pa.Array | None]:
         at = self.schema.get_field_index("value")
@@ -146,7 +148,7 @@ def _check_field(field: pa.Field) -> None:
         raise OptionRefused(f"{field.name} is {expected}, not {field.type}")
 
 
-def _column(field: pa.Field, rows: Located) -> pa.Array:
+def _column(field: pa.Field, rows: LocatedRecords) -> pa.Array:
     made = COLUMNS[field.name](rows)
     return _as_text(made) if made.type == pa.binary() and field.type == pa.string() else made
 

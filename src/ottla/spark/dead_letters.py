@@ -17,8 +17,8 @@ from ottla.client.producer import IdempotentProducer
 from ottla.clock import SystemClock
 from ottla.model import TimestampMs, TopicPartition
 from ottla.records.batch import Record
-from ottla.spark.blocking_client import Link
-from ottla.spark.decode import Located, headers_column, key_column, value_column
+from ottla.spark.blocking_client import BlockingClient
+from ottla.spark.decode import LocatedRecords, headers_column, key_column, value_column
 from ottla.spark.kernel_read import Field
 
 TOPIC: Final = "ottla.dead-letter.topic"
@@ -27,37 +27,41 @@ OFFSET: Final = "ottla.dead-letter.offset"
 TIMESTAMP: Final = "ottla.dead-letter.timestamp"
 REASON: Final = "ottla.dead-letter.reason"
 REASON_LENGTH_MAX: Final = 500
-LETTERS_MAX: Final = 100  # in one request: each may be as large as records can be
+RECORDS_PER_WRITE_MAX: Final = 100  # in one request: each may be as large as records can be
 
 
 class DeadLetters:
     """Owns the producer of one task, made when the first letter comes."""
 
-    def __init__(self, link: Link, topic: str) -> None:
-        self._link = link
+    def __init__(self, blocking: BlockingClient, topic: str) -> None:
+        self._blocking = blocking
         self._topic = topic
         self._producer: IdempotentProducer | None = None
         self._partitioner: Partitioner | None = None
 
-    def write(self, bad: Located, reasons: list[str]) -> None:
+    def write(self, bad: LocatedRecords, reasons: list[str]) -> None:
         """Returns when all of them are as safe as acks=all makes them."""
-        self._link.start(self._write(list(letters_of(bad, reasons, _now_ms())))).result()
+        self._blocking.submit(
+            self._write(list(dead_letter_records(bad, reasons, _now_ms())))
+        ).result()
 
     async def _write(self, letters: list[Record]) -> None:
-        client = self._link.client
+        client = self._blocking.client
         if self._producer is None or self._partitioner is None:
             self._partitioner = await _partitioner(client, self._topic)
             self._producer = await IdempotentProducer.open(client)
-        for start in range(0, len(letters), LETTERS_MAX):
+        for start in range(0, len(letters), RECORDS_PER_WRITE_MAX):
             by_partition = dict[int, list[Record]]()
-            for letter in letters[start : start + LETTERS_MAX]:
+            for letter in letters[start : start + RECORDS_PER_WRITE_MAX]:
                 by_partition.setdefault(self._partitioner.choose(letter.key), []).append(letter)
             for partition, some in by_partition.items():
                 await self._producer.write(TopicPartition(self._topic, partition), some)
             self._partitioner.next_batch()
 
 
-def letters_of(bad: Located, reasons: list[str], now_ms: TimestampMs) -> Iterator[Record]:
+def dead_letter_records(
+    bad: LocatedRecords, reasons: list[str], now_ms: TimestampMs
+) -> Iterator[Record]:
     """What is written of records that could not be read."""
     columns: list[pa.Array] = [key_column(bad), value_column(bad), headers_column(bad)]
     offsets, timestamps = bad.table[Field.OFFSET], bad.table[Field.TIMESTAMP]
@@ -77,8 +81,8 @@ def letters_of(bad: Located, reasons: list[str], now_ms: TimestampMs) -> Iterato
 
 async def _partitioner(client: Client, topic: str) -> Partitioner:
     view = await client.describe_or_create(topic)
-    chance = Random()  # noqa: S311  # which partition records without a key go to
-    return Partitioner(len(view.topics[topic].partitions), chance)
+    rng = Random()  # noqa: S311  # which partition records without a key go to
+    return Partitioner(len(view.topics[topic].partitions), rng)
 
 
 def _now_ms() -> TimestampMs:

@@ -40,7 +40,7 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class LocatedRecords:
     """Records of one partition, found in `source` and not yet copied out of it."""
 
     tp: TopicPartition
@@ -51,16 +51,16 @@ class Located:
     def __len__(self) -> int:
         return int(self.table.shape[1])
 
-    def only(self, wanted: NDArray[np.bool_]) -> "Located":
+    def filter(self, wanted: NDArray[np.bool_]) -> "LocatedRecords":
         """Those of the records that are wanted."""
-        return Located(
+        return LocatedRecords(
             tp=self.tp,
             source=self.source,
             table=self.table[:, wanted],
             is_log_append_time=self.is_log_append_time[wanted],
         )
 
-    def slices(self, rows_max: int, bytes_max: int) -> Iterator["Located"]:
+    def slices(self, rows_max: int, bytes_max: int) -> Iterator["LocatedRecords"]:
         """The same records in pieces of at most so many, and of about so many bytes."""
         if not len(self):
             return
@@ -68,7 +68,7 @@ class Located:
         rows_for_bytes = max(1, len(self) * bytes_max // max(span_bytes, 1))
         rows = min(rows_max, rows_for_bytes)
         for start in range(0, len(self), rows):
-            yield Located(
+            yield LocatedRecords(
                 tp=self.tp,
                 source=self.source,
                 table=self.table[:, start : start + rows],
@@ -76,7 +76,7 @@ class Located:
             )
 
 
-Column = Callable[[Located], pa.Array]
+Column = Callable[[LocatedRecords], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Decoder:
 
     def locate(
         self, tp: TopicPartition, fetched: Fetched, wanted: OffsetRange
-    ) -> tuple[Located, Offset]:
+    ) -> tuple[LocatedRecords, Offset]:
         """The records of `wanted` among what was fetched, and where to go on reading.
 
         Not more than `SOURCE_BYTES_MAX` are decompressed at once, and at least one batch.
@@ -146,7 +146,9 @@ class Decoder:
         return spans, room, position
 
 
-def _locate(tp: TopicPartition, source: Buffer, spans: list[_Span], wanted: OffsetRange) -> Located:
+def _locate(
+    tp: TopicPartition, source: Buffer, spans: list[_Span], wanted: OffsetRange
+) -> LocatedRecords:
     for span in spans:
         if not 0 <= span.header.record_count <= (span.end - span.start) // RECORD_BYTES_MIN:
             raise InvalidRecord(
@@ -160,11 +162,11 @@ def _locate(tp: TopicPartition, source: Buffer, spans: list[_Span], wanted: Offs
         find_fields(source, span.start, span.end, span.header.record_count, table, column)
         column += span.header.record_count
     is_log_append_time = _make_absolute(table, counts, headers)
-    found = Located(tp=tp, source=source, table=table, is_log_append_time=is_log_append_time)
+    found = LocatedRecords(tp=tp, source=source, table=table, is_log_append_time=is_log_append_time)
     offsets = table[Field.OFFSET]
     inside = (offsets >= wanted.start) & (offsets < wanted.end)
     if not inside.all():
-        return found.only(inside)
+        return found.filter(inside)
     return found
 
 
@@ -192,43 +194,43 @@ def _make_absolute(
 # Columns, each of all records at once
 
 
-def key_column(rows: Located) -> pa.Array:
+def key_column(rows: LocatedRecords) -> pa.Array:
     """Keys as bytes."""
     return _gather(rows.source, rows.table[Field.KEY_AT], rows.table[Field.KEY_BYTES])
 
 
-def value_column(rows: Located) -> pa.Array:
+def value_column(rows: LocatedRecords) -> pa.Array:
     """Values as bytes."""
     return _gather(rows.source, rows.table[Field.VALUE_AT], rows.table[Field.VALUE_BYTES])
 
 
-def topic_column(rows: Located) -> pa.Array:
+def topic_column(rows: LocatedRecords) -> pa.Array:
     """The topic's name, again and again."""
     return pa.repeat(pa.scalar(rows.tp.topic, pa.string()), len(rows))
 
 
-def partition_column(rows: Located) -> pa.Array:
+def partition_column(rows: LocatedRecords) -> pa.Array:
     """The partition's number."""
     return pa.array(np.full(len(rows), rows.tp.partition, np.int32))
 
 
-def offset_column(rows: Located) -> pa.Array:
+def offset_column(rows: LocatedRecords) -> pa.Array:
     """Offsets."""
     return pa.array(rows.table[Field.OFFSET])
 
 
-def timestamp_column(rows: Located) -> pa.Array:
+def timestamp_column(rows: LocatedRecords) -> pa.Array:
     """Times as Spark keeps them; Kafka's are exact to the millisecond."""
     microseconds = rows.table[Field.TIMESTAMP] * _US_PER_MS
     return pa.array(microseconds).view(TIMESTAMP_TYPE)
 
 
-def timestamp_type_column(rows: Located) -> pa.Array:
+def timestamp_type_column(rows: LocatedRecords) -> pa.Array:
     """Who gave a record its time: 0 its producer, 1 the broker."""
     return pa.array(rows.is_log_append_time.astype(np.int32))
 
 
-def headers_column(rows: Located) -> pa.Array:
+def headers_column(rows: LocatedRecords) -> pa.Array:
     """Headers in their order; null for a record that has none, as Spark's connector has it."""
     counts = rows.table[Field.HEADER_COUNT]
     found = find_headers(rows.source, rows.table[Field.HEADERS_AT], counts)

@@ -17,7 +17,7 @@ from ottla.model import TimestampMs, TopicPartition
 from ottla.protocol.primitives import write_varint
 from ottla.records.batch import Packed
 from ottla.spark.kernel_read import Source, Table
-from ottla.spark.kernel_write import Hashes, Part, Parts, hash_keys, pack_records
+from ottla.spark.kernel_write import Hashes, PackField, PackSources, hash_keys, pack_records
 
 BATCH_BYTES_MAX: Final = 512 << 10  # before compression; below every broker's default limit
 _POSITIVE: Final = np.uint32(0x7FFFFFFF)
@@ -51,9 +51,9 @@ def encode(
     now_ms: TimestampMs,
 ) -> Routes:
     """Every row packed for its partition, in the order of the rows."""
-    parts = _parts_of(batch)
-    bounds = parts.record_bytes_max
-    hashes, has_key = hash_keys(parts), parts.table[Part.KEY_BYTES] >= 0
+    sources = _sources_of(batch)
+    bounds = sources.record_bytes_max
+    hashes, has_key = hash_keys(sources), sources.table[PackField.KEY_BYTES] >= 0
     routes: Routes = {}
     for topic, rows in rows_of.items():
         partitions = _partitions_of(batch, rows, hashes, has_key, topic, partitioners[topic])
@@ -61,7 +61,7 @@ def encode(
             tp = TopicPartition(topic, partition)
             routes[tp] = [
                 Packed(
-                    payload=pack_records(parts, some),
+                    payload=pack_records(sources, some),
                     count=len(some),
                     base_timestamp_ms=now_ms,
                     max_timestamp_ms=now_ms,
@@ -119,19 +119,21 @@ def _pieces(rows: Table, record_bytes_max: NDArray[np.int64]) -> Iterator[Table]
 # What rows consist of
 
 
-def _parts_of(batch: pa.RecordBatch) -> Parts:
-    table: Table = np.zeros((len(Part), batch.num_rows), np.int64)
-    table[Part.KEY_BYTES] = -1
+def _sources_of(batch: pa.RecordBatch) -> PackSources:
+    table: Table = np.zeros((len(PackField), batch.num_rows), np.int64)
+    table[PackField.KEY_BYTES] = -1
     names = batch.schema.names
     keys: Source = b""
     if "key" in names:
-        keys = _locate(batch.column("key"), table[Part.KEY_AT], table[Part.KEY_BYTES])
-    values = _locate(batch.column("value"), table[Part.VALUE_AT], table[Part.VALUE_BYTES])
+        keys = _locate(batch.column("key"), table[PackField.KEY_AT], table[PackField.KEY_BYTES])
+    values = _locate(batch.column("value"), table[PackField.VALUE_AT], table[PackField.VALUE_BYTES])
     headers: Source = b""
     if "headers" in names:
         column = batch.column("headers")
-        headers = _encode_headers(column, table[Part.HEADERS_AT], table[Part.HEADERS_BYTES])
-    return Parts(keys=keys, values=values, headers=headers, table=table)
+        headers = _encode_headers(
+            column, table[PackField.HEADERS_AT], table[PackField.HEADERS_BYTES]
+        )
+    return PackSources(keys=keys, values=values, headers=headers, table=table)
 
 
 def _locate(column: pa.Array, ats: Table, sizes: Table) -> Source:

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from ottla.spark.values import TypedValues, parse_in_halves
+from ottla.spark.typed_values import TypedValues, parse_by_bisection
 
 _NUMBER, _VALUE = "n", "v"
 _MARGIN_BYTES = 1 << 16
@@ -12,7 +12,7 @@ _MARGIN_BYTES = 1 << 16
 
 def parse_json(values: pa.Array, value_type: pa.DataType) -> TypedValues:
     """Values as `value_type`. Fields that it does not have are passed over, missing ones null."""
-    return parse_in_halves(values, value_type, lambda part: _parse_all(part, value_type))
+    return parse_by_bisection(values, value_type, lambda part: _parse_all(part, value_type))
 
 
 def _parse_all(values: pa.Array, value_type: pa.DataType) -> pa.Array:

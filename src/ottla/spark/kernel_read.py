@@ -98,7 +98,7 @@ def compiled_find_headers(source: Source, ats: Table, counts: Table) -> Table:
 # Its plain twin
 
 
-def plain_find_fields(
+def python_find_fields(
     source: Source, start: int, end: int, count: int, table: Table, column: int
 ) -> None:
     """`find_fields` in Python: about 3 µs for a record."""
@@ -150,7 +150,7 @@ def _find_record(records: memoryview, at: int) -> tuple[tuple[int, ...], int]:
     return row, end
 
 
-def plain_find_headers(source: Source, ats: Table, counts: Table) -> Table:
+def python_find_headers(source: Source, ats: Table, counts: Table) -> Table:
     """`find_headers` in Python."""
     view = memoryview(source)
     rows: list[tuple[int, int, int, int]] = []
@@ -174,5 +174,5 @@ def _skip_field(view: memoryview, at: int, end: int) -> tuple[int, int, int]:
 
 
 _FindFields = Callable[[Any, int, int, int, Table, int], None]
-_find_fields: Final[_FindFields] = compiled_find_fields if IS_COMPILED else plain_find_fields
-_find_headers: Final = compiled_find_headers if IS_COMPILED else plain_find_headers
+_find_fields: Final[_FindFields] = compiled_find_fields if IS_COMPILED else python_find_fields
+_find_headers: Final = compiled_find_headers if IS_COMPILED else python_find_headers

@@ -27,7 +27,7 @@ OVERHEAD_BYTES_MAX: Final = 23  # length, attributes, two deltas, two sizes, no 
 Hashes = NDArray[np.uint32]
 
 
-class Part(IntEnum):
+class PackField(IntEnum):
     """The rows of the table."""
 
     KEY_AT = 0
@@ -39,7 +39,7 @@ class Part(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class PackSources:
     """What records are made of, and where it lies."""
 
     keys: Source
@@ -50,55 +50,57 @@ class Parts:
     @property
     def record_bytes_max(self) -> NDArray[np.int64]:
         """What each record takes at most."""
-        sizes = self.table[[Part.KEY_BYTES, Part.VALUE_BYTES, Part.HEADERS_BYTES]]
+        sizes = self.table[[PackField.KEY_BYTES, PackField.VALUE_BYTES, PackField.HEADERS_BYTES]]
         bound: NDArray[np.int64] = np.maximum(sizes, 0).sum(axis=0) + OVERHEAD_BYTES_MAX
         return bound
 
 
-def pack_records(parts: Parts, rows: Table) -> memoryview:
+def pack_records(sources: PackSources, rows: Table) -> memoryview:
     """The records of these rows, one behind the other; they have the time of their batch."""
-    return _pack_records(parts, rows)
+    return _pack_records(sources, rows)
 
 
-def hash_keys(parts: Parts) -> Hashes:
+def hash_keys(sources: PackSources) -> Hashes:
     """What decides about partitions, for each key; 0 for those that are null."""
-    return _hash_keys(parts)
+    return _hash_keys(sources)
 
 
 # The compiled kernel
 
 
-def compiled_pack_records(parts: Parts, rows: Table) -> memoryview:
+def compiled_pack_records(sources: PackSources, rows: Table) -> memoryview:
     """`pack_records` in C."""
-    out = np.empty(int(parts.record_bytes_max[rows].sum()), np.uint8)
+    out = np.empty(int(sources.record_bytes_max[rows].sum()), np.uint8)
     size_bytes = _kernel.pack_records(
-        parts.keys,
-        parts.values,
-        parts.headers,
-        parts.table,
-        parts.table.shape[1],
+        sources.keys,
+        sources.values,
+        sources.headers,
+        sources.table,
+        sources.table.shape[1],
         np.ascontiguousarray(rows),
         out,
     )
     return out.data[:size_bytes]
 
 
-def compiled_hash_keys(parts: Parts) -> Hashes:
+def compiled_hash_keys(sources: PackSources) -> Hashes:
     """`hash_keys` in C."""
-    out = np.zeros(parts.table.shape[1], np.uint32)
-    _kernel.hash_keys(parts.keys, parts.table[Part.KEY_AT], parts.table[Part.KEY_BYTES], out)
+    out = np.zeros(sources.table.shape[1], np.uint32)
+    _kernel.hash_keys(
+        sources.keys, sources.table[PackField.KEY_AT], sources.table[PackField.KEY_BYTES], out
+    )
     return out
 
 
 # Its plain twin
 
 
-def plain_pack_records(parts: Parts, rows: Table) -> memoryview:
+def python_pack_records(sources: PackSources, rows: Table) -> memoryview:
     """`pack_records` in Python."""
-    sources = memoryview(parts.keys), memoryview(parts.values), memoryview(parts.headers)
-    keys, values, headers = sources
+    keys, values = memoryview(sources.keys), memoryview(sources.values)
+    headers = memoryview(sources.headers)
     out = bytearray()
-    for delta, places in enumerate(parts.table[:, rows].T.tolist()):
+    for delta, places in enumerate(sources.table[:, rows].T.tolist()):
         key_at, key_bytes, value_at, value_bytes, headers_at, headers_bytes = places
         body = bytearray(2)  # unused attributes, and no time between a batch and its records
         write_varint(body, delta)
@@ -116,11 +118,13 @@ def _write_piece(out: bytearray, source: memoryview, at: int, size_bytes: int) -
         out += source[at : at + size_bytes]
 
 
-def plain_hash_keys(parts: Parts) -> Hashes:
+def python_hash_keys(sources: PackSources) -> Hashes:
     """`hash_keys` in Python."""
-    keys = memoryview(parts.keys)
+    keys = memoryview(sources.keys)
     places = zip(
-        parts.table[Part.KEY_AT].tolist(), parts.table[Part.KEY_BYTES].tolist(), strict=True
+        sources.table[PackField.KEY_AT].tolist(),
+        sources.table[PackField.KEY_BYTES].tolist(),
+        strict=True,
     )
     return np.array(
         [murmur2(bytes(keys[at : at + size])) if size >= 0 else 0 for at, size in places],
@@ -128,5 +132,5 @@ def plain_hash_keys(parts: Parts) -> Hashes:
     )
 
 
-_pack_records: Final = compiled_pack_records if IS_COMPILED else plain_pack_records
-_hash_keys: Final = compiled_hash_keys if IS_COMPILED else plain_hash_keys
+_pack_records: Final = compiled_pack_records if IS_COMPILED else python_pack_records
+_hash_keys: Final = compiled_hash_keys if IS_COMPILED else python_hash_keys

@@ -25,22 +25,22 @@ from ottla.spark.options import (
     AtOffsets,
     Bound,
     Edge,
+    FromTime,
+    FromTimes,
+    GroupOffsets,
     OptionRefused,
     ReadOptions,
-    Since,
-    SinceEach,
     Subscription,
     TopicPattern,
     Topics,
-    WhereGroupIs,
 )
-from ottla.spark.state import TOPIC as STATE_TOPIC
+from ottla.spark.state_topic import TOPIC as STATE_TOPIC
 
-_AGAIN: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
+_RETRIED: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class LogEdges:
     """Where each partition begins, and where it ends for this reader."""
 
     earliest: Mapping[TopicPartition, Offset]
@@ -54,13 +54,13 @@ def isolation_of(options: ReadOptions) -> Isolation:
 
 async def partitions_of(client: Client, subscription: Subscription) -> list[TopicPartition]:
     """The partitions there are; topics that do not exist have none."""
-    return await client.retry(lambda: _partitions_of(client, subscription), on=_AGAIN)
+    return await client.retry(lambda: _partitions_of(client, subscription), on=_RETRIED)
 
 
 async def _partitions_of(client: Client, subscription: Subscription) -> list[TopicPartition]:
     match subscription:
         case Topics(names):
-            return sorted(await _described(client, names))
+            return sorted(await _existing_partitions(client, names))
         case TopicPattern():
             view = await client.describe(None)
             return sorted(
@@ -70,28 +70,30 @@ async def _partitions_of(client: Client, subscription: Subscription) -> list[Top
                 for item in topic.partitions
             )
         case Assigned(tps):
-            there = await _described(client, sorted({tp.topic for tp in tps}))
+            there = await _existing_partitions(client, sorted({tp.topic for tp in tps}))
             return sorted(there.intersection(tps))
 
 
-async def _described(client: Client, names: Sequence[str]) -> set[TopicPartition]:
+async def _existing_partitions(client: Client, names: Sequence[str]) -> set[TopicPartition]:
     try:
         view = await client.describe(names)
     except NoSuchTopic:
         if len(names) == 1:
             return set()
-        return set[TopicPartition]().union(*[await _described(client, [name]) for name in names])
+        return set[TopicPartition]().union(
+            *[await _existing_partitions(client, [name]) for name in names]
+        )
     return {
         TopicPartition(name, item.index) for name in names for item in view.topics[name].partitions
     }
 
 
-async def ids_of_topics(client: Client, topics: Iterable[str]) -> dict[str, str]:
+async def topic_ids_of(client: Client, topics: Iterable[str]) -> dict[str, str]:
     """The ids of topics as hexadecimal digits; without those that do not exist or have none."""
 
     async def find(topic: str) -> str | None:
         try:
-            view = await client.retry(lambda: client.describe([topic]), on=_AGAIN)
+            view = await client.retry(lambda: client.describe([topic]), on=_RETRIED)
         except NoSuchTopic:
             return None
         id_ = view.topics[topic].id
@@ -102,17 +104,17 @@ async def ids_of_topics(client: Client, topics: Iterable[str]) -> dict[str, str]
     return {name: id_ for name, id_ in zip(names, ids, strict=True) if id_ is not None}
 
 
-async def find_edges(client: Client, options: ReadOptions) -> Edges:
+async def find_log_edges(client: Client, options: ReadOptions) -> LogEdges:
     """Where everything that is subscribed to begins and ends now."""
     tps = await partitions_of(client, options.subscription)
     earliest, latest = await asyncio.gather(
-        _listed(client, dict.fromkeys(tps, EARLIEST), options),
-        _listed(client, dict.fromkeys(tps, LATEST), options),
+        _list_known_offsets(client, dict.fromkeys(tps, EARLIEST), options),
+        _list_known_offsets(client, dict.fromkeys(tps, LATEST), options),
     )
-    return Edges(earliest, latest)
+    return LogEdges(earliest, latest)
 
 
-async def _listed(
+async def _list_known_offsets(
     client: Client, timestamps: Mapping[TopicPartition, int], options: ReadOptions
 ) -> dict[TopicPartition, Offset]:
     if not timestamps:
@@ -121,7 +123,7 @@ async def _listed(
     return {tp: at for tp, at in found.items() if at is not None}
 
 
-async def wait_news(
+async def wait_for_records(
     client: Client, positions: Mapping[TopicPartition, Offset], options: ReadOptions
 ) -> None:
     """Return when a partition has grown beyond its position, or after a while.
@@ -173,10 +175,10 @@ async def resolve_end(client: Client, options: ReadOptions) -> dict[TopicPartiti
 async def _resolve(
     client: Client, options: ReadOptions, bound: Bound, *, is_start: bool
 ) -> dict[TopicPartition, Offset]:
-    edges = await find_edges(client, options)
+    edges = await find_log_edges(client, options)
     tps = edges.latest.keys()
     if not tps:
-        raise OptionRefused(f"there is no topic for {_shown(options.subscription)}")
+        raise OptionRefused(f"there is no topic for {_describe_subscription(options.subscription)}")
     match bound:
         case Edge.EARLIEST:
             return dict(edges.earliest)
@@ -184,34 +186,34 @@ async def _resolve(
             return dict(edges.latest)
         case AtOffsets(offsets):
             _check_covers(offsets, tps, "offsets")
-            return {tp: _place(tp, offsets[tp], edges) for tp in tps}
-        case Since(timestamp_ms):
+            return {tp: _resolve_special(tp, offsets[tp], edges) for tp in tps}
+        case FromTime(timestamp_ms):
             times = dict.fromkeys(tps, timestamp_ms)
-            return await _at_times(client, options, times, edges, is_start=is_start)
-        case SinceEach(timestamps):
+            return await _offsets_at_times(client, options, times, edges, is_start=is_start)
+        case FromTimes(timestamps):
             _check_covers(timestamps, tps, "timestamps")
-            return await _at_times(client, options, timestamps, edges, is_start=is_start)
-        case WhereGroupIs(group):
+            return await _offsets_at_times(client, options, timestamps, edges, is_start=is_start)
+        case GroupOffsets(group):
             committed = await committed_offsets(client, group, tps)
             return {tp: committed.get(tp, edges.earliest[tp]) for tp in tps}
 
 
-def _place(tp: TopicPartition, at: Offset, edges: Edges) -> Offset:
+def _resolve_special(tp: TopicPartition, at: Offset, edges: LogEdges) -> Offset:
     if at == EARLIEST_OFFSET:
         return edges.earliest[tp]
     return edges.latest[tp] if at == LATEST_OFFSET else at
 
 
-async def _at_times(
+async def _offsets_at_times(
     client: Client,
     options: ReadOptions,
     timestamps: Mapping[TopicPartition, TimestampMs],
-    edges: Edges,
+    edges: LogEdges,
     *,
     is_start: bool,
 ) -> dict[TopicPartition, Offset]:
     """The first offsets that are not older; where all is older, the end if that is meant."""
-    found = await _listed(client, timestamps, options)
+    found = await _list_known_offsets(client, timestamps, options)
     older = sorted(timestamps.keys() - found.keys())
     if older and is_start and not options.latest_if_all_older:
         raise OptionRefused(
@@ -237,7 +239,7 @@ def _check_covers(
         )
 
 
-def _shown(subscription: Subscription) -> str:
+def _describe_subscription(subscription: Subscription) -> str:
     match subscription:
         case Topics(names):
             return f"subscribe={','.join(names)}"
@@ -247,8 +249,8 @@ def _shown(subscription: Subscription) -> str:
             return f"assign={', '.join(map(str, tps))}"
 
 
-async def measure_records(
-    client: Client, edges: Edges, guess_bytes: int
+async def measure_record_bytes(
+    client: Client, edges: LogEdges, guess_bytes: int
 ) -> dict[TopicPartition, float]:
     """What a record takes on average, by what partitions take on disk; a guess where unknown."""
     try:

@@ -85,27 +85,27 @@ class AtOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class FromTime:
     """The first record that is not older, in every partition."""
 
     timestamp_ms: TimestampMs
 
 
 @dataclass(frozen=True, slots=True)
-class SinceEach:
+class FromTimes:
     """A time of its own for each partition."""
 
     timestamps: Mapping[TopicPartition, TimestampMs]
 
 
 @dataclass(frozen=True, slots=True)
-class WhereGroupIs:
+class GroupOffsets:
     """What a consumer group has committed; the earliest where it has committed nothing."""
 
     group: str
 
 
-Bound = Edge | AtOffsets | Since | SinceEach | WhereGroupIs
+Bound = Edge | AtOffsets | FromTime | FromTimes | GroupOffsets
 
 
 class OnDataLoss(StrEnum):
@@ -250,7 +250,7 @@ def parse_read_options(
     raw: Mapping[str, str], *, is_stream: bool, now_ms: TimestampMs
 ) -> ReadOptions:
     """Read what a user gave to `spark.read` or `spark.readStream`; `OptionRefused` says why not."""
-    options = _Options(raw, _READ_NAMES)
+    options = OptionReader(raw, _READ_NAMES)
     options.refuse_unknown()
     subscription, columns = _subscription(options), parse_columns(raw)
     _refuse_circle(subscription, columns.dead_letter_topic)
@@ -324,7 +324,7 @@ _OF_SPARK: Final = ("checkpointLocation", "queryName", "outputMode")
 
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     """Read what a user gave to `write` or `writeStream`; `OptionRefused` says why not."""
-    options = _Options(raw, (*_WRITE_NAMES, *_OF_SPARK))
+    options = OptionReader(raw, (*_WRITE_NAMES, *_OF_SPARK))
     options.refuse_unknown()
     if options.text("kafka.transactional.id") is not None:
         raise OptionRefused(
@@ -358,7 +358,7 @@ def parse_accepted_batch(text: str | None) -> int | None:
 
 def parse_columns(raw: Mapping[str, str]) -> ColumnOptions:
     """Read what decides about columns."""
-    options = _Options(raw, _READ_NAMES)
+    options = OptionReader(raw, _READ_NAMES)
     value_format = ValueFormat(
         options.choose("valueFormat", tuple(ValueFormat), ValueFormat.BINARY)
     )
@@ -374,7 +374,7 @@ def parse_columns(raw: Mapping[str, str]) -> ColumnOptions:
 
 def parse_broker_options(raw: Mapping[str, str]) -> BrokerOptions:
     """Read how the cluster is reached: for readers and writers alike."""
-    options = _Options(raw, ())
+    options = OptionReader(raw, ())
     servers = options.text("kafka.bootstrap.servers")
     if not servers:
         raise OptionRefused("kafka.bootstrap.servers is missing: say HOST:PORT of a broker")
@@ -394,7 +394,7 @@ def parse_broker_options(raw: Mapping[str, str]) -> BrokerOptions:
     )
 
 
-class _Options:
+class OptionReader:
     """Options by name, whatever their case."""
 
     def __init__(self, raw: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -513,7 +513,7 @@ def _parsed(name: str, parse: Callable[[str], T], text: str) -> T:
 # What to read
 
 
-def _subscription(options: _Options) -> Subscription:
+def _subscription(options: OptionReader) -> Subscription:
     given = options.given(_SUBSCRIPTIONS)
     if len(given) != 1:
         raise OptionRefused(
@@ -562,42 +562,40 @@ def _index(name: str, number: object) -> int:
 # From where to where
 
 
-def _start(options: _Options, is_stream: bool, now_ms: TimestampMs) -> Bound:
+def _start(options: OptionReader, is_stream: bool, now_ms: TimestampMs) -> Bound:
     default = Edge.LATEST if is_stream else Edge.EARLIEST
     bound = _bound(options, _STARTS, default, now_ms)
     if not is_stream:
-        _refuse_place(
-            bound, Edge.LATEST, LATEST_OFFSET, "startingOffsets", "a batch would be empty"
-        )
+        _refuse_edge(bound, Edge.LATEST, LATEST_OFFSET, "startingOffsets", "a batch would be empty")
     return bound
 
 
-def _end(options: _Options, is_stream: bool, now_ms: TimestampMs) -> Bound:
+def _end(options: OptionReader, is_stream: bool, now_ms: TimestampMs) -> Bound:
     given = options.given(_ENDS)
     if is_stream and given:
         raise OptionRefused(f"{given[0]} is for batch reads: a stream has no end")
     if (options.text("endingOffsets") or "").lower() == "group":
         raise OptionRefused("endingOffsets=group is not supported: it is a place to start")
     bound = _bound(options, _ENDS, Edge.LATEST, now_ms)
-    _refuse_place(bound, Edge.EARLIEST, EARLIEST_OFFSET, "endingOffsets", "nothing lies before it")
+    _refuse_edge(bound, Edge.EARLIEST, EARLIEST_OFFSET, "endingOffsets", "nothing lies before it")
     return bound
 
 
-def _refuse_place(bound: Bound, edge: Edge, offset: Offset, name: str, reason: str) -> None:
+def _refuse_edge(bound: Bound, edge: Edge, offset: Offset, name: str, reason: str) -> None:
     if bound is edge or (isinstance(bound, AtOffsets) and offset in bound.offsets.values()):
         raise OptionRefused(f"{name} cannot be {edge} ({offset}) here: {reason}")
 
 
 def _bound(
-    options: _Options, names: tuple[str, str, str], default: Edge, now_ms: TimestampMs
+    options: OptionReader, names: tuple[str, str, str], default: Edge, now_ms: TimestampMs
 ) -> Bound:
     """Where to start or end: one time, times by partition, or offsets, in this precedence."""
     time_name, times_name, offsets_name = names
     time = options.text(time_name)
     if time is not None:
-        return Since(_parsed(time_name, lambda text: parse_time_ms(text, now_ms), time))
+        return FromTime(_parsed(time_name, lambda text: parse_time_ms(text, now_ms), time))
     if options.text(times_name) is not None:
-        return SinceEach(
+        return FromTimes(
             {
                 tp: _parsed(times_name, lambda text: parse_time_ms(text, now_ms), str(at))
                 for tp, at in _by_partition(options, times_name).items()
@@ -612,7 +610,7 @@ def _bound(
         group = _named_group(options)
         if group is None:
             raise OptionRefused(f"{offsets_name}=group needs commitGroup or kafka.group.id")
-        return WhereGroupIs(group)
+        return GroupOffsets(group)
     return AtOffsets(
         {tp: _offset(offsets_name, at) for tp, at in _by_partition(options, offsets_name).items()}
     )
@@ -624,7 +622,7 @@ def _offset(name: str, at: object) -> Offset:
     return Offset(at)
 
 
-def _by_partition(options: _Options, name: str) -> dict[TopicPartition, object]:
+def _by_partition(options: OptionReader, name: str) -> dict[TopicPartition, object]:
     found = dict[TopicPartition, object]()
     for topic, places in options.json_object(name).items():
         if not isinstance(places, dict):
@@ -639,17 +637,17 @@ def _by_partition(options: _Options, name: str) -> dict[TopicPartition, object]:
 # The rest
 
 
-def _on_data_loss(options: _Options) -> OnDataLoss:
+def _on_data_loss(options: OptionReader) -> OnDataLoss:
     if options.text("onDataLoss") is not None:
         return OnDataLoss(options.choose("onDataLoss", tuple(OnDataLoss), OnDataLoss.FAIL))
     return OnDataLoss.FAIL if options.truth("failOnDataLoss", True) else OnDataLoss.SKIP
 
 
-def _named_group(options: _Options) -> str | None:
+def _named_group(options: OptionReader) -> str | None:
     return options.text("commitGroup") or options.text("kafka.group.id") or None
 
 
-def _group(options: _Options) -> str | None:
+def _group(options: OptionReader) -> str | None:
     """The group that shows a stream's progress; an empty commitGroup turns that off."""
     if options.text("commitGroup") == "":
         return None
@@ -661,7 +659,7 @@ def _group(options: _Options) -> str | None:
     return f"{prefix}-{re.sub(r'[^A-Za-z0-9._-]+', '-', what).strip('-')}"[:GROUP_LENGTH_MAX]
 
 
-def _transaction_timeout_ms(options: _Options) -> int:
+def _transaction_timeout_ms(options: OptionReader) -> int:
     name = next(iter(options.given(("transactionTimeout", "kafka.transaction.timeout.ms"))), None)
     if name is None:
         return TRANSACTION_TIMEOUT_MS
@@ -677,7 +675,7 @@ _SCHEMA_EXAMPLES: Final = {
 }
 
 
-def _value_schema(options: _Options, value_format: ValueFormat) -> str | None:
+def _value_schema(options: OptionReader, value_format: ValueFormat) -> str | None:
     schema = options.text("valueSchema")
     example = _SCHEMA_EXAMPLES.get(value_format)
     if example and not schema:
@@ -687,7 +685,7 @@ def _value_schema(options: _Options, value_format: ValueFormat) -> str | None:
     return schema
 
 
-def _bad_rows(options: _Options, value_format: ValueFormat) -> BadRows:
+def _bad_rows(options: OptionReader, value_format: ValueFormat) -> BadRows:
     if options.text("badRows") is not None and value_format not in _SCHEMA_EXAMPLES:
         raise OptionRefused(
             f"badRows is for valueFormat={' and '.join(_SCHEMA_EXAMPLES)}:"
@@ -696,7 +694,7 @@ def _bad_rows(options: _Options, value_format: ValueFormat) -> BadRows:
     return BadRows(options.choose("badRows", tuple(BadRows), BadRows.NULL))
 
 
-def _dead_letter_topic(options: _Options, bad_rows: BadRows) -> str | None:
+def _dead_letter_topic(options: OptionReader, bad_rows: BadRows) -> str | None:
     topic = options.text("deadLetterTopic")
     if (topic is not None) != (bad_rows is BadRows.DEAD_LETTER):
         raise OptionRefused("badRows=deadLetter and deadLetterTopic belong together: give both")
@@ -723,7 +721,7 @@ def _reads(subscription: Subscription, topic: str) -> bool:
             return any(tp.topic == topic for tp in tps)
 
 
-def _addresses(options: _Options) -> tuple[tuple[BrokerId, Endpoint], ...]:
+def _addresses(options: OptionReader) -> tuple[tuple[BrokerId, Endpoint], ...]:
     if options.text("brokerAddressMap") is None:
         return ()
     found = list[tuple[BrokerId, Endpoint]]()

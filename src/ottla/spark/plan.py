@@ -141,20 +141,20 @@ def limit(
     return {tp: Offset(start[tp] + allowed.get(tp, 0)) for tp in latest}
 
 
-def share(total: int, wishes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def share(total: int, demands: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Divide `total` in proportion to wishes, at least 1 for each, all if it suffices for all."""
-    wished = sum(wishes.values())
-    if wished <= total:
-        return dict(wishes)
-    shares = {tp: max(1, total * wish // wished) for tp, wish in wishes.items()}
+    demanded = sum(demands.values())
+    if demanded <= total:
+        return dict(demands)
+    shares = {tp: max(1, total * demand // demanded) for tp, demand in demands.items()}
     left = total - sum(shares.values())
     # Rounding down leaves less than one for each; those that lost most to it come first.
-    for tp in sorted(wishes, key=lambda tp: (-(total * wishes[tp] % wished), tp)):
-        if left > 0 and shares[tp] < wishes[tp]:
+    for tp in sorted(demands, key=lambda tp: (-(total * demands[tp] % demanded), tp)):
+        if left > 0 and shares[tp] < demands[tp]:
             shares[tp] += 1
             left -= 1
     # Rounding up to 1 may have given too much; those that have most give it back.
-    for tp in sorted(wishes, key=lambda tp: (-shares[tp], tp)):
+    for tp in sorted(demands, key=lambda tp: (-shares[tp], tp)):
         if left >= 0:
             break
         given_back = min(shares[tp] - 1, -left)

@@ -22,7 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Narrowing:
+class RecordBounds:
     """Bounds that every wanted record keeps; None bounds nothing."""
 
     topics: frozenset[str] | None = None
@@ -57,13 +57,13 @@ class Narrowing:
         )
 
 
-def narrowing_of(filters: Iterable[Filter]) -> Narrowing:
+def bounds_of_filters(filters: Iterable[Filter]) -> RecordBounds:
     """What filters say together. Those that say nothing about a record's place are passed over.
 
     Of times only the lower bound is used: times need not rise with offsets, but before the first
     record that is not older than a time, all are.
     """
-    found = Narrowing()
+    found = RecordBounds()
     for one in filters:
         column = getattr(one, "attribute", ())
         if column == ("topic",):
@@ -77,7 +77,7 @@ def narrowing_of(filters: Iterable[Filter]) -> Narrowing:
     return found
 
 
-def _by_topic(found: Narrowing, one: Filter) -> Narrowing:
+def _by_topic(found: RecordBounds, one: Filter) -> RecordBounds:
     match one:
         case EqualTo(value=str(name)):
             names = {name}
@@ -89,7 +89,7 @@ def _by_topic(found: Narrowing, one: Filter) -> Narrowing:
     return replace(found, topics=frozenset(kept))
 
 
-def _by_partition(found: Narrowing, one: Filter) -> Narrowing:
+def _by_partition(found: RecordBounds, one: Filter) -> RecordBounds:
     match one:
         case EqualTo(value=int(number)):
             numbers = {number}
@@ -101,7 +101,7 @@ def _by_partition(found: Narrowing, one: Filter) -> Narrowing:
     return replace(found, partitions=frozenset(kept))
 
 
-def _by_offset(found: Narrowing, one: Filter) -> Narrowing:
+def _by_offset(found: RecordBounds, one: Filter) -> RecordBounds:
     first, end = found.offset_min, found.offset_end
     match one:
         case EqualTo(value=int(number)):
@@ -119,7 +119,7 @@ def _by_offset(found: Narrowing, one: Filter) -> Narrowing:
     return replace(found, offset_min=first, offset_end=end)
 
 
-def _by_time(found: Narrowing, one: Filter) -> Narrowing:
+def _by_time(found: RecordBounds, one: Filter) -> RecordBounds:
     match one:
         case EqualTo(value=datetime() as at) | GreaterThan(value=datetime() as at):
             pass

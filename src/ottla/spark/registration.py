@@ -64,7 +64,7 @@ class DeltaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         _need_deltalake()
-        from ottla.spark.lake import batch_writer
+        from ottla.spark.delta_sink import batch_writer
 
         return batch_writer(_plain(self.options), schema, overwrite=overwrite)
 
@@ -72,7 +72,7 @@ class DeltaDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         _need_deltalake()
-        from ottla.spark.lake import stream_writer
+        from ottla.spark.delta_sink import stream_writer
 
         return stream_writer(_plain(self.options), schema, overwrite=overwrite)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from ottla.spark.java import find_java_home
+from ottla.spark.java_home import find_java_home
 from ottla.spark.progress import BatchDone, BatchListener
 from ottla.spark.registration import register
 

@@ -20,12 +20,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ottla.spark.blocking_client import link_to
-from ottla.spark.committing import StreamBatch, abort_batch, commit_job
+from ottla.spark.batch_commit import StreamBatchCommit, abort_batch, commit_job
+from ottla.spark.blocking_client import client_for
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.options import Delivery, OptionRefused, WriteOptions, parse_write_options
-from ottla.spark.task import BATCH_ID, QUERY_ID
-from ottla.spark.writing import Attempt, Written, write_at_least_once, write_in_transaction
+from ottla.spark.read_task import BATCH_ID, QUERY_ID
+from ottla.spark.write_task import (
+    TaskAttempt,
+    WrittenInTransaction,
+    write_at_least_once,
+    write_in_transaction,
+)
 
 _BYTES: Final = (pa.binary(), pa.string())
 _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
@@ -67,11 +72,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if written := _written(messages):
-            commit_job(link_to(self.options.brokers), written)
+            commit_job(client_for(self.options.brokers), written)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if (written := _written(messages)) and _has_failed(messages):
-            abort_batch(link_to(self.options.brokers), written)
+            abort_batch(client_for(self.options.brokers), written)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -88,18 +93,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if written := _written(messages):
-            link = link_to(self.options.brokers)
-            batch = StreamBatch(link, batchId, written, self.options.accepted_batch)
-            link.start(batch.run()).result()
+            blocking = client_for(self.options.brokers)
+            batch = StreamBatchCommit(blocking, batchId, written, self.options.accepted_batch)
+            blocking.submit(batch.run()).result()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if (written := _written(messages)) and _has_failed(messages):
-            abort_batch(link_to(self.options.brokers), written)
+            abort_batch(client_for(self.options.brokers), written)
 
 
-def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
+def _written(messages: list[WriterCommitMessage | None]) -> list[WrittenInTransaction]:
     """What tasks say that write in transactions."""
-    return [one for one in messages if isinstance(one, Written)]
+    return [one for one in messages if isinstance(one, WrittenInTransaction)]
 
 
 def _has_failed(messages: list[WriterCommitMessage | None]) -> bool:
@@ -108,7 +113,7 @@ def _has_failed(messages: list[WriterCommitMessage | None]) -> bool:
     return None in messages
 
 
-def _attempt_of_stream() -> Attempt:
+def _attempt_of_stream() -> TaskAttempt:
     """Which try of which part of which query's micro-batch this task is.
 
     The id of a query is kept in its checkpoint, so it is the same after a restart.
@@ -120,7 +125,7 @@ def _attempt_of_stream() -> Attempt:
             "Spark does not say to which query a task belongs, so it cannot be written exactly"
             " once: set delivery=at-least-once"
         )
-    return Attempt(
+    return TaskAttempt(
         owner=query_id,
         task=task.partitionId(),
         number=task.attemptNumber(),
@@ -128,7 +133,7 @@ def _attempt_of_stream() -> Attempt:
     )
 
 
-def _attempt_of_job(job_id: str) -> Attempt:
+def _attempt_of_job(job_id: str) -> TaskAttempt:
     """The same for a batch job.
 
     What `foreachBatch` writes belongs to its query: a broker keeps transactional ids for a week,
@@ -136,7 +141,9 @@ def _attempt_of_job(job_id: str) -> Attempt:
     """
     task = _task()
     owner = task.getLocalProperty(QUERY_ID) or job_id
-    return Attempt(owner=owner, task=task.partitionId(), number=task.attemptNumber(), batch=None)
+    return TaskAttempt(
+        owner=owner, task=task.partitionId(), number=task.attemptNumber(), batch=None
+    )
 
 
 def _task() -> TaskContext:

@@ -30,18 +30,18 @@ from ottla.client.errors import ClientError
 from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.clock import SystemClock
 from ottla.model import Offset, TopicPartition
-from ottla.spark.blocking_client import Link, link_to
+from ottla.spark.blocking_client import BlockingClient, client_for
 from ottla.spark.columns import projection_of
 from ottla.spark.offsets import (
-    Edges,
-    find_edges,
-    ids_of_topics,
-    measure_records,
+    LogEdges,
+    find_log_edges,
+    measure_record_bytes,
     resolve_end,
     resolve_start,
-    wait_news,
+    topic_ids_of,
+    wait_for_records,
 )
-from ottla.spark.options import Edge, OnDataLoss, ReadOptions, Since, parse_read_options
+from ottla.spark.options import Edge, FromTime, OnDataLoss, ReadOptions, parse_read_options
 from ottla.spark.plan import (
     DataLost,
     Offsets,
@@ -56,13 +56,13 @@ from ottla.spark.plan import (
     ranges_between,
     to_json,
 )
-from ottla.spark.pushdown import Narrowing, narrowing_of
-from ottla.spark.task import check_topics, read_task
-from ottla.spark.topic_ids import plan_checks
+from ottla.spark.pushdown import RecordBounds, bounds_of_filters
+from ottla.spark.read_task import check_topics, read_task
+from ottla.spark.topic_ids import assign_topic_checks
 
 log = logging.getLogger("ottla.spark")
 
-_COMMIT_PATIENCE_S: Final = 5.0  # progress is shown, not relied on: a batch does not wait for it
+_COMMIT_TIMEOUT_S: Final = 5.0  # progress is shown, not relied on: a batch does not wait for it
 _COMMIT_PAUSE_S: Final = 30.0  # after it failed
 
 
@@ -70,7 +70,7 @@ def batch_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceReader
     """The reader behind `spark.read`."""
     options = parse_read_options(raw, is_stream=False, now_ms=SystemClock().now_ms())
     if options.pushes_filters:
-        return NarrowedBatchReader(options, schema)
+        return PushdownBatchReader(options, schema)
     return BatchReader(options, schema)
 
 
@@ -86,18 +86,18 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.projection = projection_of(schema, options.columns)
-        self.narrowing = Narrowing()
+        self.bounds = RecordBounds()
 
     def partitions(self) -> list[InputPartition]:
-        link = link_to(self.options.brokers)
-        edges = link.ask(lambda client: find_edges(client, self.options))
-        start = link.ask(lambda client: resolve_start(client, self.options))
-        end = link.ask(lambda client: resolve_end(client, self.options))
+        blocking = client_for(self.options.brokers)
+        edges = blocking.call(lambda client: find_log_edges(client, self.options))
+        start = blocking.call(lambda client: resolve_start(client, self.options))
+        end = blocking.call(lambda client: resolve_end(client, self.options))
         check_losses(find_losses(start, edges.earliest, edges.latest), self.options.on_data_loss)
         start = next_starts(start, edges.earliest, edges.latest, self.options.on_data_loss)
-        start, end = link.ask(lambda client: self.narrowing.apply(client, start, end))
-        sizes = link.ask(
-            lambda client: measure_records(client, edges, self.options.tasks.record_bytes)
+        start, end = blocking.call(lambda client: self.bounds.apply(client, start, end))
+        sizes = blocking.call(
+            lambda client: measure_record_bytes(client, edges, self.options.tasks.record_bytes)
         )
         ranges = ranges_between(start, end, self.options.on_data_loss)
         return [InputPartition(task) for task in plan_tasks(ranges, self.options.tasks, sizes)]
@@ -106,14 +106,14 @@ class BatchReader(DataSourceReader):
         task = partition.value
         if task is None:  # Spark's way to say that a batch has no partitions
             return iter(())
-        return read_task(link_to(self.options.brokers), task, self.options, self.projection)
+        return read_task(client_for(self.options.brokers), task, self.options, self.projection)
 
 
-class NarrowedBatchReader(BatchReader):
+class PushdownBatchReader(BatchReader):
     """Leaves out what filters exclude. Spark refuses readers that can unless it is told to ask."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        self.narrowing = narrowing_of(filters)
+        self.bounds = bounds_of_filters(filters)
         return filters  # all of them: Spark applies them to what is left
 
 
@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
         if self._initial is None:  # it is asked for twice, and must not have moved
             self._initial = to_json(
-                self._link.ask(lambda client: resolve_start(client, self.options))
+                self._blocking.call(lambda client: resolve_start(client, self.options))
             )
         return self._initial
 
@@ -158,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.commit(start)
         self._has_planned = True
         processed = from_json(start)
-        edges = self._news_since(processed)
+        edges = self._edges_after(processed)
         end = self._end_of_batch(
             processed, edges, is_limited=not isinstance(limit, ReadAllAvailable)
         )
@@ -178,15 +178,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = ranges_between(starts, ends, self.options.on_data_loss)
         tasks = plan_tasks(ranges, self.options.tasks)
         topics = {part.tp.topic for part in ranges}
-        ids = self._link.ask(lambda client: ids_of_topics(client, topics))
-        return [InputPartition(task) for task in plan_checks(tasks, starts, ends, ids)]
+        ids = self._blocking.call(lambda client: topic_ids_of(client, topics))
+        return [InputPartition(task) for task in assign_topic_checks(tasks, starts, ends, ids)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = partition.value
         if task is None:  # Spark's way to say that a batch has no partitions
             return iter(())
-        ranges = check_topics(self._link, task, self.options)
-        return read_task(self._link, ranges, self.options, self.projection)
+        ranges = check_topics(self._blocking, task, self.options)
+        return read_task(self._blocking, ranges, self.options, self.projection)
 
     def commit(self, end: OffsetsJson) -> None:
         """Show how far the query has come as the progress of a consumer group.
@@ -199,8 +199,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         offsets = from_json(end)
         try:
-            self._link.ask(
-                lambda client: commit_offsets(client, group, offsets), _COMMIT_PATIENCE_S
+            self._blocking.call(
+                lambda client: commit_offsets(client, group, offsets), _COMMIT_TIMEOUT_S
             )
             self._committed = end
         except (ClientError, TimeoutError) as problem:
@@ -210,22 +210,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Inside
 
     @property
-    def _link(self) -> Link:
-        return link_to(self.options.brokers)
+    def _blocking(self) -> BlockingClient:
+        return client_for(self.options.brokers)
 
-    def _edges(self) -> Edges:
-        edges = self._link.ask(lambda client: find_edges(client, self.options))
+    def _edges(self) -> LogEdges:
+        edges = self._blocking.call(lambda client: find_log_edges(client, self.options))
         self._latest = to_json(edges.latest)
         return edges
 
-    def _news_since(self, processed: Offsets) -> Edges:
+    def _edges_after(self, processed: Offsets) -> LogEdges:
         """Where partitions begin and end; waits a while when nothing is new."""
         edges = self._edges()
         if self._target is not None:
             return _up_to(edges, self._target)
         if edges.latest != processed:
             return edges
-        self._link.start(wait_news(self._link.watcher, processed, self.options)).result()
+        self._blocking.submit(
+            wait_for_records(self._blocking.long_poll_client, processed, self.options)
+        ).result()
         return self._edges()
 
     def _first_starts(self, starts: Offsets, end: Offsets) -> Offsets:
@@ -235,11 +237,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         on. The group knows: the beginning was committed before the batch was planned.
         """
         group = self.options.group
-        if not isinstance(self.options.start, Edge | Since) or self.options.start is Edge.EARLIEST:
+        if (
+            not isinstance(self.options.start, Edge | FromTime)
+            or self.options.start is Edge.EARLIEST
+        ):
             return starts  # does not move
         committed = dict[TopicPartition, Offset]()
         if group is not None:
-            committed = self._link.ask(lambda client: committed_offsets(client, group, end))
+            committed = self._blocking.call(lambda client: committed_offsets(client, group, end))
         unknown = [str(tp) for tp in starts if tp in end and tp not in committed]
         if unknown and self.options.on_data_loss is OnDataLoss.FAIL:
             raise DataLost(
@@ -250,7 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {tp: min(at, committed.get(tp, at)) for tp, at in starts.items()}
 
     def _end_of_batch(
-        self, processed: Offsets, edges: Edges, *, is_limited: bool
+        self, processed: Offsets, edges: LogEdges, *, is_limited: bool
     ) -> dict[TopicPartition, Offset] | None:
         policy = self.options.on_data_loss
         losses = find_losses(processed, edges.earliest, edges.latest)
@@ -271,13 +276,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         record_bytes = dict[TopicPartition, float]()
         if limits.bytes_max is not None:
-            record_bytes = self._link.ask(
-                lambda client: measure_records(client, edges, self.options.tasks.record_bytes)
+            record_bytes = self._blocking.call(
+                lambda client: measure_record_bytes(client, edges, self.options.tasks.record_bytes)
             )
         return limit(starts, edges.latest, limits, record_bytes)
 
 
-def _up_to(edges: Edges, target: Offsets) -> Edges:
+def _up_to(edges: LogEdges, target: Offsets) -> LogEdges:
     """As if nothing had come behind `target`."""
     latest = {tp: Offset(min(at, target[tp])) for tp, at in edges.latest.items() if tp in target}
-    return Edges({tp: edges.earliest[tp] for tp in latest}, latest)
+    return LogEdges({tp: edges.earliest[tp] for tp in latest}, latest)

@@ -16,7 +16,7 @@ class _Query:
     last: BatchDone | None = None
 
 
-class StreamFigures:
+class StreamMetrics:
     """Counts batches in one thread, and is asked for figures in another."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class StreamTask:
     begins: Offsets  # where the batch begins in the partitions that this task reads first
 
 
-def plan_checks(
+def assign_topic_checks(
     tasks: Sequence[Task], start: Offsets, end: Offsets, ids: Mapping[str, str]
 ) -> list[StreamTask]:
     """Give every partition that was read before to one task: the one that goes on where the query
@@ -61,7 +61,7 @@ def plan_checks(
     return planned
 
 
-def with_beginnings(task: StreamTask, topics: Iterable[str], earliest: Offsets) -> Task:
+def with_ranges_from_earliest(task: StreamTask, topics: Iterable[str], earliest: Offsets) -> Task:
     """What a task reads if these topics are to be read from their beginning."""
     ranges = {part.tp: part.offsets for part in task.ranges}
     for tp, at in task.begins.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from ottla.spark.java import find_java_home
+from ottla.spark.java_home import find_java_home
 from spark.programs.round_trip import round_trip, tell
 
 

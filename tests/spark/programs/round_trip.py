@@ -6,10 +6,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.patience import patiently
+from spark.worker_start import retry_worker_start
 
 ROWS = 200
-PATIENCE_S = 240
+TIMEOUT_S = 240
 
 
 def round_trip(spark: SparkSession, address: str, home: Path) -> dict[str, Any]:
@@ -32,9 +32,9 @@ def round_trip(spark: SparkSession, address: str, home: Path) -> dict[str, Any]:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(PATIENCE_S)
+        assert query.awaitTermination(TIMEOUT_S)
 
-    patiently(copy)
+    retry_worker_start(copy)
     return {
         topic: values_of(
             spark.read.format("ottla").options(**servers, subscribe=topic, minPartitions="4").load()

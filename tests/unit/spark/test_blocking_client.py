@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.model import Endpoint
-from ottla.spark.blocking_client import link_to
+from ottla.spark.blocking_client import client_for
 from ottla.spark.options import BrokerOptions
 
 
@@ -21,12 +21,12 @@ def thawed() -> Iterator[None]:
 @pytest.mark.usefixtures("thawed")
 def test_what_a_first_task_has_left_is_not_searched_for_garbage_again() -> None:
     brokers = BrokerOptions(bootstrap=(Endpoint("127.0.0.1", 1),))
-    link = link_to(brokers)
+    blocking = client_for(brokers)
     assert gc.get_freeze_count() == 0, "the first task has yet to import what it needs"
-    assert link_to(brokers) is link
+    assert client_for(brokers) is blocking
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
     kept = [[] for _ in range(100)]
-    assert link_to(brokers) is link
+    assert client_for(brokers) is blocking
     assert gc.get_freeze_count() <= frozen, "later tasks may leave garbage"
     assert len(kept) == 100

@@ -80,8 +80,8 @@ def test_every_row_is_one_record_in_its_place_and_order(
         tp: [(one.timestamp_ms, one.key, one.value, one.headers) for one in found[tp]]
         for tp in found
     } == expected
-    for letters in found.values():
-        assert letters[0].offset == 0
+    for of_partition in found.values():
+        assert of_partition[0].offset == 0
 
 
 @pytest.mark.parametrize("wide", [pa.large_string(), pa.large_binary(), pa.string()])
@@ -90,7 +90,7 @@ def test_columns_may_be_text_and_have_wide_offsets(wide: Any) -> None:
     batch = batch_of(
         [{"value": text, "key": None}, {"value": None, "key": text}], value=wide, key=wide
     )
-    found = [record for letters in encoded(batch, "t").values() for record in letters]
+    found = [record for some in encoded(batch, "t").values() for record in some]
     assert {(record.key, record.value) for record in found} == {
         (None, "ä".encode()),
         ("ä".encode(), None),

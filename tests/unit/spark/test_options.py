@@ -9,15 +9,15 @@ from ottla.spark.options import (
     BadRows,
     Delivery,
     Edge,
+    FromTime,
+    FromTimes,
+    GroupOffsets,
     OnDataLoss,
     OptionRefused,
     ReadOptions,
-    Since,
-    SinceEach,
     TopicPattern,
     Topics,
     ValueFormat,
-    WhereGroupIs,
     parse_columns,
     parse_duration_ms,
     parse_read_options,
@@ -126,13 +126,13 @@ def test_offsets_by_partition_keep_the_names_of_the_edges() -> None:
     ],
 )
 def test_a_time_can_be_written_by_people(text: str, expected_ms: int) -> None:
-    assert stream(startingTimestamp=text).start == Since(TimestampMs(expected_ms))
+    assert stream(startingTimestamp=text).start == FromTime(TimestampMs(expected_ms))
 
 
 def test_times_win_over_times_by_partition_and_those_over_offsets() -> None:
     by_partition = '{"orders":{"0":"2026-11-15T00:00Z","1":5}}'
     both = stream(startingOffsetsByTimestamp=by_partition, startingOffsets="earliest")
-    assert both.start == SinceEach(
+    assert both.start == FromTimes(
         {
             TopicPartition("orders", 0): TimestampMs(1_794_700_800_000),
             TopicPartition("orders", 1): TimestampMs(5),
@@ -141,11 +141,11 @@ def test_times_win_over_times_by_partition_and_those_over_offsets() -> None:
     all_three = stream(
         startingTimestamp="7", startingOffsetsByTimestamp=by_partition, startingOffsets="earliest"
     )
-    assert all_three.start == Since(TimestampMs(7))
+    assert all_three.start == FromTime(TimestampMs(7))
 
 
 def test_a_stream_can_take_over_from_a_group() -> None:
-    assert stream(startingOffsets="group", kafka__group__id="old").start == WhereGroupIs("old")
+    assert stream(startingOffsets="group", kafka__group__id="old").start == GroupOffsets("old")
     with pytest.raises(OptionRefused, match="needs commitGroup"):
         stream(startingOffsets="group")
 

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ottla.spark.progress import BatchDone, batch_done, lag_of
-from ottla.spark.stream_metrics import StreamFigures
+from ottla.spark.stream_metrics import StreamMetrics
 from ottla.telemetry import exposition
 
 
@@ -59,7 +59,7 @@ def test_sources_that_cannot_tell_do_not_hide_those_that_can() -> None:
 
 
 def test_figures_add_up_and_show_the_last_state() -> None:
-    figures = StreamFigures()
+    figures = StreamMetrics()
     for lag, duration_ms in ((9, 500), (4, 250)):
         figures.note(BatchDone(query="q", batch_id=0, rows=3, lag=lag, duration_ms=duration_ms))
     assert figures.totals() == (2, 6)

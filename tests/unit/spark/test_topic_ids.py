@@ -8,12 +8,12 @@ from ottla.model import Offset, OffsetRange, TopicPartition
 from ottla.spark.plan import TaskRange
 from ottla.spark.topic_ids import (
     IDS_MAX,
+    assign_topic_checks,
     decode_ids,
     encode_ids,
     id_before,
     note_id,
-    plan_checks,
-    with_beginnings,
+    with_ranges_from_earliest,
 )
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -27,17 +27,17 @@ def test_every_partition_that_was_read_before_belongs_to_one_task() -> None:
     tasks = [(part(A0, 5, 7),), (part(A0, 7, 9), part(B0, 0, 3))]
     start = {A0: Offset(5), A1: Offset(8), B0: Offset(0)}
     end = {A0: Offset(9), A1: Offset(8), B0: Offset(3)}
-    first, second = plan_checks(tasks, start, end, {"a": "x", "b": "y"})
+    first, second = assign_topic_checks(tasks, start, end, {"a": "x", "b": "y"})
     assert (first.ids, first.noted, first.begins) == ({"a": "x"}, {"a"}, {A0: 5, A1: 8})
     assert (second.ids, second.noted) == ({"a": "x", "b": "y"}, {"b"})
     assert second.begins == {B0: 0}
-    whole = with_beginnings(first, ["a"], {A0: Offset(0), A1: Offset(2)})
+    whole = with_ranges_from_earliest(first, ["a"], {A0: Offset(0), A1: Offset(2)})
     assert whole == (part(A0, 0, 7), part(A1, 2, 8))
-    assert with_beginnings(first, ["b"], {A0: Offset(0)}) == first.ranges
+    assert with_ranges_from_earliest(first, ["b"], {A0: Offset(0)}) == first.ranges
 
 
 def test_a_partition_that_became_shorter_is_read_from_its_beginning_by_the_plan_alone() -> None:
-    (only,) = plan_checks([(part(A0, 0, 3),)], {A0: Offset(5)}, {A0: Offset(3)}, {})
+    (only,) = assign_topic_checks([(part(A0, 0, 3),)], {A0: Offset(5)}, {A0: Offset(3)}, {})
     assert only.begins == {}
 
 

@@ -25,12 +25,12 @@ from ottla.client.positions import AtTime, Edge, parse_moment, parse_span_ms
 from ottla.clock import SystemClock
 from ottla.errors import UsageRefused
 from ottla.model import TimestampMs, topic_name_problem
-from ottla.spark.pipelines.choices import ArchiveFormat, OutputMode, SplitBy
+from ottla.spark.pipelines.option_values import ArchiveFormat, OutputMode, SplitBy
 
 if TYPE_CHECKING:
     from ottla.cli.pipeline.running import Running, Streaming
     from ottla.spark.pipelines.project import Project
-    from ottla.spark.pipelines.rows import TopicSource
+    from ottla.spark.pipelines.topic_frames import TopicSource
 
 app = typer.Typer(rich_markup_mode=None, help="Move, sift and count records with Spark.")
 
@@ -303,10 +303,10 @@ def ask_sql(
     """
     from ottla.cli.pipeline.running import run_question
     from ottla.spark.pipelines.aggregate import Query
-    from ottla.spark.pipelines.sql import Question
+    from ottla.spark.pipelines.sql import TopicQuery
 
-    question = Question(source=_source(topic, schema, how), query=Query(query))
-    return run_question(question, how, limit)
+    request = TopicQuery(source=_source(topic, schema, how), query=Query(query))
+    return run_question(request, how, limit)
 
 
 # Declared pipelines
@@ -363,7 +363,7 @@ def start(
 def _run_project(directory: Path, action: str, conf: list[str], more: tuple[str, ...]) -> int:
     settings = parse_assignments("--conf", conf)
     project = _project(directory)
-    from ottla.spark.java import NoJava
+    from ottla.spark.java_home import NoJava
     from ottla.spark.pipelines.project import environment_of
     from ottla.spark.session import java_home
 
@@ -398,7 +398,7 @@ def _project(directory: Path) -> "Project":
 
 def _source(topic: str, schema: str, how: "Running") -> "TopicSource":
     """The topic, if it is there."""
-    from ottla.spark.pipelines.rows import TopicSource
+    from ottla.spark.pipelines.topic_frames import TopicSource
 
     topics = [name.strip() for name in topic.split(",")]
     for name in topics:

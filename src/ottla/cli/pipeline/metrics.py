@@ -10,7 +10,7 @@ from ottla.broker.metrics import MetricsPages
 from ottla.model import Endpoint
 from ottla.telemetry import Collect
 
-_PATIENCE_S: Final = 10
+_TIMEOUT_S: Final = 10
 
 
 @contextmanager
@@ -21,9 +21,9 @@ def metrics_pages(endpoint: Endpoint, collect: Collect) -> Iterator[Endpoint]:
     thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)
     thread.start()
     try:
-        yield asyncio.run_coroutine_threadsafe(pages.listen(endpoint), loop).result(_PATIENCE_S)
+        yield asyncio.run_coroutine_threadsafe(pages.listen(endpoint), loop).result(_TIMEOUT_S)
     finally:
-        asyncio.run_coroutine_threadsafe(pages.close(), loop).result(_PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(pages.close(), loop).result(_TIMEOUT_S)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(_PATIENCE_S)
+        thread.join(_TIMEOUT_S)
         loop.close()

@@ -23,7 +23,7 @@ from ottla.cli.pipeline.metrics import metrics_pages
 from ottla.cli.status import FAILED, OK
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
-from ottla.spark.java import NoJava
+from ottla.spark.java_home import NoJava
 from ottla.spark.pipelines.declaration import (
     Checkpoint,
     CheckpointRefused,
@@ -31,16 +31,16 @@ from ottla.spark.pipelines.declaration import (
     StreamPipeline,
 )
 from ottla.spark.pipelines.replay import Replay
-from ottla.spark.pipelines.sql import Question
+from ottla.spark.pipelines.sql import TopicQuery
 from ottla.spark.progress import BatchDone, BatchListener
 from ottla.spark.session import session
-from ottla.spark.stream_metrics import StreamFigures
+from ottla.spark.stream_metrics import StreamMetrics
 
 Built = TypeVar("Built")
 
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # PySpark's own
 _LOOK_S: Final = 1  # how soon a signal is obeyed
-_REPORT_PATIENCE_S: Final = 30
+_REPORT_TIMEOUT_S: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +102,12 @@ def run_replay(replay: Replay, running: Running) -> int:
     return OK
 
 
-def run_question(question: Question, running: Running, rows_max: int) -> int:
+def run_question(request: TopicQuery, running: Running, rows_max: int) -> int:
     """Print what a query finds."""
-    with _spark(question.declaration.label, running) as spark:
-        rows = _built(lambda: question.rows(spark))
+    with _spark(request.declaration.label, running) as spark:
+        rows = _built(lambda: request.rows(spark))
         if running.is_dry:
-            _show_plan(question.declaration, rows, running)
+            _show_plan(request.declaration, rows, running)
             return OK
         try:
             _print_rows(rows, running, rows_max)
@@ -147,7 +147,7 @@ def _silence(spark: SparkSession, running: Running) -> None:
 def _follow(
     spark: SparkSession, writer: DataStreamWriter, checkpoint: Checkpoint, streaming: Streaming
 ) -> int:
-    figures = StreamFigures()
+    figures = StreamMetrics()
     printer = _print_json if streaming.running.is_json else _print_line
 
     def on_batch(batch: BatchDone) -> None:
@@ -165,7 +165,7 @@ def _follow(
             query = writer.option("checkpointLocation", str(checkpoint.directory)).start()
             terminal.note(f"reading; the checkpoint is {checkpoint.directory}")
             _wait(query)
-            listener.wait_ended(str(query.runId), _REPORT_PATIENCE_S)
+            listener.wait_ended(str(query.runId), _REPORT_TIMEOUT_S)
         except PySparkException as problem:
             return _failed(problem)
     batches, rows = figures.totals()
@@ -241,7 +241,7 @@ def _show_plan(
     running: Running,
     checkpoint: Checkpoint | None = None,
 ) -> None:
-    plan = declaration.words() | {"schema": rows.schema.simpleString()}
+    plan = declaration.description() | {"schema": rows.schema.simpleString()}
     if checkpoint is not None:
         is_there = checkpoint.directory.exists()
         plan["checkpoint"] = f"{checkpoint.directory} ({'goes on' if is_there else 'new'})"

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from ottla.spark.pipelines.choices import OutputMode
 from ottla.spark.pipelines.declaration import Declaration
-from ottla.spark.pipelines.rows import (
+from ottla.spark.pipelines.option_values import OutputMode
+from ottla.spark.pipelines.topic_frames import (
     TopicSource,
     append_to_topic,
     as_records,
@@ -31,7 +31,7 @@ class Windows:
     group_by: tuple[str, ...] = ()
     figures: tuple[str, ...] = ("count(*) AS count",)
 
-    def words(self) -> dict[str, str]:
+    def description(self) -> dict[str, str]:
         return {
             "window": f"{self.length_ms} ms",
             "by": ", ".join(self.group_by) or "nothing",
@@ -53,7 +53,7 @@ class Query:
 
     text: str
 
-    def words(self) -> dict[str, str]:
+    def description(self) -> dict[str, str]:
         return {"query": self.text}
 
     def rows(self, records: DataFrame) -> DataFrame:
@@ -79,8 +79,8 @@ class Aggregate:
             name=self.name or f"{self.source.topic}-{self.topic}",
             source=f"topic {self.source.topic}",
             sink=f"topic {self.topic}",
-            steps=self.source.words()
-            | self.made.words()
+            steps=self.source.description()
+            | self.made.description()
             | {"watermark": f"{self.watermark_ms} ms", "mode": self.mode},
         )
 

@@ -7,9 +7,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from ottla.spark.pipelines.choices import ArchiveFormat, SplitBy
 from ottla.spark.pipelines.declaration import Declaration
-from ottla.spark.pipelines.rows import TopicSource, stream_of
+from ottla.spark.pipelines.option_values import ArchiveFormat, SplitBy
+from ottla.spark.pipelines.topic_frames import TopicSource, stream_of
 
 _CALCULATED: Final = {
     SplitBy.DATE: "CAST(timestamp AS DATE)",

@@ -33,7 +33,7 @@ class Declaration:
         """The name of its checkpoint, its query and its consumer group."""
         return _STRANGE.sub("-", f"{self.command}-{self.name}").strip("-.")[:NAME_LENGTH_MAX]
 
-    def words(self) -> dict[str, str]:
+    def description(self) -> dict[str, str]:
         """Everything that may not change while a checkpoint lives."""
         return {"command": self.command, "source": self.source, "sink": self.sink, **self.steps}
 
@@ -66,14 +66,14 @@ class Checkpoint:
         self.check(declaration)
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.declared_file.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(declaration.words(), indent=2) + "\n")
+        unfinished.write_text(json.dumps(declaration.description(), indent=2) + "\n")
         unfinished.replace(self.declared_file)
 
     def check(self, declaration: Declaration) -> None:
         """Refuse what an old checkpoint would silently do wrong; changes nothing."""
         if not self.directory.exists():
             return
-        if problem := _difference(self._declared(), declaration.words()):
+        if problem := _difference(self._declared(), declaration.description()):
             raise CheckpointRefused(
                 f"the checkpoint {self.directory} belongs to another pipeline: {problem}."
                 " Choose another with --name, or remove that directory to start from the beginning"

@@ -7,7 +7,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ottla.spark.pipelines.declaration import Declaration
-from ottla.spark.pipelines.rows import TopicSource, readable, stream_of, to_topic
+from ottla.spark.pipelines.topic_frames import TopicSource, readable, stream_of, to_topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

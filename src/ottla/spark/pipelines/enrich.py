@@ -10,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ottla.errors import UsageRefused
 from ottla.spark.pipelines.declaration import Declaration
-from ottla.spark.pipelines.rows import TopicSource, quoted, stream_of, to_topic
+from ottla.spark.pipelines.topic_frames import TopicSource, quoted, stream_of, to_topic
 
 _READERS: Final = {".parquet": "parquet", ".json": "json", ".csv": "csv"}
 
@@ -33,7 +33,7 @@ class Enrich:
             name=self.name or f"{self.source.topic}-{self.topic}",
             source=f"topic {self.source.topic}",
             sink=f"topic {self.topic}",
-            steps=self.source.words() | {"join": self.file, "on": self.on},
+            steps=self.source.description() | {"join": self.file, "on": self.on},
         )
 
     def build(self, spark: SparkSession) -> DataStreamWriter:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from ottla.client.positions import format_time
 from ottla.model import TimestampMs
 from ottla.spark.pipelines.declaration import Declaration
-from ottla.spark.pipelines.rows import TopicSource, append_to_topic, batch_of
+from ottla.spark.pipelines.topic_frames import TopicSource, append_to_topic, batch_of
 from ottla.spark.sink import batch_writer
 
 # Where a record was before; its own headers come first.

@@ -6,11 +6,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.spark.pipelines.aggregate import Query
 from ottla.spark.pipelines.declaration import Declaration
-from ottla.spark.pipelines.rows import TopicSource, batch_of, readable
+from ottla.spark.pipelines.topic_frames import TopicSource, batch_of, readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class TopicQuery:
     """What a query makes of all records of a topic."""
 
     source: TopicSource
@@ -23,7 +23,7 @@ class Question:
             name=self.source.topic,
             source=f"topic {self.source.topic}",
             sink="the terminal",
-            steps=self.source.words() | self.query.words(),
+            steps=self.source.description() | self.query.description(),
         )
 
     def rows(self, spark: SparkSession) -> DataFrame:

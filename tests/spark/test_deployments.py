@@ -19,12 +19,12 @@ import pyspark
 import pytest
 
 import ottla.testing
-from ottla.spark.java import find_java_home
+from ottla.spark.java_home import find_java_home
 from spark.programs.round_trip import ROWS
 
 TESTS = Path(__file__).parents[1]
 PROGRAMS = TESTS / "spark" / "programs"
-PATIENCE_S = 540
+TIMEOUT_S = 540
 READY_S = 240
 EVERYTHING = list(range(ROWS))
 HOST = "127.0.0.1"
@@ -49,7 +49,7 @@ def run(
             text=True,
             cwd=home,
             env=environment,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     assert done.returncode == 0, done.stderr[:5000]

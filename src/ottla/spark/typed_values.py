@@ -20,7 +20,9 @@ class TypedValues:
         return bool(self.problems.null_count < len(self.problems))
 
 
-def parse_in_halves(values: pa.Array, value_type: pa.DataType, parse_all: ParseAll) -> TypedValues:
+def parse_by_bisection(
+    values: pa.Array, value_type: pa.DataType, parse_all: ParseAll
+) -> TypedValues:
     """Values by a parser that raises `ArrowInvalid` if there is a bad one anywhere.
 
     Halves until the bad ones are alone: the good ones stay with many others.
@@ -32,7 +34,7 @@ def parse_in_halves(values: pa.Array, value_type: pa.DataType, parse_all: ParseA
             return TypedValues(pa.nulls(1, value_type), pa.array([str(problem)], pa.string()))
     half = len(values) // 2
     parts = [
-        parse_in_halves(part, value_type, parse_all) for part in (values[:half], values[half:])
+        parse_by_bisection(part, value_type, parse_all) for part in (values[:half], values[half:])
     ]
     return TypedValues(
         pa.concat_arrays([part.typed for part in parts]),

@@ -1,6 +1,6 @@
 """A driver that streams a topic into a Delta table and is killed where it is told to be.
 
-    python doomed_delta.py ADDRESS TOPIC TABLE CHECKPOINT before|after|never
+    python crashing_delta_driver.py ADDRESS TOPIC TABLE CHECKPOINT before|after|never
 
 Everything it does is real; only its sink ends the JVM, the driver and itself, by SIGKILL, right
 before or right after a commit to the table.
@@ -13,30 +13,30 @@ import sys
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ottla.spark.lake import LakeStreamWriter, stream_writer
+from ottla.spark.delta_sink import DeltaStreamWriter, stream_writer
 from ottla.spark.registration import DeltaDataSource
 
 BATCH_RECORDS = 10
 DOOMED_BATCH = 1
-PATIENCE_S = 400
+TIMEOUT_S = 400
 
 
 class DoomedDeltaDataSource(DeltaDataSource):
     @classmethod
     def name(cls) -> str:
-        return "doomed-delta"
+        return "killed-delta"
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         options = dict(self.options.items())
-        when, *pids = options.pop("doom").split(",")
+        when, *pids = options.pop("crash").split(",")
         writer = stream_writer(options, schema, overwrite=overwrite)
         return DoomedWriter(writer, when, list(map(int, pids)))
 
 
-class DoomedWriter(LakeStreamWriter):
-    def __init__(self, writer: LakeStreamWriter, when: str, pids: list[int]) -> None:
+class DoomedWriter(DeltaStreamWriter):
+    def __init__(self, writer: DeltaStreamWriter, when: str, pids: list[int]) -> None:
         self.options, self.schema = writer.options, writer.schema
         self.when, self.pids = when, pids
 
@@ -69,18 +69,20 @@ def main(address: str, topic: str, table: str, checkpoint: str, when: str) -> No
     )
     query = (
         rows.selectExpr("int(string(value)) AS number", "offset")
-        .writeStream.format("doomed-delta")
+        .writeStream.format("killed-delta")
         .option("checkpointLocation", checkpoint)
         # The driver first: one that is told of the end of its JVM ends by itself.
-        .option("doom", f"{when},{os.getpid()},{jvm_pid}")
+        .option("crash", f"{when},{os.getpid()},{jvm_pid}")
         .trigger(availableNow=True)
         .start(table)
     )
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(TIMEOUT_S)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    from spark import doomed_delta  # by its name: workers cannot import what is in __main__
+    from spark import (
+        crashing_delta_driver,  # by its name: workers cannot import what is in __main__
+    )
 
-    doomed_delta.main(*sys.argv[1:])
+    crashing_delta_driver.main(*sys.argv[1:])

@@ -15,16 +15,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ottla.spark.blocking_client import link_to
-from ottla.spark.committing import StreamBatch
-from ottla.spark.decisions import Decision
-from ottla.spark.lake import LakeStreamWriter
-from ottla.spark.lake import stream_writer as lake_stream_writer
+from ottla.spark.batch_commit import StreamBatchCommit
+from ottla.spark.batch_decisions import Decision
+from ottla.spark.blocking_client import client_for
+from ottla.spark.delta_sink import DeltaStreamWriter
+from ottla.spark.delta_sink import stream_writer as delta_stream_writer
 from ottla.spark.options import WriteOptions, parse_write_options
+from ottla.spark.read_task import BATCH_ID
 from ottla.spark.registration import DeltaDataSource, OttlaDataSource
 from ottla.spark.sink import StreamWriter
-from ottla.spark.task import BATCH_ID
-from ottla.spark.writing import Written
+from ottla.spark.write_task import WrittenInTransaction
 
 CRASH = "crash"  # an option: `Crash.encode`
 # Where a batch is when its driver dies. Points of its tasks: none of them has ended and all have
@@ -33,7 +33,7 @@ TASK_POINTS = ("begun", "between tasks")
 COMMIT_POINTS = ("written", "decided", "half ended", "ended", "noted")
 TOPIC_POINTS = (*TASK_POINTS, *COMMIT_POINTS)
 TABLE_POINTS = (*TASK_POINTS, "written", "ended")
-_PATIENCE_S = 120
+_TIMEOUT_S = 120
 _PAUSE_S = 0.01
 
 
@@ -79,7 +79,7 @@ class Crash:
         return done
 
     def _wait_others(self) -> None:
-        give_up_s = time.monotonic() + _PATIENCE_S
+        give_up_s = time.monotonic() + _TIMEOUT_S
         while self.point == "between tasks" and self._ended() < self.tasks - 1:
             assert time.monotonic() < give_up_s, f"{self._ended()} of {self.tasks} tasks ended"
             time.sleep(_PAUSE_S)
@@ -133,27 +133,27 @@ def commit_until(
     """Commit a batch as far as a driver comes that dies at this point."""
     if point == "written":
         return
-    written = [one for one in messages if isinstance(one, Written)]
+    written = [one for one in messages if isinstance(one, WrittenInTransaction)]
     batch = CrashingBatch(writer, written, number, point)
     with suppress(Crashed):
-        link_to(writer.options.brokers).start(batch.run()).result()
+        client_for(writer.options.brokers).submit(batch.run()).result()
         assert point == "noted", f"it was not decided, and did not come to the point {point}"
 
 
-class CrashingBatch(StreamBatch):
+class CrashingBatch(StreamBatchCommit):
     """A micro-batch that goes its way until its driver dies."""
 
     def __init__(
-        self, writer: StreamWriter, written: list[Written], number: int, point: str
+        self, writer: StreamWriter, written: list[WrittenInTransaction], number: int, point: str
     ) -> None:
         options = writer.options
-        super().__init__(link_to(options.brokers), number, written, options.accepted_batch)
+        super().__init__(client_for(options.brokers), number, written, options.accepted_batch)
         self.point = point
 
-    async def end(self, decision: Decision) -> None:
+    async def commit_transactions(self, decision: Decision) -> None:
         counts = {"decided": 0, "half ended": len(decision.producers) // 2}
         count = counts.get(self.point, len(decision.producers))
-        await super().end(replace(decision, producers=decision.producers[:count]))
+        await super().commit_transactions(replace(decision, producers=decision.producers[:count]))
         if self.point != "noted":
             raise Crashed(self.point)
 
@@ -168,12 +168,12 @@ class CrashingDeltaSource(DeltaDataSource):
     ) -> DataSourceStreamWriter:
         options = dict(self.options.items())
         crash = Crash.decode(options.pop(CRASH, ""))
-        writer = lake_stream_writer(options, schema, overwrite=overwrite)
-        return CrashingLakeWriter(writer, crash)
+        writer = delta_stream_writer(options, schema, overwrite=overwrite)
+        return CrashingDeltaWriter(writer, crash)
 
 
-class CrashingLakeWriter(LakeStreamWriter):
-    def __init__(self, writer: LakeStreamWriter, crash: Crash) -> None:
+class CrashingDeltaWriter(DeltaStreamWriter):
+    def __init__(self, writer: DeltaStreamWriter, crash: Crash) -> None:
         self.options, self.schema, self.crash = writer.options, writer.schema, crash
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

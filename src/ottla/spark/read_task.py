@@ -16,10 +16,10 @@ from ottla.client.partitions import EARLIEST, LATEST, Fetched, FetchLimits, list
 from ottla.client.reader import ReadRange, fetch_round
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import Offset, OffsetRange, TopicPartition
-from ottla.spark.blocking_client import Link
-from ottla.spark.columns import Projection, Rows
+from ottla.spark.blocking_client import BlockingClient
+from ottla.spark.columns import ProjectedRows, Projection
 from ottla.spark.dead_letters import DeadLetters
-from ottla.spark.decode import Decoder, Located
+from ottla.spark.decode import Decoder, LocatedRecords
 from ottla.spark.kernel_read import Field
 from ottla.spark.offsets import isolation_of
 from ottla.spark.options import BadRows, OnDataLoss, ReadOptions
@@ -32,7 +32,7 @@ from ottla.spark.topic_ids import (
     id_before,
     id_key,
     note_id,
-    with_beginnings,
+    with_ranges_from_earliest,
 )
 
 log = logging.getLogger("ottla.spark")
@@ -58,7 +58,7 @@ class BadRow(ValueError):
     """A value that its format cannot read, where that ends the query."""
 
 
-def check_topics(link: Link, task: StreamTask, options: ReadOptions) -> Task:
+def check_topics(blocking: BlockingClient, task: StreamTask, options: ReadOptions) -> Task:
     """What a task of a stream reads, once its topics are known to be those that the query knows.
 
     One that was made anew is `DataLost`, or read as the options say.
@@ -69,7 +69,9 @@ def check_topics(link: Link, task: StreamTask, options: ReadOptions) -> Task:
     if query is None or batch is None:
         return task.ranges
     try:
-        changed = link.start(_changed_topics(link, task, options, query, int(batch))).result()
+        changed = blocking.submit(
+            _changed_topics(blocking, task, options, query, int(batch))
+        ).result()
     except Refused as problem:
         if problem.code not in _NOT_ALLOWED:
             raise
@@ -79,19 +81,23 @@ def check_topics(link: Link, task: StreamTask, options: ReadOptions) -> Task:
         return task.ranges
     wanted = {part.tp: part.offsets for part in task.ranges}
     wanted |= {tp: OffsetRange(at, at) for tp, at in task.begins.items() if tp not in wanted}
-    return with_beginnings(task, changed, link.ask(lambda client: _edge(client, wanted, EARLIEST)))
+    return with_ranges_from_earliest(
+        task, changed, blocking.call(lambda client: _list_edge(client, wanted, EARLIEST))
+    )
 
 
 async def _changed_topics(
-    link: Link, task: StreamTask, options: ReadOptions, query: str, batch: int
+    blocking: BlockingClient, task: StreamTask, options: ReadOptions, query: str, batch: int
 ) -> list[str]:
     """Topics of the task that are not the ones the query knows; the new ids are remembered."""
     unchecked = {
-        topic: id_ for topic, id_ in task.ids.items() if (query, topic, id_) not in link.checked
+        topic: id_
+        for topic, id_ in task.ids.items()
+        if (query, topic, id_) not in blocking.checked_topic_ids
     }
     if not unchecked:
         return []
-    values = await link.state.read(query)
+    values = await blocking.state.read(query)
     changed = list[str]()
     for topic, id_ in unchecked.items():
         known = decode_ids(values.get(id_key(query, topic)))
@@ -102,23 +108,23 @@ async def _changed_topics(
             check_lines([what], options.on_data_loss)
             log.warning("data lost", extra={"what": what})
         else:
-            link.checked.add((query, topic, id_))
+            blocking.checked_topic_ids.add((query, topic, id_))
         noted = note_id(known, batch, id_)
         if noted != known and topic in task.noted:
-            await link.state.write(query, id_key(query, topic), encode_ids(noted))
+            await blocking.state.write(query, id_key(query, topic), encode_ids(noted))
     return changed
 
 
 def read_task(
-    link: Link, task: Task, options: ReadOptions, projection: Projection
+    blocking: BlockingClient, task: Task, options: ReadOptions, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
     """Every record of the task's ranges that is there and may be seen."""
-    reading = _Reading(link, options, {part.tp: part.offsets for part in task})
+    reading = _RangeReader(blocking, options, {part.tp: part.offsets for part in task})
     topic = options.columns.dead_letter_topic
-    dead_letters = None if topic is None else DeadLetters(link, topic)
+    dead_letters = None if topic is None else DeadLetters(blocking, topic)
     for rows in reading.run():
         for piece in rows.slices(ROWS_MAX, BATCH_BYTES):
-            made = projection.rows_of(piece)
+            made = projection.project(piece)
             if made.problems is None or options.columns.bad_rows is BadRows.NULL:
                 yield made.batch
             elif dead_letters is None:
@@ -127,7 +133,7 @@ def read_task(
                 yield _without_bad(piece, made, dead_letters)
 
 
-def _explain_first(rows: Located, problems: pa.Array) -> str:
+def _explain_first(rows: LocatedRecords, problems: pa.Array) -> str:
     at = problems.is_valid().index(True).as_py()
     offset = rows.table[Field.OFFSET][at]
     return (
@@ -136,31 +142,33 @@ def _explain_first(rows: Located, problems: pa.Array) -> str:
     )
 
 
-def _without_bad(rows: Located, made: Rows, dead_letters: DeadLetters) -> pa.RecordBatch:
+def _without_bad(
+    rows: LocatedRecords, made: ProjectedRows, dead_letters: DeadLetters
+) -> pa.RecordBatch:
     """The batch without its bad rows, once those are safe."""
     assert made.problems is not None
     is_bad = made.problems.is_valid()
     reasons = made.problems.drop_null().to_pylist()
-    dead_letters.write(rows.only(is_bad.to_numpy(zero_copy_only=False)), reasons)
+    dead_letters.write(rows.filter(is_bad.to_numpy(zero_copy_only=False)), reasons)
     return made.batch.filter(made.problems.is_null())
 
 
 @dataclass(slots=True)
-class _Reading:
+class _RangeReader:
     """Owns how far a task has come."""
 
-    link: Link
+    blocking: BlockingClient
     options: ReadOptions
     left: dict[TopicPartition, OffsetRange]
     decoder: Decoder = field(default_factory=Decoder)
     record_bytes: float = 0.0
     waited_s: float = 0.0  # for answers, since one of them brought anything
 
-    def run(self) -> Iterator[Located]:
+    def run(self) -> Iterator[LocatedRecords]:
         """Records of one partition after the other; each is used up before the next comes."""
         coming = self._fetch() if self.left else None
         while coming is not None:
-            answers = self._answers(coming)
+            answers = self._responses(coming)
             coming = None
             for tp, fetched in answers.items():
                 rows = self._take(tp, fetched)
@@ -186,11 +194,11 @@ class _Reading:
             bytes_max=max(self.options.fetch_bytes_max, partition_bytes),
             partition_bytes_max=partition_bytes,
         )
-        return self.link.start(
-            fetch_round(self.link.client, ranges, isolation_of(self.options), limits)
+        return self.blocking.submit(
+            fetch_round(self.blocking.client, ranges, isolation_of(self.options), limits)
         )
 
-    def _answers(
+    def _responses(
         self, coming: "Future[dict[TopicPartition, Fetched]]"
     ) -> dict[TopicPartition, Fetched]:
         began_s = time.monotonic()
@@ -204,7 +212,7 @@ class _Reading:
         self._skip_lost()
         return {}
 
-    def _take(self, tp: TopicPartition, fetched: Fetched) -> Located:
+    def _take(self, tp: TopicPartition, fetched: Fetched) -> LocatedRecords:
         wanted = self.left[tp]
         try:
             rows, position = self.decoder.locate(tp, fetched, wanted)
@@ -222,8 +230,8 @@ class _Reading:
     def _skip_lost(self) -> None:
         """Find out what is missing, and go on behind it unless losses end the query."""
         starts = {tp: wanted.start for tp, wanted in self.left.items()}
-        earliest = self.link.ask(lambda client: _edge(client, self.left, EARLIEST))
-        latest = self.link.ask(lambda client: _edge(client, self.left, LATEST))
+        earliest = self.blocking.call(lambda client: _list_edge(client, self.left, EARLIEST))
+        latest = self.blocking.call(lambda client: _list_edge(client, self.left, LATEST))
         check_losses(find_losses(starts, earliest, latest), self.options.on_data_loss)
         for tp, wanted in list(self.left.items()):
             if latest[tp] < wanted.start or earliest[tp] >= wanted.end:
@@ -248,7 +256,7 @@ class _Reading:
         self.left.clear()
 
 
-async def _edge(
+async def _list_edge(
     client: Client, wanted: dict[TopicPartition, OffsetRange], edge: int
 ) -> dict[TopicPartition, Offset]:
     found = await list_offsets(client, dict.fromkeys(wanted, edge))

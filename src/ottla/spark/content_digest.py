@@ -28,7 +28,7 @@ _WORD_BYTES: Final = 8
 _NUMBERS: Final = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 Hashes = NDArray[np.uint64]
-Places = NDArray[np.int64]
+Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Content:
 NO_ROWS: Final = Content()
 
 
-def total(contents: Iterable[Content]) -> Content:
+def sum_contents(contents: Iterable[Content]) -> Content:
     """All of them together."""
     return sum(contents, start=NO_ROWS)
 
@@ -54,7 +54,7 @@ def content_of(batch: pa.RecordBatch) -> Content:
     """The content of an Arrow batch; a column of nulls counts as one that is not there."""
     rows: Hashes = np.zeros(batch.num_rows, np.uint64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        rows += _mix(_hashes_of(column) ^ np.uint64(plain_hash_bytes(name.encode()))) * _filled(
+        rows += _mix(_hashes_of(column) ^ np.uint64(hash_of_bytes(name.encode()))) * _validity(
             column
         )
     return Content(batch.num_rows, int(_mix(rows).sum(dtype=np.uint64)))
@@ -73,14 +73,14 @@ def _hashes_of(column: pa.Array) -> Hashes:
         pair = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
         return _hashes_of(column.cast(pa.list_(pair)))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _of_lists(column) * _filled(column)
+        return _of_lists(column) * _validity(column)
     if pa.types.is_struct(kind):
-        return _of_structs(column) * _filled(column)
+        return _of_structs(column) * _validity(column)
     if pa.types.is_boolean(kind):
         return _hashes_of(column.cast(pa.uint8()))
     if kind.id in _VARIABLE:
         return _of_bytes(column)
-    return _of_fixed(column) * _filled(column)
+    return _of_fixed(column) * _validity(column)
 
 
 _VARIABLE: Final = {
@@ -95,7 +95,7 @@ def _of_bytes(column: pa.Array) -> Hashes:
     edges = edges[column.offset : column.offset + len(column) + 1].astype(np.int64)
     sizes = np.diff(edges)
     if column.null_count:
-        sizes[_filled(column) == 0] = -1
+        sizes[_validity(column) == 0] = -1
     source: Buffer = b"" if content is None else memoryview(content)
     return hash_bytes(source, np.ascontiguousarray(edges[:-1]), sizes)
 
@@ -118,7 +118,7 @@ def _of_fixed(column: pa.Array) -> Hashes:
 def _of_structs(column: pa.Array) -> Hashes:
     rows: Hashes = np.full(len(column), _MULTIPLIER, np.uint64)
     for number, child in enumerate(column.flatten(), start=1):
-        rows += _mix(_hashes_of(child) + np.uint64(number)) * _filled(child)
+        rows += _mix(_hashes_of(child) + np.uint64(number)) * _validity(child)
     return _mix(rows)
 
 
@@ -133,7 +133,7 @@ def _of_lists(column: pa.Array) -> Hashes:
     return _mix(sums[ends] - sums[ends - lengths] + lengths.astype(np.uint64) + np.uint64(1))
 
 
-def _filled(column: pa.Array) -> Hashes:
+def _validity(column: pa.Array) -> Hashes:
     """1 for each row that has a value, 0 for null."""
     if not column.null_count:
         return np.ones(len(column), np.uint64)
@@ -152,24 +152,24 @@ def _mix(values: Hashes) -> Hashes:
 # Bytes to hashes: by a compiled kernel, or by its plain twin
 
 
-def compiled_hash_bytes(source: Buffer, ats: Places, sizes: Places) -> Hashes:
+def compiled_hash_bytes(source: Buffer, ats: Positions, sizes: Positions) -> Hashes:
     """The hash of each value in C; 0 for those that are null, whose size is -1."""
     out: Hashes = np.zeros(len(ats), np.uint64)
     _kernel.hash_bytes(source, ats, sizes, out)
     return out
 
 
-def plain_hashes_of_bytes(source: Buffer, ats: Places, sizes: Places) -> Hashes:
+def python_hash_bytes(source: Buffer, ats: Positions, sizes: Positions) -> Hashes:
     """`compiled_hash_bytes` in Python."""
     view = memoryview(source)
     places = zip(ats.tolist(), sizes.tolist(), strict=True)
     return np.array(
-        [plain_hash_bytes(bytes(view[at : at + size])) if size >= 0 else 0 for at, size in places],
+        [hash_of_bytes(bytes(view[at : at + size])) if size >= 0 else 0 for at, size in places],
         np.uint64,
     )
 
 
-def plain_hash_bytes(data: bytes) -> int:
+def hash_of_bytes(data: bytes) -> int:
     """64 bits of some bytes, eight bytes at a time."""
     value = (len(data) + 1) * _MULTIPLIER & _MASK
     whole = len(data) - len(data) % _WORD_BYTES
@@ -184,4 +184,4 @@ def plain_hash_bytes(data: bytes) -> int:
     return value ^ value >> 31
 
 
-hash_bytes: Final = compiled_hash_bytes if IS_COMPILED else plain_hashes_of_bytes
+hash_bytes: Final = compiled_hash_bytes if IS_COMPILED else python_hash_bytes

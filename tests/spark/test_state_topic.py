@@ -11,7 +11,7 @@ from ottla.client.admin import alter_settings, delete_topic, settings_of_topics
 from ottla.client.client import Client
 from ottla.client.errors import NoSuchTopic
 from ottla.model import Endpoint
-from ottla.spark.state import PARTITIONS, TOPIC, StateRefused, StateTopic
+from ottla.spark.state_topic import PARTITIONS, TOPIC, StateRefused, StateTopic
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.spark.digest import (
+from ottla.spark.content_digest import (
     IS_COMPILED,
     Content,
     compiled_hash_bytes,
     content_of,
     hash_bytes,
-    plain_hash_bytes,
-    plain_hashes_of_bytes,
-    total,
+    hash_of_bytes,
+    python_hash_bytes,
+    sum_contents,
 )
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -63,7 +63,10 @@ def test_the_content_does_not_depend_on_tasks_or_order(
     assert whole.rows == len(some)
     mixed = data.draw(st.permutations(some))
     cut = data.draw(st.integers(0, len(some)))
-    assert total([content_of(batch_of(mixed[:cut])), content_of(batch_of(mixed[cut:]))]) == whole
+    assert (
+        sum_contents([content_of(batch_of(mixed[:cut])), content_of(batch_of(mixed[cut:]))])
+        == whole
+    )
     sliced = batch_of(some)
     assert content_of(sliced.slice(0, cut)) + content_of(sliced.slice(cut)) == whole
 
@@ -129,7 +132,7 @@ def test_the_kernel_and_its_twin_agree(values: list[bytes | None]) -> None:
     sizes = np.array([-1 if value is None else len(value) for value in values], np.int64)
     ats = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)
     compiled = compiled_hash_bytes(source, ats, sizes)
-    assert compiled.tolist() == plain_hashes_of_bytes(source, ats, sizes).tolist()
+    assert compiled.tolist() == python_hash_bytes(source, ats, sizes).tolist()
 
 
 @pytest.mark.skipif(not IS_COMPILED, reason="no kernel was compiled")
@@ -141,8 +144,8 @@ def test_the_kernel_reads_nothing_outside_of_its_source() -> None:
 
 def test_the_hash_is_written_down() -> None:
     """Decisions outlive versions: the same rows must have the same digest in all of them."""
-    assert plain_hash_bytes(b"") == 0xE220A8397B1DCDAF
-    assert plain_hash_bytes(b"ottla") == 0xDDF7180948C66550
+    assert hash_of_bytes(b"") == 0xE220A8397B1DCDAF
+    assert hash_of_bytes(b"ottla") == 0xDDF7180948C66550
     assert int(hash_bytes(b"0123456789", np.array([0]), np.array([10]))[0]) == 0x2860C425FE07DA87
     assert content_of(batch_of([{"value": b"a", "key": "b", "number": 1}])) == Content(
         1, 0xC6F8482CBFB0FF0E

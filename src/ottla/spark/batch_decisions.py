@@ -21,7 +21,7 @@ from typing import Final
 
 from ottla.client.transactional_producer import ProducerIdentity
 from ottla.model import ProducerEpoch, ProducerId
-from ottla.spark.digest import Content, total
+from ottla.spark.content_digest import Content, sum_contents
 
 SLOTS: Final = 32
 _FORMAT: Final = 1  # of a decision's JSON
@@ -35,7 +35,7 @@ class BatchRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TaskResult:
     """What one task says of its rows; without a producer it has written nothing."""
 
     content: Content
@@ -57,7 +57,7 @@ class Decision:
 
 
 History = Mapping[int, Decision]  # by the number of the batch
-_NOWHERE: Final[Mapping[str, History]] = {}
+_NO_FORMER_SINKS: Final[Mapping[str, History]] = {}
 
 
 # What is remembered
@@ -132,43 +132,43 @@ def is_decided(batch: int, history: History) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NothingToCommit:
     """There are no rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decide:
+class WriteDecision:
     """Write this decision, then commit what it names."""
 
     decision: Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class RepeatDecision:
     """Written before: commit what is still open of it."""
 
     decision: Decision
 
 
-Verdict = Nothing | Decide | Repeat
+CommitAction = NothingToCommit | WriteDecision | RepeatDecision
 
 
-def judge(
+def choose_action(
     batch: int,
-    parts: Sequence[Part],
+    parts: Sequence[TaskResult],
     history: History,
     *,
-    elsewhere: Mapping[str, History] = _NOWHERE,
+    former_sinks: Mapping[str, History] = _NO_FORMER_SINKS,
     accepted: int | None = None,
     last_of_old_version: int | None = None,
-) -> Verdict:
+) -> CommitAction:
     """What to do with what the tasks of a batch have left; `BatchRefused` says why nothing.
 
     `elsewhere` are decisions of sinks that the query had before, when it wrote to another topic.
     `accepted` is a batch that its user says is written, whatever it looks like now.
     `last_of_old_version` is the last batch of which an older version wrote any part.
     """
-    content = total(part.content for part in parts)
+    content = sum_contents(part.content for part in parts)
     producers = tuple(part.producer for part in parts if part.producer is not None)
     decided = history.get(batch)
     if producers and is_decided(batch, history):
@@ -183,27 +183,27 @@ def judge(
         )
     if decided is not None:
         if decided.content == content or accepted == batch:
-            return Repeat(decided)
+            return RepeatDecision(decided)
         raise BatchRefused(_explain_other(batch, content, decided.content))
     is_of_old_version = last_of_old_version is not None and last_of_old_version >= batch
-    former = next((sink for sink, one in elsewhere.items() if is_decided(batch, one)), None)
+    former = next((sink for sink, one in former_sinks.items() if is_decided(batch, one)), None)
     if not content.rows or (
         accepted == batch and (is_of_old_version or former or is_decided(batch, history))
     ):
-        return Nothing()
+        return NothingToCommit()
     if former is not None:
         raise BatchRefused(_explain_former(batch, former))
     if is_decided(batch, history):
         raise BatchRefused(_explain_older(batch, content, max(history)))
     if is_of_old_version:
         raise BatchRefused(_explain_upgrade(batch))
-    return Decide(Decision(batch, content, producers))
+    return WriteDecision(Decision(batch, content, producers))
 
 
 def _explain_other(batch: int, now: Content, then: Content) -> str:
     return (
-        f"micro-batch {batch} was written before, with other content: {_words(then)} then,"
-        f" {_words(now)} now. Nothing was written. Either the checkpoint is not the one that the"
+        f"micro-batch {batch} was written before, with other content: {_describe(then)} then,"
+        f" {_describe(now)} now. Nothing was written. Either the checkpoint is not the one that the"
         " sink was last written with (an older copy, or files are missing): restore the right one,"
         " or begin with a new checkpointLocation and the startingOffsets you want. Or the batch is"
         " the same and its rows come out differently (changed code, rand(), uuid()): to let what"
@@ -214,7 +214,7 @@ def _explain_other(batch: int, now: Content, then: Content) -> str:
 
 def _explain_older(batch: int, now: Content, last: int) -> str:
     return (
-        f"micro-batch {batch} comes with {_words(now)}, and the sink was written up to batch"
+        f"micro-batch {batch} comes with {_describe(now)}, and the sink was written up to batch"
         f" {last} by this query: its checkpoint is an older copy, or files are missing from it."
         " Nothing was written. Restore the checkpoint that the sink was last written with; or"
         " begin with a new checkpointLocation and the startingOffsets you want; or, if the rows of"
@@ -240,7 +240,7 @@ def _explain_upgrade(batch: int) -> str:
     )
 
 
-def _words(content: Content) -> str:
+def _describe(content: Content) -> str:
     return f"{content.rows} rows (digest {content.digest:016x})"
 
 
@@ -258,7 +258,7 @@ class Transaction:
     timeout_ms: int
 
 
-class Fate(Enum):
+class Outcome(Enum):
     """What has become of a transaction that a decision names."""
 
     OPEN = "open"
@@ -267,19 +267,19 @@ class Fate(Enum):
     UNKNOWN = "not known"
 
 
-def fate_of(producer: ProducerIdentity, found: Transaction | None) -> Fate:
+def outcome_of(producer: ProducerIdentity, found: Transaction | None) -> Outcome:
     """What has become of a producer's transaction; its id may have had other uses since."""
     if found is None or found.producer_id != producer.producer_id:
-        return Fate.UNKNOWN
+        return Outcome.UNKNOWN
     # Since KIP-890 the end of a transaction raises the epoch; so does an abort by the broker.
     later = found.producer_epoch - producer.producer_epoch
     if found.state == "Ongoing" and later == 0:
-        return Fate.OPEN
+        return Outcome.OPEN
     if found.state in {"PrepareCommit", "CompleteCommit"} and 0 <= later <= 1:
-        return Fate.COMMITTED
+        return Outcome.COMMITTED
     if found.state in {"PrepareAbort", "CompleteAbort"} and 0 <= later <= 1:
-        return Fate.ABORTED
-    return Fate.UNKNOWN
+        return Outcome.ABORTED
+    return Outcome.UNKNOWN
 
 
 def still_open_of(
@@ -287,7 +287,7 @@ def still_open_of(
 ) -> tuple[ProducerIdentity, ...]:
     """Those of the producers whose transactions are open."""
     return tuple(
-        one for one in producers if fate_of(one, found.get(one.transactional_id)) is Fate.OPEN
+        one for one in producers if outcome_of(one, found.get(one.transactional_id)) is Outcome.OPEN
     )
 
 
@@ -297,7 +297,7 @@ def check_open(
     """Refuse to decide about transactions that have ended, or may before they are committed."""
     for producer in producers:
         transaction = found.get(producer.transactional_id)
-        if transaction is None or fate_of(producer, transaction) is not Fate.OPEN:
+        if transaction is None or outcome_of(producer, transaction) is not Outcome.OPEN:
             raise BatchRefused(
                 f"transaction {producer.transactional_id} ended before all tasks were done: it took"
                 " longer than transactionTimeout allows, or another driver runs this query."
@@ -330,42 +330,44 @@ def _margin_ms(timeout_ms: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class CommitOpen:
     """Commit these, and the batch is whole."""
 
     producers: tuple[ProducerIdentity, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Revoke:
+class RevokeDecision:
     """Nothing of the batch counts, nor ever will: forget the decision and do the batch anew."""
 
     reason: str
 
 
-def finish(
+def resume_decision(
     decision: Decision, found: Mapping[str, Transaction], *, accepted: int | None = None
-) -> Finish | Revoke:
+) -> CommitOpen | RevokeDecision:
     """How to carry out a decision that somebody else has made.
 
     `BatchRefused` when a part of the batch is lost, unless its user has `accepted` that. When all
     of it is lost nothing is there that could be accepted.
     """
-    fates = {one: fate_of(one, found.get(one.transactional_id)) for one in decision.producers}
-    lost = [one for one, fate in fates.items() if fate in {Fate.ABORTED, Fate.UNKNOWN}]
-    told = ", ".join(f"{one.transactional_id} ({fates[one].value})" for one in lost)
-    if lost and all(fate is Fate.ABORTED for fate in fates.values()):
-        return Revoke(
+    outcomes = {one: outcome_of(one, found.get(one.transactional_id)) for one in decision.producers}
+    lost = [
+        one for one, outcome in outcomes.items() if outcome in {Outcome.ABORTED, Outcome.UNKNOWN}
+    ]
+    told = ", ".join(f"{one.transactional_id} ({outcomes[one].value})" for one in lost)
+    if lost and all(outcome is Outcome.ABORTED for outcome in outcomes.values()):
+        return RevokeDecision(
             f"micro-batch {decision.batch} was decided, and its driver was gone for longer than its"
             f" transactions could wait: the broker has aborted all of them ({told}). Start the"
             " query again, and the batch is written anew"
         )
     if not lost or accepted == decision.batch:
-        return Finish(still_open_of(decision.producers, found))
+        return CommitOpen(still_open_of(decision.producers, found))
     raise BatchRefused(
-        f"micro-batch {decision.batch} was decided, and of its {len(fates)} transactions these are"
-        f" not committed: {told}. The driver was gone for longer than transactionTimeout between"
-        " the decision and its end. Their rows are missing, those of the others can be read. To go"
-        " on without them, start once with the sink's option"
+        f"micro-batch {decision.batch} was decided, and of its {len(outcomes)} transactions these"
+        f" are not committed: {told}. The driver was gone for longer than transactionTimeout"
+        " between the decision and its end. Their rows are missing, those of the others can be"
+        " read. To go on without them, start once with the sink's option"
         f" acceptBatch={decision.batch}; or begin with a new checkpointLocation and other topic"
     )

@@ -12,15 +12,15 @@ pytest.importorskip("deltalake")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ottla.spark.lake import parse_lake_options
-from ottla.spark.lake_files import (
+from ottla.spark.delta_sink import parse_delta_options
+from ottla.spark.options import OptionRefused
+from ottla.spark.parquet_files import (
     OPEN_FILES_MAX,
     DataFile,
     PartitionRefused,
     check_partition_columns,
     write_files,
 )
-from ottla.spark.options import OptionRefused
 
 SCHEMA = pa.schema([("n", pa.int64()), ("day", pa.date32()), ("is_odd", pa.bool_())])
 
@@ -111,7 +111,7 @@ def test_columns_that_cannot_split_are_refused(
 
 
 def test_options_do_not_depend_on_case() -> None:
-    options = parse_lake_options(
+    options = parse_delta_options(
         {"PATH": "file:/lake/t", "partitioncolumns": "a, b", "txnAppId": "me", "TxnVersion": "7"},
         is_stream=False,
     )
@@ -135,4 +135,4 @@ def test_a_wrong_option_is_refused_in_words(
     raw: dict[str, str], is_stream: bool, problem: str
 ) -> None:
     with pytest.raises(OptionRefused, match=problem):
-        parse_lake_options(raw, is_stream=is_stream)
+        parse_delta_options(raw, is_stream=is_stream)

@@ -17,7 +17,7 @@ from ottla.cli.main import run
 from ottla.spark.registration import register
 
 DEFAULT_ADDRESS = "127.0.0.1:9092"
-PATIENCE_S = 120
+TIMEOUT_S = 120
 FOR_SPARK = [page for page in PAGES if any(block.mark == "spark" for block in blocks(page))]
 
 
@@ -39,7 +39,7 @@ def run_in_shell(command: Command) -> str:
         capture_output=True,
         text=True,
         env={**os.environ, "PATH": path},
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, f"{command.text}\n{done.stderr}"

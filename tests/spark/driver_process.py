@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from spark.doomed_driver import READY
+from spark.crashing_driver import READY
 
-START_PATIENCE_S = 300  # until a session is there; on a machine with much else to do
+START_TIMEOUT_S = 300  # until a session is there; on a machine with much else to do
 TESTS = Path(__file__).parents[1]
 
 
@@ -23,12 +23,12 @@ def environment() -> dict[str, str]:
 
 
 class DriverProcess:
-    """One run of `spark.doomed_driver`."""
+    """One run of `spark.crashing_driver`."""
 
     def __init__(self, log_file: Path, **told: Any) -> None:
         with log_file.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "spark.doomed_driver", json.dumps(told)],
+                [sys.executable, "-m", "spark.crashing_driver", json.dumps(told)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -44,7 +44,7 @@ class DriverProcess:
         assert output is not None
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
-            assert selector.select(START_PATIENCE_S), f"no session in time: {self.said()}"
+            assert selector.select(START_TIMEOUT_S), f"no session in time: {self.said()}"
         line = output.readline()
         assert line.startswith(READY), self.said()
         self._jvm = int(line.removeprefix(READY))
@@ -70,7 +70,7 @@ class DriverProcess:
         for pid in filter(None, (self._jvm, self._process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._process.wait(START_PATIENCE_S)
+        self._process.wait(START_TIMEOUT_S)
 
     def end(self) -> None:
         """Leave nothing behind, whatever happened."""

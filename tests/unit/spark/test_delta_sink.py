@@ -13,30 +13,30 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from ottla.spark.decisions import BatchRefused
-from ottla.spark.lake import (
-    LakeStreamWriter,
+from ottla.spark.batch_decisions import BatchRefused
+from ottla.spark.delta_sink import (
+    DeltaStreamWriter,
     TableRefused,
-    Written,
+    WrittenFiles,
     add_files,
     batch_writer,
     stream_writer,
 )
 from ottla.spark.options import OptionRefused
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 ROUNDS = 10
 SCHEMA = StructType([StructField("n", LongType(), nullable=False)])
 
 
-def writer_to(table: Path, **more: str) -> LakeStreamWriter:
+def writer_to(table: Path, **more: str) -> DeltaStreamWriter:
     options = {"path": str(table), "txnAppId": "query", "checkpointLocation": "c"}
     return stream_writer(options | more, SCHEMA, overwrite=False)
 
 
-def write(writer: LakeStreamWriter, *numbers: int) -> Written:
+def write(writer: DeltaStreamWriter, *numbers: int) -> WrittenFiles:
     done = writer.write(iter([pa.record_batch({"n": pa.array(numbers, pa.int64())})]))
-    assert isinstance(done, Written)
+    assert isinstance(done, WrittenFiles)
     return done
 
 
@@ -50,11 +50,11 @@ def names(table: Path) -> set[str]:
 
 def test_a_batch_of_several_tasks_is_one_commit(tmp_path: Path) -> None:
     writer = writer_to(tmp_path)
-    messages = [write(writer, 1, 2), write(writer, 3), None, Written((), "query")]
+    messages = [write(writer, 1, 2), write(writer, 3), None, WrittenFiles((), "query")]
     writer.commit([*messages], batchId=0)
     assert numbers(tmp_path) == [1, 2, 3]
     assert DeltaTable(tmp_path).version() == 1  # made, then filled
-    writer.commit([Written((), "query")], batchId=1)
+    writer.commit([WrittenFiles((), "query")], batchId=1)
     assert DeltaTable(tmp_path).version() == 1  # no rows, no commit
 
 
@@ -76,7 +76,7 @@ def test_a_batch_that_is_run_again_with_other_rows_is_refused_and_leaves_nothing
     first = write(writer, 1, 2)
     writer.commit([first], batchId=3)
     writer.commit([write(writer, 2), write(writer, 1)], batchId=3)  # the same in another layout
-    for other in ([write(writer, 1)], [write(writer, 1, 3)], [Written((), "query")]):
+    for other in ([write(writer, 1)], [write(writer, 1, 3)], [WrittenFiles((), "query")]):
         with pytest.raises(BatchRefused, match="with other content: 2 rows"):
             writer.commit([*other], batchId=3)
     assert numbers(tmp_path) == [1, 2]
@@ -171,13 +171,13 @@ def test_twins_that_commit_at_the_same_moment_count_once(tmp_path: Path) -> None
     def commit(batch: int, start: Barrier) -> None:
         writer = writer_to(tmp_path)
         done = write(writer, batch)
-        start.wait(PATIENCE_S)
+        start.wait(TIMEOUT_S)
         writer.commit([done], batchId=batch)
 
     for batch in range(ROUNDS):
         start = Barrier(2)
         with ThreadPoolExecutor(2) as twins:
             for done in [twins.submit(commit, batch, start) for _ in range(2)]:
-                done.result(PATIENCE_S)
+                done.result(TIMEOUT_S)
     assert numbers(tmp_path) == list(range(ROUNDS))
     assert len(names(tmp_path)) == ROUNDS

@@ -12,13 +12,13 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark import doomed_delta
-from spark.drivers import environment
-from spark.patience import TOO_LATE, TRIES
+from spark import crashing_delta_driver
+from spark.driver_process import environment
 from spark.topics import Topic
+from spark.worker_start import TOO_LATE, TRIES
 
 NEW_TOPIC = Callable[..., Topic]
-PATIENCE_S = 400
+TIMEOUT_S = 400
 
 
 def archive(spark: SparkSession, topic: Topic, table: Path, checkpoint: Path, **more: str) -> None:
@@ -32,7 +32,7 @@ def archive(spark: SparkSession, topic: Topic, table: Path, checkpoint: Path, **
         .trigger(availableNow=True)
         .start(str(table))
     )
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(TIMEOUT_S)
 
 
 def numbers(table: Path) -> list[int]:
@@ -87,13 +87,13 @@ def test_a_driver_may_be_killed_around_its_commit(topic: Topic, tmp_path: Path) 
         for _ in range(TRIES):
             done = subprocess.run(
                 [
-                    *(sys.executable, doomed_delta.__file__),
+                    *(sys.executable, crashing_delta_driver.__file__),
                     *(topic.address, topic.name, str(table), str(checkpoint), when),
                 ],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
-                timeout=PATIENCE_S,
+                timeout=TIMEOUT_S,
                 check=False,
                 env=environment(),
             )

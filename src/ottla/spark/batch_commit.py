@@ -17,43 +17,47 @@ from ottla.client.transactional_producer import ProducerIdentity, end_transactio
 from ottla.client.transactions import describe_transactions, fence_producer, list_transactions
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode
-from ottla.spark.blocking_client import Link
-from ottla.spark.decisions import (
+from ottla.spark.batch_decisions import (
     BatchRefused,
-    Decide,
+    CommitAction,
     Decision,
     History,
-    Nothing,
-    Part,
-    Repeat,
-    Revoke,
+    NothingToCommit,
+    RepeatDecision,
+    RevokeDecision,
+    TaskResult,
     Transaction,
-    Verdict,
+    WriteDecision,
     check_open,
+    choose_action,
     encode_decision,
-    finish,
     histories_of,
     history_of,
-    judge,
+    resume_decision,
     slot_key,
     still_open_of,
 )
-from ottla.spark.writing import Written
+from ottla.spark.blocking_client import BlockingClient
+from ottla.spark.write_task import WrittenInTransaction
 
 Histories = Mapping[str, History]  # by sink
 
-_ABORT_PATIENCE_S: Final = 5.0
+_ABORT_TIMEOUT_S: Final = 5.0
 _READABLE_PAUSE_S: Final = 0.01
 
 
-class StreamBatch:
+class StreamBatchCommit:
     """Owns one micro-batch of a stream, from open transactions to rows that count."""
 
     def __init__(
-        self, link: Link, batch: int, messages: Sequence[Written], accepted: int | None
+        self,
+        blocking: BlockingClient,
+        batch: int,
+        messages: Sequence[WrittenInTransaction],
+        accepted: int | None,
     ) -> None:
-        self._link = link
-        self._client = link.client
+        self._blocking = blocking
+        self._client = blocking.client
         self._batch = batch
         self._owner = messages[0].owner
         self._sink = messages[0].sink
@@ -63,15 +67,15 @@ class StreamBatch:
 
     async def run(self) -> None:
         """Do everything; raises, with nothing of it counted, when the batch is refused."""
-        match await self.judge():
-            case Decide(decision):
-                await self.decide(decision)
-                await self.end(decision)
+        match await self.choose_action():
+            case WriteDecision(decision):
+                await self.write_decision(decision)
+                await self.commit_transactions(decision)
                 self.note_finished(decision)
-            case Repeat(decision):
-                await self.repeat(decision)
+            case RepeatDecision(decision):
+                await self.commit_remaining(decision)
                 self.note_finished(decision)
-            case Nothing():
+            case NothingToCommit():
                 pass
 
     def note_finished(self, decision: Decision) -> None:
@@ -80,136 +84,139 @@ class StreamBatch:
         Not waited for: without it, whoever comes next asks what has become of each transaction.
         """
         if decision.producers:
-            self._link.start_in_background(self._remember_finished(decision))
+            self._blocking.submit_in_background(self._remember_finished(decision))
 
-    async def judge(self) -> Verdict:
+    async def choose_action(self) -> CommitAction:
         """What to do. What nobody will ever decide about is aborted: readers wait behind it."""
-        history, elsewhere = await self._clear_away()
+        history, former_sinks = await self._abort_unreported()
         is_first = not history and any(part.content.rows for part in self._parts)
         last_of_old_version = (
             await last_batch_of_old_version(self._client, self._sink) if is_first else None
         )
         try:
-            verdict = judge(
+            action = choose_action(
                 self._batch,
                 self._parts,
                 history,
-                elsewhere=elsewhere,
+                former_sinks=former_sinks,
                 accepted=self._accepted,
                 last_of_old_version=last_of_old_version,
             )
         except BatchRefused:
             await self._abort_undecided(history)
-            await self._carry_out(history, elsewhere)
+            await self._finish_decisions(history, former_sinks)
             raise
-        if not isinstance(verdict, Decide):
+        if not isinstance(action, WriteDecision):
             await self._abort_undecided(history)
-        return verdict
+        return action
 
-    async def decide(self, decision: Decision) -> None:
+    async def write_decision(self, decision: Decision) -> None:
         """The moment from which on the batch counts. Not known to have failed when this raises."""
         found, values = await asyncio.gather(
-            describe(self._client, decision.producers), self._link.state.read(self._owner)
+            describe(self._client, decision.producers), self._blocking.state.read(self._owner)
         )
-        history, elsewhere = self._histories(values)
+        history, former_sinks = self._histories(values)
         try:
             check_open(decision.producers, found, SystemClock().now_ms())
-            judge(self._batch, self._parts, history, elsewhere=elsewhere)  # still undecided
+            choose_action(
+                self._batch, self._parts, history, former_sinks=former_sinks
+            )  # still undecided
         except BatchRefused:
             await self._abort_undecided(history)
             raise
         await self._remember(decision)
 
-    async def end(self, decision: Decision) -> None:
+    async def commit_transactions(self, decision: Decision) -> None:
         """Commit what was decided."""
         await asyncio.gather(
             *(end_transaction(self._client, one, is_committed=True) for one in decision.producers)
         )
 
-    async def repeat(self, decision: Decision) -> None:
+    async def commit_remaining(self, decision: Decision) -> None:
         """Commit what is open of a batch that was decided before."""
         if not decision.producers:
             return
         found = await describe(self._client, decision.producers)
-        todo = finish(decision, found, accepted=self._accepted)
-        if isinstance(todo, Revoke):
-            await self._link.state.write(self._owner, slot_key(self._sink, self._batch), None)
+        todo = resume_decision(decision, found, accepted=self._accepted)
+        if isinstance(todo, RevokeDecision):
+            await self._blocking.state.write(self._owner, slot_key(self._sink, self._batch), None)
             raise BatchRefused(todo.reason)
-        await self.end(Decision(decision.batch, decision.content, todo.producers))
+        await self.commit_transactions(Decision(decision.batch, decision.content, todo.producers))
 
-    async def _clear_away(self) -> tuple[History, Histories]:
+    async def _abort_unreported(self) -> tuple[History, Histories]:
         """Abort every transaction of this query that no task of this batch has told us of."""
         values, listed = await asyncio.gather(
-            self._link.state.read(self._owner), list_transactions(self._client, states=["Ongoing"])
+            self._blocking.state.read(self._owner),
+            list_transactions(self._client, states=["Ongoing"]),
         )
-        history, elsewhere = self._histories(values)
+        history, former_sinks = self._histories(values)
         decided = [
             one
-            for each in (history, *elsewhere.values())
+            for each in (history, *former_sinks.values())
             for decision in each.values()
             for one in decision.producers
         ]
         kept = {one.transactional_id for one in [*self._producers, *decided]}
         ids = [one.transactional_id for one in listed]
-        for sink in {self._sink, *elsewhere}:
+        for sink in {self._sink, *former_sinks}:
             await fence_losers(self._client, sink, ids, kept)
-        return history, elsewhere
+        return history, former_sinks
 
     def _histories(self, values: Mapping[bytes, bytes]) -> tuple[History, Histories]:
         """The decisions about this sink, and those about former sinks of the query."""
-        elsewhere = histories_of(self._owner, values)
-        return elsewhere.pop(self._sink, {}), elsewhere
+        former_sinks = histories_of(self._owner, values)
+        return former_sinks.pop(self._sink, {}), former_sinks
 
     async def _abort_undecided(self, history: History) -> None:
         """Abort what the tasks of this batch have left open, but for what a decision names."""
         decided = {one for decision in history.values() for one in decision.producers}
         await abort_all(self._client, [one for one in self._producers if one not in decided])
 
-    async def _carry_out(self, history: History, elsewhere: Histories) -> None:
+    async def _finish_decisions(self, history: History, former_sinks: Histories) -> None:
         """Commit what is open of every decision, though this batch is refused.
 
         Its user is told that what was decided counts, and may take days to choose a way on: a
         broker aborts what is open within minutes. Raises if that has happened to this batch.
         """
-        others = [one for each in elsewhere.values() for one in each.values()]
+        others = [one for each in former_sinks.values() for one in each.values()]
         others += [one for one in history.values() if one.batch != self._batch]
         for decision in others:
             found = await describe(self._client, decision.producers)
             still_open = still_open_of(decision.producers, found)
-            await self.end(Decision(decision.batch, decision.content, still_open))
+            await self.commit_transactions(Decision(decision.batch, decision.content, still_open))
         if (decision_of_this := history.get(self._batch)) is not None:
-            await self.repeat(decision_of_this)
+            await self.commit_remaining(decision_of_this)
             await self._remember_finished(decision_of_this)
 
     async def _remember(self, decision: Decision) -> None:
         key = slot_key(self._sink, decision.batch)
-        await self._link.state.write(self._owner, key, encode_decision(decision))
+        await self._blocking.state.write(self._owner, key, encode_decision(decision))
 
     async def _remember_finished(self, decision: Decision) -> None:
         with suppress(ClientError):
             await self._remember(decision.finished())
 
 
-def abort_batch(link: Link, messages: Sequence[Written]) -> None:
+def abort_batch(blocking: BlockingClient, messages: Sequence[WrittenInTransaction]) -> None:
     """Abort what the tasks of a failed job have left open; what cannot be aborted times out."""
 
     async def abort() -> None:
         parts = [message.part for message in messages]
         producers = producers_of(parts)
         with suppress(ClientError):
-            await abort_all(link.client, producers)
-            listed = await list_transactions(link.client, states=["Ongoing"])
+            await abort_all(blocking.client, producers)
+            listed = await list_transactions(blocking.client, states=["Ongoing"])
             names = [one.transactional_id for one in listed]
             for owner, sink in {(message.owner, message.sink) for message in messages}:
-                values = await link.state.read(owner)
+                values = await blocking.state.read(owner)
                 decisions = history_of(sink, values).values()
                 decided = {one.transactional_id for each in decisions for one in each.producers}
-                await fence_losers(link.client, sink, names, decided)
+                await fence_losers(blocking.client, sink, names, decided)
 
-    link.start(abort()).result()
+    blocking.submit(abort()).result()
 
 
-def commit_job(link: Link, messages: Sequence[Written]) -> None:
+def commit_job(blocking: BlockingClient, messages: Sequence[WrittenInTransaction]) -> None:
     """Commit what all tasks of a batch job have written; returns when it can be read.
 
     Nobody repeats a job, so there is nothing to remember: all or nothing of it counts, unless the
@@ -217,7 +224,7 @@ def commit_job(link: Link, messages: Sequence[Written]) -> None:
     """
     producers = producers_of([message.part for message in messages])
     if producers:
-        link.start(_commit_job(link.client, messages[0].sink, producers)).result()
+        blocking.submit(_commit_job(blocking.client, messages[0].sink, producers)).result()
 
 
 async def _commit_job(client: Client, sink: str, producers: Sequence[ProducerIdentity]) -> None:
@@ -254,7 +261,7 @@ async def _wait_readable(client: Client, producers: Iterable[ProducerIdentity]) 
 # What coordinators are asked and told
 
 
-def producers_of(parts: Iterable[Part]) -> tuple[ProducerIdentity, ...]:
+def producers_of(parts: Iterable[TaskResult]) -> tuple[ProducerIdentity, ...]:
     """Who has left a transaction open."""
     return tuple(part.producer for part in parts if part.producer is not None)
 
@@ -281,7 +288,7 @@ async def abort_all(client: Client, producers: Sequence[ProducerIdentity]) -> No
     still_open = still_open_of(producers, await describe(client, producers))
     await asyncio.gather(
         *(
-            end_transaction(client, one, is_committed=False, patience_s=_ABORT_PATIENCE_S)
+            end_transaction(client, one, is_committed=False, patience_s=_ABORT_TIMEOUT_S)
             for one in still_open
         ),
         return_exceptions=True,  # what cannot be aborted times out

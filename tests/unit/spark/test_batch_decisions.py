@@ -6,30 +6,30 @@ from hypothesis import strategies as st
 
 from ottla.client.transactional_producer import ProducerIdentity
 from ottla.model import ProducerEpoch, ProducerId
-from ottla.spark.decisions import (
+from ottla.spark.batch_decisions import (
     SLOTS,
     BatchRefused,
-    Decide,
+    CommitOpen,
     Decision,
-    Fate,
-    Finish,
-    Nothing,
-    Part,
-    Repeat,
-    Revoke,
+    NothingToCommit,
+    Outcome,
+    RepeatDecision,
+    RevokeDecision,
+    TaskResult,
     Transaction,
+    WriteDecision,
     check_open,
+    choose_action,
     decode_decision,
     encode_decision,
-    fate_of,
-    finish,
     histories_of,
     history_of,
     is_decided,
-    judge,
+    outcome_of,
+    resume_decision,
     slot_key,
 )
-from ottla.spark.digest import Content
+from ottla.spark.content_digest import Content
 
 NOW_MS = 1_000_000
 TIMEOUT_MS = 60_000
@@ -51,108 +51,124 @@ def found(
     )
 
 
-def written(rows: int, digest: int, task: int = 0) -> Part:
-    return Part(Content(rows, digest), producer(task))
+def written(rows: int, digest: int, task: int = 0) -> TaskResult:
+    return TaskResult(Content(rows, digest), producer(task))
 
 
-def repeated(rows: int, digest: int) -> Part:
-    return Part(Content(rows, digest), found_decided=True)
+def repeated(rows: int, digest: int) -> TaskResult:
+    return TaskResult(Content(rows, digest), found_decided=True)
 
 
 DECIDED = Decision(5, Content(3, 30), (producer(0), producer(1)))
 
 
 def test_a_batch_that_nobody_decided_is_decided_with_all_its_transactions() -> None:
-    parts = [written(1, 10, 0), Part(Content()), written(2, 2**64 - 5, 1)]
-    assert judge(5, parts, {}) == Decide(Decision(5, Content(3, 5), (producer(0), producer(1))))
+    parts = [written(1, 10, 0), TaskResult(Content()), written(2, 2**64 - 5, 1)]
+    assert choose_action(5, parts, {}) == WriteDecision(
+        Decision(5, Content(3, 5), (producer(0), producer(1)))
+    )
     earlier = {4: Decision(4, Content(1, 1))}
-    assert isinstance(judge(5, parts, earlier), Decide)
+    assert isinstance(choose_action(5, parts, earlier), WriteDecision)
 
 
 def test_a_repetition_with_the_same_content_writes_nothing_whatever_its_layout() -> None:
     assert is_decided(5, {5: DECIDED})
     for parts in ([repeated(3, 30)], [repeated(1, 10), repeated(2, 20)]):
-        assert judge(5, parts, {5: DECIDED}) == Repeat(DECIDED)
+        assert choose_action(5, parts, {5: DECIDED}) == RepeatDecision(DECIDED)
 
 
 @pytest.mark.parametrize("content", [Content(3, 31), Content(2, 30), Content()])
 def test_another_content_is_refused_with_both_ways_on(content: Content) -> None:
-    parts = [Part(content, found_decided=True)]
+    parts = [TaskResult(content, found_decided=True)]
     with pytest.raises(BatchRefused, match=r"(?s)with other content.*checkpointLoc.*acceptBatch=5"):
-        judge(5, parts, {5: DECIDED})
-    assert judge(5, parts, {5: DECIDED}, accepted=5) == Repeat(DECIDED)
+        choose_action(5, parts, {5: DECIDED})
+    assert choose_action(5, parts, {5: DECIDED}, accepted=5) == RepeatDecision(DECIDED)
     with pytest.raises(BatchRefused):
-        judge(5, parts, {5: DECIDED}, accepted=4)
+        choose_action(5, parts, {5: DECIDED}, accepted=4)
 
 
 def test_a_batch_from_before_what_is_remembered_is_an_older_checkpoint() -> None:
     history = {70: Decision(70, Content(1, 1))}
     assert is_decided(5, history)
     with pytest.raises(BatchRefused, match=r"up to batch\s70.*older copy.*Restore"):
-        judge(5, [repeated(1, 1)], history)
-    assert judge(5, [Part(Content())], history) == Nothing()
-    assert judge(5, [repeated(1, 1)], history, accepted=5) == Nothing()
+        choose_action(5, [repeated(1, 1)], history)
+    assert choose_action(5, [TaskResult(Content())], history) == NothingToCommit()
+    assert choose_action(5, [repeated(1, 1)], history, accepted=5) == NothingToCommit()
 
 
 def test_a_decision_that_appears_while_tasks_write_is_another_drivers() -> None:
     for batch in (5, 6):
         history = {batch: Decision(batch, Content(3, 30))}
         with pytest.raises(BatchRefused, match="two queries run on one checkpoint"):
-            judge(5, [written(3, 30)], history)
+            choose_action(5, [written(3, 30)], history)
 
 
 def test_a_decision_that_disappears_is_not_made_up_from_tasks_that_wrote_nothing() -> None:
     for parts in ([repeated(3, 30)], [repeated(1, 10), written(2, 20)]):
         with pytest.raises(BatchRefused, match=r"is not any more.*Start the query again"):
-            judge(5, parts, {})
+            choose_action(5, parts, {})
 
 
 def test_a_batch_that_an_old_version_wrote_in_part_is_refused() -> None:
     with pytest.raises(BatchRefused, match=r"written by a version.*acceptBatch=5"):
-        judge(5, [written(3, 30)], {}, last_of_old_version=5)
-    assert judge(5, [written(3, 30)], {}, last_of_old_version=5, accepted=5) == Nothing()
-    assert isinstance(judge(5, [written(3, 30)], {}, last_of_old_version=4), Decide)
+        choose_action(5, [written(3, 30)], {}, last_of_old_version=5)
+    assert (
+        choose_action(5, [written(3, 30)], {}, last_of_old_version=5, accepted=5)
+        == NothingToCommit()
+    )
+    assert isinstance(choose_action(5, [written(3, 30)], {}, last_of_old_version=4), WriteDecision)
 
 
 def test_a_batch_that_was_written_to_a_former_topic_is_refused() -> None:
-    elsewhere = {"q-u": {5: DECIDED}}
+    former_sinks = {"q-u": {5: DECIDED}}
     for batch in (4, 5):
         with pytest.raises(BatchRefused, match=rf"q-u, and comes to.*acceptBatch={batch}"):
-            judge(batch, [written(3, 30)], {}, elsewhere=elsewhere)
-        assert judge(batch, [written(3, 30)], {}, elsewhere=elsewhere, accepted=batch) == Nothing()
-    assert isinstance(judge(6, [written(3, 30)], {}, elsewhere=elsewhere), Decide)
+            choose_action(batch, [written(3, 30)], {}, former_sinks=former_sinks)
+        assert (
+            choose_action(batch, [written(3, 30)], {}, former_sinks=former_sinks, accepted=batch)
+            == NothingToCommit()
+        )
+    assert isinstance(
+        choose_action(6, [written(3, 30)], {}, former_sinks=former_sinks), WriteDecision
+    )
     history = {3: Decision(3, Content(1, 1))}  # and back to the first topic
     with pytest.raises(BatchRefused, match="q-u"):
-        judge(5, [written(3, 30)], history, elsewhere=elsewhere)
+        choose_action(5, [written(3, 30)], history, former_sinks=former_sinks)
 
 
 def test_a_batch_without_rows_needs_no_decision() -> None:
-    assert judge(5, [Part(Content())], {}) == Nothing()
-    assert judge(5, [Part(Content())], {}, elsewhere={"q-u": {5: DECIDED}}) == Nothing()
-    assert judge(5, [Part(Content())], {4: Decision(4, Content(1, 1))}) == Nothing()
+    assert choose_action(5, [TaskResult(Content())], {}) == NothingToCommit()
+    assert (
+        choose_action(5, [TaskResult(Content())], {}, former_sinks={"q-u": {5: DECIDED}})
+        == NothingToCommit()
+    )
+    assert (
+        choose_action(5, [TaskResult(Content())], {4: Decision(4, Content(1, 1))})
+        == NothingToCommit()
+    )
 
 
 # Transactions
 
 
 @pytest.mark.parametrize(
-    ("transaction", "fate"),
+    ("transaction", "outcome"),
     [
-        (None, Fate.UNKNOWN),
-        (found(), Fate.OPEN),
-        (found(epoch=5), Fate.UNKNOWN),
-        (found("CompleteCommit"), Fate.COMMITTED),  # transaction.version 1 keeps the epoch
-        (found("CompleteCommit", epoch=5), Fate.COMMITTED),
-        (found("PrepareCommit", epoch=5), Fate.COMMITTED),
-        (found("CompleteCommit", epoch=7), Fate.UNKNOWN),  # that of a later transaction
-        (found("CompleteAbort", epoch=5), Fate.ABORTED),
-        (found("PrepareAbort", epoch=5), Fate.ABORTED),
-        (found("Empty", epoch=5), Fate.UNKNOWN),
-        (found("CompleteCommit", task=1), Fate.UNKNOWN),  # another producer id
+        (None, Outcome.UNKNOWN),
+        (found(), Outcome.OPEN),
+        (found(epoch=5), Outcome.UNKNOWN),
+        (found("CompleteCommit"), Outcome.COMMITTED),  # transaction.version 1 keeps the epoch
+        (found("CompleteCommit", epoch=5), Outcome.COMMITTED),
+        (found("PrepareCommit", epoch=5), Outcome.COMMITTED),
+        (found("CompleteCommit", epoch=7), Outcome.UNKNOWN),  # that of a later transaction
+        (found("CompleteAbort", epoch=5), Outcome.ABORTED),
+        (found("PrepareAbort", epoch=5), Outcome.ABORTED),
+        (found("Empty", epoch=5), Outcome.UNKNOWN),
+        (found("CompleteCommit", task=1), Outcome.UNKNOWN),  # another producer id
     ],
 )
-def test_what_became_of_a_transaction(transaction: Transaction | None, fate: Fate) -> None:
-    assert fate_of(producer(), transaction) is fate
+def test_what_became_of_a_transaction(transaction: Transaction | None, outcome: Outcome) -> None:
+    assert outcome_of(producer(), transaction) is outcome
 
 
 def test_only_what_is_open_and_has_time_left_is_decided() -> None:
@@ -177,15 +193,15 @@ def states(first: str, second: str) -> dict[str, Transaction]:
 
 def test_a_decision_is_carried_out_as_far_as_it_has_not_been() -> None:
     both = (producer(0), producer(1))
-    assert finish(DECIDED, states("Ongoing", "Ongoing")) == Finish(both)
-    assert finish(DECIDED, states("CompleteCommit", "Ongoing")) == Finish(both[1:])
-    assert finish(DECIDED, states("PrepareCommit", "CompleteCommit")) == Finish(())
+    assert resume_decision(DECIDED, states("Ongoing", "Ongoing")) == CommitOpen(both)
+    assert resume_decision(DECIDED, states("CompleteCommit", "Ongoing")) == CommitOpen(both[1:])
+    assert resume_decision(DECIDED, states("PrepareCommit", "CompleteCommit")) == CommitOpen(())
 
 
 def test_a_batch_of_which_nothing_was_committed_in_time_is_done_anew() -> None:
     for accepted in (None, 5):
-        told = finish(DECIDED, states("CompleteAbort", "PrepareAbort"), accepted=accepted)
-        assert isinstance(told, Revoke)
+        told = resume_decision(DECIDED, states("CompleteAbort", "PrepareAbort"), accepted=accepted)
+        assert isinstance(told, RevokeDecision)
         assert "Start the query again" in told.reason
 
 
@@ -194,9 +210,9 @@ def test_a_batch_of_which_nothing_was_committed_in_time_is_done_anew() -> None:
 )
 def test_a_batch_that_lost_a_part_is_an_error_until_it_is_accepted(torn: tuple[str, str]) -> None:
     with pytest.raises(BatchRefused, match=r"not committed: q-t-.*acceptBatch=5"):
-        finish(DECIDED, states(*torn))
-    accepted = finish(DECIDED, states(*torn), accepted=5)
-    assert isinstance(accepted, Finish)
+        resume_decision(DECIDED, states(*torn))
+    accepted = resume_decision(DECIDED, states(*torn), accepted=5)
+    assert isinstance(accepted, CommitOpen)
     assert len(accepted.producers) == torn.count("Ongoing")
 
 

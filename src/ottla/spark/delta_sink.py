@@ -28,11 +28,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ottla.clock import SystemClock
-from ottla.spark.decisions import Decide, Decision, Part, judge
-from ottla.spark.digest import NO_ROWS, Content, content_of, total
-from ottla.spark.lake_files import DataFile, check_partition_columns, remove_files, write_files
+from ottla.spark.batch_decisions import Decision, TaskResult, WriteDecision, choose_action
+from ottla.spark.content_digest import NO_ROWS, Content, content_of, sum_contents
 from ottla.spark.options import OptionRefused, parse_accepted_batch
-from ottla.spark.task import QUERY_ID
+from ottla.spark.parquet_files import DataFile, check_partition_columns, remove_files, write_files
+from ottla.spark.read_task import QUERY_ID
 
 _NAMES: Final = ("path", "partitionColumns", "txnAppId", "txnVersion", "acceptBatch")
 _OF_SPARK: Final = ("checkpointLocation", "queryName", "outputMode")  # it adds them to a stream's
@@ -45,7 +45,7 @@ class TableRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class AppTransaction:
     """One write that must count once: by whom, which of theirs it is, and what is in it.
 
     Delta keeps one number for each application, for ever. The content is kept as the numbers of two
@@ -74,7 +74,7 @@ def _digest_app(app_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeOptions:
+class DeltaOptions:
     """Where a table is and how its rows are split."""
 
     path: Path
@@ -85,7 +85,7 @@ class LakeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class WrittenFiles(WriterCommitMessage):
     """What a task has written, and for which query."""
 
     files: tuple[DataFile, ...]
@@ -93,7 +93,7 @@ class Written(WriterCommitMessage):
     content: Content = NO_ROWS
 
 
-def parse_lake_options(raw: Mapping[str, str], *, is_stream: bool) -> LakeOptions:
+def parse_delta_options(raw: Mapping[str, str], *, is_stream: bool) -> DeltaOptions:
     """Read what a user gave to `write` or `writeStream`; `OptionRefused` says why not."""
     given = {name.lower(): value.strip() for name, value in raw.items()}
     known = {name.lower() for name in (*_NAMES, *_OF_SPARK)}
@@ -107,7 +107,7 @@ def parse_lake_options(raw: Mapping[str, str], *, is_stream: bool) -> LakeOption
     if not is_stream and (version is None) != ("txnappid" not in given):
         raise OptionRefused("txnAppId and txnVersion belong together: give both or neither")
     columns = given.get("partitioncolumns", "")
-    return LakeOptions(
+    return DeltaOptions(
         path=_directory(given.get("path", "")),
         partition_columns=tuple(part.strip() for part in columns.split(",") if part.strip()),
         txn_app_id=given.get("txnappid") or None,
@@ -132,50 +132,50 @@ def _directory(text: str) -> Path:
 
 def batch_writer(
     raw: Mapping[str, str], schema: StructType, *, overwrite: bool
-) -> "LakeBatchWriter":
+) -> "DeltaBatchWriter":
     """The writer behind `df.write`."""
     if overwrite:
         raise OptionRefused("ottla-delta only adds rows: write with mode append")
-    return LakeBatchWriter(parse_lake_options(raw, is_stream=False), schema)
+    return DeltaBatchWriter(parse_delta_options(raw, is_stream=False), schema)
 
 
 def stream_writer(
     raw: Mapping[str, str], schema: StructType, *, overwrite: bool
-) -> "LakeStreamWriter":
+) -> "DeltaStreamWriter":
     """The writer behind `df.writeStream`; `overwrite` is what output mode complete means."""
     if overwrite:
         raise OptionRefused("ottla-delta only adds rows: choose output mode append")
-    return LakeStreamWriter(parse_lake_options(raw, is_stream=True), schema)
+    return DeltaStreamWriter(parse_delta_options(raw, is_stream=True), schema)
 
 
-class LakeBatchWriter(DataSourceArrowWriter):
+class DeltaBatchWriter(DataSourceArrowWriter):
     """Adds the rows of a data frame; with txnAppId and txnVersion, once however often it is run."""
 
-    def __init__(self, options: LakeOptions, schema: StructType) -> None:
+    def __init__(self, options: DeltaOptions, schema: StructType) -> None:
         self.options = options
-        self.schema = lake_schema(schema, options)
+        self.schema = table_schema(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_task(iterator, self.options, self.schema)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options = self.options
-        writing = None
+        transaction = None
         if options.txn_app_id is not None and options.txn_version is not None:
             content = _content_of(messages)
-            writing = Writing(options.txn_app_id, options.txn_version, content)
-        add_files(options, self.schema, _files_of(messages), writing)
+            transaction = AppTransaction(options.txn_app_id, options.txn_version, content)
+        add_files(options, self.schema, _files_of(messages), transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         discard_files(self.options, _files_of(messages))
 
 
-class LakeStreamWriter(DataSourceStreamArrowWriter):
+class DeltaStreamWriter(DataSourceStreamArrowWriter):
     """Adds the rows of every micro-batch once."""
 
-    def __init__(self, options: LakeOptions, schema: StructType) -> None:
+    def __init__(self, options: DeltaOptions, schema: StructType) -> None:
         self.options = options
-        self.schema = lake_schema(schema, options)
+        self.schema = table_schema(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_task(iterator, self.options, self.schema)
@@ -185,17 +185,17 @@ class LakeStreamWriter(DataSourceStreamArrowWriter):
         if not files and not DeltaTable.is_deltatable(str(self.options.path)):
             return  # no rows, and nothing that they could be compared with
         app_id = self.options.txn_app_id or _query_of(messages)
-        writing = Writing(app_id, batchId, _content_of(messages))
+        transaction = AppTransaction(app_id, batchId, _content_of(messages))
         if files:
-            add_files(self.options, self.schema, files, writing)
+            add_files(self.options, self.schema, files, transaction)
         else:
-            _is_undecided(DeltaTable(self.options.path), writing, self.options)
+            _is_undecided(DeltaTable(self.options.path), transaction, self.options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         discard_files(self.options, _files_of(messages))
 
 
-def lake_schema(schema: StructType, options: LakeOptions) -> pa.Schema:
+def table_schema(schema: StructType, options: DeltaOptions) -> pa.Schema:
     """The columns of a table for these rows. All may be null: whether Spark thinks that a column
     cannot be changes with the query, and a table outlives queries."""
     found = to_arrow_schema(schema.toNullable(), timezone="UTC")
@@ -204,8 +204,8 @@ def lake_schema(schema: StructType, options: LakeOptions) -> pa.Schema:
 
 
 def write_task(
-    batches: Iterator[pa.RecordBatch], options: LakeOptions, schema: pa.Schema
-) -> Written:
+    batches: Iterator[pa.RecordBatch], options: DeltaOptions, schema: pa.Schema
+) -> WrittenFiles:
     """What a task does: every row into files of names that no other attempt has."""
     options.path.mkdir(parents=True, exist_ok=True)
     contents = list[Content]()
@@ -224,11 +224,14 @@ def write_task(
     )
     task = TaskContext.get()
     query_id = None if task is None else task.getLocalProperty(QUERY_ID)
-    return Written(tuple(files), query_id, total(contents))
+    return WrittenFiles(tuple(files), query_id, sum_contents(contents))
 
 
 def add_files(
-    options: LakeOptions, schema: pa.Schema, files: Sequence[DataFile], writing: Writing | None
+    options: DeltaOptions,
+    schema: pa.Schema,
+    files: Sequence[DataFile],
+    transaction: AppTransaction | None,
 ) -> None:
     """Make files part of the table, all or none; those of a write that it has already, or that is
     refused, are removed."""
@@ -238,7 +241,7 @@ def add_files(
     table.update_incremental()  # one that was there already may have been made by a twin just now
     _check_shape(table, schema, options)
     for is_last in (False, True):
-        if not _is_wanted(table, files, writing, options):
+        if not _is_wanted(table, files, transaction, options):
             return
         try:
             table.create_write_transaction(
@@ -246,18 +249,18 @@ def add_files(
                 "append",
                 schema,
                 list(options.partition_columns),
-                commit_properties=_properties(writing),
+                commit_properties=_properties(transaction),
             )
             return
         except CommitFailedError:
             # Nothing was added. A driver that was taken for dead may have been here first with the
             # same batch, or a twin has made the table at the same moment.
             table = DeltaTable(options.path)
-            if is_last and _is_wanted(table, files, writing, options):
+            if is_last and _is_wanted(table, files, transaction, options):
                 raise
 
 
-def discard_files(options: LakeOptions, files: Sequence[DataFile]) -> None:
+def discard_files(options: DeltaOptions, files: Sequence[DataFile]) -> None:
     """Remove what has become of no use. Never what the table knows: a commit that seemed to fail
     may have taken effect."""
     known = set[str]()
@@ -266,7 +269,7 @@ def discard_files(options: LakeOptions, files: Sequence[DataFile]) -> None:
     remove_files(options.path, [file for file in files if file.name not in known])
 
 
-def _check_shape(table: DeltaTable, schema: pa.Schema, options: LakeOptions) -> None:
+def _check_shape(table: DeltaTable, schema: pa.Schema, options: DeltaOptions) -> None:
     has = {field.name: field.type for field in table.schema().fields}
     needs = {field.name: field.type for field in Schema.from_arrow(schema).fields}
     if different := sorted(
@@ -285,13 +288,16 @@ def _check_shape(table: DeltaTable, schema: pa.Schema, options: LakeOptions) -> 
 
 
 def _is_wanted(
-    table: DeltaTable, files: Sequence[DataFile], writing: Writing | None, options: LakeOptions
+    table: DeltaTable,
+    files: Sequence[DataFile],
+    transaction: AppTransaction | None,
+    options: DeltaOptions,
 ) -> bool:
     """Whether the files are to be added; if not, they are removed."""
-    if writing is None:
+    if transaction is None:
         return True
     try:
-        is_undecided = _is_undecided(table, writing, options)
+        is_undecided = _is_undecided(table, transaction, options)
     except BaseException:
         discard_files(options, files)
         raise
@@ -300,31 +306,31 @@ def _is_wanted(
     return is_undecided
 
 
-def _is_undecided(table: DeltaTable, writing: Writing, options: LakeOptions) -> bool:
+def _is_undecided(table: DeltaTable, transaction: AppTransaction, options: DeltaOptions) -> bool:
     """Whether the table does not have this batch; one with other content is `BatchRefused`."""
-    noted = table.transaction_version(writing.app_id)
-    rows = table.transaction_version(_rows_app(writing.app_id))
-    digest = table.transaction_version(_digest_app(writing.app_id))
+    noted = table.transaction_version(transaction.app_id)
+    rows = table.transaction_version(_rows_app(transaction.app_id))
+    digest = table.transaction_version(_digest_app(transaction.app_id))
     history = dict[int, Decision]()
     if noted is not None and rows is not None and digest is not None:
         history[noted] = Decision(noted, Content(rows, digest))
-    verdict = judge(
-        writing.version,
-        [Part(writing.content)],
+    action = choose_action(
+        transaction.version,
+        [TaskResult(transaction.content)],
         history,
         accepted=options.accepted_batch,
         last_of_old_version=None if history else noted,
     )
-    return isinstance(verdict, Decide)
+    return isinstance(action, WriteDecision)
 
 
-def _properties(writing: Writing | None) -> CommitProperties | None:
-    if writing is None:
+def _properties(transaction: AppTransaction | None) -> CommitProperties | None:
+    if transaction is None:
         return None
-    return CommitProperties(app_transactions=writing.transactions())
+    return CommitProperties(app_transactions=transaction.transactions())
 
 
-def _add_action(file: DataFile, options: LakeOptions) -> AddAction:
+def _add_action(file: DataFile, options: DeltaOptions) -> AddAction:
     return AddAction(
         path=file.name,
         size=file.size_bytes,
@@ -337,17 +343,17 @@ def _add_action(file: DataFile, options: LakeOptions) -> AddAction:
 
 def _files_of(messages: Sequence[WriterCommitMessage | None]) -> list[DataFile]:
     """What tasks have written; those that failed have cleaned up and say nothing."""
-    return [file for one in messages if isinstance(one, Written) for file in one.files]
+    return [file for one in messages if isinstance(one, WrittenFiles) for file in one.files]
 
 
 def _content_of(messages: Sequence[WriterCommitMessage | None]) -> Content:
     """What is in all their files."""
-    found = total(one.content for one in messages if isinstance(one, Written))
+    found = sum_contents(one.content for one in messages if isinstance(one, WrittenFiles))
     return Content(found.rows, found.digest & _DIGEST_MASK)
 
 
 def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str:
     for one in messages:
-        if isinstance(one, Written) and one.query_id is not None:
+        if isinstance(one, WrittenFiles) and one.query_id is not None:
             return one.query_id
     raise OptionRefused("Spark does not say which query this is: name it with txnAppId")

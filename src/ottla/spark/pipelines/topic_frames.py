@@ -29,7 +29,7 @@ class TopicSource:
             found |= {"valueFormat": "json", "valueSchema": self.value_schema}
         return found
 
-    def words(self) -> dict[str, str]:
+    def description(self) -> dict[str, str]:
         """What of it belongs into a declaration."""
         return {} if self.value_schema is None else {"schema": self.value_schema}
 

@@ -26,23 +26,23 @@ from ottla.client.transactional_producer import TransactionalProducer
 from ottla.clock import SystemClock
 from ottla.model import TopicPartition
 from ottla.records.batch import Packed
-from ottla.spark.blocking_client import Link, link_to
-from ottla.spark.decisions import Part, history_of, is_decided
-from ottla.spark.digest import Content, content_of
+from ottla.spark.batch_decisions import TaskResult, history_of, is_decided
+from ottla.spark.blocking_client import BlockingClient, client_for
+from ottla.spark.content_digest import Content, content_of
 from ottla.spark.encode import Routes, encode, rows_by_topic
 from ottla.spark.options import WriteOptions
 
-_ABORT_PATIENCE_S: Final = 5.0  # what is not aborted here is aborted by the driver, or times out
+_ABORT_TIMEOUT_S: Final = 5.0  # what is not aborted here is aborted by the driver, or times out
 _MANY_TOPICS: Final = "topics"  # in place of the one topic that all rows go to
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class WrittenInTransaction(WriterCommitMessage):
     """What a task has written, for which sink of which owner."""
 
     owner: str
     sink: str
-    part: Part
+    part: TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class WrittenAtLeastOnce(WriterCommitMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class TaskAttempt:
     """One try of one task."""
 
     owner: str  # a query, or a batch job
@@ -74,44 +74,48 @@ def write_at_least_once(
     batches: Iterator[pa.RecordBatch], options: WriteOptions
 ) -> WrittenAtLeastOnce:
     """Write every row; what is sent again on its way is not written again."""
-    filled = _filled(batches)
+    filled = _non_empty(batches)
     if filled is None:
         return WrittenAtLeastOnce(0)
-    link = link_to(options.brokers)
-    producer = link.ask(lambda client: IdempotentProducer.open(client, options.codec))
-    writing = _Writing(link, producer, options.topic)
+    blocking = client_for(options.brokers)
+    producer = blocking.call(lambda client: IdempotentProducer.open(client, options.codec))
+    writing = _TaskWriter(blocking, producer, options.topic)
     writing.write_all(filled)
     return WrittenAtLeastOnce(writing.rows)
 
 
 def write_in_transaction(
-    batches: Iterator[pa.RecordBatch], options: WriteOptions, attempt: Attempt
-) -> Written:
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, attempt: TaskAttempt
+) -> WrittenInTransaction:
     """Write every row in one transaction and leave it open, unless the batch was decided before."""
     sink = attempt.sink(options.topic)
-    filled = _filled(batches)
+    filled = _non_empty(batches)
     if filled is None:
-        return Written(attempt.owner, sink, Part(Content()))
-    link = link_to(options.brokers)
-    measured = _Measured(filled, is_needed=attempt.batch is not None)
+        return WrittenInTransaction(attempt.owner, sink, TaskResult(Content()))
+    blocking = client_for(options.brokers)
+    measured = _MeasuredBatches(filled, is_needed=attempt.batch is not None)
     # Asked before the id is taken: that would abort what a decision may still have to commit.
-    if attempt.batch is not None and _is_decided(link, attempt.owner, sink, attempt.batch):
+    if attempt.batch is not None and _is_decided(blocking, attempt.owner, sink, attempt.batch):
         for _ in measured:
             pass
-        return Written(attempt.owner, sink, Part(measured.content, found_decided=True))
-    producer = link.ask(lambda client: _open(client, options, attempt))
-    writing = _Writing(link, producer, options.topic)
+        return WrittenInTransaction(
+            attempt.owner, sink, TaskResult(measured.content, found_decided=True)
+        )
+    producer = blocking.call(lambda client: _open(client, options, attempt))
+    writing = _TaskWriter(blocking, producer, options.topic)
     try:
         writing.write_all(measured)
     except BaseException:
-        writing.settle()
+        writing.drain()
         with suppress(ClientError):
-            link.start(producer.abort(_ABORT_PATIENCE_S)).result()
+            blocking.submit(producer.abort(_ABORT_TIMEOUT_S)).result()
         raise
-    return Written(attempt.owner, sink, Part(measured.content, producer.identity))
+    return WrittenInTransaction(
+        attempt.owner, sink, TaskResult(measured.content, producer.identity)
+    )
 
 
-class _Measured:
+class _MeasuredBatches:
     """Passes batches on and adds up what is in them; only the rows where no digest is needed."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], *, is_needed: bool) -> None:
@@ -125,12 +129,14 @@ class _Measured:
             yield batch
 
 
-def _is_decided(link: Link, owner: str, sink: str, batch: int) -> bool:
-    values = link.start(link.state.read(owner)).result()
+def _is_decided(blocking: BlockingClient, owner: str, sink: str, batch: int) -> bool:
+    values = blocking.submit(blocking.state.read(owner)).result()
     return is_decided(batch, history_of(sink, values))
 
 
-async def _open(client: Client, options: WriteOptions, attempt: Attempt) -> TransactionalProducer:
+async def _open(
+    client: Client, options: WriteOptions, attempt: TaskAttempt
+) -> TransactionalProducer:
     return await TransactionalProducer.open(
         client,
         attempt.transactional_id(options.topic),
@@ -139,7 +145,7 @@ async def _open(client: Client, options: WriteOptions, attempt: Attempt) -> Tran
     )
 
 
-def _filled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
+def _non_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
     """The batches that have rows; None when there are no rows at all."""
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
@@ -152,14 +158,14 @@ class _Producer(Protocol):
     async def write_packed(self, tp: TopicPartition, packed: Packed) -> None: ...
 
 
-class _Writing:
+class _TaskWriter:
     """Owns what a task knows of its topics, and the rows that are on their way.
 
     While one Arrow batch is on its way the next is made into records.
     """
 
-    def __init__(self, link: Link, producer: _Producer, topic: str | None) -> None:
-        self._link = link
+    def __init__(self, blocking: BlockingClient, producer: _Producer, topic: str | None) -> None:
+        self._blocking = blocking
         self._producer = producer
         self._topic = topic
         self._clock = SystemClock()
@@ -172,11 +178,11 @@ class _Writing:
         for batch in batches:
             routes = self._encode(batch)
             self._wait()
-            self._under_way = self._link.start(self._send(routes))
+            self._under_way = self._blocking.submit(self._send(routes))
             self.rows += batch.num_rows
         self._wait()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Return when nothing is on its way any more, whatever became of it."""
         with suppress(ClientError):
             self._wait()
@@ -189,7 +195,7 @@ class _Writing:
     def _encode(self, batch: pa.RecordBatch) -> Routes:
         rows_of = rows_by_topic(batch, self._topic)
         for topic in rows_of.keys() - self._partitioners.keys():
-            learning = self._link.start(_learn(self._link.client, topic))
+            learning = self._blocking.submit(_partitioner_for(self._blocking.client, topic))
             self._partitioners[topic] = learning.result()
         routes = encode(batch, rows_of, self._partitioners, self._clock.now_ms())
         for partitioner in self._partitioners.values():
@@ -211,7 +217,7 @@ class _Writing:
             await self._producer.write_packed(tp, packed)
 
 
-async def _learn(client: Client, topic: str) -> Partitioner:
+async def _partitioner_for(client: Client, topic: str) -> Partitioner:
     view = await client.describe_or_create(topic)
-    chance = Random()  # noqa: S311  # which partition records without a key go to
-    return Partitioner(len(view.topics[topic].partitions), chance)
+    rng = Random()  # noqa: S311  # which partition records without a key go to
+    return Partitioner(len(view.topics[topic].partitions), rng)
