@@ -100,7 +100,7 @@ def test_the_kernel_reads_nowhere_but_in_its_buffers(part: int, number: int, row
     sources = parts_of([Record(key=b"k", value=b"v", headers=(("h", b"1"),))])
     if row:
         with pytest.raises(IndexError):
-            kernel_write._kernel.pack_records(
+            kernel_write.kernel.pack_records(
                 sources.keys,
                 sources.values,
                 sources.headers,
@@ -113,7 +113,7 @@ def test_the_kernel_reads_nowhere_but_in_its_buffers(part: int, number: int, row
         return  # every negative size is null
     sources.table[part, 0] = number
     with pytest.raises(IndexError):
-        kernel_write._kernel.pack_records(
+        kernel_write.kernel.pack_records(
             sources.keys,
             sources.values,
             sources.headers,
@@ -134,7 +134,7 @@ def test_the_kernel_writes_nowhere_but_into_its_room(room_bytes: int) -> None:
     with memoryview(out)[:room_bytes] as room:
         if room_bytes < size_bytes:
             with pytest.raises(IndexError):
-                kernel_write._kernel.pack_records(
+                kernel_write.kernel.pack_records(
                     sources.keys, sources.values, b"", sources.table, 2, np.arange(2), room
                 )
     assert out[room_bytes:] == b"\xee" * 8

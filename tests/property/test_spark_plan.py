@@ -6,7 +6,6 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from ottla.model import Offset, OffsetRange, TopicPartition
-from ottla.spark.options import Limits, OnDataLoss, TaskSizes
 from ottla.spark.plan import (
     TaskRange,
     from_json,
@@ -16,6 +15,7 @@ from ottla.spark.plan import (
     share,
     to_json,
 )
+from ottla.spark.read_options import Limits, OnDataLoss, TaskSizes
 
 partitions = st.builds(TopicPartition, st.sampled_from(["a", "b", "c"]), st.integers(0, 12))
 offsets = st.integers(0, 10**12).map(Offset)

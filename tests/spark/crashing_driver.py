@@ -29,9 +29,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import ottla.spark
-from ottla.spark.options import WriteOptions, parse_write_options
 from ottla.spark.registration import OttlaDataSource
 from ottla.spark.sink import BatchWriter, StreamWriter
+from ottla.spark.write_options import WriteOptions, parse_write_options
 from spark.crashing_sinks import commit_until
 
 READY = "driver ready "

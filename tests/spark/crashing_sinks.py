@@ -20,10 +20,10 @@ from ottla.spark.batch_decisions import Decision
 from ottla.spark.blocking_client import client_for
 from ottla.spark.delta_sink import DeltaStreamWriter
 from ottla.spark.delta_sink import stream_writer as delta_stream_writer
-from ottla.spark.options import WriteOptions, parse_write_options
 from ottla.spark.read_task import BATCH_ID
 from ottla.spark.registration import DeltaDataSource, OttlaDataSource
 from ottla.spark.sink import StreamWriter
+from ottla.spark.write_options import WriteOptions, parse_write_options
 from ottla.spark.write_task import WrittenInTransaction
 
 CRASH = "crash"  # an option: `Crash.encode`

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from crash.processes import BrokerProcess
 from ottla.client.errors import Unreachable
-from ottla.spark.options import OptionRefused
+from ottla.spark.option_reader import OptionRefused
 from ottla.spark.plan import DataLost
 from ottla.spark.read_task import BadRow
 from ottla.spark.source import StreamReader, batch_reader, stream_reader

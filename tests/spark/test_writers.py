@@ -35,9 +35,10 @@ from ottla.spark.blocking_client import client_for
 from ottla.spark.content_digest import Content
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.encode import BATCH_BYTES_MAX, RowRefused
-from ottla.spark.options import OptionRefused, parse_write_options
+from ottla.spark.option_reader import OptionRefused
 from ottla.spark.sink import StreamWriter, batch_writer, stream_writer
 from ottla.spark.source import batch_reader
+from ottla.spark.write_options import parse_write_options
 from ottla.spark.write_task import WrittenAtLeastOnce, WrittenInTransaction
 from spark.crashing_sinks import COMMIT_POINTS, commit_until
 from spark.task_context import task

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.spark.options import OptionRefused
+from ottla.spark.option_reader import OptionRefused
 from ottla.spark.typed_values import TypedValues, parse_by_bisection
 
 AvroSchema = Any  # what JSON can say: a name, an object, or a list of them

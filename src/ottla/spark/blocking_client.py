@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from ottla.client.client import Client
-from ottla.spark.options import BrokerOptions
+from ottla.spark.broker_options import BrokerOptions
 from ottla.spark.state_topic import StateTopic
 
 Result = TypeVar("Result")

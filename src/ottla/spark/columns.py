@@ -10,9 +10,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ottla.spark.avro_values import parse_avro, read_schema
+from ottla.spark.column_options import BadRows, ColumnOptions, ValueFormat
 from ottla.spark.decode import COLUMNS, HEADERS_TYPE, TIMESTAMP_TYPE, LocatedRecords
 from ottla.spark.json_values import parse_json
-from ottla.spark.options import BadRows, ColumnOptions, OptionRefused, ValueFormat
+from ottla.spark.option_reader import OptionRefused
 from ottla.spark.typed_values import TypedValues
 
 CORRUPT: Final = "_corrupt"  # the bytes of a value that could not be read

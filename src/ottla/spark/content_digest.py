@@ -1,8 +1,8 @@
-"""What a batch holds, as a number of rows and a digest that does not depend on tasks or order.
+"""The content of a batch: its row count and a digest independent of tasks and order.
 
 The digest is the sum of a 64-bit hash of every row. A batch that Spark runs again has the same
-rows, but may have them in other tasks and in another order: the sum is the same. It tells apart
-what chance and mistakes make different; it is no protection against an attacker.
+rows, but may have them in other tasks and in another order: the sum is the same. It detects
+accidental differences; it is no protection against an attacker.
 """
 
 from collections.abc import Iterable
@@ -14,13 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ottla.protocol.primitives import Buffer
-
-try:
-    from ottla.spark import _kernel
-except ImportError:  # it was installed where nothing could be compiled
-    _kernel = None  # type: ignore[assignment]
-
-IS_COMPILED: Final = hasattr(_kernel, "hash_bytes")  # no: not at all, or before there was one
+from ottla.spark.kernel import IS_COMPILED, kernel
 
 _MASK: Final = 2**64 - 1
 _MULTIPLIER: Final = 0x9E3779B97F4A7C15
@@ -33,7 +27,7 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """How many rows there are, and the sum of their hashes."""
+    """A row count and the sum of the hashes of these rows."""
 
     rows: int = 0
     digest: int = 0
@@ -46,12 +40,12 @@ NO_ROWS: Final = Content()
 
 
 def sum_contents(contents: Iterable[Content]) -> Content:
-    """All of them together."""
+    """The content of all of them together."""
     return sum(contents, start=NO_ROWS)
 
 
 def content_of(batch: pa.RecordBatch) -> Content:
-    """The content of an Arrow batch; a column of nulls counts as one that is not there."""
+    """The content of an Arrow batch; a column of nulls counts as absent."""
     rows: Hashes = np.zeros(batch.num_rows, np.uint64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         rows += _mix(_hashes_of(column) ^ np.uint64(hash_of_bytes(name.encode()))) * _validity(
@@ -60,7 +54,7 @@ def content_of(batch: pa.RecordBatch) -> Content:
     return Content(batch.num_rows, int(_mix(rows).sum(dtype=np.uint64)))
 
 
-# Columns to hashes: one number for each row, 0 for null
+# Hashes of columns: one number for each row, 0 for null
 
 
 def _hashes_of(column: pa.Array) -> Hashes:
@@ -101,7 +95,7 @@ def _of_bytes(column: pa.Array) -> Hashes:
 
 
 def _of_fixed(column: pa.Array) -> Hashes:
-    """Numbers, dates, times, decimals: whatever takes the same number of bits in every row."""
+    """Hashes of fixed-width values: numbers, dates, times, decimals."""
     bits = column.type.bit_width
     _, content = column.buffers()
     if content is None:
@@ -123,7 +117,7 @@ def _of_structs(column: pa.Array) -> Hashes:
 
 
 def _of_lists(column: pa.Array) -> Hashes:
-    """Elements count with their position, so that their order matters."""
+    """Hashes of lists; elements are hashed with their index, so that their order matters."""
     lengths = column.value_lengths().fill_null(0).to_numpy().astype(np.int64)
     ends = np.cumsum(lengths)
     elements = column.flatten()
@@ -134,7 +128,7 @@ def _of_lists(column: pa.Array) -> Hashes:
 
 
 def _validity(column: pa.Array) -> Hashes:
-    """1 for each row that has a value, 0 for null."""
+    """1 for each row with a value, 0 for null."""
     if not column.null_count:
         return np.ones(len(column), np.uint64)
     filled: Hashes = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint64)
@@ -142,35 +136,35 @@ def _validity(column: pa.Array) -> Hashes:
 
 
 def _mix(values: Hashes) -> Hashes:
-    """Every bit of a number decides about every bit of the result (splitmix64)."""
+    """The finalizer of splitmix64: every input bit affects every output bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Hashes = values ^ (values >> np.uint64(31))
     return mixed
 
 
-# Bytes to hashes: by a compiled kernel, or by its plain twin
+# Hashes of bytes, by the compiled kernel or in Python
 
 
 def compiled_hash_bytes(source: Buffer, ats: Positions, sizes: Positions) -> Hashes:
-    """The hash of each value in C; 0 for those that are null, whose size is -1."""
+    """The hash of each value in C; 0 for null values, whose size is -1."""
     out: Hashes = np.zeros(len(ats), np.uint64)
-    _kernel.hash_bytes(source, ats, sizes, out)
+    kernel.hash_bytes(source, ats, sizes, out)
     return out
 
 
 def python_hash_bytes(source: Buffer, ats: Positions, sizes: Positions) -> Hashes:
     """`compiled_hash_bytes` in Python."""
     view = memoryview(source)
-    places = zip(ats.tolist(), sizes.tolist(), strict=True)
+    positions = zip(ats.tolist(), sizes.tolist(), strict=True)
     return np.array(
-        [hash_of_bytes(bytes(view[at : at + size])) if size >= 0 else 0 for at, size in places],
+        [hash_of_bytes(bytes(view[at : at + size])) if size >= 0 else 0 for at, size in positions],
         np.uint64,
     )
 
 
 def hash_of_bytes(data: bytes) -> int:
-    """64 bits of some bytes, eight bytes at a time."""
+    """A 64-bit hash of bytes, computed eight bytes at a time."""
     value = (len(data) + 1) * _MULTIPLIER & _MASK
     whole = len(data) - len(data) % _WORD_BYTES
     for at in range(0, whole, _WORD_BYTES):

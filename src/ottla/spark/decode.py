@@ -1,8 +1,8 @@
-"""Fetched record batches to Arrow columns in bulk: never a Python object for a record.
+"""Decodes fetched record batches to Arrow columns in bulk: no Python object per record.
 
-Batches are checked (CRC), decompressed, and their records located by `fields`; then whole columns
-are copied out of the fetched bytes by Arrow itself. Control batches and aborted transactions are
-left out, and so is what lies outside of the range that was asked for.
+Batches are checked (CRC) and decompressed, their records located by `kernel_read`; then Arrow
+copies whole columns out of the fetched bytes. Control batches, aborted transactions and records
+outside of the requested range are left out.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +52,7 @@ class LocatedRecords:
         return int(self.table.shape[1])
 
     def filter(self, wanted: NDArray[np.bool_]) -> "LocatedRecords":
-        """Those of the records that are wanted."""
+        """The records for which `wanted` is true."""
         return LocatedRecords(
             tp=self.tp,
             source=self.source,
@@ -61,7 +61,7 @@ class LocatedRecords:
         )
 
     def slices(self, rows_max: int, bytes_max: int) -> Iterator["LocatedRecords"]:
-        """The same records in pieces of at most so many, and of about so many bytes."""
+        """The same records in slices of at most `rows_max` records and about `bytes_max` bytes."""
         if not len(self):
             return
         span_bytes = int(self.table[Field.HEADERS_AT, -1] - self.table[Field.KEY_AT, 0])
@@ -81,7 +81,7 @@ Column = Callable[[LocatedRecords], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The records of one batch, which lie in a source from `start` to `end`."""
+    """The records of one batch, at `start` to `end` of a source."""
 
     header: BatchHeader
     start: int
@@ -89,9 +89,9 @@ class _Span:
 
 
 class Decoder:
-    """Finds records in what was fetched. Owns the memory that batches are decompressed to.
+    """Locates records in fetched batches. Owns the memory that batches are decompressed to.
 
-    What `locate` has found is good until it is called again.
+    A result of `locate` is valid until the next call.
     """
 
     def __init__(self) -> None:
@@ -100,9 +100,9 @@ class Decoder:
     def locate(
         self, tp: TopicPartition, fetched: Fetched, wanted: OffsetRange
     ) -> tuple[LocatedRecords, Offset]:
-        """The records of `wanted` among what was fetched, and where to go on reading.
+        """The records of `wanted` in the fetched batches, and the offset to continue from.
 
-        Not more than `SOURCE_BYTES_MAX` are decompressed at once, and at least one batch.
+        Decompresses at least one batch, and no further one beyond `SOURCE_BYTES_MAX`.
         """
         position = wanted.start
         batches: list[tuple[BatchHeader, int]] = []
@@ -122,7 +122,7 @@ class Decoder:
     def _open(
         self, fetched: Buffer, batches: list[tuple[BatchHeader, int]], position: Offset
     ) -> tuple[list[_Span], Buffer, Offset]:
-        """The records of batches in one piece of memory: where they are if none is compressed."""
+        """The records of all batches in one buffer: the fetched one if none is compressed."""
         if all(header.codec is Codec.NONE for header, _ in batches):
             spans = [
                 _Span(header, at + HEADER_BYTES, at + header.size_bytes) for header, at in batches
@@ -138,7 +138,7 @@ class Decoder:
                 return spans, room, Offset(header.base_offset)
             payload = view[at + HEADER_BYTES : at + header.size_bytes]
             into = room[start : start + BATCH_BYTES_MAX]
-            # Compaction leaves shells: batches that hold their place and have no records.
+            # Compaction leaves shells: batches that keep their offsets and have no records.
             is_shell = not header.record_count
             end = start + (0 if is_shell else decompress_into(payload, header.codec, into))
             spans.append(_Span(header, start, end))
@@ -152,7 +152,7 @@ def _locate(
     for span in spans:
         if not 0 <= span.header.record_count <= (span.end - span.start) // RECORD_BYTES_MIN:
             raise InvalidRecord(
-                f"{span.header.record_count} records cannot lie in {span.end - span.start} bytes"
+                f"{span.header.record_count} records do not fit into {span.end - span.start} bytes"
             )
     headers = [span.header for span in spans]
     counts = np.array([header.record_count for header in headers], np.int64)
@@ -162,6 +162,7 @@ def _locate(
         find_fields(source, span.start, span.end, span.header.record_count, table, column)
         column += span.header.record_count
     is_log_append_time = _make_absolute(table, counts, headers)
+    assert column == table.shape[1], "a row for each record of the batches' counts"
     found = LocatedRecords(tp=tp, source=source, table=table, is_log_append_time=is_log_append_time)
     offsets = table[Field.OFFSET]
     inside = (offsets >= wanted.start) & (offsets < wanted.end)
@@ -173,7 +174,7 @@ def _locate(
 def _make_absolute(
     table: Table, counts: NDArray[np.int64], headers: list[BatchHeader]
 ) -> NDArray[np.bool_]:
-    """Turn what records say of their place in their batch into offsets and times."""
+    """Turn deltas of records into offsets and timestamps; True for log append time."""
     base_offsets = np.array([one.base_offset for one in headers], np.int64)
     base_timestamps = np.array([one.base_timestamp_ms for one in headers], np.int64)
     table[Field.OFFSET] += np.repeat(base_offsets, counts)
@@ -187,7 +188,7 @@ def _make_absolute(
     if len(timestamps) and (
         timestamps.max() > _TIMESTAMP_MS_MAX or timestamps.min() < -_TIMESTAMP_MS_MAX
     ):
-        raise InvalidRecord("a record's timestamp is beyond what microseconds can say")
+        raise InvalidRecord("a record's timestamp does not fit into microseconds of 64 bits")
     return is_log_append_time
 
 
@@ -205,12 +206,12 @@ def value_column(rows: LocatedRecords) -> pa.Array:
 
 
 def topic_column(rows: LocatedRecords) -> pa.Array:
-    """The topic's name, again and again."""
+    """The topic's name in every row."""
     return pa.repeat(pa.scalar(rows.tp.topic, pa.string()), len(rows))
 
 
 def partition_column(rows: LocatedRecords) -> pa.Array:
-    """The partition's number."""
+    """The partition's number in every row."""
     return pa.array(np.full(len(rows), rows.tp.partition, np.int32))
 
 
@@ -220,18 +221,18 @@ def offset_column(rows: LocatedRecords) -> pa.Array:
 
 
 def timestamp_column(rows: LocatedRecords) -> pa.Array:
-    """Times as Spark keeps them; Kafka's are exact to the millisecond."""
+    """Timestamps in microseconds, as Spark has them; Kafka's are milliseconds."""
     microseconds = rows.table[Field.TIMESTAMP] * _US_PER_MS
     return pa.array(microseconds).view(TIMESTAMP_TYPE)
 
 
 def timestamp_type_column(rows: LocatedRecords) -> pa.Array:
-    """Who gave a record its time: 0 its producer, 1 the broker."""
+    """The origin of a record's timestamp: 0 the producer, 1 the broker."""
     return pa.array(rows.is_log_append_time.astype(np.int32))
 
 
 def headers_column(rows: LocatedRecords) -> pa.Array:
-    """Headers in their order; null for a record that has none, as Spark's connector has it."""
+    """Headers in order; null for a record without any, as in Spark's connector."""
     counts = rows.table[Field.HEADER_COUNT]
     found = find_headers(rows.source, rows.table[Field.HEADERS_AT], counts)
     names = _gather(rows.source, found[HeaderField.NAME_AT], found[HeaderField.NAME_BYTES])
@@ -260,9 +261,9 @@ COLUMNS: Final[Mapping[str, Column]] = {
 
 
 def _gather(source: Buffer, ats: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
-    """A binary column of pieces that lie in `source` in rising order; size -1 is null.
+    """A binary column of slices of `source` at rising positions; size -1 is null.
 
-    Seen as one column, the source is piece, gap, piece, gap: Arrow copies every other one.
+    The source is viewed as a column of slice, gap, slice, gap: Arrow copies every other one.
     """
     count = len(ats)
     if not count:

@@ -30,9 +30,11 @@ from pyspark.sql.types import StructType
 from ottla.clock import SystemClock
 from ottla.spark.batch_decisions import Decision, TaskResult, WriteDecision, choose_action
 from ottla.spark.content_digest import NO_ROWS, Content, content_of, sum_contents
-from ottla.spark.options import OptionRefused, parse_accepted_batch
+from ottla.spark.kernel import warn_if_missing
+from ottla.spark.option_reader import OptionRefused
 from ottla.spark.parquet_files import DataFile, check_partition_columns, remove_files, write_files
 from ottla.spark.read_task import QUERY_ID
+from ottla.spark.write_options import parse_accepted_batch
 
 _NAMES: Final = ("path", "partitionColumns", "txnAppId", "txnVersion", "acceptBatch")
 _OF_SPARK: Final = ("checkpointLocation", "queryName", "outputMode")  # it adds them to a stream's
@@ -134,6 +136,7 @@ def batch_writer(
     raw: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> "DeltaBatchWriter":
     """The writer behind `df.write`."""
+    warn_if_missing()
     if overwrite:
         raise OptionRefused("ottla-delta only adds rows: write with mode append")
     return DeltaBatchWriter(parse_delta_options(raw, is_stream=False), schema)
@@ -142,7 +145,8 @@ def batch_writer(
 def stream_writer(
     raw: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> "DeltaStreamWriter":
-    """The writer behind `df.writeStream`; `overwrite` is what output mode complete means."""
+    """The writer behind `df.writeStream`; `overwrite` is true in output mode complete."""
+    warn_if_missing()
     if overwrite:
         raise OptionRefused("ottla-delta only adds rows: choose output mode append")
     return DeltaStreamWriter(parse_delta_options(raw, is_stream=True), schema)
@@ -206,7 +210,8 @@ def table_schema(schema: StructType, options: DeltaOptions) -> pa.Schema:
 def write_task(
     batches: Iterator[pa.RecordBatch], options: DeltaOptions, schema: pa.Schema
 ) -> WrittenFiles:
-    """What a task does: every row into files of names that no other attempt has."""
+    """Write every row of a task into files with names that no other attempt has."""
+    warn_if_missing()
     options.path.mkdir(parents=True, exist_ok=True)
     contents = list[Content]()
 

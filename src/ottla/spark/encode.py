@@ -1,7 +1,7 @@
-"""Arrow columns to packed records in bulk: no Python object for a record, unless it has headers.
+"""Encodes Arrow columns to packed records in bulk: no Python object per record without headers.
 
-The way back from `decode`: where keys and values lie is known from Arrow's own offsets, rows are
-sorted by where they go, and `packing` lays them one behind the other.
+The inverse of `decode`: Arrow's own offsets give the positions of keys and values, rows are sorted
+by partition, and `kernel_write` packs them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ class RowRefused(ValueError):
 
 
 def rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> dict[str, Table]:
-    """Which rows go to which topic: all to `topic` if there is one, else where each says."""
+    """Rows by topic: all to `topic` if given, else by the column `topic`."""
     if topic is not None:
         return {topic: np.arange(batch.num_rows)}
     column = batch.column("topic")
@@ -50,7 +50,7 @@ def encode(
     partitioners: Mapping[str, Partitioner],
     now_ms: TimestampMs,
 ) -> Routes:
-    """Every row packed for its partition, in the order of the rows."""
+    """Every row packed for its partition, in row order."""
     sources = _sources_of(batch)
     bounds = sources.record_bytes_max
     hashes, has_key = hash_keys(sources), sources.table[PackField.KEY_BYTES] >= 0
@@ -68,10 +68,12 @@ def encode(
                 )
                 for some in _pieces(rows[chosen], bounds)
             ]
+    packed = sum(one.count for packs in routes.values() for one in packs)
+    assert packed == sum(map(len, rows_of.values())), "a record for each row"
     return routes
 
 
-# Where rows go
+# Partitions of rows
 
 
 def _partitions_of(
@@ -97,7 +99,7 @@ def _partitions_of(
 
 
 def _by_partition(partitions: NDArray[np.int64]) -> Iterator[tuple[int, Table]]:
-    """Each partition with the places where it stands, in their order."""
+    """Each partition with the indexes of its rows, in order."""
     order = np.argsort(partitions, kind="stable")
     sorted_ = partitions[order]
     edges = np.flatnonzero(np.diff(sorted_, prepend=-1, append=-1))
@@ -106,7 +108,7 @@ def _by_partition(partitions: NDArray[np.int64]) -> Iterator[tuple[int, Table]]:
 
 
 def _pieces(rows: Table, record_bytes_max: NDArray[np.int64]) -> Iterator[Table]:
-    """Rows for batches of at most `BATCH_BYTES_MAX`; a larger record has one to itself."""
+    """Rows for batches of at most `BATCH_BYTES_MAX`; a larger record gets its own batch."""
     ends = np.cumsum(record_bytes_max[rows])
     start = taken_bytes = 0
     while start < len(rows):
@@ -116,7 +118,7 @@ def _pieces(rows: Table, record_bytes_max: NDArray[np.int64]) -> Iterator[Table]
         start, taken_bytes = end, int(ends[end - 1])
 
 
-# What rows consist of
+# Content of rows
 
 
 def _sources_of(batch: pa.RecordBatch) -> PackSources:
@@ -137,7 +139,7 @@ def _sources_of(batch: pa.RecordBatch) -> PackSources:
 
 
 def _locate(column: pa.Array, ats: Table, sizes: Table) -> Source:
-    """Say where the content of a column lies in the buffer that is returned."""
+    """Fill in positions and sizes of a column's values; returns the buffer that they refer to."""
     is_large = column.type in (pa.large_binary(), pa.large_string())
     _, offsets, content = column.buffers()
     edges = np.frombuffer(offsets, np.int64 if is_large else np.int32)
@@ -150,7 +152,7 @@ def _locate(column: pa.Array, ats: Table, sizes: Table) -> Source:
 
 
 def _encode_headers(column: pa.Array, ats: Table, sizes: Table) -> bytes:
-    """Headers of every row as records have them; few records have any, so this is not in bulk."""
+    """Headers of every row as encoded in records; few records have any, so not in bulk."""
     out = bytearray()
     for row, headers in enumerate(column.to_pylist()):
         if headers:

@@ -1,8 +1,8 @@
-"""Where the fields of many records lie, found in bulk: by a compiled kernel, or by its plain twin.
+"""Positions of the fields of many records, found in bulk by the compiled kernel or in Python.
 
 The table that is filled has one row for each `Field` and one column for each record, so that a
 field of all records is one contiguous array. Positions count bytes of `source`. A key or a value
-that is null has a size of -1. What a record says of its own place is relative to its batch.
+that is null has a size of -1. Offsets and timestamps are deltas, relative to the record's batch.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,8 @@ from numpy.typing import NDArray
 
 from ottla.errors import InvalidRecord, ProtocolViolation
 from ottla.protocol.primitives import Buffer, read_varint, read_varlong
+from ottla.spark.kernel import IS_COMPILED, kernel
 
-try:
-    from ottla.spark import _kernel
-except ImportError:  # it was installed where nothing could be compiled
-    _kernel = None  # type: ignore[assignment]
-
-IS_COMPILED: Final = _kernel is not None
 RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two sizes, header count
 
 Table = NDArray[np.int64]
@@ -36,7 +31,7 @@ class Field(IntEnum):
     KEY_BYTES = 3
     VALUE_AT = 4
     VALUE_BYTES = 5
-    HEADERS_AT = 6  # behind the count
+    HEADERS_AT = 6  # after the header count
     HEADER_COUNT = 7
 
 
@@ -50,22 +45,22 @@ class HeaderField(IntEnum):
 
 
 def table_of(fields: type[IntEnum], room: int) -> Table:
-    """A table with room for this many records or headers."""
+    """An empty table for this many records or headers."""
     return np.empty((len(fields), room), np.int64)
 
 
 def find_fields(
     source: Source, start: int, end: int, count: int, table: Table, column: int
 ) -> None:
-    """Fill `table` from `column` on with the records that lie in `source[start:end]`.
+    """Fill `table` from `column` on with the records in `source[start:end]`.
 
-    They must be exactly `count`, each of them whole, else `InvalidRecord`.
+    Raises `InvalidRecord` unless these bytes are exactly `count` whole records.
     """
     _find_fields(source, start, end, count, table, column)
 
 
 def find_headers(source: Source, ats: Table, counts: Table) -> Table:
-    """The table of the headers of every record in turn; `find_fields` has found them sound."""
+    """The table of the headers of all records in order; `find_fields` has validated them."""
     return _find_headers(source, ats, counts)
 
 
@@ -75,9 +70,9 @@ def find_headers(source: Source, ats: Table, counts: Table) -> Table:
 def compiled_find_fields(
     source: Source, start: int, end: int, count: int, table: Table, column: int
 ) -> None:
-    """`find_fields` in C: about 15 ns for a record."""
+    """`find_fields` in C: about 15 ns per record."""
     try:
-        _kernel.find_fields(source, start, end, count, table, column, table.shape[1])
+        kernel.find_fields(source, start, end, count, table, column, table.shape[1])
     except ValueError as problem:
         raise InvalidRecord(str(problem)) from None
 
@@ -85,7 +80,7 @@ def compiled_find_fields(
 def compiled_find_headers(source: Source, ats: Table, counts: Table) -> Table:
     """`find_headers` in C."""
     table = table_of(HeaderField, int(counts.sum()))
-    _kernel.find_headers(
+    kernel.find_headers(
         source,
         np.ascontiguousarray(ats),
         np.ascontiguousarray(counts),
@@ -95,13 +90,13 @@ def compiled_find_headers(source: Source, ats: Table, counts: Table) -> Table:
     return table
 
 
-# Its plain twin
+# The Python fallback
 
 
 def python_find_fields(
     source: Source, start: int, end: int, count: int, table: Table, column: int
 ) -> None:
-    """`find_fields` in Python: about 3 µs for a record."""
+    """`find_fields` in Python: about 3 µs per record."""
     records = memoryview(source)[:end]
     rows: list[tuple[int, ...]] = []
     at = start
@@ -112,7 +107,7 @@ def python_find_fields(
     except (ProtocolViolation, IndexError) as problem:
         raise InvalidRecord(f"a record cannot be read: {problem}") from None
     if at != end:
-        raise InvalidRecord("bytes are left over behind the last record")
+        raise InvalidRecord("unread bytes after the last record")
     if rows:
         table[:, column : column + count] = np.array(rows, np.int64).T
 
@@ -122,18 +117,18 @@ def _find_record(records: memoryview, at: int) -> tuple[tuple[int, ...], int]:
     end = at + size_bytes
     if size_bytes < 0 or end > len(records):
         raise InvalidRecord(f"a record of {size_bytes} bytes does not fit into its batch")
-    timestamp_delta, at = read_varlong(records, at + 1)  # behind unused attributes
+    timestamp_delta, at = read_varlong(records, at + 1)  # after the unused attributes
     offset_delta, at = read_varint(records, at)
     key_at, key_bytes, at = _skip_field(records, at, end)
     value_at, value_bytes, at = _skip_field(records, at, end)
     header_count, headers_at = read_varint(records, at)
     if header_count < 0:
-        raise InvalidRecord("a record with less than no headers")
+        raise InvalidRecord("a record has a negative header count")
     at = headers_at
     for _ in range(header_count):
         _, name_bytes, at = _skip_field(records, at, end)
         if name_bytes < 0:
-            raise InvalidRecord("a record header without a name")
+            raise InvalidRecord("a record header has no name")
         _, _, at = _skip_field(records, at, end)
     if at != end:
         raise InvalidRecord("a record's length does not match its content")
@@ -155,21 +150,21 @@ def python_find_headers(source: Source, ats: Table, counts: Table) -> Table:
     view = memoryview(source)
     rows: list[tuple[int, int, int, int]] = []
     for at, count in zip(ats.tolist(), counts.tolist(), strict=True):
-        place = at
+        position = at
         for _ in range(count):
-            name_at, name_bytes, place = _skip_field(view, place, len(view))
-            content_at, content_bytes, place = _skip_field(view, place, len(view))
+            name_at, name_bytes, position = _skip_field(view, position, len(view))
+            content_at, content_bytes, position = _skip_field(view, position, len(view))
             rows.append((name_at, name_bytes, content_at, content_bytes))
     return np.array(rows, np.int64).reshape(-1, len(HeaderField)).T
 
 
 def _skip_field(view: memoryview, at: int, end: int) -> tuple[int, int, int]:
-    """Where a field begins, its size, and where it ends."""
+    """Start, size (-1 for null) and end of the field at `at`."""
     size_bytes, at = read_varint(view, at)
     if size_bytes < 0:
         return at, -1, at
     if at + size_bytes > end:
-        raise InvalidRecord("a field reaches beyond its record")
+        raise InvalidRecord("a field extends beyond its record")
     return at, size_bytes, at + size_bytes
 
 

@@ -1,8 +1,8 @@
-"""Many records laid one behind the other as in a batch: by a compiled kernel, or by its plain twin.
+"""Records packed for a batch in bulk, by the compiled kernel or in Python.
 
-The way back from `fields`: a table says where keys, values and headers lie, one row for each
-`Part` and one column for each record. A key or a value that is null has a size of -1; headers are
-encoded already, and a size of 0 means that there are none.
+The inverse of `kernel_read`: a table has the positions of keys, values and headers, one row for
+each `PackField` and one column for each record. A key or a value that is null has a size of -1;
+headers are encoded already, and a size of 0 means none.
 """
 
 from dataclasses import dataclass
@@ -14,21 +14,16 @@ from numpy.typing import NDArray
 
 from ottla.client.partitioner import murmur2
 from ottla.protocol.primitives import write_varint
+from ottla.spark.kernel import IS_COMPILED, kernel
 from ottla.spark.kernel_read import Source, Table
 
-try:
-    from ottla.spark import _kernel
-except ImportError:  # it was installed where nothing could be compiled
-    _kernel = None  # type: ignore[assignment]
-
-IS_COMPILED: Final = hasattr(_kernel, "pack_records")  # no: not at all, or before there was one
 OVERHEAD_BYTES_MAX: Final = 23  # length, attributes, two deltas, two sizes, no headers
 
 Hashes = NDArray[np.uint32]
 
 
 class PackField(IntEnum):
-    """The rows of the table."""
+    """The rows of the table of records to pack."""
 
     KEY_AT = 0
     KEY_BYTES = 1
@@ -40,7 +35,7 @@ class PackField(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSources:
-    """What records are made of, and where it lies."""
+    """Buffers with keys, values and headers, and the table of positions in them."""
 
     keys: Source
     values: Source
@@ -49,19 +44,19 @@ class PackSources:
 
     @property
     def record_bytes_max(self) -> NDArray[np.int64]:
-        """What each record takes at most."""
+        """An upper bound of the packed size of each record."""
         sizes = self.table[[PackField.KEY_BYTES, PackField.VALUE_BYTES, PackField.HEADERS_BYTES]]
         bound: NDArray[np.int64] = np.maximum(sizes, 0).sum(axis=0) + OVERHEAD_BYTES_MAX
         return bound
 
 
 def pack_records(sources: PackSources, rows: Table) -> memoryview:
-    """The records of these rows, one behind the other; they have the time of their batch."""
+    """The records of these rows, packed in order; their timestamp delta is 0."""
     return _pack_records(sources, rows)
 
 
 def hash_keys(sources: PackSources) -> Hashes:
-    """What decides about partitions, for each key; 0 for those that are null."""
+    """The murmur2 hash of each key, which chooses its partition; 0 for null keys."""
     return _hash_keys(sources)
 
 
@@ -71,7 +66,7 @@ def hash_keys(sources: PackSources) -> Hashes:
 def compiled_pack_records(sources: PackSources, rows: Table) -> memoryview:
     """`pack_records` in C."""
     out = np.empty(int(sources.record_bytes_max[rows].sum()), np.uint8)
-    size_bytes = _kernel.pack_records(
+    size_bytes = kernel.pack_records(
         sources.keys,
         sources.values,
         sources.headers,
@@ -86,13 +81,13 @@ def compiled_pack_records(sources: PackSources, rows: Table) -> memoryview:
 def compiled_hash_keys(sources: PackSources) -> Hashes:
     """`hash_keys` in C."""
     out = np.zeros(sources.table.shape[1], np.uint32)
-    _kernel.hash_keys(
+    kernel.hash_keys(
         sources.keys, sources.table[PackField.KEY_AT], sources.table[PackField.KEY_BYTES], out
     )
     return out
 
 
-# Its plain twin
+# The Python fallback
 
 
 def python_pack_records(sources: PackSources, rows: Table) -> memoryview:
@@ -100,9 +95,9 @@ def python_pack_records(sources: PackSources, rows: Table) -> memoryview:
     keys, values = memoryview(sources.keys), memoryview(sources.values)
     headers = memoryview(sources.headers)
     out = bytearray()
-    for delta, places in enumerate(sources.table[:, rows].T.tolist()):
-        key_at, key_bytes, value_at, value_bytes, headers_at, headers_bytes = places
-        body = bytearray(2)  # unused attributes, and no time between a batch and its records
+    for delta, positions in enumerate(sources.table[:, rows].T.tolist()):
+        key_at, key_bytes, value_at, value_bytes, headers_at, headers_bytes = positions
+        body = bytearray(2)  # unused attributes and timestamp delta 0
         write_varint(body, delta)
         _write_piece(body, keys, key_at, key_bytes)
         _write_piece(body, values, value_at, value_bytes)
@@ -121,13 +116,13 @@ def _write_piece(out: bytearray, source: memoryview, at: int, size_bytes: int) -
 def python_hash_keys(sources: PackSources) -> Hashes:
     """`hash_keys` in Python."""
     keys = memoryview(sources.keys)
-    places = zip(
+    positions = zip(
         sources.table[PackField.KEY_AT].tolist(),
         sources.table[PackField.KEY_BYTES].tolist(),
         strict=True,
     )
     return np.array(
-        [murmur2(bytes(keys[at : at + size])) if size >= 0 else 0 for at, size in places],
+        [murmur2(bytes(keys[at : at + size])) if size >= 0 else 0 for at, size in positions],
         np.uint32,
     )
 

@@ -18,23 +18,20 @@ from ottla.client.errors import (
 from ottla.client.groups import committed_offsets
 from ottla.client.partitions import EARLIEST, LATEST, FetchLimits, Isolation, fetch, list_offsets
 from ottla.model import Offset, TimestampMs, TopicPartition
-from ottla.spark.options import (
+from ottla.spark.offset_bounds import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
-    Assigned,
     AtOffsets,
     Bound,
     Edge,
     FromTime,
     FromTimes,
     GroupOffsets,
-    OptionRefused,
-    ReadOptions,
-    Subscription,
-    TopicPattern,
-    Topics,
 )
+from ottla.spark.option_reader import OptionRefused
+from ottla.spark.read_options import ReadOptions
 from ottla.spark.state_topic import TOPIC as STATE_TOPIC
+from ottla.spark.subscription import Assigned, Subscription, TopicPattern, Topics
 
 _RETRIED: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from ottla.model import Offset, OffsetRange, TopicPartition
-from ottla.spark.options import Limits, OnDataLoss, TaskSizes
+from ottla.spark.read_options import Limits, OnDataLoss, TaskSizes
 
 Offsets = Mapping[TopicPartition, Offset]
 OffsetsJson = dict[str, dict[str, int]]

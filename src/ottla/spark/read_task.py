@@ -17,13 +17,15 @@ from ottla.client.reader import ReadRange, fetch_round
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import Offset, OffsetRange, TopicPartition
 from ottla.spark.blocking_client import BlockingClient
+from ottla.spark.column_options import BadRows
 from ottla.spark.columns import ProjectedRows, Projection
 from ottla.spark.dead_letters import DeadLetters
 from ottla.spark.decode import Decoder, LocatedRecords
+from ottla.spark.kernel import warn_if_missing
 from ottla.spark.kernel_read import Field
 from ottla.spark.offsets import isolation_of
-from ottla.spark.options import BadRows, OnDataLoss, ReadOptions
 from ottla.spark.plan import DataLost, Task, check_lines, check_losses, find_losses
+from ottla.spark.read_options import OnDataLoss, ReadOptions
 from ottla.spark.topic_ids import (
     StreamTask,
     decode_ids,
@@ -118,7 +120,8 @@ async def _changed_topics(
 def read_task(
     blocking: BlockingClient, task: Task, options: ReadOptions, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
-    """Every record of the task's ranges that is there and may be seen."""
+    """Every existing record of the task's ranges that the isolation level shows."""
+    warn_if_missing()
     reading = _RangeReader(blocking, options, {part.tp: part.offsets for part in task})
     topic = options.columns.dead_letter_topic
     dead_letters = None if topic is None else DeadLetters(blocking, topic)

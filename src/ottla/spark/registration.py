@@ -27,8 +27,8 @@ class OttlaDataSource(DataSource):
         return "ottla"
 
     def schema(self) -> str:
+        from ottla.spark.column_options import parse_columns
         from ottla.spark.columns import ddl_of
-        from ottla.spark.options import parse_columns
 
         return ddl_of(parse_columns(_plain(self.options)))
 

@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from ottla.spark.java_home import find_java_home
+from ottla.spark.kernel import warn_if_missing
 from ottla.spark.progress import BatchDone, BatchListener
 from ottla.spark.registration import register
 
@@ -48,6 +49,7 @@ def session(
     Finds Java, and tells Spark which Python to run: its own choice is whatever `python3` is on
     the path, which seldom has the packages.
     """
+    warn_if_missing()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = str(java_home())

@@ -23,8 +23,10 @@ from pyspark.sql.types import StructType
 from ottla.spark.batch_commit import StreamBatchCommit, abort_batch, commit_job
 from ottla.spark.blocking_client import client_for
 from ottla.spark.decode import HEADERS_TYPE
-from ottla.spark.options import Delivery, OptionRefused, WriteOptions, parse_write_options
+from ottla.spark.kernel import warn_if_missing
+from ottla.spark.option_reader import OptionRefused
 from ottla.spark.read_task import BATCH_ID, QUERY_ID
+from ottla.spark.write_options import Delivery, WriteOptions, parse_write_options
 from ottla.spark.write_task import (
     TaskAttempt,
     WrittenInTransaction,
@@ -46,6 +48,7 @@ def batch_writer(
     raw: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceWriter:
     """The writer behind `df.write`."""
+    warn_if_missing()
     if overwrite:
         raise OptionRefused("a topic cannot be overwritten: write with mode append")
     return BatchWriter(parse_write_options(raw), schema)
@@ -53,6 +56,7 @@ def batch_writer(
 
 def stream_writer(raw: Mapping[str, str], schema: StructType) -> DataSourceStreamWriter:
     """The writer behind `df.writeStream`."""
+    warn_if_missing()
     return StreamWriter(parse_write_options(raw), schema)
 
 

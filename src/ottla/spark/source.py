@@ -32,6 +32,8 @@ from ottla.clock import SystemClock
 from ottla.model import Offset, TopicPartition
 from ottla.spark.blocking_client import BlockingClient, client_for
 from ottla.spark.columns import projection_of
+from ottla.spark.kernel import warn_if_missing
+from ottla.spark.offset_bounds import Edge, FromTime
 from ottla.spark.offsets import (
     LogEdges,
     find_log_edges,
@@ -41,7 +43,6 @@ from ottla.spark.offsets import (
     topic_ids_of,
     wait_for_records,
 )
-from ottla.spark.options import Edge, FromTime, OnDataLoss, ReadOptions, parse_read_options
 from ottla.spark.plan import (
     DataLost,
     Offsets,
@@ -57,6 +58,7 @@ from ottla.spark.plan import (
     to_json,
 )
 from ottla.spark.pushdown import RecordBounds, bounds_of_filters
+from ottla.spark.read_options import OnDataLoss, ReadOptions, parse_read_options
 from ottla.spark.read_task import check_topics, read_task
 from ottla.spark.topic_ids import assign_topic_checks
 
@@ -68,6 +70,7 @@ _COMMIT_PAUSE_S: Final = 30.0  # after it failed
 
 def batch_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The reader behind `spark.read`."""
+    warn_if_missing()
     options = parse_read_options(raw, is_stream=False, now_ms=SystemClock().now_ms())
     if options.pushes_filters:
         return PushdownBatchReader(options, schema)
@@ -76,6 +79,7 @@ def batch_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceReader
 
 def stream_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """The reader behind `spark.readStream`."""
+    warn_if_missing()
     options = parse_read_options(raw, is_stream=True, now_ms=SystemClock().now_ms())
     return StreamReader(options, schema)
 

@@ -30,7 +30,8 @@ from ottla.spark.batch_decisions import TaskResult, history_of, is_decided
 from ottla.spark.blocking_client import BlockingClient, client_for
 from ottla.spark.content_digest import Content, content_of
 from ottla.spark.encode import Routes, encode, rows_by_topic
-from ottla.spark.options import WriteOptions
+from ottla.spark.kernel import warn_if_missing
+from ottla.spark.write_options import WriteOptions
 
 _ABORT_TIMEOUT_S: Final = 5.0  # what is not aborted here is aborted by the driver, or times out
 _MANY_TOPICS: Final = "topics"  # in place of the one topic that all rows go to
@@ -73,7 +74,8 @@ class TaskAttempt:
 def write_at_least_once(
     batches: Iterator[pa.RecordBatch], options: WriteOptions
 ) -> WrittenAtLeastOnce:
-    """Write every row; what is sent again on its way is not written again."""
+    """Write every row with an idempotent producer: retried requests are not written twice."""
+    warn_if_missing()
     filled = _non_empty(batches)
     if filled is None:
         return WrittenAtLeastOnce(0)
@@ -88,6 +90,7 @@ def write_in_transaction(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, attempt: TaskAttempt
 ) -> WrittenInTransaction:
     """Write every row in one transaction and leave it open, unless the batch was decided before."""
+    warn_if_missing()
     sink = attempt.sink(options.topic)
     filled = _non_empty(batches)
     if filled is None:

@@ -14,7 +14,7 @@ pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 fastavro = pytest.importorskip("fastavro", reason="the extra `avro` is not installed")
 
 from ottla.spark.avro_values import parse_avro, read_schema  # noqa: E402
-from ottla.spark.options import OptionRefused  # noqa: E402
+from ottla.spark.option_reader import OptionRefused  # noqa: E402
 
 ORDER = {
     "type": "record",

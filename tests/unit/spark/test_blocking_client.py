@@ -7,7 +7,7 @@ import pytest
 
 from ottla.model import Endpoint
 from ottla.spark.blocking_client import client_for
-from ottla.spark.options import BrokerOptions
+from ottla.spark.broker_options import BrokerOptions
 
 
 @pytest.fixture

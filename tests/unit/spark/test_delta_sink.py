@@ -22,7 +22,7 @@ from ottla.spark.delta_sink import (
     batch_writer,
     stream_writer,
 )
-from ottla.spark.options import OptionRefused
+from ottla.spark.option_reader import OptionRefused
 
 TIMEOUT_S = 60
 ROUNDS = 10

@@ -3,27 +3,12 @@
 import pytest
 
 from ottla.model import Endpoint, Offset, TimestampMs, TopicPartition
-from ottla.spark.options import (
-    Assigned,
-    AtOffsets,
-    BadRows,
-    Delivery,
-    Edge,
-    FromTime,
-    FromTimes,
-    GroupOffsets,
-    OnDataLoss,
-    OptionRefused,
-    ReadOptions,
-    TopicPattern,
-    Topics,
-    ValueFormat,
-    parse_columns,
-    parse_duration_ms,
-    parse_read_options,
-    parse_size,
-    parse_write_options,
-)
+from ottla.spark.column_options import BadRows, ValueFormat, parse_columns
+from ottla.spark.offset_bounds import AtOffsets, Edge, FromTime, FromTimes, GroupOffsets
+from ottla.spark.option_reader import OptionRefused, parse_duration_ms, parse_size
+from ottla.spark.read_options import OnDataLoss, ReadOptions, parse_read_options
+from ottla.spark.subscription import Assigned, TopicPattern, Topics
+from ottla.spark.write_options import Delivery, parse_write_options
 
 NOW_MS = TimestampMs(1_800_000_000_000)
 LEAST = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}

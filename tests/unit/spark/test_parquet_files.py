@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ottla.spark.delta_sink import parse_delta_options
-from ottla.spark.options import OptionRefused
+from ottla.spark.option_reader import OptionRefused
 from ottla.spark.parquet_files import (
     OPEN_FILES_MAX,
     DataFile,

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from ottla.model import Offset, OffsetRange, TopicPartition
-from ottla.spark.options import Limits, OnDataLoss, TaskSizes
 from ottla.spark.plan import (
     DataLost,
     TaskRange,
@@ -20,6 +19,7 @@ from ottla.spark.plan import (
     share,
     to_json,
 )
+from ottla.spark.read_options import Limits, OnDataLoss, TaskSizes
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 B0 = TopicPartition("b", 0)

@@ -1,0 +1,91 @@
+"""Options that decide which columns a reader has: headers, the format of values, bad values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ottla.model import topic_name_problem
+from ottla.spark.option_reader import OptionReader, OptionRefused
+
+
+class ValueFormat(StrEnum):
+    """What values become."""
+
+    BINARY = "binary"
+    STRING = "string"
+    JSON = "json"
+    AVRO = "avro"
+
+
+class BadRows(StrEnum):
+    """What becomes of a value that its format cannot read."""
+
+    FAIL = "fail"  # the query ends, and names the record
+    NULL = "null"  # a null, with the bytes beside it
+    DEAD_LETTER = "deadletter"  # left out, and written to a topic of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnOptions:
+    """What the schema depends on: the same for batches and streams."""
+
+    include_headers: bool = False
+    value_format: ValueFormat = ValueFormat.BINARY
+    value_schema: str | None = None
+    bad_rows: BadRows = BadRows.NULL
+    dead_letter_topic: str | None = None
+
+    @property
+    def is_typed(self) -> bool:
+        return self.value_schema is not None
+
+
+_SCHEMA_EXAMPLES: Final = {
+    ValueFormat.JSON: "`id BIGINT, name STRING`",
+    ValueFormat.AVRO: '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}',
+}
+
+
+def parse_columns(raw: Mapping[str, str]) -> ColumnOptions:
+    """Parse the options that decide about columns."""
+    options = OptionReader(raw, ())
+    value_format = ValueFormat(
+        options.choose("valueFormat", tuple(ValueFormat), ValueFormat.BINARY)
+    )
+    bad_rows = _bad_rows(options, value_format)
+    return ColumnOptions(
+        include_headers=options.truth("includeHeaders", False),
+        value_format=value_format,
+        value_schema=_value_schema(options, value_format),
+        bad_rows=bad_rows,
+        dead_letter_topic=_dead_letter_topic(options, bad_rows),
+    )
+
+
+def _value_schema(options: OptionReader, value_format: ValueFormat) -> str | None:
+    schema = options.text("valueSchema")
+    example = _SCHEMA_EXAMPLES.get(value_format)
+    if example and not schema:
+        raise OptionRefused(f"valueFormat={value_format} needs valueSchema, for example {example}")
+    if schema and not example:
+        raise OptionRefused(f"valueSchema is for valueFormat={' and '.join(_SCHEMA_EXAMPLES)}")
+    return schema
+
+
+def _bad_rows(options: OptionReader, value_format: ValueFormat) -> BadRows:
+    if options.text("badRows") is not None and value_format not in _SCHEMA_EXAMPLES:
+        raise OptionRefused(
+            f"badRows is for valueFormat={' and '.join(_SCHEMA_EXAMPLES)}:"
+            " other values are never read"
+        )
+    return BadRows(options.choose("badRows", tuple(BadRows), BadRows.NULL))
+
+
+def _dead_letter_topic(options: OptionReader, bad_rows: BadRows) -> str | None:
+    topic = options.text("deadLetterTopic")
+    if (topic is not None) != (bad_rows is BadRows.DEAD_LETTER):
+        raise OptionRefused("badRows=deadLetter and deadLetterTopic belong together: give both")
+    if topic is not None and (problem := topic_name_problem(topic)):
+        raise OptionRefused(f"deadLetterTopic={topic}: {problem}")
+    return topic

@@ -1,0 +1,86 @@
+"""All options of a writer of `format("ottla")`: those of Spark's Kafka connector, and ours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ottla.model import topic_name_problem
+from ottla.records.compression import Codec
+from ottla.spark.broker_options import BrokerOptions, parse_broker_options
+from ottla.spark.option_reader import OptionReader, OptionRefused
+
+TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000  # the most that brokers allow unless told otherwise
+_WRITE_NAMES: Final = (
+    "topic",
+    "includeHeaders",
+    "delivery",
+    "transactionTimeout",
+    "acceptBatch",
+    "brokerAddressMap",
+)
+# What Spark itself adds to the options of a stream's sink.
+SPARK_SINK_OPTIONS: Final = ("checkpointLocation", "queryName", "outputMode")
+
+
+class Delivery(StrEnum):
+    """What a crash may do to what is written."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Everything a writer has been told, checked."""
+
+    brokers: BrokerOptions
+    topic: str | None = None  # for all rows, whatever their column says
+    codec: Codec = Codec.NONE
+    delivery: Delivery = Delivery.EXACTLY_ONCE
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    accepted_batch: int | None = None  # is written, its user says, whatever it looks like now
+
+
+def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
+    """Read what a user gave to `write` or `writeStream`; `OptionRefused` says why not."""
+    options = OptionReader(raw, (*_WRITE_NAMES, *SPARK_SINK_OPTIONS))
+    options.refuse_unknown()
+    if options.text("kafka.transactional.id") is not None:
+        raise OptionRefused(
+            "kafka.transactional.id is not supported: every task has one of its own, made of"
+            " its query and its partition"
+        )
+    options.truth("includeHeaders", False)  # as in Spark's connector, a column of headers is enough
+    topic = options.text("topic")
+    if topic is not None and (problem := topic_name_problem(topic)):
+        raise OptionRefused(f"topic={topic}: {problem}")
+    names = tuple(codec.name.lower() for codec in Codec)
+    options.choose("kafka.acks", ("all", "-1"), "all")  # what trying again relies on
+    return WriteOptions(
+        brokers=parse_broker_options(raw),
+        topic=topic,
+        codec=Codec.named(options.choose("kafka.compression.type", names, "none")),
+        delivery=Delivery(options.choose("delivery", tuple(Delivery), Delivery.EXACTLY_ONCE)),
+        transaction_timeout_ms=_transaction_timeout_ms(options),
+        accepted_batch=parse_accepted_batch(options.text("acceptBatch")),
+    )
+
+
+def parse_accepted_batch(text: str | None) -> int | None:
+    """The number of a micro-batch that its user says is written."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise OptionRefused(f"acceptBatch={text} is not the number of a micro-batch")
+    return int(text)
+
+
+def _transaction_timeout_ms(options: OptionReader) -> int:
+    name = next(iter(options.given(("transactionTimeout", "kafka.transaction.timeout.ms"))), None)
+    if name is None:
+        return TRANSACTION_TIMEOUT_MS
+    timeout_ms = options.duration_ms(name, TRANSACTION_TIMEOUT_MS)
+    if not 1 <= timeout_ms < 2**31:
+        raise OptionRefused(f"{name}={options.text(name)} is not between 1 ms and 24 days")
+    return timeout_ms
