@@ -1,4 +1,4 @@
-"""Spark looks for modules of this name: it is what makes `format("ottla")` known without a call."""
+"""Registers `format("ottla")` without a call: Spark imports modules named `pyspark_*`."""
 
 from ottla.spark.registration import OttlaDataSource as DefaultSource
 

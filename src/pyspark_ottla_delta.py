@@ -1,4 +1,4 @@
-"""Makes `format("ottla-delta")` known without a call: Spark finds one format in a module."""
+"""Registers `format("ottla-delta")` without a call: one module for each format."""
 
 from ottla.spark.registration import DeltaDataSource as DefaultSource
 

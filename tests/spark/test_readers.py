@@ -260,7 +260,7 @@ def test_fields_that_an_avro_schema_does_not_have_are_refused(topic: Topic) -> N
 
 def test_a_bad_row_ends_the_query_where_that_is_wanted(topic: Topic) -> None:
     topic.fill(['{"id": 1}', "broken"])
-    with pytest.raises(BadRow, match=f"{topic.name}-0 offset 1: the value cannot be read"):
+    with pytest.raises(BadRow, match=f"{topic.name}-0 offset 1: the value cannot be parsed"):
         read(json_ids(topic, badRows="fail"), TYPED)
 
 
@@ -353,7 +353,7 @@ def test_a_first_batch_that_was_not_finished_begins_where_it_began(topic: Topic)
 
 def test_a_first_batch_whose_beginning_nobody_knows_is_not_passed_over(topic: Topic) -> None:
     again = stream(topic, startingOffsets="latest", commitGroup="")
-    with pytest.raises(DataLost, match=f"where it began is not known for {topic.name}-0"):
+    with pytest.raises(DataLost, match=f"its start offsets are not known for {topic.name}-0"):
         again.partitions(again.initialOffset(), {topic.name: {"0": 5}})
 
 
@@ -513,7 +513,7 @@ def test_a_topic_made_anew_is_noticed(topic: Topic) -> None:
         latest(reader, start)
     topic.create()
     topic.fill(["new"])
-    with pytest.raises(DataLost, match="was it made anew"):
+    with pytest.raises(DataLost, match="was it created again"):
         latest(reader, start)
     end = latest(again, start)
     assert end == {topic.name: {"0": 1}}
@@ -575,7 +575,9 @@ class Rested:
 def test_a_topic_made_anew_behind_a_resting_query_is_a_loss(new_topic: NEW_TOPIC) -> None:
     query = Rested(new_topic(2))
     for _ in range(2):  # it stays one, however often the query is started
-        with pytest.raises(DataLost, match=f"topic {query.topic.name} was deleted and made anew"):
+        with pytest.raises(
+            DataLost, match=f"topic {query.topic.name} was deleted and created again"
+        ):
             query.go_on()
 
 

@@ -81,7 +81,7 @@ def test_a_topic_that_forgets_is_refused(address: str) -> None:
     async def test(new: Callable[[], StateTopic], client: Client) -> None:
         await new().write("query", b"a", b"1")
         await alter_settings(client, TOPIC, assign={"cleanup.policy": "delete"}, remove=[])
-        with pytest.raises(StateRefused, match="would forget which batches were written"):
+        with pytest.raises(StateRefused, match="would lose which batches were written"):
             await new().write("query", b"a", b"2")
 
     run(address, test)

@@ -1,11 +1,11 @@
-"""PySpark reads topics: `format("ottla")`, without a jar.
+"""PySpark reads and writes topics: `format("ottla")`, without a jar.
 
     import ottla.spark
 
     spark = ottla.spark.session()
     orders = spark.readStream.format("ottla").option("kafka.bootstrap.servers", ...)
 
-`session` brings every setting along; `register` adds the format to a session of your own.
+`session` has all settings; `register` adds the format to a session of your own.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ __all__ = ["register", "session"]
 
 
 def __getattr__(name: str) -> object:
-    # On first use: the package is also imported where there is no Spark, for its plain parts.
+    # On first use: parts of the package are also imported where Spark is not installed.
     if name == "register":
         from ottla.spark.registration import register  # noqa: PLC0415
 
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
     if name == "session":
         from ottla.spark.session import session  # noqa: PLC0415
 
-        # The import has put the module of that name here: what is meant is its function.
+        # The import has bound this name to the module: bind it to the function.
         globals()[name] = session
         return session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

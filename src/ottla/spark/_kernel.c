@@ -1,7 +1,7 @@
-/* Finds the fields of records in bulk, and packs records out of fields. The plain twins in fields.py
- * and packing.py say what is meant; tests hold both to the same answers. Input comes from a network:
- * nothing is read before its bounds are checked, and nothing is written beyond the room that the
- * caller made.
+/* Finds the fields of records in bulk, packs records from fields, and hashes bytes. The Python
+ * fallbacks in kernel_read.py, kernel_write.py and content_digest.py are the specification; property
+ * tests compare their results. Input comes from a network: nothing is read before its bounds are
+ * checked, and nothing is written beyond the caller's buffer.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -11,15 +11,15 @@
 
 enum { TIMESTAMP, OFFSET, KEY_AT, KEY_BYTES, VALUE_AT, VALUE_BYTES, HEADERS_AT, HEADER_COUNT, FIELD_COUNT };
 enum { NAME_AT, NAME_BYTES, CONTENT_AT, CONTENT_BYTES, HEADER_FIELD_COUNT };
-enum { KEY, VALUE, HEADERS, PART_COUNT }; /* each has two rows in the table: where, and how many bytes */
+enum { KEY, VALUE, HEADERS, PART_COUNT }; /* each has two rows in the table: position and size */
 
 typedef struct {
     const uint8_t *bytes;
     int64_t at;
-    int64_t end; /* of all there is */
+    int64_t end; /* of the buffer */
 } Cursor;
 
-/* A zig-zag number of at most `size_max` bytes and `bits` bits; 0 when there is none. */
+/* Reads a zig-zag number of at most `size_max` bytes and `bits` bits; returns 0 if there is none. */
 static inline int read_signed(Cursor *cursor, int size_max, int bits, int64_t *out) {
     uint64_t value = 0;
     for (int size = 0; size < size_max; size++) {
@@ -40,7 +40,7 @@ static inline int read_signed(Cursor *cursor, int size_max, int bits, int64_t *o
 static inline int read_varint(Cursor *cursor, int64_t *out) { return read_signed(cursor, 5, 32, out); }
 static inline int read_varlong(Cursor *cursor, int64_t *out) { return read_signed(cursor, 10, 64, out); }
 
-/* Where a field behind its length lies; every negative length is null and becomes -1. */
+/* Finds a field after its length; every negative length is null and becomes -1. */
 static inline int skip_field(Cursor *cursor, int64_t end, int64_t *at, int64_t *size) {
     if (!read_varint(cursor, size)) return 0;
     *at = cursor->at;
@@ -100,7 +100,7 @@ static PyObject *find_fields(PyObject *module, PyObject *args) {
     PyBuffer_Release(&source);
     PyBuffer_Release(&out);
     if (!fits) {
-        PyErr_SetString(PyExc_IndexError, "the rows or the bytes do not lie inside their buffers");
+        PyErr_SetString(PyExc_IndexError, "the rows or the bytes are not inside their buffers");
         return NULL;
     }
     if (!found) {
@@ -110,7 +110,7 @@ static PyObject *find_fields(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* find_headers(source, ats, counts, out, room) -> None: the headers of every row in turn. */
+/* find_headers(source, ats, counts, out, room) -> None: the headers of all rows in order. */
 static PyObject *find_headers(PyObject *module, PyObject *args) {
     Py_buffer source, ats, counts, out;
     Py_ssize_t room;
@@ -124,9 +124,9 @@ static PyObject *find_headers(PyObject *module, PyObject *args) {
         Cursor cursor = {source.buf, at_of[row], source.len};
         fits = 0 <= cursor.at && cursor.at <= source.len && count_of[row] <= room - number;
         for (int64_t header = 0; fits && header < count_of[row]; header++, number++) {
-            int64_t *place = rows + number;
-            fits = skip_field(&cursor, source.len, &place[NAME_AT * room], &place[NAME_BYTES * room]) &&
-                   skip_field(&cursor, source.len, &place[CONTENT_AT * room], &place[CONTENT_BYTES * room]);
+            int64_t *out_row = rows + number;
+            fits = skip_field(&cursor, source.len, &out_row[NAME_AT * room], &out_row[NAME_BYTES * room]) &&
+                   skip_field(&cursor, source.len, &out_row[CONTENT_AT * room], &out_row[CONTENT_BYTES * room]);
         }
     }
     PyBuffer_Release(&source);
@@ -134,7 +134,7 @@ static PyObject *find_headers(PyObject *module, PyObject *args) {
     PyBuffer_Release(&counts);
     PyBuffer_Release(&out);
     if (!fits || number != room) {
-        PyErr_SetString(PyExc_IndexError, "the headers do not lie inside their buffers");
+        PyErr_SetString(PyExc_IndexError, "the headers are not inside their buffers");
         return NULL;
     }
     Py_RETURN_NONE;
@@ -143,7 +143,7 @@ static PyObject *find_headers(PyObject *module, PyObject *args) {
 /* Packing */
 
 typedef struct {
-    const Py_buffer *sources; /* of the parts */
+    const Py_buffer *sources; /* by part */
     const int64_t *table;
     int64_t room; /* columns of the table */
     uint8_t *at;
@@ -201,7 +201,7 @@ static int pack_record(Packer *packer, int64_t row, int64_t delta) {
     if (body > INT32_MAX || signed_bytes(body) + body > packer->end - packer->at) return 0;
     uint8_t *at = write_signed(packer->at, body);
     *at++ = 0; /* attributes, unused */
-    *at++ = 0; /* all records of a batch have its time */
+    *at++ = 0; /* timestamp delta: all records have their batch's time */
     at = write_piece(write_piece(write_signed(at, delta), &key), &value);
     if (headers.size > 0)
         memcpy(at, headers.bytes, headers.size);
@@ -211,7 +211,7 @@ static int pack_record(Packer *packer, int64_t row, int64_t delta) {
     return 1;
 }
 
-/* pack_records(keys, values, headers, table, room, rows, out) -> how many bytes were written */
+/* pack_records(keys, values, headers, table, room, rows, out) -> number of bytes written */
 static PyObject *pack_records(PyObject *module, PyObject *args) {
     Py_buffer sources[PART_COUNT], table, rows, out;
     Py_ssize_t room;
@@ -232,7 +232,7 @@ static PyObject *pack_records(PyObject *module, PyObject *args) {
     PyBuffer_Release(&rows);
     PyBuffer_Release(&out);
     if (!fits) {
-        PyErr_SetString(PyExc_IndexError, "the records do not lie inside their buffers");
+        PyErr_SetString(PyExc_IndexError, "the records are not inside their buffers");
         return NULL;
     }
     return PyLong_FromSsize_t(written);
@@ -255,7 +255,7 @@ static uint32_t murmur2(const uint8_t *bytes, int64_t size) {
     return value ^ value >> 15;
 }
 
-/* hash_keys(keys, ats, sizes, out) -> None: 32 bits for each key; keys that are null are passed over. */
+/* hash_keys(keys, ats, sizes, out) -> None: 32 bits for each key; null keys are skipped. */
 static PyObject *hash_keys(PyObject *module, PyObject *args) {
     Py_buffer keys, ats, sizes, out;
     (void)module;
@@ -275,20 +275,20 @@ static PyObject *hash_keys(PyObject *module, PyObject *args) {
     PyBuffer_Release(&sizes);
     PyBuffer_Release(&out);
     if (!fits) {
-        PyErr_SetString(PyExc_IndexError, "the keys do not lie inside their buffer");
+        PyErr_SetString(PyExc_IndexError, "the keys are not inside their buffer");
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
-/* 64 bits of some bytes, eight at a time: `digest.plain_hash_bytes` is the same in Python. */
+/* A 64-bit hash of bytes, eight at a time: `content_digest.hash_of_bytes` is the same in Python. */
 static uint64_t mix64(uint64_t value) {
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9ull;
     value = (value ^ value >> 27) * 0x94D049BB133111EBull;
     return value ^ value >> 31;
 }
 
-/* A little-endian number of up to eight bytes, whatever the machine. */
+/* A little-endian number of up to eight bytes on any machine. */
 static inline uint64_t read_word(const uint8_t *data, int size) {
     uint64_t word = 0;
     memcpy(&word, data, size);
@@ -309,7 +309,7 @@ static uint64_t hash64(const uint8_t *data, int64_t size) {
     return mix64(value);
 }
 
-/* hash_bytes(source, ats, sizes, out) -> None: 64 bits for each value; null ones are passed over. */
+/* hash_bytes(source, ats, sizes, out) -> None: 64 bits for each value; null values are skipped. */
 static PyObject *hash_bytes(PyObject *module, PyObject *args) {
     Py_buffer source, ats, sizes, out;
     (void)module;
@@ -330,7 +330,7 @@ static PyObject *hash_bytes(PyObject *module, PyObject *args) {
     PyBuffer_Release(&sizes);
     PyBuffer_Release(&out);
     if (!fits) {
-        PyErr_SetString(PyExc_IndexError, "the values do not lie inside their buffer");
+        PyErr_SetString(PyExc_IndexError, "the values are not inside their buffer");
         return NULL;
     }
     Py_RETURN_NONE;

@@ -1,7 +1,7 @@
-"""Values that are Avro, each a record of one schema, become typed columns.
+"""Parses Avro values, each a record of one schema, into typed columns.
 
-There is no schema in a value and no name of one: bytes that another schema wrote can only be told
-apart if they do not fit.
+A value has neither a schema nor the name of one: bytes of another schema are detected only if they
+do not fit.
 """
 
 import json
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.typed_values import TypedValues, parse_by_bisection
 
-AvroSchema = Any  # what JSON can say: a name, an object, or a list of them
+AvroSchema = Any  # JSON: a name, an object, or a list of them
 
 DECIMAL_DIGITS_MAX: Final = 38  # of Spark
 _TIMESTAMP: Final = ("TIMESTAMP", pa.timestamp("us", tz="UTC"))
@@ -33,7 +33,7 @@ _PRIMITIVES: Final = {
     "bytes": ("BINARY", pa.binary()),
     "string": ("STRING", pa.string()),
 }
-# Of which Spark has a type. All others are read as what they are made of, as Avro wants it.
+# Logical types that Spark has. All others are read as their base type, as Avro specifies.
 _LOGICAL: Final = {
     ("int", "date"): ("DATE", pa.date32()),
     ("long", "timestamp-millis"): _TIMESTAMP,
@@ -42,7 +42,7 @@ _LOGICAL: Final = {
     ("long", "local-timestamp-micros"): _LOCAL_TIMESTAMP,
 }
 _NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-# What fastavro raises for bytes that a schema cannot have written.
+# Exceptions of fastavro for bytes that do not match the schema.
 _UNREADABLE: Final = (
     ArithmeticError,
     EOFError,
@@ -54,16 +54,16 @@ _UNREADABLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """A type as Spark writes it, as Arrow has it, and as the reader is told."""
+    """A type in Spark's DDL, in Arrow, and in the schema that fastavro reads with."""
 
     ddl: str
     arrow: pa.DataType
-    schema: AvroSchema  # without what no column needs: aliases, defaults, most logical types
+    schema: AvroSchema  # without aliases, defaults and most logical types
 
 
 @cache
 def read_schema(text: str) -> AvroType:
-    """What a user gave as valueSchema; `OptionRefused` says why it cannot be."""
+    """Parse the option valueSchema; raises `OptionRefused`."""
     try:
         schema = json.loads(text)
     except ValueError:
@@ -85,15 +85,15 @@ def parse_avro(values: pa.Array, value_type: pa.DataType, schema_text: str) -> T
             row, problem = read(value)
         rows.append(row)
         problems.append(problem)
-    # What Avro can say and Spark cannot hold, such as a decimal with too many digits.
+    # Some Avro values have no Spark value, such as a decimal with too many digits.
     numbers = pa.array(range(len(rows)), pa.int64())
     held = parse_by_bisection(
         numbers,
         value_type,
         lambda part: pa.array([rows[number] for number in part.to_pylist()], value_type),
     )
-    told = pa.array(problems, pa.string())
-    return TypedValues(held.typed, pc.coalesce(told, held.problems))
+    unreadable = pa.array(problems, pa.string())
+    return TypedValues(held.typed, pc.coalesce(unreadable, held.problems))
 
 
 ReadRow = Callable[[bytes], tuple[object, str | None]]
@@ -101,7 +101,7 @@ ReadRow = Callable[[bytes], tuple[object, str | None]]
 
 @cache
 def _reader(schema_text: str) -> ReadRow:
-    """Reads one value: the row, or why there is none."""
+    """A function that parses one value to a row, or to the problem."""
     fastavro = _fastavro()
     schema = fastavro.parse_schema(read_schema(schema_text).schema)
 
@@ -110,16 +110,16 @@ def _reader(schema_text: str) -> ReadRow:
         try:
             row = fastavro.schemaless_reader(stream, schema)
         except _UNREADABLE as problem:
-            return None, str(problem) or "it ends too early"
+            return None, str(problem) or "the value ends too early"
         left_bytes = len(value) - stream.tell()
-        return (None, f"{left_bytes} bytes are left over") if left_bytes else (row, None)
+        return (None, f"{left_bytes} unread bytes after the record") if left_bytes else (row, None)
 
     return read
 
 
 def _fastavro() -> ModuleType:
     try:
-        import fastavro  # noqa: PLC0415  # the extra `avro`, which need not be there
+        import fastavro  # noqa: PLC0415  # the extra `avro` is optional
     except ImportError:
         raise OptionRefused(
             "valueFormat=avro needs fastavro, here and on every executor: pip install 'ottla[avro]'"
@@ -128,7 +128,7 @@ def _fastavro() -> ModuleType:
 
 
 def _check_names(schema: AvroSchema) -> None:
-    """Let fastavro look at names, sizes and defaults: it knows Avro's rules for them."""
+    """Let fastavro check names, sizes and defaults by Avro's rules."""
     fastavro = _fastavro()
     try:
         fastavro.parse_schema(schema)
@@ -138,15 +138,15 @@ def _check_names(schema: AvroSchema) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Types:
-    """Finds the types of a schema. Owns the names that are known so far.
+    """Resolves the types of a schema. Owns the named types found so far.
 
-    Refused is what has no column type, and what takes no bytes: a list may say that it has a
-    thousand million of those, and reading it would not end.
+    Refuses types without a column type, and types without bytes: a list may claim a billion of
+    those, and reading it would not end.
     """
 
     named: dict[str, AvroType]
-    inside: tuple[str, ...] = ()  # the records around
-    namespace: str = ""  # of the record around, which names without one share
+    inside: tuple[str, ...] = ()  # the enclosing records
+    namespace: str = ""  # of the enclosing record: the default of names in it
 
     def type_of(self, schema: AvroSchema, where: str) -> AvroType:
         match schema:
@@ -160,8 +160,10 @@ class _Types:
                 known = self.named[name]
                 return AvroType(known.ddl, known.arrow, name)
             case str() if self._full(schema) in self.inside:
-                raise OptionRefused(f"valueSchema: {where} holds itself, which no column can")
-        raise OptionRefused(f"valueSchema: {where} is {json.dumps(schema)}, which is no type here")
+                raise OptionRefused(f"valueSchema: {where} contains itself, which no column can")
+        raise OptionRefused(
+            f"valueSchema: {where} is {json.dumps(schema)}, which is not a supported type"
+        )
 
     def _union(self, members: list[AvroSchema], where: str) -> AvroType:
         others = [member for member in members if member != "null"]
@@ -271,7 +273,7 @@ def _decimal(schema: Mapping[str, AvroSchema], where: str) -> tuple[str, pa.Data
         raise OptionRefused(f"valueSchema: {where} is a decimal without a precision")
     if not 0 <= scale <= precision <= DECIMAL_DIGITS_MAX or not precision:
         raise OptionRefused(
-            f"valueSchema: {where} has {precision} digits, {scale} of them behind the point;"
+            f"valueSchema: {where} has {precision} digits, {scale} of them after the point;"
             f" Spark's decimals have at most {DECIMAL_DIGITS_MAX}"
         )
     return f"DECIMAL({precision}, {scale})", pa.decimal128(precision, scale)

@@ -1,7 +1,7 @@
-"""What the driver does when all tasks of a batch are done: decide, and end their transactions.
+"""Commits a batch in the driver when all of its tasks are done: decides, and ends transactions.
 
-`decisions` says what to do; here it is asked for and done. Everything uses requests that every
-Kafka since 3.0 knows: ListTransactions, DescribeTransactions, InitProducerId, EndTxn.
+`batch_decisions` chooses the action; this module sends the requests. All of them exist since Kafka
+3.0: ListTransactions, DescribeTransactions, InitProducerId, EndTxn.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _READABLE_PAUSE_S: Final = 0.01
 
 
 class StreamBatchCommit:
-    """Owns one micro-batch of a stream, from open transactions to rows that count."""
+    """Owns the commit of one micro-batch, from open transactions to committed rows."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class StreamBatchCommit:
         self._accepted = accepted
 
     async def run(self) -> None:
-        """Do everything; raises, with nothing of it counted, when the batch is refused."""
+        """Commit the batch; raises `BatchRefused`, with nothing committed, if it must not be."""
         match await self.choose_action():
             case WriteDecision(decision):
                 await self.write_decision(decision)
@@ -79,15 +79,15 @@ class StreamBatchCommit:
                 pass
 
     def note_finished(self, decision: Decision) -> None:
-        """Remember that nothing is left to be committed.
+        """Record that all transactions of the decision are committed.
 
-        Not waited for: without it, whoever comes next asks what has become of each transaction.
+        In the background: without this record the next driver describes each transaction instead.
         """
         if decision.producers:
             self._blocking.submit_in_background(self._remember_finished(decision))
 
     async def choose_action(self) -> CommitAction:
-        """What to do. What nobody will ever decide about is aborted: readers wait behind it."""
+        """Choose the action; abort transactions without a decision, which readers wait for."""
         history, former_sinks = await self._abort_unreported()
         is_first = not history and any(part.content.rows for part in self._parts)
         last_of_old_version = (
@@ -111,7 +111,7 @@ class StreamBatchCommit:
         return action
 
     async def write_decision(self, decision: Decision) -> None:
-        """The moment from which on the batch counts. Not known to have failed when this raises."""
+        """Write the decision: from now on the batch counts. If this raises, it may count or not."""
         found, values = await asyncio.gather(
             describe(self._client, decision.producers), self._blocking.state.read(self._owner)
         )
@@ -127,13 +127,13 @@ class StreamBatchCommit:
         await self._remember(decision)
 
     async def commit_transactions(self, decision: Decision) -> None:
-        """Commit what was decided."""
+        """Commit the transactions of a decision."""
         await asyncio.gather(
             *(end_transaction(self._client, one, is_committed=True) for one in decision.producers)
         )
 
     async def commit_remaining(self, decision: Decision) -> None:
-        """Commit what is open of a batch that was decided before."""
+        """Commit the transactions that are still open of a batch that was decided before."""
         if not decision.producers:
             return
         found = await describe(self._client, decision.producers)
@@ -144,7 +144,10 @@ class StreamBatchCommit:
         await self.commit_transactions(Decision(decision.batch, decision.content, todo.producers))
 
     async def _abort_unreported(self) -> tuple[History, Histories]:
-        """Abort every transaction of this query that no task of this batch has told us of."""
+        """Abort open transactions of this query that no task of this batch has reported.
+
+        Returns the decisions about this sink and about former sinks.
+        """
         values, listed = await asyncio.gather(
             self._blocking.state.read(self._owner),
             list_transactions(self._client, states=["Ongoing"]),
@@ -168,15 +171,15 @@ class StreamBatchCommit:
         return former_sinks.pop(self._sink, {}), former_sinks
 
     async def _abort_undecided(self, history: History) -> None:
-        """Abort what the tasks of this batch have left open, but for what a decision names."""
+        """Abort the transactions of this batch's tasks, except those that a decision names."""
         decided = {one for decision in history.values() for one in decision.producers}
         await abort_all(self._client, [one for one in self._producers if one not in decided])
 
     async def _finish_decisions(self, history: History, former_sinks: Histories) -> None:
-        """Commit what is open of every decision, though this batch is refused.
+        """Commit the open transactions of every decision, though this batch is refused.
 
-        Its user is told that what was decided counts, and may take days to choose a way on: a
-        broker aborts what is open within minutes. Raises if that has happened to this batch.
+        The error says that decided batches count, and its user may take days to react: a broker
+        aborts open transactions within minutes. Raises if that has happened to this batch.
         """
         others = [one for each in former_sinks.values() for one in each.values()]
         others += [one for one in history.values() if one.batch != self._batch]
@@ -198,7 +201,7 @@ class StreamBatchCommit:
 
 
 def abort_batch(blocking: BlockingClient, messages: Sequence[WrittenInTransaction]) -> None:
-    """Abort what the tasks of a failed job have left open; what cannot be aborted times out."""
+    """Abort the transactions of a failed job's tasks; those that cannot be aborted time out."""
 
     async def abort() -> None:
         parts = [message.part for message in messages]
@@ -217,9 +220,9 @@ def abort_batch(blocking: BlockingClient, messages: Sequence[WrittenInTransactio
 
 
 def commit_job(blocking: BlockingClient, messages: Sequence[WrittenInTransaction]) -> None:
-    """Commit what all tasks of a batch job have written; returns when it can be read.
+    """Commit the transactions of all tasks of a batch job; returns when readers can see them.
 
-    Nobody repeats a job, so there is nothing to remember: all or nothing of it counts, unless the
+    Spark never repeats a job, so no decision is stored: all or nothing of it counts, unless the
     driver dies while it commits.
     """
     producers = producers_of([message.part for message in messages])
@@ -241,7 +244,7 @@ async def _commit_job(client: Client, sink: str, producers: Sequence[ProducerIde
 
 
 async def _wait_readable(client: Client, producers: Iterable[ProducerIdentity]) -> None:
-    """A commit is answered before every partition has heard of it."""
+    """Wait for the markers: EndTxn responds before every partition has its marker."""
     waiting = list(producers)
     give_up_s = asyncio.get_running_loop().time() + client.timeout_s
     while waiting:
@@ -253,21 +256,21 @@ async def _wait_readable(client: Client, producers: Iterable[ProducerIdentity]) 
             and found[one.transactional_id].state == "PrepareCommit"
         ]
         if asyncio.get_running_loop().time() > give_up_s:
-            return  # it counts, and readers will see it
+            return  # committed; readers will see it
         if waiting:
             await asyncio.sleep(_READABLE_PAUSE_S)
 
 
-# What coordinators are asked and told
+# Requests to transaction coordinators
 
 
 def producers_of(parts: Iterable[TaskResult]) -> tuple[ProducerIdentity, ...]:
-    """Who has left a transaction open."""
+    """The producers that have left a transaction open."""
     return tuple(part.producer for part in parts if part.producer is not None)
 
 
 async def describe(client: Client, producers: Iterable[ProducerIdentity]) -> dict[str, Transaction]:
-    """What has become of these producers' transactions."""
+    """The transactions of these producers, as their coordinators describe them."""
     found = await describe_transactions(client, (one.transactional_id for one in producers))
     return {
         name: Transaction(
@@ -282,7 +285,7 @@ async def describe(client: Client, producers: Iterable[ProducerIdentity]) -> dic
 
 
 async def abort_all(client: Client, producers: Sequence[ProducerIdentity]) -> None:
-    """Abort those that are open; the others have been aborted by somebody else."""
+    """Abort the open transactions of these producers; the others have ended already."""
     if not producers:
         return
     still_open = still_open_of(producers, await describe(client, producers))
@@ -291,12 +294,12 @@ async def abort_all(client: Client, producers: Sequence[ProducerIdentity]) -> No
             end_transaction(client, one, is_committed=False, patience_s=_ABORT_TIMEOUT_S)
             for one in still_open
         ),
-        return_exceptions=True,  # what cannot be aborted times out
+        return_exceptions=True,  # a transaction that cannot be aborted times out
     )
 
 
 async def fence_losers(client: Client, sink: str, open_ids: Iterable[str], kept: set[str]) -> None:
-    """Abort the open transactions of a sink that are not kept: of attempts that failed or lost."""
+    """Abort the open transactions of a sink that are not kept: attempts that failed or lost."""
     own = re.compile(re.escape(sink) + r"-\d+(\.\d+)?")  # without a dot: of an older version
     losers = [one for one in open_ids if own.fullmatch(one) and one not in kept]
     for loser in losers:
@@ -308,10 +311,10 @@ async def fence_losers(client: Client, sink: str, open_ids: Iterable[str], kept:
 
 
 async def last_batch_of_old_version(client: Client, sink: str) -> int | None:
-    """The last micro-batch of which a version before decisions has written any part.
+    """The last micro-batch of which a version without decisions has written any part.
 
-    It noted the number of the batch as an offset of a group for each task, for as long as the
-    broker's offsets.retention.minutes.
+    That version committed the batch number as an offset of a group for each task; the broker
+    keeps it for offsets.retention.minutes.
     """
     own = re.compile(re.escape(f"__ottla_sink-{sink}-") + r"\d+")
     groups = [one.group_id for one in await list_groups(client) if own.fullmatch(one.group_id)]

@@ -1,16 +1,16 @@
-"""What becomes of a micro-batch: decided here, from values only.
+"""Chooses the action for a micro-batch: commit, repeat or refuse. Pure, without I/O.
 
 A batch is decided once. Its tasks leave their transactions open; the driver writes one decision,
-which names the transactions and the content, and then commits them. Whoever comes to the batch
+which names the transactions and the content, and then commits them. A driver that runs the batch
 again finds the decision or finds none:
 
-- none: nothing of the batch counts yet. What is open is aborted, and the batch is written anew,
-  in whatever tasks it has now.
-- a decision: the batch is written. What the decision names is committed if it is still open, and
-  the content that came this time is compared with the one that was decided.
+- none: nothing of the batch counts yet. Open transactions are aborted, and the batch is written
+  again, in whatever tasks it has now.
+- a decision: the batch is written. Its transactions are committed if they are still open, and the
+  content of this run is compared with the content that was decided.
 
-A sink keeps its last `SLOTS` decisions, each under a key of its own (the number of the batch
-modulo `SLOTS`), so that a driver that comes late can spoil its own batch only, never a later one.
+A sink keeps its last `SLOTS` decisions, each under its own key (the number of the batch modulo
+`SLOTS`), so that a driver that was delayed can overwrite its own batch only, never a later one.
 """
 
 import json
@@ -25,18 +25,18 @@ from ottla.spark.content_digest import Content, sum_contents
 
 SLOTS: Final = 32
 _FORMAT: Final = 1  # of a decision's JSON
-_SINK: Final = "sink"  # what keys begin with
-_MARGIN_MS: Final = 10_000  # what has to be left of a transaction's time when it is decided
-_GRACE_MS: Final = 15_000  # brokers look for transactions that are over their time every 10 s
+_SINK: Final = "sink"  # the prefix of keys
+_MARGIN_MS: Final = 10_000  # of a transaction's timeout that must be left when it is decided
+_GRACE_MS: Final = 15_000  # brokers look for expired transactions every 10 s
 
 
 class BatchRefused(Exception):
-    """A batch that must not be written, or not be skipped, without a word from its user."""
+    """A batch that must be neither written nor skipped unless its user says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task says of its rows; without a producer it has written nothing."""
+    """The content and producer that one task reports; without a producer it wrote nothing."""
 
     content: Content
     producer: ProducerIdentity | None = None
@@ -45,7 +45,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """This batch consists of what these producers have written; none are left once all ended."""
+    """A batch is what these producers wrote; no producers once all have been committed."""
 
     batch: int
     content: Content
@@ -60,11 +60,11 @@ History = Mapping[int, Decision]  # by the number of the batch
 _NO_FORMER_SINKS: Final[Mapping[str, History]] = {}
 
 
-# What is remembered
+# Storage
 
 
 def slot_key(sink: str, batch: int) -> bytes:
-    """Where the decision about a batch is kept."""
+    """The key of the decision about a batch."""
     return f"{_SINK} {sink} {batch % SLOTS}".encode()
 
 
@@ -85,7 +85,7 @@ def encode_decision(decision: Decision) -> bytes:
 
 
 def decode_decision(value: bytes) -> Decision:
-    """The inverse of `encode_decision`; what is something else is `BatchRefused`."""
+    """The inverse of `encode_decision`; raises `BatchRefused` for other bytes."""
     try:
         found = json.loads(value)
         if found["format"] != _FORMAT:
@@ -106,14 +106,14 @@ def decode_decision(value: bytes) -> Decision:
 
 
 def history_of(sink: str, values: Mapping[bytes, bytes]) -> dict[int, Decision]:
-    """The decisions of a sink among everything that is remembered."""
+    """The stored decisions of a sink."""
     kept = (values.get(slot_key(sink, slot)) for slot in range(SLOTS))
     decisions = [decode_decision(value) for value in kept if value is not None]
     return {one.batch: one for one in decisions}
 
 
 def histories_of(owner: str, values: Mapping[bytes, bytes]) -> dict[str, dict[int, Decision]]:
-    """The decisions of every sink that a query has, or had before its topic was changed."""
+    """The decisions by sink of a query, including sinks of topics that it wrote to before."""
     own = f"{_SINK} {owner}-".encode()
     histories = dict[str, dict[int, Decision]]()
     for key in (key for key in values if key.startswith(own)):
@@ -124,28 +124,28 @@ def histories_of(owner: str, values: Mapping[bytes, bytes]) -> dict[str, dict[in
 
 
 def is_decided(batch: int, history: History) -> bool:
-    """Whether tasks of this batch have nothing to write: it, or a later one, was decided."""
+    """True if this batch or a later one was decided: its tasks have nothing to write."""
     return bool(history) and batch <= max(history)
 
 
-# What the driver does
+# Actions of the driver
 
 
 @dataclass(frozen=True, slots=True)
 class NothingToCommit:
-    """There are no rows."""
+    """The batch has no rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteDecision:
-    """Write this decision, then commit what it names."""
+    """Write this decision, then commit its transactions."""
 
     decision: Decision
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatDecision:
-    """Written before: commit what is still open of it."""
+    """Decided before: commit its transactions that are still open."""
 
     decision: Decision
 
@@ -162,10 +162,10 @@ def choose_action(
     accepted: int | None = None,
     last_of_old_version: int | None = None,
 ) -> CommitAction:
-    """What to do with what the tasks of a batch have left; `BatchRefused` says why nothing.
+    """The action for a batch whose tasks are done; `BatchRefused` if there is none.
 
-    `elsewhere` are decisions of sinks that the query had before, when it wrote to another topic.
-    `accepted` is a batch that its user says is written, whatever it looks like now.
+    `former_sinks` are the decisions of sinks from when the query wrote to another topic.
+    `accepted` is a batch that its user declares written, whatever its content is now.
     `last_of_old_version` is the last batch of which an older version wrote any part.
     """
     content = sum_contents(part.content for part in parts)
@@ -179,7 +179,7 @@ def choose_action(
     if any(part.found_decided for part in parts) and not is_decided(batch, history):
         raise BatchRefused(
             f"micro-batch {batch} was decided when its tasks began and is not any more: nothing was"
-            " written. Start the query again, and the batch is written anew"
+            " written. Start the query again, and the batch is written again"
         )
     if decided is not None:
         if decided.content == content or accepted == batch:
@@ -197,6 +197,7 @@ def choose_action(
         raise BatchRefused(_explain_older(batch, content, max(history)))
     if is_of_old_version:
         raise BatchRefused(_explain_upgrade(batch))
+    assert batch not in history, "a decision is written once"
     return WriteDecision(Decision(batch, content, producers))
 
 
@@ -244,7 +245,7 @@ def _describe(content: Content) -> str:
     return f"{content.rows} rows (digest {content.digest:016x})"
 
 
-# What transactions are found to be
+# Transactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +260,7 @@ class Transaction:
 
 
 class Outcome(Enum):
-    """What has become of a transaction that a decision names."""
+    """The outcome of a transaction that a decision names."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -268,7 +269,7 @@ class Outcome(Enum):
 
 
 def outcome_of(producer: ProducerIdentity, found: Transaction | None) -> Outcome:
-    """What has become of a producer's transaction; its id may have had other uses since."""
+    """The outcome of a producer's transaction; its id may have been used again since."""
     if found is None or found.producer_id != producer.producer_id:
         return Outcome.UNKNOWN
     # Since KIP-890 the end of a transaction raises the epoch; so does an abort by the broker.
@@ -285,7 +286,7 @@ def outcome_of(producer: ProducerIdentity, found: Transaction | None) -> Outcome
 def still_open_of(
     producers: Iterable[ProducerIdentity], found: Mapping[str, Transaction]
 ) -> tuple[ProducerIdentity, ...]:
-    """Those of the producers whose transactions are open."""
+    """The producers whose transactions are open."""
     return tuple(
         one for one in producers if outcome_of(one, found.get(one.transactional_id)) is Outcome.OPEN
     )
@@ -294,7 +295,7 @@ def still_open_of(
 def check_open(
     producers: Iterable[ProducerIdentity], found: Mapping[str, Transaction], now_ms: int
 ) -> None:
-    """Refuse to decide about transactions that have ended, or may before they are committed."""
+    """Raise `BatchRefused` if a transaction has ended, or may end before it is committed."""
     for producer in producers:
         transaction = found.get(producer.transactional_id)
         if transaction is None or outcome_of(producer, transaction) is not Outcome.OPEN:
@@ -318,7 +319,10 @@ _LONGER: Final = (
 
 
 def _is_nearly_over(transaction: Transaction, now_ms: int) -> bool:
-    """Far beyond its time and open says that two clocks differ: then nothing is known."""
+    """True if a transaction may expire before its commit.
+
+    One that is open far beyond its timeout means that clocks differ: then False.
+    """
     if transaction.started_ms is None:
         return False
     left_ms = transaction.started_ms + transaction.timeout_ms - now_ms
@@ -331,14 +335,14 @@ def _margin_ms(timeout_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CommitOpen:
-    """Commit these, and the batch is whole."""
+    """Commit these transactions, and the batch is complete."""
 
     producers: tuple[ProducerIdentity, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RevokeDecision:
-    """Nothing of the batch counts, nor ever will: forget the decision and do the batch anew."""
+    """Delete the decision: all of its transactions were aborted; the batch is written again."""
 
     reason: str
 
@@ -346,27 +350,27 @@ class RevokeDecision:
 def resume_decision(
     decision: Decision, found: Mapping[str, Transaction], *, accepted: int | None = None
 ) -> CommitOpen | RevokeDecision:
-    """How to carry out a decision that somebody else has made.
+    """The way to complete a decision that an earlier run has made.
 
-    `BatchRefused` when a part of the batch is lost, unless its user has `accepted` that. When all
-    of it is lost nothing is there that could be accepted.
+    Raises `BatchRefused` when a part of the batch is lost, unless its user has `accepted` that.
+    When all of it is lost there is nothing to accept: the decision is revoked.
     """
     outcomes = {one: outcome_of(one, found.get(one.transactional_id)) for one in decision.producers}
     lost = [
         one for one, outcome in outcomes.items() if outcome in {Outcome.ABORTED, Outcome.UNKNOWN}
     ]
-    told = ", ".join(f"{one.transactional_id} ({outcomes[one].value})" for one in lost)
+    described = ", ".join(f"{one.transactional_id} ({outcomes[one].value})" for one in lost)
     if lost and all(outcome is Outcome.ABORTED for outcome in outcomes.values()):
         return RevokeDecision(
             f"micro-batch {decision.batch} was decided, and its driver was gone for longer than its"
-            f" transactions could wait: the broker has aborted all of them ({told}). Start the"
-            " query again, and the batch is written anew"
+            f" transactions could wait: the broker has aborted all of them ({described}). Start the"
+            " query again, and the batch is written again"
         )
     if not lost or accepted == decision.batch:
         return CommitOpen(still_open_of(decision.producers, found))
     raise BatchRefused(
         f"micro-batch {decision.batch} was decided, and of its {len(outcomes)} transactions these"
-        f" are not committed: {told}. The driver was gone for longer than transactionTimeout"
+        f" are not committed: {described}. The driver was gone for longer than transactionTimeout"
         " between the decision and its end. Their rows are missing, those of the others can be"
         " read. To go on without them, start once with the sink's option"
         f" acceptBatch={decision.batch}; or begin with a new checkpointLocation and other topic"

@@ -1,7 +1,7 @@
-"""A cluster as callers see it that block: Spark's Python workers know no event loop.
+"""A blocking client for a cluster: Spark's Python workers have no event loop.
 
-Spark uses its workers again for batch after batch, so links are kept for the life of the process,
-one for each way to reach a cluster.
+Spark reuses its workers for many batches, so clients are kept until the process ends, one for each
+set of broker options.
 """
 
 import asyncio
@@ -26,8 +26,9 @@ _clients: Final[dict[tuple[int, BrokerOptions], "BlockingClient"]] = {}
 class BlockingClient:
     """Owns a thread with an event loop, and two clients in it.
 
-    Questions go through `client`. `watcher` is for fetches that wait for news: a broker answers
-    a connection's requests in order, so they would hold up whatever comes behind them.
+    `long_poll_client` is for fetches that wait for new records: a broker responds to the requests
+    of a connection in order, so they would delay every request behind them. All others go through
+    `client`.
     """
 
     def __init__(self, brokers: BrokerOptions) -> None:
@@ -37,18 +38,18 @@ class BlockingClient:
         self.state = StateTopic(self.client)
         self.checked_topic_ids: set[tuple[str, str, str]] = (
             set()
-        )  # query, topic, id: known to belong together
+        )  # query, topic, id: compared and found equal
         self._background: Future[None] | None = None
-        self.is_warm = False  # whether it has been used, and what it needs is here
-        # A daemon: a worker ends when Spark says so, whatever a broker is doing.
-        threading.Thread(target=self._loop.run_forever, name="ottla-link", daemon=True).start()
+        self.is_warm = False  # used before, so everything it imports is loaded
+        # A daemon: a worker ends when Spark ends it, whatever a broker is doing.
+        threading.Thread(target=self._loop.run_forever, name="ottla-client", daemon=True).start()
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-        """Begin some work; its result can be waited for."""
+        """Start a coroutine in the event loop; returns a future of its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def submit_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin some work that nobody waits for."""
+        """Start a coroutine whose result is not needed."""
         self._background = self.submit(work)
 
     def call(
@@ -56,19 +57,19 @@ class BlockingClient:
         request: Callable[[Client], Coroutine[Any, Any, Result]],
         timeout_s: float | None = None,
     ) -> Result:
-        """Ask something and wait for the answer."""
+        """Send a request with `client` and return its result."""
         return self.submit(request(self.client)).result(timeout_s)
 
 
 def client_for(brokers: BrokerOptions) -> BlockingClient:
-    """The link to a cluster, made when it is first asked for in this process."""
+    """The client of this process for a cluster, made on first use."""
     key = (os.getpid(), brokers)  # threads do not survive a fork: a child makes its own
     blocking = _clients.get(key)
     if blocking is None:
         blocking = _clients[key] = BlockingClient(brokers)
     elif not blocking.is_warm:
-        # Spark collects garbage in a worker after every task. The link has been used, so what is
-        # here now stays here: not looked through again and again, it saves a third of the time.
+        # Spark runs the garbage collector in a worker after every task. After the first use all
+        # long-lived objects exist: frozen, they are not traversed, which saves a third of the time.
         blocking.is_warm = True
         gc.freeze()
     return blocking

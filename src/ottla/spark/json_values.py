@@ -1,4 +1,4 @@
-"""Values that are JSON become typed columns in bulk; what cannot be read is told apart."""
+"""Parses JSON values into typed columns in bulk, and reports those that cannot be parsed."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,15 +11,15 @@ _MARGIN_BYTES = 1 << 16
 
 
 def parse_json(values: pa.Array, value_type: pa.DataType) -> TypedValues:
-    """Values as `value_type`. Fields that it does not have are passed over, missing ones null."""
+    """Values as `value_type`. Unknown fields are ignored, missing ones are null."""
     return parse_by_bisection(values, value_type, lambda part: _parse_all(part, value_type))
 
 
 def _parse_all(values: pa.Array, value_type: pa.DataType) -> pa.Array:
-    """Every value, or `ArrowInvalid`.
+    """All values; raises `ArrowInvalid` if any cannot be parsed.
 
-    Each is put into an object with its number: a value that holds two objects, or none, cannot
-    shift those behind it.
+    Each is put into an object with its number: a value with two objects, or none, cannot shift
+    those after it.
     """
     if not len(values):
         return pa.nulls(0, value_type)

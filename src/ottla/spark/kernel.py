@@ -39,7 +39,7 @@ def warn_if_missing() -> None:
     _has_warned = True
     warnings.warn(
         "ottla.spark runs without its compiled kernel, so records are decoded and encoded in"
-        f" Python, many times slower. In the environment of {sys.executable}, and on every"
+        f" Python, ten to forty times slower. In the environment of {sys.executable}, and on every"
         " executor, install a wheel of ottla for this platform, or a C compiler (Debian and"
         " Ubuntu: apt-get install gcc python3-dev) and then: pip install --force-reinstall"
         " --no-cache-dir --no-binary ottla ottla",

@@ -15,7 +15,7 @@ END_NAMES: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffset
 
 
 class Edge(StrEnum):
-    """The two places every partition has."""
+    """The earliest or the latest offset of every partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -23,28 +23,28 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """A place for each partition; -2 and -1 stand for the two edges."""
+    """An offset for each partition; -2 means earliest and -1 latest."""
 
     offsets: Mapping[TopicPartition, Offset]
 
 
 @dataclass(frozen=True, slots=True)
 class FromTime:
-    """The first record that is not older, in every partition."""
+    """The first record not older than a timestamp, in every partition."""
 
     timestamp_ms: TimestampMs
 
 
 @dataclass(frozen=True, slots=True)
 class FromTimes:
-    """A time of its own for each partition."""
+    """A timestamp for each partition."""
 
     timestamps: Mapping[TopicPartition, TimestampMs]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """What a consumer group has committed; the earliest where it has committed nothing."""
+    """The committed offsets of a consumer group; the earliest where it has committed none."""
 
     group: str
 
@@ -65,9 +65,11 @@ def parse_end(options: OptionReader, is_stream: bool, now_ms: TimestampMs) -> Bo
     if is_stream and given:
         raise OptionRefused(f"{given[0]} is for batch reads: a stream has no end")
     if (options.text("endingOffsets") or "").lower() == "group":
-        raise OptionRefused("endingOffsets=group is not supported: it is a place to start")
+        raise OptionRefused(
+            "endingOffsets=group is not supported: only startingOffsets can be group"
+        )
     bound = _bound(options, END_NAMES, Edge.LATEST, now_ms)
-    _refuse_edge(bound, Edge.EARLIEST, EARLIEST_OFFSET, "endingOffsets", "nothing lies before it")
+    _refuse_edge(bound, Edge.EARLIEST, EARLIEST_OFFSET, "endingOffsets", "no record is before it")
     return bound
 
 
@@ -79,7 +81,7 @@ def _refuse_edge(bound: Bound, edge: Edge, offset: Offset, name: str, reason: st
 def _bound(
     options: OptionReader, names: tuple[str, str, str], default: Edge, now_ms: TimestampMs
 ) -> Bound:
-    """Where to start or end: one time, times by partition, or offsets, in this precedence."""
+    """A start or an end: one time, times by partition, or offsets, in this precedence."""
     time_name, times_name, offsets_name = names
     time = options.text(time_name)
     if time is not None:
@@ -118,10 +120,12 @@ def _offset(name: str, at: object) -> Offset:
 
 def _by_partition(options: OptionReader, name: str) -> dict[TopicPartition, object]:
     found = dict[TopicPartition, object]()
-    for topic, places in options.json_object(name).items():
-        if not isinstance(places, dict):
-            raise OptionRefused(f'{name}: for {topic} write {{"0":42}}, a place by partition')
-        for number, at in places.items():
+    for topic, partitions in options.json_object(name).items():
+        if not isinstance(partitions, dict):
+            raise OptionRefused(
+                f'{name}: for {topic} write {{"0":42}}, an offset or time by partition'
+            )
+        for number, at in partitions.items():
             if not number.isdigit():
                 raise OptionRefused(f"{name}: {number!r} is not a partition of {topic}")
             found[TopicPartition(topic, int(number))] = at

@@ -1,4 +1,4 @@
-"""Which partitions a subscription has, and which offsets the options mean: asked of the cluster."""
+"""Partitions of a subscription, and the offsets that options mean, looked up in the cluster."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,19 +38,19 @@ _RETRIED: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
 
 @dataclass(frozen=True, slots=True)
 class LogEdges:
-    """Where each partition begins, and where it ends for this reader."""
+    """The earliest offset of each partition, and its end at the reader's isolation level."""
 
     earliest: Mapping[TopicPartition, Offset]
     latest: Mapping[TopicPartition, Offset]
 
 
 def isolation_of(options: ReadOptions) -> Isolation:
-    """What of transactions the reader sees."""
+    """The isolation level of the reader."""
     return Isolation.READ_COMMITTED if options.is_committed_only else Isolation.READ_UNCOMMITTED
 
 
 async def partitions_of(client: Client, subscription: Subscription) -> list[TopicPartition]:
-    """The partitions there are; topics that do not exist have none."""
+    """The existing partitions of a subscription; a topic that does not exist has none."""
     return await client.retry(lambda: _partitions_of(client, subscription), on=_RETRIED)
 
 
@@ -102,7 +102,7 @@ async def topic_ids_of(client: Client, topics: Iterable[str]) -> dict[str, str]:
 
 
 async def find_log_edges(client: Client, options: ReadOptions) -> LogEdges:
-    """Where everything that is subscribed to begins and ends now."""
+    """The current edges of all subscribed partitions."""
     tps = await partitions_of(client, options.subscription)
     earliest, latest = await asyncio.gather(
         _list_known_offsets(client, dict.fromkeys(tps, EARLIEST), options),
@@ -123,9 +123,9 @@ async def _list_known_offsets(
 async def wait_for_records(
     client: Client, positions: Mapping[TopicPartition, Offset], options: ReadOptions
 ) -> None:
-    """Return when a partition has grown beyond its position, or after a while.
+    """Return when a partition has grown beyond its position, or after pollTimeoutMs.
 
-    Brokers hold a fetch until there is something to fetch: news come at once, and nobody polls.
+    Uses fetches that brokers hold until there are records, instead of polling.
     """
     limits = FetchLimits(
         wait_ms_max=options.poll_ms, bytes_min=1, bytes_max=1, partition_bytes_max=1
@@ -146,26 +146,26 @@ async def wait_for_records(
         if not waiting:
             await asyncio.sleep(options.poll_ms / 1000)
             return
-        done, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for one in late:
+        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for one in pending:
             one.cancel()
         for one in done:
             one.result()
     except ClientError:
-        # Whatever it is, the question for offsets that comes next finds it out, and says so. Who
-        # leads what may have changed: the next wait begins with a fresh view.
+        # The ListOffsets request that follows meets the same error and reports it. Leaders may
+        # have changed: refresh the metadata for the next wait.
         await asyncio.sleep(options.poll_ms / 1000)
         with suppress(ClientError):
             await client.describe(sorted({tp.topic for tp in positions}))
 
 
 async def resolve_start(client: Client, options: ReadOptions) -> dict[TopicPartition, Offset]:
-    """The offsets that a reader begins at."""
+    """The offsets that a reader starts at."""
     return await _resolve(client, options, options.start, is_start=True)
 
 
 async def resolve_end(client: Client, options: ReadOptions) -> dict[TopicPartition, Offset]:
-    """The offsets before which a batch reader ends."""
+    """The offsets at which a batch reader ends (exclusive)."""
     return await _resolve(client, options, options.end, is_start=False)
 
 
@@ -209,7 +209,7 @@ async def _offsets_at_times(
     *,
     is_start: bool,
 ) -> dict[TopicPartition, Offset]:
-    """The first offsets that are not older; where all is older, the end if that is meant."""
+    """The first offsets not older than each timestamp; the end where all records are older."""
     found = await _list_known_offsets(client, timestamps, options)
     older = sorted(timestamps.keys() - found.keys())
     if older and is_start and not options.latest_if_all_older:
@@ -223,7 +223,7 @@ async def _offsets_at_times(
 def _check_covers(
     given: Mapping[TopicPartition, object], tps: Iterable[TopicPartition], what: str
 ) -> None:
-    """As in Spark's connector, whoever names a place for one partition names all."""
+    """Refuse offsets or timestamps for some partitions only, as Spark's connector does."""
     there = set(tps)
     if missing := sorted(there - given.keys()):
         raise OptionRefused(
@@ -249,10 +249,10 @@ def _describe_subscription(subscription: Subscription) -> str:
 async def measure_record_bytes(
     client: Client, edges: LogEdges, guess_bytes: int
 ) -> dict[TopicPartition, float]:
-    """What a record takes on average, by what partitions take on disk; a guess where unknown."""
+    """Average bytes of a record by partition, from sizes on disk; `guess_bytes` where unknown."""
     try:
         sizes = await sizes_on_leaders(client, list(edges.latest))
-    except ClientError:  # it may not be ours to know: a guess does
+    except ClientError:  # not authorized, or not available: guess
         sizes = {}
     found = dict[TopicPartition, float]()
     for tp, end in edges.latest.items():

@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class OptionRefused(ValueError):
-    """An option that cannot be; the text says which and what to write instead."""
+    """An invalid option; the text names it and says what to write instead."""
 
 
-# What Spark's connector refuses, and why it makes no sense here either.
+# Options that Spark's connector refuses, with the reason.
 _REFUSED: Final = {
     "kafka.auto.offset.reset": "say where to start with startingOffsets",
     "kafka.key.deserializer": "keys are always bytes: cast them with Spark",
@@ -27,7 +27,7 @@ _REFUSED: Final = {
 
 
 class OptionReader:
-    """Options by name, whatever their case."""
+    """Options by name, without regard to case."""
 
     def __init__(self, raw: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._values = {name.lower(): value for name, value in raw.items()}
@@ -121,16 +121,18 @@ def parse_duration_ms(text: str) -> int:
 
 def parse_time_ms(text: str, now_ms: TimestampMs) -> TimestampMs:
     """Milliseconds since 1970, a date with time such as 2026-11-15T00:00Z, or -2h."""
-    word = text.strip()
-    if word.isascii() and word.isdigit():
-        return TimestampMs(int(word))
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit():
+        return TimestampMs(int(stripped))
     try:
-        moment = parse_moment(word, now_ms)
+        position = parse_moment(stripped, now_ms)
     except UsageRefused:
-        moment = None
-    if not isinstance(moment, AtTime):
-        raise ValueError("it is no time such as 2026-11-15T00:00Z, -2h or milliseconds since 1970")
-    return moment.timestamp_ms
+        position = None
+    if not isinstance(position, AtTime):
+        raise ValueError(
+            "it is not a time such as 2026-11-15T00:00Z, -2h or milliseconds since 1970"
+        )
+    return position.timestamp_ms
 
 
 def parsed(name: str, parse: Callable[[str], T], text: str) -> T:

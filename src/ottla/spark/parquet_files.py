@@ -1,7 +1,7 @@
-"""Rows as Parquet files: what a task of `format("ottla-delta")` leaves on disk.
+"""Rows as Parquet files, written by tasks of `format("ottla-delta")`.
 
-Nobody sees such a file until a commit adds it to a table: values of partition columns are in the
-commit and not in the file, so all files lie side by side and need no names made of values.
+Readers see a file once a commit adds it to a table: values of partition columns are in the commit
+and not in the file, so all files are in one directory, under random names.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +13,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ROW_GROUP_BYTES: Final = 32 << 20  # in memory; on disk it is less
-OPEN_FILES_MAX: Final = 32  # of one task: rows that come sorted by date need one or two
+ROW_GROUP_BYTES: Final = 32 << 20  # in memory; smaller on disk
+OPEN_FILES_MAX: Final = 32  # by one task: rows sorted by date need one or two
 _PARTITION_TYPES: Final = (
     pa.string(),
     pa.int8(),
@@ -30,7 +30,7 @@ _PartitionValue = str | int | bool | date | None
 
 
 class PartitionRefused(ValueError):
-    """A column that cannot say where rows belong."""
+    """A column that a table cannot be partitioned by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class DataFile:
 
 
 def check_partition_columns(schema: pa.Schema, columns: Sequence[str]) -> None:
-    """Refuse what no table can be split by, before anything is written."""
+    """Refuse columns that a table cannot be partitioned by, before anything is written."""
     for column in columns:
         if column not in schema.names:
             raise PartitionRefused(
@@ -66,7 +66,7 @@ def write_files(
     partition_columns: Sequence[str],
     new_name: Callable[[], str],
 ) -> list[DataFile]:
-    """Every row into a file of its partition values. Leaves no file behind when it fails."""
+    """Write every row into a file of its partition values. Leaves no file when it fails."""
     done = list[DataFile]()
     open_files = dict[PartitionValues, _OpenFile]()
     in_files = pa.schema([field for field in schema if field.name not in partition_columns])
@@ -91,13 +91,13 @@ def write_files(
 
 
 def remove_files(directory: Path, files: Sequence[DataFile]) -> None:
-    """Take away what no table will ever know."""
+    """Delete files that no table will have."""
     for file in files:
         (directory / file.name).unlink(missing_ok=True)
 
 
 class _OpenFile:
-    """Owns a Parquet file while it grows; gathers small batches into row groups."""
+    """Owns a Parquet file while it is written; collects small batches into row groups."""
 
     def __init__(self, path: Path, schema: pa.Schema, values: PartitionValues) -> None:
         self._path = path
@@ -134,7 +134,7 @@ class _OpenFile:
 def _split(
     batch: pa.RecordBatch, columns: Sequence[str]
 ) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
-    """Rows that belong together, in their order; an empty batch has none."""
+    """Rows by partition values, in order; none for an empty batch."""
     if not batch.num_rows:
         return
     if not columns:
@@ -148,7 +148,7 @@ def _split(
 
 
 def _as_text(value: _PartitionValue) -> str | None:
-    """A value in Delta's spelling; an empty string reads as null, which is Delta's choice."""
+    """A partition value as Delta writes it; Delta reads an empty string as null."""
     match value:
         case None:
             return None

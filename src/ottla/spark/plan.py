@@ -1,6 +1,6 @@
-"""What a micro-batch reads and which task reads which part: decided here, from values only.
+"""Plans micro-batches: their offset ranges and the tasks that read them. Pure, without I/O.
 
-A plan is a function of where a batch starts, where it ends, and the options: planned again after a
+A plan is a function of the batch's start and end offsets and the options: planned again after a
 crash with the same options, every row goes to the task that had it before.
 """
 
@@ -15,16 +15,16 @@ from ottla.spark.read_options import Limits, OnDataLoss, TaskSizes
 Offsets = Mapping[TopicPartition, Offset]
 OffsetsJson = dict[str, dict[str, int]]
 
-_SNAP: Final = 8  # a cut moves to the edge of a partition that is this part of a task away
+_SNAP: Final = 8  # a cut moves to a partition boundary within 1/_SNAP of a task
 _BEGINNING: Final = Offset(0)
-_TASKS_MAX: Final = 1000  # that sizes alone may ask for: Spark spends milliseconds on each
+_TASKS_MAX: Final = 1000  # by size alone: Spark spends milliseconds on each
 
 
-# Offsets as Spark keeps them
+# Offsets in Spark's JSON
 
 
 def to_json(offsets: Offsets) -> OffsetsJson:
-    """The shape of Spark's Kafka connector, always in the same order.
+    """Offsets in the format of Spark's Kafka connector, always in the same order.
 
     Spark compares offsets as text: the same ones in another order would be a new batch.
     """
@@ -38,12 +38,12 @@ def from_json(found: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, Of
     """The inverse of `to_json`."""
     return {
         TopicPartition(topic, int(number)): Offset(at)
-        for topic, places in found.items()
-        for number, at in places.items()
+        for topic, partitions in found.items()
+        for number, at in partitions.items()
     }
 
 
-# What is missing
+# Data loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Loss:
     reason: str
 
     def explain(self) -> str:
-        """One line for people."""
+        """A sentence for the error message or log line."""
         if not len(self.missing):
             return f"{self.tp}: {self.reason}"
         last = self.missing.end - 1
@@ -63,18 +63,18 @@ class Loss:
 
 
 class DataLost(Exception):
-    """Records were removed before they were read, and the reader was told to stop then."""
+    """Records were removed before they were read, and onDataLoss=fail."""
 
 
 def find_losses(start: Offsets, earliest: Offsets, latest: Offsets) -> list[Loss]:
-    """What of `start` and later is not there any more."""
+    """Offsets from `start` on that no longer exist."""
     losses = list[Loss]()
     for tp in sorted(start):
         at = start[tp]
         if tp not in latest:
             losses.append(Loss(tp, OffsetRange(at, at), f"it was at {at} and does not exist now"))
         elif latest[tp] < at:
-            reason = f"it was read up to {at} and ends at {latest[tp]} now: was it made anew?"
+            reason = f"it was read up to {at} and ends at {latest[tp]} now: was it created again?"
             losses.append(Loss(tp, OffsetRange(at, at), reason))
         elif earliest[tp] > at:
             reason = f"the log begins at {earliest[tp]} now"
@@ -83,27 +83,27 @@ def find_losses(start: Offsets, earliest: Offsets, latest: Offsets) -> list[Loss
 
 
 def check_losses(losses: Iterable[Loss], policy: OnDataLoss) -> None:
-    """Raise `DataLost` with every missing range, if losses are to end the query."""
+    """Raise `DataLost` with every missing range if onDataLoss=fail."""
     check_lines([loss.explain() for loss in losses], policy)
 
 
 def check_lines(lines: Sequence[str], policy: OnDataLoss) -> None:
-    """`check_losses` for losses that have been put into words."""
+    """`check_losses` for losses that are explained already."""
     if lines and policy is OnDataLoss.FAIL:
         raise DataLost(
             f"records were removed before they were read. {'; '.join(lines)}."
-            " To go on behind what is missing set onDataLoss=skip (or failOnDataLoss=false);"
-            " to read a topic that was made anew from its beginning set onDataLoss=earliest."
+            " To continue after the missing ones set onDataLoss=skip (or failOnDataLoss=false); to"
+            " read a topic that was created again from its beginning set onDataLoss=earliest."
         )
 
 
-# How far a batch goes
+# End of a batch
 
 
 def next_starts(
     start: Offsets, earliest: Offsets, latest: Offsets, policy: OnDataLoss
 ) -> dict[TopicPartition, Offset]:
-    """Where the next batch begins to read: new partitions from their beginning."""
+    """The offsets that the next batch reads from: new partitions from their earliest."""
     found = dict[TopicPartition, Offset]()
     for tp, end in latest.items():
         at = start.get(tp)
@@ -115,7 +115,7 @@ def next_starts(
 
 
 def is_enough(start: Offsets, latest: Offsets, limits: Limits, *, waited_ms: int) -> bool:
-    """Whether what is there is worth a batch, or has waited long enough."""
+    """True if there are enough records for a batch, or `delay_ms_max` has passed."""
     rows = sum(latest[tp] - start.get(tp, _BEGINNING) for tp in latest)
     if not rows:
         return False
@@ -125,10 +125,10 @@ def is_enough(start: Offsets, latest: Offsets, limits: Limits, *, waited_ms: int
 def limit(
     start: Offsets, latest: Offsets, limits: Limits, record_bytes: Mapping[TopicPartition, float]
 ) -> dict[TopicPartition, Offset]:
-    """Where a batch ends that begins at `start` and may reach `latest`.
+    """The end offsets of a batch from `start` that may reach `latest`.
 
-    Partitions share what is allowed in proportion to what they have. Each one that has anything
-    gets at least one record, even where that is more than allowed: none is left behind for ever.
+    Partitions share the limit in proportion to their records. Each one with records gets at least
+    one, even where that exceeds the limit: no partition starves.
     """
     rows = {tp: latest[tp] - start[tp] for tp in latest if latest[tp] > start[tp]}
     allowed = dict(rows)
@@ -138,11 +138,13 @@ def limit(
         sizes = {tp: max(1, round(count * record_bytes[tp])) for tp, count in rows.items()}
         for tp, share_bytes in share(limits.bytes_max, sizes).items():
             allowed[tp] = min(allowed[tp], max(1, int(share_bytes / record_bytes[tp])))
-    return {tp: Offset(start[tp] + allowed.get(tp, 0)) for tp in latest}
+    end = {tp: Offset(start[tp] + allowed.get(tp, 0)) for tp in latest}
+    assert all(start[tp] <= end[tp] for tp in end), "a batch never goes back"
+    return end
 
 
 def share(total: int, demands: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Divide `total` in proportion to wishes, at least 1 for each, all if it suffices for all."""
+    """Divide `total` in proportion to demands, at least 1 for each; all demands if they fit."""
     demanded = sum(demands.values())
     if demanded <= total:
         return dict(demands)
@@ -163,12 +165,12 @@ def share(total: int, demands: Mapping[TopicPartition, int]) -> dict[TopicPartit
     return shares
 
 
-# Which task reads what
+# Tasks
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRange:
-    """A part of one partition."""
+    """An offset range of one partition."""
 
     tp: TopicPartition
     offsets: OffsetRange
@@ -178,10 +180,10 @@ Task = tuple[TaskRange, ...]
 
 
 def ranges_between(start: Offsets, end: Offsets, policy: OnDataLoss) -> list[TaskRange]:
-    """What a batch from `start` to `end` reads.
+    """The ranges of a batch from `start` to `end`.
 
-    A partition that is new in `end` is read from its beginning. One that ends before it starts was
-    made anew: it has nothing for this batch, unless it is to be read from its beginning.
+    A partition that is new in `end` is read from offset 0. One that ends before it starts was
+    created again: it has nothing for this batch, unless onDataLoss=earliest.
     """
     found = list[TaskRange]()
     for tp in sorted(end):
@@ -223,7 +225,17 @@ def plan_tasks(
         tuple(_between(line, weights, ends_bytes, from_bytes, to_bytes))
         for from_bytes, to_bytes in pairwise(cuts_bytes)
     ]
-    return [small for task in tasks if task for small in _at_most(task, sizes.rows_max)]
+    planned = [small for task in tasks if task for small in _at_most(task, sizes.rows_max)]
+    _check_covers(line, planned)
+    return planned
+
+
+def _check_covers(ranges: list[TaskRange], tasks: list[Task]) -> None:
+    """Assert that tasks read the ranges in order, every offset once."""
+    planned = [part for task in tasks for part in task]
+    for before, part in pairwise(planned):
+        assert before.tp != part.tp or before.offsets.end == part.offsets.start, (before, part)
+    assert sum(len(one.offsets) for one in planned) == sum(len(one.offsets) for one in ranges)
 
 
 def _task_count(total_bytes: float, rows: int, sizes: TaskSizes) -> int:
@@ -235,7 +247,7 @@ def _task_count(total_bytes: float, rows: int, sizes: TaskSizes) -> int:
 
 
 def _snapped(cut_bytes: float, edges_bytes: list[float], reach_bytes: float) -> float:
-    """The edge of a partition if one is near: few tasks should read few rows of another one."""
+    """The nearest partition boundary if within reach: tasks should not read slivers."""
     nearest = min(edges_bytes, key=lambda edge: abs(edge - cut_bytes))
     return nearest if abs(nearest - cut_bytes) <= reach_bytes else cut_bytes
 
@@ -258,7 +270,7 @@ def _between(
 
 
 def _at_most(task: Task, rows_max: int | None) -> Iterator[Task]:
-    """The same in tasks of at most `rows_max` records."""
+    """The task split into tasks of at most `rows_max` records."""
     if rows_max is None:
         yield task
         return

@@ -1,4 +1,4 @@
-"""How streams get on: one value for each micro-batch, from what Spark reports."""
+"""Progress of streams: one value for each micro-batch, from Spark's progress reports."""
 
 import json
 import threading
@@ -16,8 +16,8 @@ from pyspark.sql.streaming.listener import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """A micro-batch that is written. `lag` is how many records its topics had beyond it; None
-    where the source cannot tell."""
+    """A completed micro-batch. `lag` is the number of records in its topics beyond it; None for
+    other sources."""
 
     query: str
     batch_id: int
@@ -27,7 +27,7 @@ class BatchDone:
 
 
 def batch_done(progress: Mapping[str, Any]) -> BatchDone:
-    """Read one progress report, as Spark's JSON has it."""
+    """Parse one progress report of Spark."""
     lags = [lag_of(source) for source in progress["sources"]]
     known = [lag for lag in lags if lag is not None]
     return BatchDone(
@@ -63,7 +63,7 @@ def _offsets(value: Any) -> dict[str, dict[str, int]] | None:
 
 
 class BatchListener(StreamingQueryListener):
-    """Calls `on_batch` for every micro-batch, in a thread of Spark's."""
+    """Calls `on_batch` for every micro-batch, in a Spark thread."""
 
     def __init__(self, on_batch: Callable[[BatchDone], None]) -> None:
         self._on_batch = on_batch
@@ -71,7 +71,7 @@ class BatchListener(StreamingQueryListener):
         self._ended_runs = set[str]()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing has happened yet."""
+        """No batch is complete yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         self._on_batch(batch_done(json.loads(event.progress.json)))
@@ -82,6 +82,6 @@ class BatchListener(StreamingQueryListener):
             self._ended.notify_all()
 
     def wait_ended(self, run_id: str, timeout_s: float) -> bool:
-        """Whether everything of a run has been reported: reports come after the fact."""
+        """True once the end of a run was reported; False after the timeout. Reports come late."""
         with self._ended:
             return self._ended.wait_for(lambda: run_id in self._ended_runs, timeout_s)

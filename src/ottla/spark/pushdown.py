@@ -1,4 +1,4 @@
-"""What filters on topic, partition, offset and timestamp leave to be read."""
+"""Bounds from filters on topic, partition, offset and timestamp, for batch reads."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBounds:
-    """Bounds that every wanted record keeps; None bounds nothing."""
+    """Bounds of all wanted records; None means unbounded."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -37,7 +37,7 @@ class RecordBounds:
         start: dict[TopicPartition, Offset],
         end: dict[TopicPartition, Offset],
     ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, Offset]]:
-        """The part of a range that can hold wanted records."""
+        """The start and end offsets between which wanted records can be."""
         tps = [tp for tp in end if self._may_hold(tp)]
         firsts = dict[TopicPartition, Offset | None](start)
         if self.since_ms is not None and tps:
@@ -58,10 +58,10 @@ class RecordBounds:
 
 
 def bounds_of_filters(filters: Iterable[Filter]) -> RecordBounds:
-    """What filters say together. Those that say nothing about a record's place are passed over.
+    """The bounds of all filters together; filters on other columns are ignored.
 
-    Of times only the lower bound is used: times need not rise with offsets, but before the first
-    record that is not older than a time, all are.
+    Of timestamps only the lower bound is used: timestamps need not rise with offsets, but all
+    records before the first one not older than a timestamp are older.
     """
     found = RecordBounds()
     for one in filters:
@@ -128,7 +128,7 @@ def _by_time(found: RecordBounds, one: Filter) -> RecordBounds:
         case _:
             return found
     if at.tzinfo is None:
-        return found  # whose time it is cannot be known here
+        return found  # without a time zone its instant is unknown
     since_ms = max(0, (at - _EPOCH) // timedelta(milliseconds=1))
     return replace(found, since_ms=TimestampMs(max(since_ms, found.since_ms or 0)))
 

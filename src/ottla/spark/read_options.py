@@ -70,26 +70,28 @@ _READ_NAMES: Final = (
 
 
 class OnDataLoss(StrEnum):
-    """What to do when records were removed before they were read."""
+    """The reaction to records that were removed before they were read."""
 
     FAIL = "fail"
-    SKIP = "skip"  # go on behind what is missing
-    EARLIEST = "earliest"  # the same; a topic that was made anew is read from its beginning
+    SKIP = "skip"  # continue after the missing offsets
+    EARLIEST = (
+        "earliest"  # as skip; a topic that was created again is read from its earliest offset
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one micro-batch may bring, and how little is worth one."""
+    """The largest and the smallest size of a micro-batch."""
 
     rows_max: int | None = None
     rows_min: int | None = None
     bytes_max: int | None = None
-    delay_ms_max: int = DELAY_MS  # after so long a batch comes however small it is
+    delay_ms_max: int = DELAY_MS  # a batch comes after this time, however small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSizes:
-    """How ranges are made into tasks."""
+    """The number and size of the tasks of a batch."""
 
     bytes_target: int = TASK_BYTES
     tasks_min: int = 1
@@ -105,7 +107,7 @@ _DEFAULT_COLUMNS: Final = ColumnOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Everything a reader has been told, checked."""
+    """All options of a reader, checked."""
 
     brokers: BrokerOptions
     subscription: Subscription
@@ -127,7 +129,7 @@ class ReadOptions:
 def parse_read_options(
     raw: Mapping[str, str], *, is_stream: bool, now_ms: TimestampMs
 ) -> ReadOptions:
-    """Read what a user gave to `spark.read` or `spark.readStream`; `OptionRefused` says why not."""
+    """Parse the options of `spark.read` or `spark.readStream`; raises `OptionRefused`."""
     options = OptionReader(raw, _READ_NAMES)
     options.refuse_unknown()
     subscription, columns = parse_subscription(options), parse_columns(raw)
@@ -176,7 +178,7 @@ def _on_data_loss(options: OptionReader) -> OnDataLoss:
 
 
 def _group(options: OptionReader) -> str | None:
-    """The group that shows a stream's progress; an empty commitGroup turns that off."""
+    """The group that a stream commits its offsets to; None for an empty commitGroup."""
     if options.text("commitGroup") == "":
         return None
     named = named_group(options)
@@ -188,7 +190,7 @@ def _group(options: OptionReader) -> str | None:
 
 
 def _refuse_circle(subscription: Subscription, dead_letter_topic: str | None) -> None:
-    """A dead letter that is read again is a dead letter again, for ever."""
+    """Refuse a dead letter topic that is subscribed to: its records would circulate for ever."""
     if dead_letter_topic is not None and reads_topic(subscription, dead_letter_topic):
         raise OptionRefused(
             f"deadLetterTopic={dead_letter_topic} is one of the topics that are read"

@@ -1,4 +1,4 @@
-"""What one Spark task does: fetch its ranges, decode them, hand Arrow batches to Spark."""
+"""Reads the ranges of one Spark task: fetches and decodes them, yields Arrow batches."""
 
 import logging
 import time
@@ -39,10 +39,10 @@ from ottla.spark.topic_ids import (
 
 log = logging.getLogger("ottla.spark")
 
-# What Spark tells a task of its query.
+# Local properties of a task that name its query and micro-batch.
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-ROWS_MAX: Final = 10_000  # in one Arrow batch: more gain nothing
+ROWS_MAX: Final = 10_000  # in one Arrow batch: larger ones are not faster
 BATCH_BYTES: Final = 8 << 20
 _FETCH_BYTES_MIN: Final = 1 << 20
 _FETCH_WAIT_MS: Final = 500
@@ -53,17 +53,17 @@ _NOT_ALLOWED: Final = frozenset(
         ErrorCode.POLICY_VIOLATION,
     }
 )
-_MARGIN: Final = 1.25  # of what is expected to be left of a range
+_MARGIN: Final = 1.25  # of the bytes expected for the rest of a range
 
 
 class BadRow(ValueError):
-    """A value that its format cannot read, where that ends the query."""
+    """A value that its format cannot parse, with badRows=fail."""
 
 
 def check_topics(blocking: BlockingClient, task: StreamTask, options: ReadOptions) -> Task:
-    """What a task of a stream reads, once its topics are known to be those that the query knows.
+    """The ranges of a task of a stream, after comparing its topics' ids with the query's.
 
-    One that was made anew is `DataLost`, or read as the options say.
+    A topic that was deleted and created again raises `DataLost`, or is read as onDataLoss says.
     """
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(QUERY_ID)
@@ -77,7 +77,7 @@ def check_topics(blocking: BlockingClient, task: StreamTask, options: ReadOption
     except Refused as problem:
         if problem.code not in _NOT_ALLOWED:
             raise
-        log.warning("topic ids not remembered", extra={"reason": str(problem)})
+        log.warning("topic ids not stored", extra={"query": query, "reason": str(problem)})
         return task.ranges
     if not changed or options.on_data_loss is OnDataLoss.SKIP:
         return task.ranges
@@ -91,7 +91,7 @@ def check_topics(blocking: BlockingClient, task: StreamTask, options: ReadOption
 async def _changed_topics(
     blocking: BlockingClient, task: StreamTask, options: ReadOptions, query: str, batch: int
 ) -> list[str]:
-    """Topics of the task that are not the ones the query knows; the new ids are remembered."""
+    """Topics of the task with another id than the query knows; stores the new ids."""
     unchecked = {
         topic: id_
         for topic, id_ in task.ids.items()
@@ -108,7 +108,7 @@ async def _changed_topics(
             changed.append(topic)
             what = explain_change(topic, before, id_)
             check_lines([what], options.on_data_loss)
-            log.warning("data lost", extra={"what": what})
+            log.warning("data lost", extra={"query": query, "topic": topic, "what": what})
         else:
             blocking.checked_topic_ids.add((query, topic, id_))
         noted = note_id(known, batch, id_)
@@ -128,6 +128,7 @@ def read_task(
     for rows in reading.run():
         for piece in rows.slices(ROWS_MAX, BATCH_BYTES):
             made = projection.project(piece)
+            assert made.batch.num_rows == len(piece), "a row for each record"
             if made.problems is None or options.columns.bad_rows is BadRows.NULL:
                 yield made.batch
             elif dead_letters is None:
@@ -140,15 +141,15 @@ def _explain_first(rows: LocatedRecords, problems: pa.Array) -> str:
     at = problems.is_valid().index(True).as_py()
     offset = rows.table[Field.OFFSET][at]
     return (
-        f"{rows.tp} offset {offset}: the value cannot be read: {problems[at]}"
-        " (badRows=null or deadLetter goes on behind it)"
+        f"{rows.tp} offset {offset}: the value cannot be parsed: {problems[at]}"
+        " (badRows=null or deadLetter continues after it)"
     )
 
 
 def _without_bad(
     rows: LocatedRecords, made: ProjectedRows, dead_letters: DeadLetters
 ) -> pa.RecordBatch:
-    """The batch without its bad rows, once those are safe."""
+    """The batch without its bad rows, after those are in the dead letter topic."""
     assert made.problems is not None
     is_bad = made.problems.is_valid()
     reasons = made.problems.drop_null().to_pylist()
@@ -158,26 +159,26 @@ def _without_bad(
 
 @dataclass(slots=True)
 class _RangeReader:
-    """Owns how far a task has come."""
+    """Owns the ranges that a task has yet to read."""
 
     blocking: BlockingClient
     options: ReadOptions
     left: dict[TopicPartition, OffsetRange]
     decoder: Decoder = field(default_factory=Decoder)
     record_bytes: float = 0.0
-    waited_s: float = 0.0  # for answers, since one of them brought anything
+    waited_s: float = 0.0  # for responses, since the last one with records
 
     def run(self) -> Iterator[LocatedRecords]:
-        """Records of one partition after the other; each is used up before the next comes."""
+        """Records by partition; each result must be consumed before the next is taken."""
         coming = self._fetch() if self.left else None
         while coming is not None:
-            answers = self._responses(coming)
+            responses = self._responses(coming)
             coming = None
-            for tp, fetched in answers.items():
-                rows = self._take(tp, fetched)
-                if len(self.left) == 1 and len(answers) == 1:
+            for tp, fetched in responses.items():
+                rows = self._decode(tp, fetched)
+                if len(self.left) == 1 and len(responses) == 1:
                     self._check_progress()
-                    # While Spark takes what is here.
+                    # Fetch while Spark consumes these rows.
                     coming = self._fetch() if self.left else None
                 yield rows
             if coming is None and self.left:
@@ -215,12 +216,13 @@ class _RangeReader:
         self._skip_lost()
         return {}
 
-    def _take(self, tp: TopicPartition, fetched: Fetched) -> LocatedRecords:
+    def _decode(self, tp: TopicPartition, fetched: Fetched) -> LocatedRecords:
         wanted = self.left[tp]
         try:
             rows, position = self.decoder.locate(tp, fetched, wanted)
         except ApiError as problem:
             raise Unreadable(f"{tp} from offset {wanted.start} on: {problem}") from None
+        assert position >= wanted.start, "a read never goes back"
         if position > wanted.start:
             self.waited_s = 0.0
             self.record_bytes = len(fetched.batches) / (position - wanted.start)
@@ -231,7 +233,7 @@ class _RangeReader:
         return rows
 
     def _skip_lost(self) -> None:
-        """Find out what is missing, and go on behind it unless losses end the query."""
+        """Find the missing offsets, and continue after them unless onDataLoss=fail."""
         starts = {tp: wanted.start for tp, wanted in self.left.items()}
         earliest = self.blocking.call(lambda client: _list_edge(client, self.left, EARLIEST))
         latest = self.blocking.call(lambda client: _list_edge(client, self.left, LATEST))
@@ -244,7 +246,7 @@ class _RangeReader:
                 self.left[tp] = OffsetRange(start, wanted.end)
 
     def _check_progress(self) -> None:
-        """A range whose end never comes must not hold a task for ever."""
+        """Give up on ranges whose records do not arrive within the timeout."""
         if self.waited_s * 1000 < self.options.brokers.timeout_ms:
             return
         missing = "; ".join(
@@ -252,10 +254,10 @@ class _RangeReader:
         )
         if self.options.on_data_loss is OnDataLoss.FAIL:
             raise DataLost(
-                f"nothing came for {self.waited_s:.0f} s, and these are missing: {missing}. To go"
-                " on behind what is missing set onDataLoss=skip (or failOnDataLoss=false)"
+                f"nothing came for {self.waited_s:.0f} s, and these are missing: {missing}. To"
+                " continue after them set onDataLoss=skip (or failOnDataLoss=false)"
             )
-        log.warning("data lost", extra={"what": missing})
+        log.warning("data lost", extra={"what": missing, "waited_s": round(self.waited_s)})
         self.left.clear()
 
 

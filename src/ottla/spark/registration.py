@@ -1,4 +1,4 @@
-"""What Spark knows as `ottla` and `ottla-delta`.
+"""The data sources that Spark registers as `ottla` and `ottla-delta`.
 
 Light to import: Spark's lookup imports it in every session.
 """

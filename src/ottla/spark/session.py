@@ -1,4 +1,4 @@
-"""A Spark session with every setting that running pipelines has shown to be needed."""
+"""A Spark session with the settings that pipelines need."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ _CHECKPOINTS: Final = (
 )
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _EVERYWHERE: Final = {
-    "spark.sql.session.timeZone": "UTC",  # Kafka's timestamps have no zone: nobody's is better
+    "spark.sql.session.timeZone": "UTC",  # Kafka's timestamps have no zone
     "spark.python.unix.domain.socket.enabled": "true",  # 40 ms less for each micro-batch
     "spark.sql.python.filterPushdown.enabled": "true",  # for the option filterPushdown
     # A micro-batch that is written again must have the same rows in the same tasks.
@@ -44,10 +44,10 @@ def session(
 ) -> SparkSession:
     """A session in which `format("ottla")` works; `conf` wins over what is set here.
 
-    `on_batch` is called for every micro-batch of every stream, in a thread of Spark's.
+    `on_batch` is called for every micro-batch of every stream, in a Spark thread.
 
-    Finds Java, and tells Spark which Python to run: its own choice is whatever `python3` is on
-    the path, which seldom has the packages.
+    Finds Java, and sets the Python of Spark's workers: by default Spark runs the `python3` on the
+    path, which seldom has the packages.
     """
     warn_if_missing()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -65,7 +65,7 @@ def session(
 
 
 def settings(master: str, *, has_ui: bool, conf: Mapping[str, str]) -> dict[str, str]:
-    """What a session is configured with."""
+    """The configuration of a session; `conf` wins over the defaults."""
     found = _EVERYWHERE | {"spark.ui.enabled": str(has_ui).lower()}
     if master.startswith("local"):
         found |= _ON_ONE_MACHINE

@@ -1,7 +1,7 @@
-"""`format("ottla")` for writing: rows of batches and streams become records, each once.
+"""Writers of `format("ottla")`: rows of batches and streams become records, exactly once.
 
-Tasks write in transactions and leave them open (`writing`); the driver decides about all tasks of
-a batch together and ends their transactions (`committing`).
+Tasks write in transactions and leave them open (`write_task`); the driver decides about all tasks
+of a batch together and ends their transactions (`batch_commit`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
-        # Made once for a job, and handed to all tries of its tasks together with the options.
+        # Made once for a job, and pickled to all attempts of its tasks with the options.
         self.job_id = f"{SystemRandom().getrandbits(64):016x}"
         check_columns(schema, options)
 
@@ -107,18 +107,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _written(messages: list[WriterCommitMessage | None]) -> list[WrittenInTransaction]:
-    """What tasks say that write in transactions."""
+    """The messages of tasks that wrote in transactions."""
     return [one for one in messages if isinstance(one, WrittenInTransaction)]
 
 
 def _has_failed(messages: list[WriterCommitMessage | None]) -> bool:
-    """Whether a task is missing. Spark aborts also after a commit that failed: what such a commit
-    may have decided must not be aborted, and what it has not decided it has aborted itself."""
+    """True if a task is missing. Spark aborts after a failed commit, too: its decided transactions
+    must not be aborted, and the undecided ones it has aborted itself."""
     return None in messages
 
 
 def _attempt_of_stream() -> TaskAttempt:
-    """Which try of which part of which query's micro-batch this task is.
+    """The attempt of this task, of a query's micro-batch.
 
     The id of a query is kept in its checkpoint, so it is the same after a restart.
     """
@@ -126,7 +126,7 @@ def _attempt_of_stream() -> TaskAttempt:
     query_id, batch_id = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
     if query_id is None or batch_id is None:
         raise OptionRefused(
-            "Spark does not say to which query a task belongs, so it cannot be written exactly"
+            "Spark does not name the query of a task, so rows cannot be written exactly"
             " once: set delivery=at-least-once"
         )
     return TaskAttempt(
@@ -138,9 +138,9 @@ def _attempt_of_stream() -> TaskAttempt:
 
 
 def _attempt_of_job(job_id: str) -> TaskAttempt:
-    """The same for a batch job.
+    """The attempt of this task, of a batch job.
 
-    What `foreachBatch` writes belongs to its query: a broker keeps transactional ids for a week,
+    A write in `foreachBatch` belongs to its query: a broker keeps transactional ids for a week,
     and new ones for every micro-batch would pile up.
     """
     task = _task()
@@ -157,16 +157,16 @@ def _task() -> TaskContext:
 
 
 def check_columns(given: StructType, options: WriteOptions) -> None:
-    """Refuse what Spark's Kafka sink refuses, before anything is written."""
+    """Refuse columns that Spark's Kafka sink refuses, before anything is written."""
     schema = to_arrow_schema(given.toNullable(), timezone="UTC")  # as headers of literals are not
     if "value" not in schema.names:
         raise OptionRefused("a column `value` of STRING or BINARY is needed")
     if options.topic is None and "topic" not in schema.names:
-        raise OptionRefused("where to? give the option `topic` or a column `topic`")
+        raise OptionRefused("no topic: give the option `topic` or a column `topic`")
     for field in schema:
         if field.name not in _TYPES:
             raise OptionRefused(
-                f"column {field.name} has no place in a record; there are {', '.join(_TYPES)}"
+                f"column {field.name} is not part of a record; the columns are {', '.join(_TYPES)}"
             )
         if field.type not in _TYPES[field.name]:
             expected = " or ".join(map(str, _TYPES[field.name]))

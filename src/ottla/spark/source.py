@@ -1,7 +1,7 @@
-"""`format("ottla")` for reading: batches and streams on Spark's Python Data Source API.
+"""Readers of `format("ottla")`: batches and streams on Spark's Python Data Source API.
 
-Spark makes several readers of one query, in several processes: one plans, and its copies read in
-tasks. So a reader is a value, what it was told, and finds its cluster through `link_to`.
+Spark makes several readers for one query, in several processes: one plans, and its copies read in
+tasks. So a reader holds options only, and gets its client from `client_for`.
 """
 
 import logging
@@ -64,8 +64,8 @@ from ottla.spark.topic_ids import assign_topic_checks
 
 log = logging.getLogger("ottla.spark")
 
-_COMMIT_TIMEOUT_S: Final = 5.0  # progress is shown, not relied on: a batch does not wait for it
-_COMMIT_PAUSE_S: Final = 30.0  # after it failed
+_COMMIT_TIMEOUT_S: Final = 5.0  # the checkpoint decides, not the group: a batch does not wait
+_COMMIT_PAUSE_S: Final = 30.0  # after a failed commit
 
 
 def batch_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -108,40 +108,40 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = partition.value
-        if task is None:  # Spark's way to say that a batch has no partitions
+        if task is None:  # Spark's task of a batch without partitions
             return iter(())
         return read_task(client_for(self.options.brokers), task, self.options, self.projection)
 
 
 class PushdownBatchReader(BatchReader):
-    """Leaves out what filters exclude. Spark refuses readers that can unless it is told to ask."""
+    """Skips offsets that filters exclude. Spark refuses `pushFilters` unless enabled."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         self.bounds = bounds_of_filters(filters)
-        return filters  # all of them: Spark applies them to what is left
+        return filters  # all of them: Spark applies them to the rest
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches. Spark keeps one for a query; its copies in tasks only read."""
+    """Plans micro-batches. Spark keeps one for each query; its copies in tasks only read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.projection = projection_of(schema, options.columns)
         self._initial: OffsetsJson | None = None
-        self._target: dict[TopicPartition, Offset] | None = None  # of a run that ends by itself
+        self._target: dict[TopicPartition, Offset] | None = None  # the end of an AvailableNow run
         self._latest: OffsetsJson | None = None
         self._committed: OffsetsJson | None = None
         self._commit_again_s = 0.0
         self._last_batch_s = time.monotonic()
         self._has_planned = False
 
-    # What Spark calls, in this order
+    # Called by Spark, in this order
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = dict(self._edges().latest)
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
-        if self._initial is None:  # it is asked for twice, and must not have moved
+        if self._initial is None:  # Spark asks twice, and it must not change
             self._initial = to_json(
                 self._blocking.call(lambda client: resolve_start(client, self.options))
             )
@@ -158,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
-        """Where the next batch ends; `start` itself when there is nothing to read yet."""
+        """The end offsets of the next batch; `start` itself when there is nothing to read yet."""
         self.commit(start)
         self._has_planned = True
         processed = from_json(start)
@@ -187,16 +187,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = partition.value
-        if task is None:  # Spark's way to say that a batch has no partitions
+        if task is None:  # Spark's task of a batch without partitions
             return iter(())
         ranges = check_topics(self._blocking, task, self.options)
         return read_task(self._blocking, ranges, self.options, self.projection)
 
     def commit(self, end: OffsetsJson) -> None:
-        """Show how far the query has come as the progress of a consumer group.
+        """Commit the query's offsets to a consumer group, for tools that show lag.
 
         Spark calls this one batch late and not at all after the last, so `latestOffset` does, too.
-        That it fails never fails the query: the checkpoint is what counts.
+        A failure never fails the query: the checkpoint decides.
         """
         group = self.options.group
         if group is None or end == self._committed or time.monotonic() < self._commit_again_s:
@@ -211,7 +211,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._commit_again_s = time.monotonic() + _COMMIT_PAUSE_S
             log.warning("offsets not committed", extra={"group": group, "reason": str(problem)})
 
-    # Inside
+    # Internal
 
     @property
     def _blocking(self) -> BlockingClient:
@@ -223,7 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return edges
 
     def _edges_after(self, processed: Offsets) -> LogEdges:
-        """Where partitions begin and end; waits a while when nothing is new."""
+        """The log edges; waits up to pollTimeoutMs for records beyond `processed`."""
         edges = self._edges()
         if self._target is not None:
             return _up_to(edges, self._target)
@@ -235,26 +235,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._edges()
 
     def _first_starts(self, starts: Offsets, end: Offsets) -> Offsets:
-        """Where a first batch began that an earlier run planned and did not finish.
+        """The start offsets of a first batch that an earlier run planned and did not finish.
 
-        The checkpoint knows its end only, and asks again for its beginning, which may have moved
-        on. The group knows: the beginning was committed before the batch was planned.
+        The checkpoint has only its end offsets, and Spark asks again for its start, which may have
+        changed. The group has it: the start was committed before the batch was planned.
         """
         group = self.options.group
         if (
             not isinstance(self.options.start, Edge | FromTime)
             or self.options.start is Edge.EARLIEST
         ):
-            return starts  # does not move
+            return starts  # these do not change
         committed = dict[TopicPartition, Offset]()
         if group is not None:
             committed = self._blocking.call(lambda client: committed_offsets(client, group, end))
         unknown = [str(tp) for tp in starts if tp in end and tp not in committed]
         if unknown and self.options.on_data_loss is OnDataLoss.FAIL:
             raise DataLost(
-                "the first batch of this query was not finished, and where it began is not known"
-                f" for {', '.join(sorted(unknown))}: give those offsets as startingOffsets, or"
-                " begin anew with another checkpointLocation"
+                "the first batch of this query was not finished, and its start offsets are"
+                f" not known for {', '.join(sorted(unknown))}: give those offsets as"
+                " startingOffsets, or start with another checkpointLocation"
             )
         return {tp: min(at, committed.get(tp, at)) for tp, at in starts.items()}
 
@@ -271,7 +271,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not is_limited:
             return dict(edges.latest)
         waited_ms = int((time.monotonic() - self._last_batch_s) * 1000)
-        is_last = self._target is not None  # nothing will come: do not wait for more
+        is_last = self._target is not None  # the end is fixed: do not wait for more
         if (
             not losses
             and not is_last
@@ -287,6 +287,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _up_to(edges: LogEdges, target: Offsets) -> LogEdges:
-    """As if nothing had come behind `target`."""
+    """The edges as if the logs ended at `target`."""
     latest = {tp: Offset(min(at, target[tp])) for tp, at in edges.latest.items() if tp in target}
     return LogEdges({tp: edges.earliest[tp] for tp in latest}, latest)

@@ -1,10 +1,10 @@
-"""What the connector remembers between runs: keyed records in a compacted topic of the cluster.
+"""The connector's state between runs: keyed records in a compacted topic of the cluster.
 
-An offset of a consumer group would be simpler to keep, and is forgotten a week after the group's
-last commit, or as soon as its topic is deleted. A compacted topic forgets nothing.
+Offsets of a consumer group would be simpler, but expire a week after the group's last commit, or
+with their topic. Records of a compacted topic do not expire.
 
-Every owner (a query) has its keys in one partition. A process reads a partition once and then
-only what is new, so that a look costs one request.
+Every owner (a query) has its keys in one partition. A process reads a partition once and then only
+new records, so that a read costs one request.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ _FETCHES_MAX: Final = 100
 
 
 class StateRefused(ClientError):
-    """The topic cannot hold what has to be remembered; the text says what to do."""
+    """The topic would not keep the state; the text says what to do."""
 
 
 @dataclass(slots=True)
 class _Partition:
-    """As far as a partition has been read: the last value of every key."""
+    """The last value of every key of a partition, up to `position`."""
 
     position: Offset = _BEGINNING
     values: dict[bytes, bytes] = field(default_factory=dict)
 
 
 class StateTopic:
-    """Owns what this process has read of the topic, and the producer that writes to it."""
+    """Owns the values that this process has read from the topic, and the producer that writes."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -57,18 +57,18 @@ class StateTopic:
         self._producer: IdempotentProducer | None = None
 
     async def read(self, owner: str) -> Mapping[bytes, bytes]:
-        """Every key in the owner's partition with its last value, at the moment of the call."""
+        """Every key in the owner's partition with its last value, as of this call."""
         tp = _partition_of(owner)
         async with self._reading:
             try:
                 await self._catch_up(tp)
-            except NoSuchTopic:  # nobody has ever written
+            except NoSuchTopic:  # never written to
                 self._partitions.pop(tp.partition, None)
                 return {}
             return self._partitions[tp.partition].values
 
     async def write(self, owner: str, key: bytes, value: bytes | None) -> None:
-        """Remember a value, or forget the key for None; returns when that is safe."""
+        """Store a value, or delete the key for None; returns when acks=all is reached."""
         async with self._writing:
             producer = self._producer or await self._open()
             self._producer = None  # after a write that failed its sequence is not known
@@ -78,10 +78,10 @@ class StateTopic:
     # Inside
 
     async def _catch_up(self, tp: TopicPartition) -> None:
-        """Read to where the partition ends now.
+        """Read up to the current end of the partition.
 
-        Asked by ListOffsets: a leader that was just elected may not know yet how far its log is
-        settled. It refuses to answer that question until it does, but not to answer a fetch.
+        The end comes from ListOffsets: a leader that was just elected may not know its high
+        watermark yet. It refuses ListOffsets until it does, but not a fetch.
         """
         known = self._partitions.setdefault(tp.partition, _Partition())
         ends, fetched = await asyncio.gather(
@@ -92,7 +92,8 @@ class StateTopic:
         for _ in range(_FETCHES_MAX):
             records, rest = take(tp, fetched, ReadRange(known.position))
             for record in records:
-                _note(known.values, record)
+                _apply(known.values, record)
+            assert rest.start >= known.position, "a read never goes back"
             known.position = rest.start
             if known.position >= end:
                 return
@@ -105,7 +106,7 @@ class StateTopic:
         except Refused as problem:
             if problem.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not known.position:
                 raise
-        known.position, known.values = _BEGINNING, {}  # the topic was made anew
+        known.position, known.values = _BEGINNING, {}  # the topic was deleted and created again
         return await self._fetch_from(tp, known.position)
 
     async def _fetch_from(self, tp: TopicPartition, position: Offset) -> Fetched:
@@ -114,7 +115,7 @@ class StateTopic:
         return found[tp]
 
     async def _open(self) -> IdempotentProducer:
-        """A producer, once the topic is there and keeps what it is given."""
+        """A producer, once the topic exists and is known to be compacted."""
         try:
             await self._client.describe([TOPIC])
         except NoSuchTopic:
@@ -123,7 +124,7 @@ class StateTopic:
         policy = next((one.value for one in settings if one.name == _POLICY), None)
         if policy != _COMPACT:
             raise StateRefused(
-                f"topic {TOPIC} has {_POLICY}={policy} and would forget which batches were written:"
+                f"topic {TOPIC} has {_POLICY}={policy} and would lose which batches were written:"
                 f" set it to {_COMPACT}"
             )
         return await IdempotentProducer.open(self._client)
@@ -141,7 +142,7 @@ def _partition_of(owner: str) -> TopicPartition:
     return TopicPartition(TOPIC, partition_of_key(owner.encode(), PARTITIONS))
 
 
-def _note(values: dict[bytes, bytes], record: Record) -> None:
+def _apply(values: dict[bytes, bytes], record: Record) -> None:
     if record.key is None:
         return
     if record.value is None:

@@ -1,4 +1,4 @@
-"""What Prometheus is told of streams: sums and the last state of each query."""
+"""Prometheus metrics of streams: totals and the last batch of each query."""
 
 import threading
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class _Query:
 
 
 class StreamMetrics:
-    """Counts batches in one thread, and is asked for figures in another."""
+    """Counts batches in one thread; metrics are collected in another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class StreamMetrics:
             return sum(one.batches for one in queries), sum(one.rows for one in queries)
 
     def collect(self) -> Iterable[Metric]:
-        """Every figure as it is now."""
+        """The current value of every metric."""
         count, gauge = MetricKind.COUNTER, MetricKind.GAUGE
         names = ("query",)
         batches = Metric("ottla_pipeline_batches", count, "Micro-batches written.", names)

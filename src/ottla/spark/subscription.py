@@ -12,7 +12,7 @@ SUBSCRIPTION_NAMES: Final = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """These topics, all their partitions."""
+    """All partitions of the named topics."""
 
     names: tuple[str, ...]
 
@@ -29,7 +29,7 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """These partitions and no others."""
+    """Individual partitions."""
 
     tps: tuple[TopicPartition, ...]
 
@@ -83,7 +83,7 @@ def _check_pattern(text: str) -> None:
 
 
 def _python_pattern(text: str) -> str:
-    """A Java expression in Python's spelling: only groups with names are written differently."""
+    """A Java regular expression for Python: only named groups have another syntax."""
     return re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", text)
 
 

@@ -1,12 +1,12 @@
-"""Which topic a query has been reading: one that is deleted and made anew has another id.
+"""Ids of the topics that a query reads, to notice a topic that was deleted and created again.
 
-Offsets say nothing of it: those of the new topic may have grown past where the query was. Spark
-keeps offsets in the shape of its Kafka connector, which has no room for ids, and tells a source
-neither its query nor its checkpoint. Tasks know their query, so what is remembered (`state`) is
-remembered by query, written and compared by tasks.
+Offsets do not show it: those of the new topic may have grown past the query's. Spark keeps offsets
+in the format of its Kafka connector, which has no field for ids, and gives a source neither its
+query nor its checkpoint. Tasks know their query, so tasks store the ids by query (`state_topic`)
+and compare them.
 
-What is remembered of a topic is a list of (number of a micro-batch, id): from that batch on the
-topic has had this id.
+Stored for a topic is a list of (number of a micro-batch, id): from that batch on the topic has had
+this id.
 """
 
 import json
@@ -25,19 +25,19 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTask:
-    """What one task of a stream reads, and what it has to see to."""
+    """The ranges that one task of a stream reads, and the topic ids that it checks and stores."""
 
     ranges: Task
     ids: Mapping[str, str]  # of its topics, when the batch was planned
-    noted: frozenset[str]  # topics whose ids this task remembers, on behalf of all tasks
-    begins: Offsets  # where the batch begins in the partitions that this task reads first
+    noted: frozenset[str]  # topics whose ids this task stores, for all tasks
+    begins: Offsets  # start offsets of the batch in partitions that this task checks
 
 
 def assign_topic_checks(
     tasks: Sequence[Task], start: Offsets, end: Offsets, ids: Mapping[str, str]
 ) -> list[StreamTask]:
-    """Give every partition that was read before to one task: the one that goes on where the query
-    was, or, if there is nothing new in it, the first that reads its topic."""
+    """Assign every partition that was read before to one task: the one that continues at the
+    query's offset, or, if there are no new records in it, the first that reads its topic."""
     read = {part.tp for task in tasks for part in task}
     noted = set[str]()
     planned = list[StreamTask]()
@@ -62,7 +62,7 @@ def assign_topic_checks(
 
 
 def with_ranges_from_earliest(task: StreamTask, topics: Iterable[str], earliest: Offsets) -> Task:
-    """What a task reads if these topics are to be read from their beginning."""
+    """The ranges of a task if these topics are to be read from their earliest offsets."""
     ranges = {part.tp: part.offsets for part in task.ranges}
     for tp, at in task.begins.items():
         if tp.topic in topics and tp in earliest and earliest[tp] < at:
@@ -72,17 +72,17 @@ def with_ranges_from_earliest(task: StreamTask, topics: Iterable[str], earliest:
 
 
 def id_key(query: str, topic: str) -> bytes:
-    """Where the ids of a topic are kept that a query reads."""
+    """The key of the ids of a topic that a query reads."""
     return f"source {query} {topic}".encode()
 
 
 def encode_ids(ids: Ids) -> bytes:
-    """What is remembered of a topic as JSON."""
+    """The ids of a topic as JSON."""
     return json.dumps({"format": _FORMAT, "ids": ids}).encode()
 
 
 def decode_ids(value: bytes | None) -> Ids:
-    """The inverse of `encode_ids`; nothing is known of what a later version has written."""
+    """The inverse of `encode_ids`; empty for another format, of a later version."""
     if value is None:
         return ()
     try:
@@ -95,26 +95,26 @@ def decode_ids(value: bytes | None) -> Ids:
 
 
 def id_before(ids: Ids, batch: int) -> str | None:
-    """The topic that a batch should find: the one before it, or the one it has begun with."""
+    """The id that a batch expects: that of the batch before, or that of its own first run."""
     earlier = [id_ for since, id_ in ids if since < batch]
     begun = [id_ for since, id_ in ids if since == batch]
     return next(iter([*reversed(earlier), *begun]), None)
 
 
 def note_id(ids: Ids, batch: int, id_: str) -> Ids:
-    """What is to be remembered when a batch reads a topic with this id."""
+    """The ids to store when a batch reads a topic with this id."""
     earlier = [(since, one) for since, one in ids if since < batch]
     before = id_before(ids, batch)
     if before is not None and not earlier and before != id_:
-        earlier = [(batch - 1, before)]  # so that the batch, repeated, finds the change again
+        earlier = [(batch - 1, before)]  # so that a repeated batch finds the change again
     if earlier and earlier[-1][1] == id_:
         return tuple(earlier)
     return (*earlier, (batch, id_))[-IDS_MAX:]
 
 
 def explain_change(topic: str, before: str, now: str) -> str:
-    """One sentence for people."""
+    """The message about a topic with another id."""
     return (
-        f"topic {topic} was deleted and made anew: its id was {before} and is {now}. What was not"
-        " read of the old one is lost, and the offsets of this query mean other records now"
+        f"topic {topic} was deleted and created again: its id was {before} and is {now}. Unread"
+        " records of the old one are lost, and the offsets of this query mean other records now"
     )

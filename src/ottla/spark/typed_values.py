@@ -1,4 +1,4 @@
-"""Values as typed columns, and for each that could not be read the reason."""
+"""Typed columns of values, with a problem for each value that could not be parsed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ ParseAll = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class TypedValues:
-    """As many as there were values; where there is a problem, the typed value is null."""
+    """A typed value or a problem for each value; the other is null."""
 
     typed: pa.Array
     problems: pa.Array  # of text, null where there is none
@@ -25,7 +25,7 @@ def parse_by_bisection(
 ) -> TypedValues:
     """Values by a parser that raises `ArrowInvalid` if there is a bad one anywhere.
 
-    Halves until the bad ones are alone: the good ones stay with many others.
+    Bisects until the bad ones are alone: the good ones are parsed in bulk.
     """
     try:
         return TypedValues(parse_all(values), pa.nulls(len(values), pa.string()))

@@ -10,7 +10,7 @@ from ottla.records.compression import Codec
 from ottla.spark.broker_options import BrokerOptions, parse_broker_options
 from ottla.spark.option_reader import OptionReader, OptionRefused
 
-TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000  # the most that brokers allow unless told otherwise
+TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000  # the default limit of brokers
 _WRITE_NAMES: Final = (
     "topic",
     "includeHeaders",
@@ -19,12 +19,12 @@ _WRITE_NAMES: Final = (
     "acceptBatch",
     "brokerAddressMap",
 )
-# What Spark itself adds to the options of a stream's sink.
+# Options that Spark adds to those of a stream's sink.
 SPARK_SINK_OPTIONS: Final = ("checkpointLocation", "queryName", "outputMode")
 
 
 class Delivery(StrEnum):
-    """What a crash may do to what is written."""
+    """The delivery guarantee of a writer after a crash."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
@@ -32,31 +32,33 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Everything a writer has been told, checked."""
+    """All options of a writer, checked."""
 
     brokers: BrokerOptions
     topic: str | None = None  # for all rows, whatever their column says
     codec: Codec = Codec.NONE
     delivery: Delivery = Delivery.EXACTLY_ONCE
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
-    accepted_batch: int | None = None  # is written, its user says, whatever it looks like now
+    accepted_batch: int | None = None  # declared written by its user, whatever its content is now
 
 
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
-    """Read what a user gave to `write` or `writeStream`; `OptionRefused` says why not."""
+    """Parse the options of `write` or `writeStream`; raises `OptionRefused`."""
     options = OptionReader(raw, (*_WRITE_NAMES, *SPARK_SINK_OPTIONS))
     options.refuse_unknown()
     if options.text("kafka.transactional.id") is not None:
         raise OptionRefused(
-            "kafka.transactional.id is not supported: every task has one of its own, made of"
+            "kafka.transactional.id is not supported: every task attempt has its own, made of"
             " its query and its partition"
         )
-    options.truth("includeHeaders", False)  # as in Spark's connector, a column of headers is enough
+    options.truth(
+        "includeHeaders", False
+    )  # accepted as in Spark's connector; a column of headers is enough
     topic = options.text("topic")
     if topic is not None and (problem := topic_name_problem(topic)):
         raise OptionRefused(f"topic={topic}: {problem}")
     names = tuple(codec.name.lower() for codec in Codec)
-    options.choose("kafka.acks", ("all", "-1"), "all")  # what trying again relies on
+    options.choose("kafka.acks", ("all", "-1"), "all")  # retries rely on it
     return WriteOptions(
         brokers=parse_broker_options(raw),
         topic=topic,
@@ -68,7 +70,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
 
 
 def parse_accepted_batch(text: str | None) -> int | None:
-    """The number of a micro-batch that its user says is written."""
+    """Parse the number of a micro-batch that its user declares written."""
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()):

@@ -1,9 +1,9 @@
-"""What one Spark task does to write its rows: at least once, or in a transaction that stays open.
+"""Writes the rows of one Spark task: at least once, or in a transaction that stays open.
 
-Exactly once: a task writes in one transaction and leaves it open. Its message to the driver says
-whose transaction it is and what is in it; the driver decides about all tasks of a batch together
-(`committing`). Every attempt of a task has a transactional id of its own, so that attempts do not
-fence each other: which of them counts is for Spark to say.
+Exactly once: a task writes in one transaction and leaves it open. Its commit message names the
+producer and the content; the driver decides about all tasks of a batch together (`batch_commit`).
+Every attempt of a task has its own transactional id, so that attempts do not fence each other:
+Spark chooses the attempt that counts.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from ottla.spark.encode import Routes, encode, rows_by_topic
 from ottla.spark.kernel import warn_if_missing
 from ottla.spark.write_options import WriteOptions
 
-_ABORT_TIMEOUT_S: Final = 5.0  # what is not aborted here is aborted by the driver, or times out
-_MANY_TOPICS: Final = "topics"  # in place of the one topic that all rows go to
+_ABORT_TIMEOUT_S: Final = 5.0  # otherwise the driver aborts it, or it times out
+_MANY_TOPICS: Final = "topics"  # the name of a sink whose rows go to several topics
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenInTransaction(WriterCommitMessage):
-    """What a task has written, for which sink of which owner."""
+    """Commit message of a task that has left its transaction open."""
 
     owner: str
     sink: str
@@ -48,26 +48,26 @@ class WrittenInTransaction(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WrittenAtLeastOnce(WriterCommitMessage):
-    """What a task has written for good."""
+    """Commit message of a task whose rows count already."""
 
     rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAttempt:
-    """One try of one task."""
+    """An attempt of a task, as Spark numbers them."""
 
     owner: str  # a query, or a batch job
     task: int  # the partition of the data frame
-    number: int  # of the try
+    number: int  # of the attempt
     batch: int | None  # None for a batch job: it is never repeated
 
     def sink(self, topic: str | None) -> str:
-        """What decisions are about: all that an owner writes to a topic, or to many."""
+        """The sink that decisions are about: an owner's writes to one topic, or to many."""
         return f"{self.owner}-{topic or _MANY_TOPICS}"
 
     def transactional_id(self, topic: str | None) -> str:
-        """Who writes. The number of these is limited by the number of tasks, not of batches."""
+        """The transactional id; their number grows with tasks, not with batches."""
         return f"{self.sink(topic)}-{self.task}.{self.number}"
 
 
@@ -97,7 +97,7 @@ def write_in_transaction(
         return WrittenInTransaction(attempt.owner, sink, TaskResult(Content()))
     blocking = client_for(options.brokers)
     measured = _MeasuredBatches(filled, is_needed=attempt.batch is not None)
-    # Asked before the id is taken: that would abort what a decision may still have to commit.
+    # Before InitProducerId, which would abort a transaction that a decision has yet to commit.
     if attempt.batch is not None and _is_decided(blocking, attempt.owner, sink, attempt.batch):
         for _ in measured:
             pass
@@ -119,7 +119,7 @@ def write_in_transaction(
 
 
 class _MeasuredBatches:
-    """Passes batches on and adds up what is in them; only the rows where no digest is needed."""
+    """Batches, with the content of those that were consumed; without a digest if not needed."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], *, is_needed: bool) -> None:
         self._batches = batches
@@ -156,15 +156,15 @@ def _non_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | 
 
 
 class _Producer(Protocol):
-    """Who takes packed records."""
+    """A producer of packed records."""
 
     async def write_packed(self, tp: TopicPartition, packed: Packed) -> None: ...
 
 
 class _TaskWriter:
-    """Owns what a task knows of its topics, and the rows that are on their way.
+    """Owns the partitioners of a task's topics, and the request that is in flight.
 
-    While one Arrow batch is on its way the next is made into records.
+    While one Arrow batch is in flight the next is encoded.
     """
 
     def __init__(self, blocking: BlockingClient, producer: _Producer, topic: str | None) -> None:
@@ -173,40 +173,40 @@ class _TaskWriter:
         self._topic = topic
         self._clock = SystemClock()
         self._partitioners: dict[str, Partitioner] = {}
-        self._under_way: Future[None] | None = None
+        self._in_flight: Future[None] | None = None
         self.rows = 0
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write every row, each partition's in their order; returns when all are safe."""
+        """Write every row, in order within a partition; returns when all are acknowledged."""
         for batch in batches:
             routes = self._encode(batch)
             self._wait()
-            self._under_way = self._blocking.submit(self._send(routes))
+            self._in_flight = self._blocking.submit(self._send(routes))
             self.rows += batch.num_rows
         self._wait()
 
     def drain(self) -> None:
-        """Return when nothing is on its way any more, whatever became of it."""
+        """Wait until no request is in flight, whatever its result."""
         with suppress(ClientError):
             self._wait()
 
     def _wait(self) -> None:
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
+        in_flight, self._in_flight = self._in_flight, None
+        if in_flight is not None:
+            in_flight.result()
 
     def _encode(self, batch: pa.RecordBatch) -> Routes:
         rows_of = rows_by_topic(batch, self._topic)
         for topic in rows_of.keys() - self._partitioners.keys():
-            learning = self._blocking.submit(_partitioner_for(self._blocking.client, topic))
-            self._partitioners[topic] = learning.result()
+            lookup = self._blocking.submit(_partitioner_for(self._blocking.client, topic))
+            self._partitioners[topic] = lookup.result()
         routes = encode(batch, rows_of, self._partitioners, self._clock.now_ms())
         for partitioner in self._partitioners.values():
             partitioner.next_batch()
         return routes
 
     async def _send(self, routes: Routes) -> None:
-        """Partitions at the same time; all have ended when this returns."""
+        """Send all partitions concurrently; returns when all have ended."""
         outcomes = await asyncio.gather(
             *(self._send_in_order(tp, packs) for tp, packs in routes.items()),
             return_exceptions=True,
@@ -222,5 +222,5 @@ class _TaskWriter:
 
 async def _partitioner_for(client: Client, topic: str) -> Partitioner:
     view = await client.describe_or_create(topic)
-    rng = Random()  # noqa: S311  # which partition records without a key go to
+    rng = Random()  # noqa: S311  # the partition of records without a key
     return Partitioner(len(view.topics[topic].partitions), rng)

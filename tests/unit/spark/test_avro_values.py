@@ -108,9 +108,9 @@ def test_a_null_value_is_null_and_not_bad() -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (b"", "it ends too early"),
+        (b"", "the value ends too early"),
         (written(FULL)[:-1], "Expected 2 bytes, read 1"),
-        (written(FULL) + b"more", "4 bytes are left over"),
+        (written(FULL) + b"more", "4 unread bytes after the record"),
         (b"\x02\x7f", "out of range"),
     ],
 )
@@ -149,8 +149,8 @@ def test_no_bytes_do_harm(values: list[bytes]) -> None:
         ('{"type":"record","name":"R","fields":[]}', "record R has no fields"),
         (record(["int", "string"]), "R.f0 may be one of several types"),
         (record("null"), 'R.f0 is "null"'),
-        (record({"type": "array", "items": "R"}), "R.f0 holds itself"),
-        (record("Unknown"), 'R.f0 is "Unknown", which is no type here'),
+        (record({"type": "array", "items": "R"}), "R.f0 contains itself"),
+        (record("Unknown"), 'R.f0 is "Unknown", which is not a supported type'),
         (record({"type": "fixed", "name": "F", "size": 0}), "has no size"),
         (record({"type": "bytes", "logicalType": "decimal", "precision": 50}), "at most 38"),
         (record({"type": "enum", "symbols": ["A"]}), "an? enum has no name"),

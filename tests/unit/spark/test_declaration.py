@@ -54,7 +54,7 @@ def test_a_checkpoint_of_unknown_origin_is_refused(tmp_path: Path, text: str | N
     checkpoint.directory.mkdir()
     if text is not None:
         checkpoint.declared_file.write_text(text)
-    with pytest.raises(CheckpointRefused, match="nothing says which"):
+    with pytest.raises(CheckpointRefused, match="its declaration is missing"):
         checkpoint.check(ORDERS)
 
 

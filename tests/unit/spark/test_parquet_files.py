@@ -123,10 +123,10 @@ def test_options_do_not_depend_on_case() -> None:
 @pytest.mark.parametrize(
     ("raw", "is_stream", "problem"),
     [
-        ({}, True, "where to"),
+        ({}, True, "no path: give the directory"),
         ({"path": "s3://bucket/t"}, True, "s3 is not one"),
         ({"path": "t", "mergeSchema": "true"}, True, "unknown option mergeschema"),
-        ({"path": "t", "txnVersion": "1"}, True, "numbers its batches by itself"),
+        ({"path": "t", "txnVersion": "1"}, True, "numbers the batches of a stream"),
         ({"path": "t", "txnAppId": "me"}, False, "belong together"),
         ({"path": "t", "txnAppId": "me", "txnVersion": "-1"}, False, "not a whole number"),
     ],

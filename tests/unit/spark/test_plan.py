@@ -54,7 +54,7 @@ def test_a_loss_names_every_missing_offset() -> None:
         check_losses(losses, OnDataLoss.FAIL)
     text = str(raised.value)
     assert "a-0: offsets 5 to 8 are missing, the log begins at 9 now" in text
-    assert "a-1: it was read up to 7 and ends at 2 now: was it made anew?" in text
+    assert "a-1: it was read up to 7 and ends at 2 now: was it created again?" in text
     assert "b-0: it was at 1 and does not exist now" in text
     assert "a-2" not in text
     assert "onDataLoss=skip" in text

@@ -168,7 +168,7 @@ def aggregate(
     pipeline = Aggregate(
         source=_source(topic, schema, how.running),
         topic=_target(out),
-        made=Query(sql) if sql else Windows(parse_span_ms(window), tuple(by), tuple(figure)),
+        computed=Query(sql) if sql else Windows(parse_span_ms(window), tuple(by), tuple(figure)),
         watermark_ms=parse_span_ms(watermark),
         mode=mode,
         name=how.name,

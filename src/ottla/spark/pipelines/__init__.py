@@ -1,1 +1,1 @@
-"""Pipelines that need no program: each is a value that says what it is and builds its query."""
+"""Pipelines of `ottla pipeline`: each is a value with a declaration that builds its query."""

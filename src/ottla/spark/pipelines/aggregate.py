@@ -1,4 +1,4 @@
-"""`ottla pipeline aggregate`: figures of windows of time, from one topic to another."""
+"""`ottla pipeline aggregate`: aggregates over time windows, from one topic to another."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -25,23 +25,24 @@ VIEW: Final = "records"
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of a fixed length, what they are divided by, and what is calculated of each."""
+    """Windows of a fixed length, their grouping, and the aggregates of each."""
 
     length_ms: int
     group_by: tuple[str, ...] = ()
-    figures: tuple[str, ...] = ("count(*) AS count",)
+    aggregates: tuple[str, ...] = ("count(*) AS count",)
 
     def description(self) -> dict[str, str]:
         return {
             "window": f"{self.length_ms} ms",
             "by": ", ".join(self.group_by) or "nothing",
-            "figures": ", ".join(self.figures),
+            # The key under which checkpoints of every version have it.
+            "figures": ", ".join(self.aggregates),
         }
 
     def rows(self, records: DataFrame) -> DataFrame:
         window = sql.window("timestamp", f"{self.length_ms} milliseconds")
         groups = records.groupBy(window, *map(sql.expr, self.group_by))
-        found = groups.agg(*map(sql.expr, self.figures))
+        found = groups.agg(*map(sql.expr, self.aggregates))
         others = [quoted(name) for name in found.columns if name != "window"]
         start, end = sql.col("window.start"), sql.col("window.end")
         return found.select(start.alias("window_start"), end.alias("window_end"), *others)
@@ -49,7 +50,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query of SQL over the view `records`."""
+    """An SQL query over the view `records`."""
 
     text: str
 
@@ -63,11 +64,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """What is made of a topic's records; those that come later than `watermark_ms` are left out."""
+    """Aggregates of a topic's records; those later than `watermark_ms` are left out."""
 
     source: TopicSource
     topic: str
-    made: Windows | Query
+    computed: Windows | Query
     watermark_ms: int
     mode: OutputMode = OutputMode.APPEND
     name: str = ""
@@ -80,17 +81,17 @@ class Aggregate:
             source=f"topic {self.source.topic}",
             sink=f"topic {self.topic}",
             steps=self.source.description()
-            | self.made.description()
+            | self.computed.description()
             | {"watermark": f"{self.watermark_ms} ms", "mode": self.mode},
         )
 
     def build(self, spark: SparkSession) -> DataStreamWriter:
         records = readable(stream_of(spark, self.source, self.declaration.label))
         in_time = records.withWatermark("timestamp", f"{self.watermark_ms} milliseconds")
-        rows = as_records(self.made.rows(in_time))
+        rows = as_records(self.computed.rows(in_time))
         if self.mode is OutputMode.APPEND:
             return to_topic(rows, self.source.bootstrap, self.topic)
-        # Spark refuses to update what Python writes, although every record is a new one: each
-        # micro-batch is written as a batch of its own instead.
+        # Spark refuses output mode update for Python sinks, although every record is a new one:
+        # each micro-batch is written as a batch job instead.
         write = partial(append_to_topic, bootstrap=self.source.bootstrap, topic=self.topic)
         return rows.writeStream.outputMode(self.mode).foreachBatch(lambda batch, _: write(batch))

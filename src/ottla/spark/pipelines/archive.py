@@ -1,4 +1,4 @@
-"""`ottla pipeline archive`: a topic becomes files that outlive it."""
+"""`ottla pipeline archive`: writes a topic to Parquet files or a Delta table."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ _CALCULATED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """Every record of a topic, with all it has, into a directory."""
+    """Every record of a topic, with all columns, into a directory."""
 
     source: TopicSource
     path: str

@@ -1,4 +1,4 @@
-"""What a pipeline is, in words: shown before it runs, kept beside its checkpoint, compared."""
+"""The declaration of a pipeline: shown before a run, stored with its checkpoint, compared."""
 
 import json
 import re
@@ -20,7 +20,7 @@ class CheckpointRefused(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """A pipeline from its source to its sink; `steps` is what happens on the way."""
+    """Source, steps and sink of a pipeline."""
 
     command: str
     name: str
@@ -34,12 +34,12 @@ class Declaration:
         return _STRANGE.sub("-", f"{self.command}-{self.name}").strip("-.")[:NAME_LENGTH_MAX]
 
     def description(self) -> dict[str, str]:
-        """Everything that may not change while a checkpoint lives."""
+        """Everything that must not change while a checkpoint exists."""
         return {"command": self.command, "source": self.source, "sink": self.sink, **self.steps}
 
 
 class StreamPipeline(Protocol):
-    """A pipeline that goes on: its query has neither trigger nor checkpoint yet."""
+    """A streaming pipeline: its query has neither trigger nor checkpoint yet."""
 
     @property
     def declaration(self) -> Declaration: ...
@@ -49,7 +49,7 @@ class StreamPipeline(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where Spark notes how far a pipeline is, and beside it, which pipeline that is."""
+    """The directory of Spark's checkpoint, and the declaration file beside it."""
 
     directory: Path
 
@@ -62,7 +62,7 @@ class Checkpoint:
         return self.directory.with_name(f"{self.directory.name}.json")
 
     def claim(self, declaration: Declaration) -> None:
-        """Take it for this pipeline; `CheckpointRefused` if it was another's."""
+        """Reserve the checkpoint for this pipeline; raises `CheckpointRefused`."""
         self.check(declaration)
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.declared_file.with_suffix(".unfinished")
@@ -70,7 +70,7 @@ class Checkpoint:
         unfinished.replace(self.declared_file)
 
     def check(self, declaration: Declaration) -> None:
-        """Refuse what an old checkpoint would silently do wrong; changes nothing."""
+        """Raise `CheckpointRefused` if the checkpoint is another pipeline's; changes nothing."""
         if not self.directory.exists():
             return
         if problem := _difference(self._declared(), declaration.description()):
@@ -89,7 +89,7 @@ class Checkpoint:
 
 def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     if not before:
-        return "nothing says which"
+        return "its declaration is missing"
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return ", ".join(
         f"{name} was {before.get(name, 'not given')} and is {now.get(name, 'not given')}"

@@ -1,4 +1,4 @@
-"""`ottla pipeline dedupe`: what comes again within some time is left out."""
+"""`ottla pipeline dedupe`: leaves out records whose key came before within some time."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from ottla.spark.pipelines.topic_frames import TopicSource, readable, stream_of,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dedupe:
-    """The first record of each `key` to another topic; the same key counts anew after `within_ms`.
+    """The first record of each `key` to another topic; the same key passes again after `within_ms`.
 
-    `key` is an expression of SQL over the record's columns.
+    `key` is an SQL expression over the record's columns.
     """
 
     source: TopicSource
@@ -35,7 +35,7 @@ class Dedupe:
 
     def build(self, spark: SparkSession) -> DataStreamWriter:
         records = stream_of(spark, self.source, self.declaration.label)
-        # Expressions see text; what is written are the bytes that were read.
+        # Expressions see text; the bytes that were read are written.
         both = readable(records.withColumn("_record", sql.struct("key", "value", "headers")))
         first = (
             both.withColumn("_key", sql.expr(self.key))

@@ -1,4 +1,4 @@
-"""`ottla pipeline enrich`: records get what a file knows about them."""
+"""`ottla pipeline enrich`: joins records with the rows of a file."""
 
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -18,7 +18,7 @@ _READERS: Final = {".parquet": "parquet", ".json": "json", ".csv": "csv"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrich:
     """JSON values get the columns of a file's row with the same `on`; without such a row they stay
-    as they are. Values that cannot be read go through unchanged."""
+    as they are. Values that cannot be parsed pass unchanged."""
 
     source: TopicSource
     topic: str
@@ -58,7 +58,7 @@ class Enrich:
 
 
 def read_table(spark: SparkSession, file: str) -> DataFrame:
-    """A file of facts, by the ending of its name."""
+    """The table in a file, by the suffix of its name."""
     form = _READERS.get(PurePath(file).suffix)
     if form is None:
         raise UsageRefused(f"--join {file}: its name ends in none of {', '.join(_READERS)}")

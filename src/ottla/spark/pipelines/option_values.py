@@ -1,4 +1,4 @@
-"""What can be chosen for a pipeline. Needs no Spark: commands show it in their help."""
+"""Values of command-line options of pipelines. Imports no Spark: commands show them in help."""
 
 from enum import StrEnum
 
@@ -18,5 +18,5 @@ class SplitBy(StrEnum):
 
 
 class OutputMode(StrEnum):
-    APPEND = "append"  # a window's figures once, when nothing can change them any more
+    APPEND = "append"  # a window's aggregates once, when they are final
     UPDATE = "update"  # whenever they change

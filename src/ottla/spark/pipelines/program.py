@@ -15,7 +15,7 @@ from ottla.spark.pipelines.declaration import Declaration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a file's function returns: `df.writeStream` with a format and without `.start()`."""
+    """The pipeline of a user's file: its function returns `df.writeStream` without `.start()`."""
 
     file: Path
     name: str = ""
@@ -49,7 +49,7 @@ def load_function(file: Path) -> Callable[[SparkSession], object]:
     if spec is None or spec.loader is None:
         raise UsageRefused(f"{file} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(file.parent.absolute()))  # what lies beside it may be imported
+    sys.path.insert(0, str(file.parent.absolute()))  # it may import modules beside it
     try:
         spec.loader.exec_module(module)
     finally:

@@ -1,7 +1,7 @@
-"""Declared pipelines: a project for Spark's own `spark-pipelines`, and what it must be told.
+"""Projects for Spark's own `spark-pipelines` (declarative pipelines), and how it is called.
 
-Its default catalog lives in memory, so that a second run finds tables it has never heard of and
-fails. A catalog beside the project, in embedded Derby, lets every run go on from the last one.
+Its default catalog is in memory, so that a second run finds tables that are not in the catalog and
+fails. With a catalog in the project, in embedded Derby, every run continues the last one.
 """
 
 import os
@@ -54,13 +54,13 @@ def records_by_day() -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A directory with a pipeline and everything that it keeps."""
+    """A directory with a declarative pipeline, its catalog and its storage."""
 
     directory: Path
 
     @property
     def spec(self) -> Path:
-        """The file that says what the pipeline is, or `UsageRefused`."""
+        """The specification file; raises `UsageRefused` if there is none."""
         for name in SPEC_FILES:
             if (self.directory / name).is_file():
                 return self.directory / name
@@ -69,7 +69,7 @@ class Project:
         )
 
     def create(self, bootstrap: str, topic: str) -> list[Path]:
-        """Write a project that runs as it is; `UsageRefused` where something is already."""
+        """Write a project that runs as it is; raises `UsageRefused` if the directory exists."""
         if self.directory.exists():
             raise UsageRefused(f"{self.directory} is there already: choose another name")
         spec = _SPEC.format(
@@ -89,11 +89,11 @@ class Project:
         return list(files)
 
     def command(self, action: str, conf: Mapping[str, str], more: tuple[str, ...]) -> list[str]:
-        """How `spark-pipelines` is called, in the project's directory: its tables become files in
-        `spark-warehouse` there, whatever it is told. `conf` wins over what is set here."""
+        """The command line of `spark-pipelines`, to be run in the project's directory: its tables
+        always become files in `spark-warehouse` there. `conf` wins over the defaults."""
         home = self.directory.absolute()
         settings = {
-            # They can only be given here: a specification may not change them.
+            # Static: a specification cannot change them.
             "spark.sql.catalogImplementation": "hive",
             "spark.hadoop.javax.jdo.option.ConnectionURL": (
                 f"jdbc:derby:;databaseName={home / 'catalog'};create=true"
@@ -109,12 +109,16 @@ class Project:
             **conf,
         }
         program = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
-        pairs = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        pairs = [
+            argument
+            for name, value in settings.items()
+            for argument in ("--conf", f"{name}={value}")
+        ]
         return [str(program), *pairs, action, "--spec", str(self.spec.absolute()), *more]
 
 
 def environment_of(environment: Mapping[str, str], java_home: Path) -> dict[str, str]:
-    """What `spark-pipelines` finds its Spark, Java and Python by."""
+    """The environment of `spark-pipelines`, with its Spark, Java and Python."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     return {
         **environment,

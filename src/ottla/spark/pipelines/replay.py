@@ -1,4 +1,4 @@
-"""`ottla pipeline replay`: an archive or a part of a topic is written to a topic again."""
+"""`ottla pipeline replay`: writes an archive or a part of a topic to a topic again."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from ottla.spark.pipelines.declaration import Declaration
 from ottla.spark.pipelines.topic_frames import TopicSource, append_to_topic, batch_of
 from ottla.spark.sink import batch_writer
 
-# Where a record was before; its own headers come first.
+# Headers with a record's origin, after its own headers.
 ORIGINS: Final = {
     "ottla.original-topic": "topic",
     "ottla.original-partition": "string(partition)",
@@ -39,8 +39,8 @@ class ArchivePath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Records from `start_ms` until before `end_ms`, those of a key in the order of their times;
-    with a rate, all of them."""
+    """Records from `start_ms` until before `end_ms`, ordered by timestamp within a key; with a
+    rate, all of them ordered."""
 
     origin: TopicSource | ArchivePath
     bootstrap: str
@@ -69,7 +69,7 @@ class Replay:
         )
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """What would be written."""
+        """The rows to write."""
         chosen = _read(spark, self)
         origins = [
             sql.struct(sql.lit(name).alias("key"), sql.expr(where).cast("binary").alias("value"))
@@ -91,8 +91,8 @@ class Replay:
         if self.rate_per_s is None:
             append_to_topic(rows, self.bootstrap, self.topic)
             return
-        # Through the driver: tasks side by side could not keep one rate, nor the order. No
-        # transaction may be as long as a replay that takes its time.
+        # Through the driver: concurrent tasks could keep neither one rate nor the order. Not in
+        # a transaction: a replay with a rate may outlive the transaction timeout.
         options = {
             "kafka.bootstrap.servers": self.bootstrap,
             "topic": self.topic,
@@ -109,7 +109,7 @@ def pace(
     now_s: Callable[[], float] = time.monotonic,
     sleep_s: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows, none before its turn when `rate_per_s` of them pass in a second."""
+    """The same rows, delayed so that `rate_per_s` of them pass in a second."""
     start_s = now_s()
     rows = 0
     for batch in batches:
@@ -136,7 +136,7 @@ def _read(spark: SparkSession, replay: Replay) -> DataFrame:
 
 def _all_rows(spark: SparkSession, replay: Replay) -> DataFrame:
     if isinstance(replay.origin, TopicSource):
-        # Times of records need not rise with offsets: only the start can be left to the broker.
+        # Timestamps need not rise with offsets: the broker can apply only the start.
         start = {} if replay.start_ms is None else {"startingTimestamp": str(replay.start_ms)}
         return batch_of(spark, replay.origin, **start)
     path = Path(replay.origin.path)

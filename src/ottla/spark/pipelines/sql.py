@@ -1,4 +1,4 @@
-"""`ottla pipeline sql`: one question to the records that are there."""
+"""`ottla pipeline sql`: one SQL query over the existing records of a topic."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from ottla.spark.pipelines.topic_frames import TopicSource, batch_of, readable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicQuery:
-    """What a query makes of all records of a topic."""
+    """An SQL query over all records of a topic."""
 
     source: TopicSource
     query: Query

@@ -1,4 +1,4 @@
-"""From topics to rows and back: what pipelines begin and end with."""
+"""Data frames of topics, and writers to topics, for pipelines."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -30,23 +30,23 @@ class TopicSource:
         return found
 
     def description(self) -> dict[str, str]:
-        """What of it belongs into a declaration."""
+        """The part of a declaration about the source."""
         return {} if self.value_schema is None else {"schema": self.value_schema}
 
 
 def stream_of(spark: SparkSession, source: TopicSource, group: str) -> DataFrame:
-    """Records as they are, from the first one on; `group` shows how far they are read."""
+    """A stream of all records from the earliest; `group` gets its committed offsets."""
     options = source.options() | {"startingOffsets": "earliest", "commitGroup": group}
     return spark.readStream.format("ottla").options(**options).load()
 
 
 def batch_of(spark: SparkSession, source: TopicSource, **more: str) -> DataFrame:
-    """The records there are; `more` are options of the source."""
+    """The existing records as a batch; `more` are options of the source."""
     return spark.read.format("ottla").options(**source.options(), **more).load()
 
 
 def readable(records: DataFrame) -> DataFrame:
-    """The same with keys and values as text, for expressions that people write."""
+    """The same with keys and values as text, for users' expressions."""
     columns = {
         name: sql.col(name).cast("string")
         for name in ("key", "value")
@@ -56,7 +56,7 @@ def readable(records: DataFrame) -> DataFrame:
 
 
 def as_records(rows: DataFrame) -> DataFrame:
-    """Rows as records: `key` and `headers` are what they say, all else is JSON in `value`.
+    """Rows as records: `key` and `headers` stay, all other columns become JSON in `value`.
 
     A value that is the only other column, and text or bytes, is written as it is.
     """
@@ -76,12 +76,12 @@ def as_records(rows: DataFrame) -> DataFrame:
 
 
 def quoted(name: str) -> str:
-    """A column's name that means just that, whatever is in it."""
+    """A column's name quoted for SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
 def to_topic(records: DataFrame, bootstrap: str, topic: str) -> DataStreamWriter:
-    """The end of a pipeline that writes to a topic."""
+    """A stream writer to a topic."""
     return (
         records.writeStream.format("ottla")
         .option("kafka.bootstrap.servers", bootstrap)
