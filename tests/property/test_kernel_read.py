@@ -1,4 +1,4 @@
-"""The compiled kernel and its plain twin find the same fields, or refuse the same bytes."""
+"""The compiled kernel and its Python fallback find the same fields, or refuse the same bytes."""
 
 import hypothesis.strategies as st
 import pytest
@@ -38,7 +38,7 @@ def found_by(find, source: bytes, count: int, start: int = 0, column: int = 0): 
 
 
 def agree(source: bytes, count: int, start: int = 0) -> bool:
-    """Whether both found anything; they must not differ."""
+    """True if both found fields; their results must be equal."""
     compiled = found_by(kernel_read.compiled_find_fields, source, count, start, column=2)
     assert compiled == found_by(kernel_read.python_find_fields, source, count, start, column=2)
     return compiled is not None

@@ -63,7 +63,7 @@ def logs(draw: st.DrawFn) -> list[bytearray]:
 
 
 def rows_of(found) -> list[dict[str, Any]]:  # type: ignore[no-untyped-def]
-    """What all columns together say, record by record."""
+    """The rows of all columns together."""
     columns = {name: make(found).to_pylist() for name, make in decode.COLUMNS.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 

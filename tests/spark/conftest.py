@@ -1,7 +1,10 @@
-"""A broker and a Spark session for all tests of this folder, topics of their own to fill.
+"""A broker, a Spark session and topics for the tests of this folder, in three tiers.
 
-Tests that ask for `spark` share one JVM. Those that are marked `jvm` start one of their own. Each
-kind keeps to one worker (scheduling.py); all others need no JVM and run wherever there is room.
+- Tests without a JVM call readers and writers as Spark's workers do. They run in parallel on all
+  workers; starting a JVM in one is an error.
+- Tests that use the fixture `spark` share one JVM on one worker (scheduling.py).
+- Tests marked `jvm` start their own driver process, on one other worker. Few of them are in
+  `make test`; the others are `nightly`.
 """
 
 import importlib.util
@@ -23,10 +26,10 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None
-# In CI it has to be there: tests then fail by what they import.
+# In CI Spark must be installed: tests then fail at their imports.
 collect_ignore_glob = [] if HAS_SPARK or os.environ.get("CI") == "true" else ["test_*.py"]
-# A JVM of tests does not live long enough for the optimising compiler: it takes half the processor
-# time without. Every driver of every test is started with these.
+# A JVM of a test does not run long enough for the optimising compiler: without it, tests take half
+# the processor time. Every driver of every test is started with these.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = JVM_OPTIONS
 _numbers = count(1)
@@ -48,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _check_group(item: pytest.Item) -> None:
-    """A test that needs a JVM and is in no group would start a session in every worker."""
+    """Refuse a test that needs a JVM and is in no group: every worker would start a session."""
     has_session = "spark" in getattr(item, "fixturenames", ())
     if (has_session or item.get_closest_marker("jvm")) and item.path.name not in GROUPS:
         raise pytest.UsageError(f"{item.path.name} needs a JVM: name it in tests/scheduling.py")
@@ -80,7 +83,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """A session that nobody has told of the formats: its lookup has to find them."""
+    """A session without `register`: Spark's lookup has to find the formats."""
     from pyspark.sql import SparkSession
 
     from ottla.spark.java_home import find_java_home
@@ -101,7 +104,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
 @pytest.fixture(autouse=True)
 def _session_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No test meets settings or streams that another one has left in the session they share."""
+    """Stop the streams and restore the settings that a test leaves in the shared session."""
     if "spark" not in request.fixturenames:
         yield
         return
@@ -117,9 +120,21 @@ def _session_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
             session.conf.set(name, before[name])
 
 
+@pytest.fixture(autouse=True)
+def _no_jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of the tier without a JVM fails if it starts one."""
+    if "spark" in request.fixturenames or request.node.get_closest_marker("jvm"):
+        return
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("starts a JVM: use the fixture `spark`, or mark the test `jvm`")
+
+    monkeypatch.setattr("pyspark.core.context.launch_gateway", refuse)
+
+
 @pytest.fixture
 def new_topic(address: str) -> Callable[..., Topic]:
-    """Topics with names of their own."""
+    """Makes topics with unique names."""
 
     def make(partitions: int = 1) -> Topic:
         topic = Topic(address, f"spark-{next(_numbers)}")

@@ -1,7 +1,8 @@
 """Sinks that fail at a given point of a given micro-batch, as if their driver had died there.
 
-What a sink knows lies in the cluster or the table, so a query that fails and is started again in
-the same session finds what a killed driver would have left. `test_exactly_once.py` kills drivers.
+A sink keeps its state in the cluster or the table, so a query that fails and is started again in
+the same session finds the state that a killed driver would have left. `test_exactly_once.py` kills
+drivers.
 """
 
 import time
@@ -27,8 +28,8 @@ from ottla.spark.write_options import WriteOptions, parse_write_options
 from ottla.spark.write_task import WrittenInTransaction
 
 CRASH = "crash"  # an option: `Crash.encode`
-# Where a batch is when its driver dies. Points of its tasks: none of them has ended and all have
-# written something; all but the first have ended. Then points of its commit.
+# Points of a batch at which its driver dies. In its tasks: none has ended and all have written
+# something; all but the first have ended. Then points of its commit.
 TASK_POINTS = ("begun", "between tasks")
 COMMIT_POINTS = ("written", "decided", "half ended", "ended", "noted")
 TOPIC_POINTS = (*TASK_POINTS, *COMMIT_POINTS)
@@ -43,7 +44,7 @@ class Crashed(Exception):
 
 @dataclass(frozen=True)
 class Crash:
-    """Where a driver dies: at which point of which micro-batch, which has so many tasks."""
+    """The micro-batch, its number of tasks, and the point in it at which the driver dies."""
 
     point: str = ""
     batch: int = -1
@@ -65,13 +66,13 @@ class Crash:
         write: Callable[[Iterator[pa.RecordBatch]], WriterCommitMessage],
         rows: Iterator[pa.RecordBatch],
     ) -> WriterCommitMessage:
-        """What a task writes, or as much of it as it comes to."""
+        """Write the rows of a task, or half of them if the driver dies before its end."""
         task = TaskContext.get()
         assert task is not None
         if self.point not in TASK_POINTS or task.getLocalProperty(BATCH_ID) != str(self.batch):
             return write(rows)
         if self.point == "begun" or task.partitionId() == 0:
-            write(_halves(rows))  # and the transaction stays open, as that of a dead process does
+            write(_halves(rows))  # the transaction stays open, as after a crash
             self._wait_others()
             raise Crashed(self.point)
         done = write(rows)
@@ -130,18 +131,18 @@ class CrashingWriter(StreamWriter):
 def commit_until(
     writer: StreamWriter, messages: list[WriterCommitMessage | None], number: int, point: str
 ) -> None:
-    """Commit a batch as far as a driver comes that dies at this point."""
+    """Commit a batch up to the point at which its driver dies."""
     if point == "written":
         return
     written = [one for one in messages if isinstance(one, WrittenInTransaction)]
     batch = CrashingBatch(writer, written, number, point)
     with suppress(Crashed):
         client_for(writer.options.brokers).submit(batch.run()).result()
-        assert point == "noted", f"it was not decided, and did not come to the point {point}"
+        assert point == "noted", f"the batch was not decided, and did not reach the point {point}"
 
 
 class CrashingBatch(StreamBatchCommit):
-    """A micro-batch that goes its way until its driver dies."""
+    """The commit of a micro-batch, up to the point at which its driver dies."""
 
     def __init__(
         self, writer: StreamWriter, written: list[WrittenInTransaction], number: int, point: str

@@ -1,4 +1,4 @@
-"""A Spark driver in a process of its own, which may be killed together with all that it started."""
+"""A Spark driver process, which tests kill together with its JVM."""
 
 import json
 import os
@@ -12,18 +12,18 @@ from typing import Any
 
 from spark.crashing_driver import READY
 
-START_TIMEOUT_S = 300  # until a session is there; on a machine with much else to do
+START_TIMEOUT_S = 300  # until the session is ready, on a busy machine
 TESTS = Path(__file__).parents[1]
 
 
 def environment() -> dict[str, str]:
-    """For a driver whose Python processes import what the tests have."""
+    """The environment of a driver whose Python processes import test modules."""
     paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class DriverProcess:
-    """One run of `spark.crashing_driver`."""
+    """A run of `spark.crashing_driver`."""
 
     def __init__(self, log_file: Path, **told: Any) -> None:
         with log_file.open("a") as log:
@@ -39,7 +39,7 @@ class DriverProcess:
         self._jvm: int | None = None
 
     def wait_ready(self) -> None:
-        """Return when it has a session."""
+        """Return when the driver has a session."""
         output = self._process.stdout
         assert output is not None
         with selectors.DefaultSelector() as selector:
@@ -49,10 +49,10 @@ class DriverProcess:
         assert line.startswith(READY), self.said()
         self._jvm = int(line.removeprefix(READY))
 
-    def wait(self, patience_s: float) -> int | None:
-        """Its exit status; None when it still runs after that time."""
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit status; None if the driver still runs after `timeout_s`."""
         with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(patience_s)
+            return self._process.wait(timeout_s)
         return None
 
     def workers(self) -> list[int]:
@@ -73,7 +73,7 @@ class DriverProcess:
         self._process.wait(START_TIMEOUT_S)
 
     def end(self) -> None:
-        """Leave nothing behind, whatever happened."""
+        """Kill the driver if it runs, and close its pipes."""
         if self._process.poll() is None:
             self.kill()
         assert self._process.stdout is not None

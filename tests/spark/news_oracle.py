@@ -1,4 +1,4 @@
-"""What the stages of the news example ought to make of articles, in plain Python."""
+"""The expected results of the stages of the news example, computed in plain Python."""
 
 import re
 from collections import Counter, defaultdict
@@ -66,7 +66,7 @@ def recommended(history: Iterable[str], known: Sequence[Article]) -> list[tuple[
 
 
 def histories(clicks: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
-    """What each reader has read."""
+    """The articles that each reader has read."""
     found = defaultdict[str, list[str]](list)
     for click in clicks:
         found[click["reader"]].append(click["article"])

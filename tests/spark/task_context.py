@@ -1,4 +1,4 @@
-"""What Spark tells a task of itself, for writers that run without a JVM."""
+"""Spark's TaskContext for readers and writers that run without a JVM."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ def task(
     query_id: str | None = None,
     batch_id: int | None = None,
 ) -> Iterator[None]:
-    """Inside, this process runs this task; without a query, one of a batch.
+    """Make this process a task of a stream, or of a batch job without `query_id`.
 
-    Outside it must be no task again: Spark starts no session in one.
+    Restores the context at the end: Spark starts no session inside a task.
     """
     before = TaskContext._taskContext
     TaskContext._taskContext = None

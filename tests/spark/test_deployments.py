@@ -140,7 +140,7 @@ def cluster(home: Path) -> Iterator[str]:
 
 @contextmanager
 def daemon(home: Path, kind: str, name: str, *arguments: str) -> Iterator[Path]:
-    """One process of a cluster; yields the file that it logs to."""
+    """A process of a cluster; yields its log file."""
     command = Path(pyspark.__file__).parent / "bin" / "spark-class"
     environment = os.environ | {
         "JAVA_HOME": str(find_java_home(os.environ, home)),

@@ -22,7 +22,7 @@ FOR_SPARK = [page for page in PAGES if any(block.mark == "spark" for block in bl
 
 
 def run_here(command: Command) -> str:
-    """What `ottla` prints, errors included, in this process: its Spark is there already."""
+    """The output of `ottla`, errors included, run in this process with the shared session."""
     program, *words = shlex.split(command.text)
     assert program == "ottla"
     printed = io.StringIO()

@@ -1,7 +1,7 @@
-"""A stream from a topic on a real Spark, parts of which are killed: all comes out once.
+"""A stream on a real Spark, parts of which are killed, writes every record exactly once.
 
-What came out of a topic is judged by librdkafka, which reads committed records only, and what came
-out of a Delta table by deltalake.
+Topics are verified by librdkafka, which reads committed records only, and Delta tables by
+deltalake.
 """
 
 import os
@@ -68,7 +68,7 @@ def filled(broker: BrokerProcess, records: int) -> Topic:
 
 
 def end_of(driver: DriverProcess) -> int:
-    """How a driver ended, by itself or by SIGKILL."""
+    """The exit status of a driver that ended by itself or by SIGKILL."""
     status = driver.wait(RUN_TIMEOUT_S)
     assert status is not None, f"not done in {RUN_TIMEOUT_S} s: {driver.said()}"
     assert status in (0, -signal.SIGKILL), driver.said()
@@ -105,13 +105,13 @@ def test_a_driver_killed_in_its_commit_other_tasks_and_failing_ones_double_nothi
 
 
 class Table:
-    """A Delta table, with what this test asks of a topic."""
+    """A Delta table with the interface of `Topic` that this test needs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def ends(self) -> dict[int, int]:
-        """How many changes it has seen."""
+        """The number of commits."""
         return {0: len(list(self.path.glob("_delta_log/*.json")))}
 
     def committed(self) -> list[int]:
@@ -127,7 +127,7 @@ def test_chaos_loses_and_doubles_nothing(
     record_property: Callable[[str, object], None],
     sink: str,
 ) -> None:
-    """Kills of the driver, its Python processes and the broker, at moments that chance decides."""
+    """Kills the driver, its Python processes and the broker at random times."""
     rng = Random(SEED)
     target: Topic | Table = filled(broker, RECORDS)
     where = dict[str, str]()
@@ -142,11 +142,11 @@ def test_chaos_loses_and_doubles_nothing(
     for _ in range(ROUNDS_MAX):
         if driver is None:
             driver = start(rows=max(RECORDS // 20, 200), master="local[2,4]", **where)
-        status = _wait_moment(driver, target, rng) if left else driver.wait(RUN_TIMEOUT_S)
+        status = _wait_random(driver, target, rng) if left else driver.wait(RUN_TIMEOUT_S)
         if status == 0:
             break
         if status is not None or not left:
-            # Its query did not survive a kill: the next one goes on from the checkpoint.
+            # The query failed after a kill: the next one continues from the checkpoint.
             failures.append(
                 driver.said() if status is not None else f"slower than {RUN_TIMEOUT_S} s"
             )
@@ -180,8 +180,8 @@ def test_chaos_loses_and_doubles_nothing(
     )
 
 
-def _wait_moment(driver: DriverProcess, target: Topic | Table, rng: Random) -> int | None:
-    """Wait until more was written, and for a moment more; the driver's status if it ended."""
+def _wait_random(driver: DriverProcess, target: Topic | Table, rng: Random) -> int | None:
+    """Wait until more was written, and a random time more; the driver's status if it ended."""
     before = sum(target.ends().values())
     give_up_s = time.monotonic() + RUN_TIMEOUT_S
     while sum(target.ends().values()) == before:

@@ -36,7 +36,7 @@ MORE = (
 
 
 def crawled(*places: str) -> list[Article]:
-    """What feeds say, in the order in which they are crawled."""
+    """The articles of the feeds, in crawl order."""
     return [
         asdict(article)
         for source in find_sources(places)
@@ -45,7 +45,7 @@ def crawled(*places: str) -> list[Article]:
 
 
 class Found:
-    """What a broker and a lake hold."""
+    """The content of the broker and the lake."""
 
     def __init__(self, address: str, data: Path) -> None:
         topics.wait_settled(address)
@@ -202,7 +202,7 @@ def test_the_lake_has_the_new_records_once_too(second: Found) -> None:
 
 
 def is_all_there(address: str, data: Path, clean_count: int) -> bool:
-    """Whether what is new has come to the end of every stage."""
+    """True once new articles have passed every stage."""
     found = Found(address, data)
     return (
         len(found.clean) == clean_count

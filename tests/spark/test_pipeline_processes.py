@@ -128,6 +128,7 @@ class Declared:
         return {file.name: pq.read_metadata(file).num_rows for file in found}
 
 
+@pytest.mark.nightly  # two minutes for a Spark Connect server
 def test_a_declared_pipeline_writes_what_is_there(topic: Topic, tmp_path: Path) -> None:
     shop = Declared(tmp_path, topic)
     topic.fill(range(4))

@@ -40,12 +40,12 @@ class Pipelines:
         return status
 
     def succeed(self, words: str) -> str:
-        """What a command prints that does what it should."""
+        """The output of a command, which must succeed."""
         assert self.run(words) == OK, self.said
         return self.printed
 
     def batches(self, words: str) -> list[dict[str, object]]:
-        """What a stream that reads what is there reports."""
+        """The reports of a stream that reads the existing records."""
         printed = self.succeed(f"{words} --once --json")
         return [json.loads(line) for line in printed.splitlines()]
 

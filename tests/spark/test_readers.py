@@ -53,7 +53,7 @@ _numbers = count(1)
 
 
 def read(options: dict[str, str], schema: StructType = VALUE) -> list[dict[str, object]]:
-    """What `spark.read` would bring."""
+    """The rows of `spark.read`."""
     reader = batch_reader(options, schema)
     return [
         row
@@ -559,12 +559,12 @@ class Rested:
         topic.fill(range(1090, 1150), partition=1)
 
     def run(self, reader: StreamReader, start: dict, end: dict) -> list[int]:  # type: ignore[type-arg]
-        """What a micro-batch reads."""
+        """The rows of a micro-batch."""
         with task(query_id=f"query-{self.topic.name}", batch_id=self.batch):
             return sorted(map(int, planned(reader, start, end)))
 
     def go_on(self, **more: str) -> list[int]:
-        """What the next micro-batch reads, in a process that knows nothing of the first."""
+        """The rows of the next micro-batch, in a process without the first one's state."""
         reader = stream(
             self.topic, minPartitions="3", kafka__client__id=f"c{next(_numbers)}", **more
         )

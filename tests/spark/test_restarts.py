@@ -50,7 +50,7 @@ def same(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a query is started: what may change between two runs on one checkpoint."""
+    """The options of a query that may change between two runs on one checkpoint."""
 
     options: dict[str, str] = field(default_factory=dict)
     code: Callable[[DataFrame], DataFrame] = same
@@ -122,7 +122,7 @@ ALL_OF_TABLES = [
 
 
 def cases(often: list[tuple[str, str]], all_: list[tuple[str, str]]) -> list[object]:
-    """Those of `make test`, and the others for the night."""
+    """The cases of `make test`, and all others marked `nightly`."""
     nightly = [pytest.param(*case, marks=pytest.mark.nightly) for case in all_ if case not in often]
     return [*often, *nightly]
 
@@ -162,7 +162,7 @@ class Query:
             retry_worker_start(lambda: self._run(plan, sink))
 
     def fail(self, plan: Plan, **sink: str) -> str:
-        """What the query says that does not survive this."""
+        """The error of a query that fails."""
         with pytest.raises(StreamingQueryException) as failed:
             self.run(plan, **sink)
         return str(failed.value)
@@ -199,7 +199,7 @@ class Query:
         assert query.awaitTermination(TIMEOUT_S)
 
     def found(self) -> list[int]:
-        """What came out."""
+        """The committed numbers."""
         if isinstance(self.target, Topic):
             return sorted(map(int, self.target.committed()))
         table = DeltaTable(self.target).to_pyarrow_table()
@@ -246,7 +246,7 @@ def check_change(query: Query, change: Change, point: str) -> None:
 
 
 def by_code(query: Query) -> int:
-    """How many rows the new code wrote, which adds 1000; every number is there once."""
+    """The number of rows that the new code wrote, which adds 1000; every number exists once."""
     found = query.found()
     assert sorted(number % 1000 for number in found) == list(range(ROWS))
     return sum(number >= 1000 for number in found)

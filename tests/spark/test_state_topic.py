@@ -1,4 +1,4 @@
-"""What the connector remembers in a compacted topic; no JVM takes part."""
+"""The connector's state in a compacted topic; no JVM takes part."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

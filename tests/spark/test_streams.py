@@ -1,4 +1,4 @@
-"""What a stream on a real Spark lives through: outages, aborted transactions, bad values."""
+"""Streams on a real Spark survive outages, aborted transactions and bad values."""
 
 import os
 import socket

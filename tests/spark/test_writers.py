@@ -62,13 +62,13 @@ READ = StructType(
 
 @pytest.fixture(autouse=True)
 def batch_task() -> Iterator[None]:
-    """What runs here is the first task of a batch."""
+    """Run as the first task of a batch."""
     with task():
         yield
 
 
 def write(topic: Topic, rows: Sequence[dict[str, Any]], schema: StructType, **more: str) -> int:
-    """What `df.write` does with one task."""
+    """Write as `df.write` with one task does."""
     options = {"kafka.bootstrap.servers": topic.address, "topic": topic.name}
     named = {name.replace("__", "."): value for name, value in more.items()}
     writer = batch_writer(options | named, schema, overwrite=False)
@@ -76,7 +76,7 @@ def write(topic: Topic, rows: Sequence[dict[str, Any]], schema: StructType, **mo
 
 
 def save(writer: DataSourceWriter, rows: Iterator[pa.RecordBatch]) -> int:
-    """What Spark does with a writer of batches and one task."""
+    """Run a batch writer as Spark does with one task."""
     assert isinstance(writer, DataSourceArrowWriter)
     done = writer.write(rows)
     writer.commit([done])
@@ -255,7 +255,7 @@ def sink_of(topic: Topic, **more: str) -> dict[str, str]:
 
 
 def texts(*values: str) -> Iterator[pa.RecordBatch]:
-    """One Arrow batch for each value."""
+    """An Arrow batch for each value."""
     return iter([batch_of([{"value": value}]) for value in values])
 
 
@@ -271,7 +271,7 @@ class Stream:
     def write(
         self, batch: int, *tasks: Sequence[str], attempt: int = 0
     ) -> list[WrittenInTransaction]:
-        """What the tasks of a micro-batch do."""
+        """Run the tasks of a micro-batch."""
         return [
             self.write_task(batch, number, texts(*values), attempt)
             for number, values in enumerate(tasks)
@@ -296,7 +296,7 @@ class Stream:
         return written
 
     def time_out(self, written: Sequence[WrittenInTransaction]) -> None:
-        """What the broker does to transactions that are open for too long."""
+        """Abort transactions as the broker does after their timeout."""
         producers = producers_of(one.part for one in written)
         client_for(self.writer.options.brokers).call(lambda client: abort_all(client, producers))
 
@@ -342,7 +342,7 @@ def test_a_batch_that_was_decided_and_has_other_rows_now_is_an_error(
 def test_what_was_decided_counts_at_once_when_its_repetition_is_refused(
     topic: Topic, batch: int, point: str
 ) -> None:
-    """Its user may take longer to choose a way on than transactions stay open."""
+    """The user may take longer to react than transactions stay open."""
     query = Stream(topic)
     query.run(0, ["0"])
     written = query.crash(point, 1, ["a"], ["b"])
@@ -463,7 +463,7 @@ def test_two_drivers_never_both_write_a_batch(topic: Topic) -> None:
 
 
 def test_a_decision_that_another_driver_makes_in_between_is_noticed(topic: Topic) -> None:
-    """One that looked for open transactions before the tasks of this one began."""
+    """The other driver looked for open transactions before these tasks began."""
     query = Stream(topic)
     blocking = client_for(query.writer.options.brokers)
     slow = StreamBatchCommit(blocking, 0, query.write(0, ["a"], ["b"]), None)
@@ -506,7 +506,7 @@ def test_a_batch_of_which_a_part_timed_out_is_an_error_that_names_it(topic: Topi
 def test_a_batch_that_an_older_version_has_begun_is_an_error_that_says_what_to_do(
     topic: Topic,
 ) -> None:
-    """That one noted numbers of batches as offsets of a group for each task."""
+    """The older version committed batch numbers as offsets of a group for each task."""
     query = Stream(topic)
     note = {TopicPartition(topic.name, 0): Offset(4)}
     group = f"__ottla_sink-{query.query_id}-{topic.name}-1"
@@ -540,7 +540,7 @@ def test_a_batch_job_counts_as_a_whole(topic: Topic) -> None:
 def test_jobs_of_one_query_that_write_a_topic_at_the_same_time_end_in_an_error(
     topic: Topic,
 ) -> None:
-    """What `foreachBatch` starts in threads; one after the other is fine."""
+    """Jobs that `foreachBatch` starts in threads; sequential ones are fine."""
     jobs = [batch_writer(sink_of(topic), TEXT, overwrite=False) for _ in range(2)]
     with task(0, query_id=topic.name, batch_id=0):
         first, second = (job.write(texts(value)) for job, value in zip(jobs, "ab", strict=True))

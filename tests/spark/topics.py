@@ -1,4 +1,4 @@
-"""A topic of a test, and what can be done to it."""
+"""A topic of a test."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ JUDGE_TIMEOUT_S = 120
 
 
 class Topic:
-    """One topic, and what can be done to it."""
+    """Creates, fills, changes and reads a topic with librdkafka."""
 
     def __init__(self, address: str, name: str) -> None:
         self.address = address
@@ -19,7 +19,7 @@ class Topic:
         self.admin = AdminClient({"bootstrap.servers": address})
 
     def options(self, **more: str) -> dict[str, str]:
-        """What a reader of it is told; `__` stands for a dot."""
+        """Options for a reader of the topic; `__` in a name stands for a dot."""
         named = {name.replace("__", "."): value for name, value in more.items()}
         return {"kafka.bootstrap.servers": self.address, "subscribe": self.name} | named
 
@@ -42,7 +42,7 @@ class Topic:
         next(iter(self.admin.delete_records([edge]).values())).result(TIMEOUT_S)
 
     def put(self, value: str, *, time_ms: int) -> None:
-        """Write one record with a time of its own."""
+        """Write one record with a timestamp."""
         producer = Producer({"bootstrap.servers": self.address})
         producer.produce(self.name, value=value.encode(), timestamp=time_ms)
         assert producer.flush(TIMEOUT_S) == 0
@@ -75,7 +75,7 @@ class Topic:
         assert producer.flush(TIMEOUT_S) == 0
 
     def ends(self) -> dict[int, int]:
-        """Where every partition ends, whatever of it counts."""
+        """The end offset of every partition, uncommitted records included."""
         described = self.admin.list_topics(self.name, timeout=TIMEOUT_S).topics[self.name]
         wanted = {
             TopicPartition(self.name, partition): OffsetSpec.latest()
@@ -87,9 +87,9 @@ class Topic:
         return {tp.partition: end.result(TIMEOUT_S).offset for tp, end in found.items()}
 
     def committed(self) -> list[str]:
-        """Every value that counts, of all partitions: what librdkafka reads of committed records.
+        """Every committed value of all partitions, read by librdkafka.
 
-        Reads to the ends, so a transaction that stays open is found out.
+        Reads to the ends, so a transaction that stays open is an error.
         """
         consumer = Consumer(
             {

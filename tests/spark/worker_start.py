@@ -1,7 +1,7 @@
-"""Spark gives a Python process ten seconds to start, and no setting changes that.
+"""Retries of queries whose Python worker did not start within Spark's fixed ten seconds.
 
-A machine with far more to do than cores needs longer. A query that met this has done nothing yet,
-so it can be started again.
+No setting changes that limit, and an overloaded machine needs longer. Such a query has read and
+written nothing, so it is started again. Any other failure is raised at once.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def retry_worker_start(query: Callable[[], Result]) -> Result:
-    """What a query gives, once its Python processes were in time."""
+    """The result of `query`, retried while its Python workers start too late."""
     for _ in range(TRIES - 1):
         try:
             return query()

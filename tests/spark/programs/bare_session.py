@@ -20,7 +20,7 @@ from spark.programs.round_trip import ROWS, round_trip, tell, values_of
 
 
 class DyingReader(BatchReader):
-    """Its process ends without a word after the first batch, the first time a task runs."""
+    """A reader whose process exits after the first batch of a task's first attempt."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for batch in super().read(partition):

@@ -1,4 +1,4 @@
-"""What a user does with `format("ottla")`: the same code wherever Spark runs."""
+"""A user's program with `format("ottla")`: the same code wherever Spark runs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What becomes of a micro-batch, given what is remembered and what transactions are found to be."""
+"""The action for a micro-batch, given stored decisions and described transactions."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What the tasks of one worker process share."""
+"""The client that the tasks of one worker process share."""
 
 import gc
 from collections.abc import Iterator

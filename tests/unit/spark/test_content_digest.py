@@ -127,7 +127,7 @@ def test_every_type_that_spark_writes_to_tables_counts() -> None:
 
 @pytest.mark.skipif(not IS_COMPILED, reason="no kernel was compiled")
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=10))
-def test_the_kernel_and_its_twin_agree(values: list[bytes | None]) -> None:
+def test_the_kernel_and_its_fallback_agree(values: list[bytes | None]) -> None:
     source = b"".join(value or b"" for value in values)
     sizes = np.array([-1 if value is None else len(value) for value in values], np.int64)
     ats = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)

@@ -99,7 +99,7 @@ def test_a_batch_from_an_older_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_batch_that_an_older_version_has_written_is_refused_until_it_is_accepted(
     tmp_path: Path,
 ) -> None:
-    """That one noted the number of the batch and nothing of its content."""
+    """The older version stored the number of the batch without its content."""
     writer = writer_to(tmp_path)
     writer.commit([write(writer, 1)], batchId=0)
     write_deltalake(

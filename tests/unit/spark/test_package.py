@@ -1,4 +1,4 @@
-"""What the package offers is there however it is asked for."""
+"""The public functions of the package can be imported in every way."""
 
 import subprocess
 import sys

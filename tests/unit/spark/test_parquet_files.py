@@ -1,4 +1,4 @@
-"""What tasks of `ottla-delta` leave on disk, and what may be asked of it."""
+"""The files that tasks of `ottla-delta` write, and its options."""
 
 from collections.abc import Iterator
 from itertools import count

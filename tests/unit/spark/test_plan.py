@@ -1,4 +1,4 @@
-"""What a batch reads, and which task reads what."""
+"""The ranges of a batch, and the tasks that read them."""
 
 import json
 

@@ -18,7 +18,7 @@ class ManualTime:
 
 
 def paced(rate_per_s: int, *sizes: int) -> list[tuple[float, list[int]]]:
-    """When which rows pass, in seconds from the start."""
+    """The seconds from the start at which rows pass."""
     time = ManualTime()
     first = iter(range(sum(sizes)))
     batches = [pa.record_batch({"n": [next(first) for _ in range(size)]}) for size in sizes]

@@ -1,4 +1,4 @@
-"""Which topic a query has been reading, batch by batch."""
+"""The ids of the topics that a query has read, batch by batch."""
 
 import pytest
 from hypothesis import given
