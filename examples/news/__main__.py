@@ -20,7 +20,7 @@ SHIPPED_FEEDS: Final = str(Path(__file__).parent / "feeds")
 
 
 def parse_run(arguments: Sequence[str]) -> Run:
-    """What a command line asks for; ends the process with one line if that makes no sense."""
+    """Parse the command line; ends the process with one line if it is invalid."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.news",
         description="Crawl feeds into a broker; clean, count, recommend and archive with Spark.",

@@ -27,7 +27,7 @@ _USER_AGENT: Final = "ottla-news-example"
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What is remembered of a feed."""
+    """The state of a feed between visits."""
 
     etag: str | None = None
     last_modified: str | None = None
@@ -45,27 +45,27 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Visited:
-    """What came of a visit, for people."""
+    """The result of a visit, for display."""
 
     source: str
     articles_new: int = 0
     problem: str | None = None
 
 
-def find_sources(places: Sequence[str]) -> list[str]:
+def find_sources(locations: Sequence[str]) -> list[str]:
     """Files and addresses of feeds: a directory stands for every .xml in it."""
-    return [source for place in places for source in _sources_at(place)]
+    return [source for location in locations for source in _sources_at(location)]
 
 
-def _sources_at(place: str) -> list[str]:
-    if is_web_address(place):
-        return [place]
-    path = Path(place).resolve()
+def _sources_at(location: str) -> list[str]:
+    if is_web_address(location):
+        return [location]
+    path = Path(location).resolve()
     if path.is_dir():
         return sorted(str(file) for file in path.glob("*.xml"))
     if path.is_file():
         return [str(path)]
-    raise FeedRefused(f"{place} is no file, no directory and no http address")
+    raise FeedRefused(f"{location} is no file, no directory and no http address")
 
 
 def is_web_address(source: str) -> bool:
@@ -73,7 +73,7 @@ def is_web_address(source: str) -> bool:
 
 
 def fetch(source: str, visit: Visit) -> Fetched | None:
-    """What a feed says now; None if it says that nothing has changed since `visit`."""
+    """The current content of a feed; None if it has not changed since `visit`."""
     try:
         return _fetch_web(source, visit) if is_web_address(source) else _fetch_file(source, visit)
     except (OSError, ValueError) as problem:
@@ -98,17 +98,17 @@ def _fetch_web(source: str, visit: Visit) -> Fetched | None:
         headers["If-Modified-Since"] = visit.last_modified
     request = urllib.request.Request(source, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT_S) as response:
             return Fetched(
-                answer.read(FEED_BYTES_MAX + 1),
-                answer.headers["ETag"],
-                answer.headers["Last-Modified"],
+                response.read(FEED_BYTES_MAX + 1),
+                response.headers["ETag"],
+                response.headers["Last-Modified"],
             )
-    except urllib.error.HTTPError as answer:
-        with answer:
-            if answer.code == HTTPStatus.NOT_MODIFIED:
+    except urllib.error.HTTPError as response:
+        with response:
+            if response.code == HTTPStatus.NOT_MODIFIED:
                 return None
-            raise FeedRefused(f"the server says {answer.code} {answer.reason}") from None
+            raise FeedRefused(f"the server says {response.code} {response.reason}") from None
 
 
 def choose_new(

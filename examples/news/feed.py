@@ -1,9 +1,9 @@
-"""What an RSS 2.0 or Atom document says, as articles. Pure: bytes in, values out.
+"""Parses RSS 2.0 and Atom documents to articles. Pure: bytes in, values out.
 
 Feeds come from strangers. The standard library's parser never fetches anything a document refers
 to, but it expands what a document defines; so a document that brings definitions (a DOCTYPE, which
 neither format needs) is refused before the first of them is read. What is left of the usual
-attacks is size, which is bounded here and by whoever fetched the bytes. That is all that
+attacks is size, which is bounded here and by the crawler that fetched the bytes. That is all that
 defusedxml would add, so it is not needed.
 """
 
@@ -33,7 +33,7 @@ class FeedRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Article:
-    """One entry of one feed. Feeds that carry the same article agree on its `id`."""
+    """An entry of a feed. Feeds that carry the same article agree on its `id`."""
 
     id: str
     entry: str  # what this feed calls it
@@ -177,8 +177,8 @@ def _parse_atom_date(text: str) -> datetime | None:
         return None
 
 
-def _in_utc_unless_said(moment: datetime) -> datetime:
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+def _in_utc_unless_said(time: datetime) -> datetime:
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 class _Text(HTMLParser):

@@ -42,7 +42,7 @@ class Click:
 
 
 def clicks_on(article: Mapping[str, Any]) -> list[Click]:
-    """Who opens an article: chance decides, but it falls the same way every time."""
+    """The readers who open an article: random, but the same in every run."""
     if not article.keys() >= {"id", "topics"}:
         return []  # whatever it is
     return [

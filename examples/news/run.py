@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from examples.news.stages import Place
+    from examples.news.stages import StageContext
 
 # ruff: noqa: PLC0415  # Spark is imported where it is needed: the first line does not wait for it
 
@@ -46,7 +46,7 @@ SPARK_SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What to run."""
+    """The options of a run."""
 
     data: Path
     listen: str
@@ -99,7 +99,7 @@ def run_on_broker(asked: Run, broker: subprocess.Popen[str], address: str) -> in
         crawl(crawler, None if asked.is_once else ARTICLES_PER_VISIT)
         try:
             with running_spark(asked) as spark:
-                run_on_spark(broker, crawler, place_of(asked, spark, address))
+                run_on_spark(broker, crawler, context_of(asked, spark, address))
         except SparkAway as problem:
             say(f"Spark      cannot start: {problem}")
             if asked.is_once:
@@ -109,40 +109,40 @@ def run_on_broker(asked: Run, broker: subprocess.Popen[str], address: str) -> in
     return 0
 
 
-def place_of(asked: Run, spark: "SparkSession", address: str) -> "Place":
-    from examples.news.stages import Place
+def context_of(asked: Run, spark: "SparkSession", address: str) -> "StageContext":
+    from examples.news.stages import StageContext
 
-    return Place(spark, address, asked.home, asked.is_once)
+    return StageContext(spark, address, asked.home, asked.is_once)
 
 
-def run_on_spark(broker: subprocess.Popen[str], crawler: Crawler, place: "Place") -> None:
-    if place.is_once:
-        run_once(place)
-        say_tables(place.address)
-        say(show.summary(count_all(place), place.lake))
+def run_on_spark(broker: subprocess.Popen[str], crawler: Crawler, context: "StageContext") -> None:
+    if context.is_once:
+        run_once(context)
+        say_tables(context.address)
+        say(show.summary(count_all(context), context.lake))
     else:
-        with contextlib.closing(Readers(place.address)) as readers:
-            stay(broker, crawler, readers, place)
+        with contextlib.closing(Readers(context.address)) as readers:
+            stay(broker, crawler, readers, context)
 
 
 # Once: stage after stage, each on everything that the one before has written
 
 
-def run_once(place: "Place") -> None:
-    topics.wait_settled(place.address)
-    finish(place, "clean")
-    topics.wait_settled(place.address)
-    with contextlib.closing(Readers(place.address)) as readers:
+def run_once(context: "StageContext") -> None:
+    topics.wait_settled(context.address)
+    finish(context, "clean")
+    topics.wait_settled(context.address)
+    with contextlib.closing(Readers(context.address)) as readers:
         say(show.clicks_line(readers.click(PATIENCE_S)))
-    topics.wait_settled(place.address)
+    topics.wait_settled(context.address)
     for stage in ("trends", "recommend", "archive"):
-        finish(place, stage)
-        topics.wait_settled(place.address)
+        finish(context, stage)
+        topics.wait_settled(context.address)
 
 
-def finish(place: "Place", stage: str) -> None:
+def finish(context: "StageContext", stage: str) -> None:
     """Let a stage work on what is there, until it has ended."""
-    streams = Streams(place, [stage])
+    streams = Streams(context, [stage])
     deadline_s = time.monotonic() + QUERY_PATIENCE_S
     while streams.are_unfinished():
         streams.look()
@@ -152,21 +152,21 @@ def finish(place: "Place", stage: str) -> None:
     streams.look()
 
 
-def count_all(place: "Place") -> show.Totals:
+def count_all(context: "StageContext") -> show.Totals:
     from deltalake import DeltaTable
 
     def count(topic: str) -> int:
-        return sum(1 for _ in topics.read_all(place.address, topic))
+        return sum(1 for _ in topics.read_all(context.address, topic))
 
-    trends = topics.read_last(place.address, topics.TRENDS).values()
-    advice = topics.read_last(place.address, topics.RECOMMENDED).values()
+    trends = topics.read_last(context.address, topics.TRENDS).values()
+    advice = topics.read_last(context.address, topics.RECOMMENDED).values()
     return show.Totals(
         crawled=count(topics.RAW),
         clean=count(topics.CLEAN),
         clicks=count(topics.CLICKS),
         windows=len({trend["start"] for trend in trends}),
         recommendations=sum(bool(one["articles"]) for one in advice),
-        lake_rows=DeltaTable(place.lake).count(),
+        lake_rows=DeltaTable(context.lake).count(),
     )
 
 
@@ -174,13 +174,13 @@ def count_all(place: "Place") -> show.Totals:
 
 
 def stay(
-    broker: subprocess.Popen[str], crawler: Crawler, readers: Readers, place: "Place"
+    broker: subprocess.Popen[str], crawler: Crawler, readers: Readers, context: "StageContext"
 ) -> NoReturn:
     """Crawl, click and show what streams do, until the broker is gone or somebody says so."""
     from examples.news.stages import STAGES
 
-    say(f"news       watch it: .venv/bin/ottla --broker {place.address} consume articles.clean")
-    streams = Streams(place, tuple(STAGES))
+    say(f"news       watch it: .venv/bin/ottla --broker {context.address} consume articles.clean")
+    streams = Streams(context, tuple(STAGES))
     visit_at_s = time.monotonic() + VISIT_EVERY_S
     tables: list[str] = []
     tables_at_s = 0.0
@@ -194,7 +194,7 @@ def stay(
             say(show.clicks_line(clicks))
         are_tables_old |= bool({"trends", "recommend"} & streams.look())
         if are_tables_old and now_s >= tables_at_s:
-            tables = say_tables(place.address, tables)
+            tables = say_tables(context.address, tables)
             are_tables_old, tables_at_s = False, now_s + TABLES_EVERY_S
         time.sleep(TICK_S)
     raise BrokerEnded(broker.returncode)
@@ -208,8 +208,8 @@ class Streams:
     pause, and goes on from its checkpoint.
     """
 
-    def __init__(self, place: "Place", stages: Sequence[str]) -> None:
-        self._place = place
+    def __init__(self, context: "StageContext", stages: Sequence[str]) -> None:
+        self._context = context
         self._queries: dict[str, StreamingQuery] = {}
         self._start_at_s = dict.fromkeys(stages, 0.0)  # of those that do not run
         self._failures = dict.fromkeys(stages, 0)  # since the last batch
@@ -258,12 +258,12 @@ class Streams:
         now_s = time.monotonic()
         due = [stage for stage, at_s in self._start_at_s.items() if at_s <= now_s]
         if due and all(map(is_under_way, self._queries.values())):
-            self._queries[due[0]] = STAGES[due[0]](self._place)
+            self._queries[due[0]] = STAGES[due[0]](self._context)
             del self._start_at_s[due[0]]
 
 
 def is_under_way(query: "StreamingQuery") -> bool:
-    """Whether a stream has done its first batch, or waits for one."""
+    """True if a stream has done its first batch, or waits for one."""
     return (
         not query.isActive
         or query.lastProgress is not None
@@ -415,6 +415,6 @@ def own_terminal() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """It is ending already: once is enough."""
+    """Ignore further signals: the run is ending already."""
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What people see of the pipeline: lines, tables and a summary. Pure: values in, text out."""
+"""Output of the pipeline: lines, tables and a summary. Pure: values in, text out."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ Value = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What all runs on one broker have come to."""
+    """Totals of all runs on one broker."""
 
     crawled: int
     clean: int
@@ -34,7 +34,7 @@ def visit_line(visited: Visited) -> str:
 
 
 def batch_line(progress: Value) -> str:
-    """One micro-batch, as Spark reports it."""
+    """A line about a micro-batch, as Spark reports it."""
     seconds = progress["batchDuration"] / 1000
     rows = progress["numInputRows"]
     return (

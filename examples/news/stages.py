@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812  # the common alias
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -37,7 +37,7 @@ _PUNCTUATION: Final = r"[^\p{L}\p{N}]+"
 _SMALL_WORDS: Final = ("a", "an", "and", "as", "at", "by", "for", "in", "of", "on", "the", "to")
 
 
-# What the stages do
+# The stages
 
 
 def clean(raw: DataFrame) -> DataFrame:
@@ -51,9 +51,9 @@ def clean(raw: DataFrame) -> DataFrame:
 
 
 def normalise(raw: DataFrame) -> DataFrame:
-    """One way to write topics and times, and a fingerprint of the title.
+    """Articles with normalised topics and times, and a fingerprint of the title.
 
-    What has no id or title is no article, whoever wrote it.
+    Records without id or title are no articles.
     """
     topics_given = F.coalesce("topics", F.array().cast("array<string>"))
     published = F.coalesce(F.try_to_timestamp("published"), F.col("crawled"))
@@ -93,7 +93,7 @@ def fingerprint(title: Column, feed: Column, otherwise: Column) -> Column:
 
 
 def count_topics(articles: DataFrame) -> DataFrame:
-    """How many articles there are about each topic, in windows of their publication."""
+    """The number of articles about each topic, in windows of their publication."""
     return (
         articles.withWatermark("published", LATE_BY_AT_MOST)
         .select("published", F.explode("topics").alias("topic"))
@@ -163,69 +163,69 @@ def archive(records: DataFrame) -> DataFrame:
     )
 
 
-# How they run
+# Running them
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the streams run: a session, a broker, and a directory for checkpoints and the lake."""
+class StageContext:
+    """The session, the broker, and the directory for checkpoints and the lake."""
 
     spark: SparkSession
     address: str
     home: Path
-    is_once: bool  # whether streams end when they have read what is there
+    is_once: bool  # streams end when they have read the existing records
 
     @property
     def lake(self) -> Path:
         return self.home / "lake"
 
 
-def start_clean(place: Place) -> StreamingQuery:
-    articles = clean(articles_of(place, topics.RAW, "clean")).drop("crawled")
+def start_clean(context: StageContext) -> StreamingQuery:
+    articles = clean(articles_of(context, topics.RAW, "clean")).drop("crawled")
     writer = (
         as_records(articles, F.col("id"))
         .writeStream.format("ottla")
-        .option("kafka.bootstrap.servers", place.address)
+        .option("kafka.bootstrap.servers", context.address)
         .option("topic", topics.CLEAN)
     )
-    return start(place, "clean", writer)
+    return start(context, "clean", writer)
 
 
-def start_trends(place: Place) -> StreamingQuery:
-    counts = count_topics(published_articles(articles_of(place, topics.CLEAN, "trends")))
+def start_trends(context: StageContext) -> StreamingQuery:
+    counts = count_topics(published_articles(articles_of(context, topics.CLEAN, "trends")))
     key = F.concat_ws(" ", F.date_format("start", "yyyy-MM-dd'T'HH:mm"), "topic")
-    return start(place, "trends", changes_to(place, as_records(counts, key), topics.TRENDS))
+    return start(context, "trends", changes_to(context, as_records(counts, key), topics.TRENDS))
 
 
-def start_recommend(place: Place) -> StreamingQuery:
-    clicks = values(stream(place, topics.CLICKS, "recommend", CLICK))
+def start_recommend(context: StageContext) -> StreamingQuery:
+    clicks = values(stream(context, topics.CLICKS, "recommend", CLICK))
     known = published_articles(
         values(
-            place.spark.read.format("ottla")
-            .options(**json_options(place, ARTICLE))
+            context.spark.read.format("ottla")
+            .options(**json_options(context, ARTICLE))
             .option("subscribe", topics.CLEAN)
             .load()
         )
     )
     advice = as_records(recommend(clicks, known), F.col("reader"))
-    return start(place, "recommend", changes_to(place, advice, topics.RECOMMENDED))
+    return start(context, "recommend", changes_to(context, advice, topics.RECOMMENDED))
 
 
-def start_archive(place: Place) -> StreamingQuery:
+def start_archive(context: StageContext) -> StreamingQuery:
     records = (
-        place.spark.readStream.format("ottla")
-        .option("kafka.bootstrap.servers", place.address)
+        context.spark.readStream.format("ottla")
+        .option("kafka.bootstrap.servers", context.address)
         .option("subscribe", ",".join(topics.ARCHIVED))
         .option("startingOffsets", "earliest")
         .option("valueFormat", "string")
         .option("commitGroup", "news-archive")
         .load()
     )
-    writer = archive(records).writeStream.format("ottla-delta").option("path", str(place.lake))
-    return start(place, "archive", writer)
+    writer = archive(records).writeStream.format("ottla-delta").option("path", str(context.lake))
+    return start(context, "archive", writer)
 
 
-STAGES: Final[Mapping[str, Callable[[Place], StreamingQuery]]] = {
+STAGES: Final[Mapping[str, Callable[[StageContext], StreamingQuery]]] = {
     "clean": start_clean,
     "trends": start_trends,
     "recommend": start_recommend,
@@ -233,11 +233,11 @@ STAGES: Final[Mapping[str, Callable[[Place], StreamingQuery]]] = {
 }
 
 
-def stream(place: Place, topic: str, stage: str, schema: str) -> DataFrame:
+def stream(context: StageContext, topic: str, stage: str, schema: str) -> DataFrame:
     """A topic of JSON from its beginning; the group shows how far the stage has come."""
     return (
-        place.spark.readStream.format("ottla")
-        .options(**json_options(place, schema))
+        context.spark.readStream.format("ottla")
+        .options(**json_options(context, schema))
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("commitGroup", f"news-{stage}")
@@ -245,21 +245,21 @@ def stream(place: Place, topic: str, stage: str, schema: str) -> DataFrame:
     )
 
 
-def json_options(place: Place, schema: str) -> dict[str, str]:
+def json_options(context: StageContext, schema: str) -> dict[str, str]:
     return {
-        "kafka.bootstrap.servers": place.address,
+        "kafka.bootstrap.servers": context.address,
         "valueFormat": "json",
         "valueSchema": schema,
     }
 
 
 def values(records: DataFrame) -> DataFrame:
-    """The fields of JSON values, and when they were written; what is no JSON is passed over."""
+    """The fields of JSON values and their write time; values that are not JSON are skipped."""
     return records.where("value IS NOT NULL").select("value.*", F.col("timestamp").alias("crawled"))
 
 
-def articles_of(place: Place, topic: str, stage: str) -> DataFrame:
-    return values(stream(place, topic, stage, ARTICLE))
+def articles_of(context: StageContext, topic: str, stage: str) -> DataFrame:
+    return values(stream(context, topic, stage, ARTICLE))
 
 
 def published_articles(articles: DataFrame) -> DataFrame:
@@ -272,7 +272,7 @@ def as_records(rows: DataFrame, key: Column) -> DataFrame:
     return rows.select(key.alias("key"), F.to_json(F.struct("*")).alias("value"))
 
 
-def changes_to(place: Place, records: DataFrame, topic: str) -> DataStreamWriter:
+def changes_to(context: StageContext, records: DataFrame, topic: str) -> DataStreamWriter:
     """Writes what has changed in each batch, for topics in which the last record of a key holds.
 
     Spark offers update mode to no sink in Python, so each batch is written by itself. One that a
@@ -283,7 +283,7 @@ def changes_to(place: Place, records: DataFrame, topic: str) -> DataStreamWriter
         (
             batch.write.format("ottla")
             .mode("append")
-            .option("kafka.bootstrap.servers", place.address)
+            .option("kafka.bootstrap.servers", context.address)
             .option("topic", topic)
             .save()
         )
@@ -291,10 +291,10 @@ def changes_to(place: Place, records: DataFrame, topic: str) -> DataStreamWriter
     return records.writeStream.outputMode("update").foreachBatch(write)
 
 
-def start(place: Place, stage: str, writer: DataStreamWriter) -> StreamingQuery:
+def start(context: StageContext, stage: str, writer: DataStreamWriter) -> StreamingQuery:
     named = writer.queryName(stage).option(
-        "checkpointLocation", str(place.home / "checkpoints" / stage)
+        "checkpointLocation", str(context.home / "checkpoints" / stage)
     )
-    if place.is_once:
+    if context.is_once:
         return named.trigger(availableNow=True).start()
     return named.trigger(processingTime="1 second").start()

@@ -104,7 +104,7 @@ def value_of(message: confluent_kafka.Message) -> Value:
 
 
 def is_at_end(message: confluent_kafka.Message) -> bool:
-    """Whether a consumer says that there is nothing more for now; its problems are raised."""
+    """True if a consumer has reached the end for now; raises its errors."""
     problem = message.error()
     if problem is None:
         return False

@@ -19,6 +19,7 @@ import pytest
 
 import ottla.testing
 from scheduling import GROUPS
+from spark.task_context import task
 from spark.topics import Topic
 
 if TYPE_CHECKING:
@@ -147,3 +148,10 @@ def new_topic(address: str) -> Callable[..., Topic]:
 @pytest.fixture
 def topic(new_topic: Callable[..., Topic]) -> Topic:
     return new_topic()
+
+
+@pytest.fixture
+def batch_task() -> Iterator[None]:
+    """Run the test as the first task of a batch."""
+    with task():
+        yield

@@ -87,7 +87,7 @@ def test_a_topic_that_forgets_is_refused(address: str) -> None:
     run(address, test)
 
 
-def test_a_topic_that_was_made_anew_is_read_anew(address: str) -> None:
+def test_a_topic_that_was_created_again_is_read_anew(address: str) -> None:
     async def test(new: Callable[[], StateTopic], client: Client) -> None:
         reader = new()
         for number in range(3):

@@ -68,7 +68,7 @@ def test_a_reader_that_skips_goes_on_behind_what_is_missing() -> None:
     assert starts == at(a0=9, a1=2, a2=4)
 
 
-def test_a_topic_made_anew_is_read_from_its_beginning_if_asked() -> None:
+def test_a_topic_created_again_is_read_from_its_beginning_if_asked() -> None:
     start, earliest, latest = at(a0=7), at(a0=0), at(a0=2)
     assert next_starts(start, earliest, latest, OnDataLoss.EARLIEST) == at(a0=0)
     assert ranges_between(start, latest, OnDataLoss.EARLIEST) == [part(A0, 0, 2)]
