@@ -14,7 +14,7 @@ from ottla.broker.topic_creation import TRANSACTIONS_TOPIC, TopicCreation
 from ottla.clock import Clock
 from ottla.cluster.state import ClusterState
 from ottla.protocol.api import ApiKey
-from ottla.protocol.hot import ProduceRequest
+from ottla.protocol.hot_produce import ProduceRequest
 from ottla.replication.replicas import Replicas
 
 if TYPE_CHECKING:
