@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # uvloop's is not a subclass
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._frames.room()
+        return self._frames.receive_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
