@@ -6,8 +6,7 @@ from functools import partial
 from itertools import repeat
 from typing import Final, TypeVar
 
-from ottla.cluster import controller
-from ottla.cluster.controller import Decision
+from ottla.cluster.controller.decision import Decision, decide_each
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.errors import ApiError
@@ -48,7 +47,7 @@ class Commits:
             if number:
                 await asyncio.sleep(0)  # wishes that are all refused wait for nothing
             if validate_only:
-                answers += controller.decide_each(self._state.image, some).answer
+                answers += decide_each(self._state.image, some).result
             else:
                 made = await self._commit(some)
                 answers += made
@@ -56,7 +55,7 @@ class Commits:
 
     async def _commit(self, decides: Sequence[Decide[Answer]]) -> Sequence[Answer | ApiError]:
         try:
-            answers = await self._state.commit(partial(controller.decide_each, decides=decides))
+            answers = await self._state.commit(partial(decide_each, decides=decides))
             await self._replicas.wait_applied(self._state.image.revision)
         except ApiError as refused:
             return [refused for _ in decides]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ottla.clock import SystemClock
+from ottla.cluster.sqlite_file import RESERVED_PAGES
 from ottla.cluster.store import NEVER, ChangeBatch, Compare, KeyChange, Put, Revision
-from ottla.cluster.store_sqlite import ROOM_PAGES, SqliteStore
+from ottla.cluster.store_sqlite import SqliteStore
 from ottla.errors import UsageRefused
 from ottla.model import TimestampMs
 
@@ -145,8 +146,8 @@ def test_an_open_store_has_room_for_a_full_disk(tmp_path: Path) -> None:
             with contextlib.closing(sqlite3.connect(tmp_path / "store.db")) as reader:
                 (free_pages,) = reader.execute("PRAGMA freelist_count").fetchone()
                 (page_bytes,) = reader.execute("PRAGMA page_size").fetchone()
-            assert free_pages >= ROOM_PAGES
-            assert (tmp_path / "store.db-wal").stat().st_size >= ROOM_PAGES * page_bytes
+            assert free_pages >= RESERVED_PAGES
+            assert (tmp_path / "store.db-wal").stat().st_size >= RESERVED_PAGES * page_bytes
             await store.close()
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
@@ -171,7 +172,8 @@ import asyncio, sys
 from pathlib import Path
 from ottla.clock import SystemClock
 from ottla.cluster.store import NEVER, Compare, Conflict, Put
-from ottla.cluster.store_sqlite import ROOM_PAGES, SqliteStore
+from ottla.cluster.sqlite_file import RESERVED_PAGES
+from ottla.cluster.store_sqlite import SqliteStore
 
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]), SystemClock())
@@ -209,15 +211,24 @@ def test_processes_that_create_and_count_together_lose_nothing(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        ("DELETE FROM history WHERE revision = 2", "history does not lead to revision 3"),
-        ("UPDATE store SET revision = 2", "history does not lead to revision 2"),
-        ("UPDATE store SET revision = 4", "history does not lead to revision 4"),
-        ("DELETE FROM store", "does not say its revision"),
-        ("UPDATE entries SET value = x'00' WHERE key = 'b'", "'b' is not as revision 2 left it"),
-        ("UPDATE entries SET mod_revision = 1 WHERE key = 'c'", "'c' is not as revision 3"),
-        ("UPDATE entries SET mod_revision = 9 WHERE key = 'a'", "'a' is not as revision 1"),
-        ("DELETE FROM entries WHERE key = 'a'", "'a' is not as revision 1 left it"),
-        ("ALTER TABLE leases RENAME COLUMN ttl_ms TO ttk_ms", "tables are not as we made them"),
+        ("DELETE FROM history WHERE revision = 2", "history does not end at revision 3"),
+        ("UPDATE store SET revision = 2", "history does not end at revision 2"),
+        ("UPDATE store SET revision = 4", "history does not end at revision 4"),
+        ("DELETE FROM store", "revision is missing"),
+        (
+            "UPDATE entries SET value = x'00' WHERE key = 'b'",
+            "'b' differs from its history at revision 2",
+        ),
+        (
+            "UPDATE entries SET mod_revision = 1 WHERE key = 'c'",
+            "'c' differs from its history at revision 3",
+        ),
+        (
+            "UPDATE entries SET mod_revision = 9 WHERE key = 'a'",
+            "'a' differs from its history at revision 1",
+        ),
+        ("DELETE FROM entries WHERE key = 'a'", "'a' differs from its history at revision 1"),
+        ("ALTER TABLE leases RENAME COLUMN ttl_ms TO ttk_ms", "unexpected tables"),
     ],
 )
 def test_a_store_that_contradicts_itself_is_refused(
