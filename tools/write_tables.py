@@ -102,9 +102,9 @@ async def observe() -> Observed:
         broker = await Broker.start(options, Environment())
         try:
             connection = await Connection.open(broker.address)
-            answer = await connection.ask(ApiVersionsRequest(), ApiVersionsResponse, version_max=2)
+            answer = await connection.send(ApiVersionsRequest(), ApiVersionsResponse, version_max=2)
             any_topic = MetadataRequest(topics=[MetadataRequestTopic(name="any")])
-            await connection.ask(any_topic, MetadataResponse)
+            await connection.send(any_topic, MetadataResponse)
             connection.close()
             async with Client([broker.address]) as client:
                 await commit_offsets(client, "any", {TopicPartition("any", 0): Offset(0)})

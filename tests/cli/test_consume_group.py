@@ -348,7 +348,7 @@ def test_a_broken_pipe_leaves_the_group_too(
         (["t", "--group", "g", "--partition", "0"], 2, "leave out --partition and --until"),
         (["t", "--group", "g", "--until", "end"], 2, "leave out --partition and --until"),
         (["t", "--group", "g", "--from", "42"], 2, "--from cannot be an offset"),
-        (["t", "--group", "g", "--commit-every", "often"], 2, "'often' is no span of time"),
+        (["t", "--group", "g", "--commit-every", "often"], 2, "not a duration: 'often'"),
         (["missing", "--group", "g"], 1, "topic missing: it does not exist"),
     ],
 )

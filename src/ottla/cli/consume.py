@@ -20,7 +20,14 @@ from ottla.cli.session import ask
 from ottla.cli.status import OK
 from ottla.client.client import Client
 from ottla.client.partitions import EARLIEST, LATEST, Isolation, list_offsets
-from ottla.client.positions import AtOffset, AtTime, Edge, Moment, parse_moment, parse_span_ms
+from ottla.client.positions import (
+    AtOffset,
+    AtTime,
+    Edge,
+    LogPosition,
+    parse_duration_ms,
+    parse_log_position,
+)
 from ottla.client.reader import ReadRange, read
 from ottla.clock import SystemClock
 from ottla.errors import UsageRefused
@@ -95,10 +102,10 @@ def consume(
       ottla consume orders payments --group billing --follow
     """
     now_ms = SystemClock().now_ms()
-    first = parse_moment(start, now_ms)
+    first = parse_log_position(start, now_ms)
     if follow and until is not None:
         raise UsageRefused("--follow never stops, --until does: leave one of them out")
-    last = None if follow else parse_moment(until or Edge.END.value, now_ms)
+    last = None if follow else parse_log_position(until or Edge.END.value, now_ms)
     printer = _choose_printer(template, json=json, keys=keys, headers=headers)
     level = Isolation[isolation.name]
     topics = list(dict.fromkeys(topics))
@@ -111,7 +118,7 @@ def consume(
             start=_group_start(first),
             follow=follow,
             count_max=count,
-            commit_every_s=parse_span_ms(commit_every) / 1000,
+            commit_every_s=parse_duration_ms(commit_every) / 1000,
             isolation=level,
         )
         ask(broker, lambda client: print_as_member(client, asked, printer))
@@ -134,7 +141,7 @@ def _choose_printer(template: str | None, *, json: bool, keys: bool, headers: bo
     return json_line if json else compile_template(line_template(keys=keys, headers=headers))
 
 
-def _group_start(moment: Moment) -> int:
+def _group_start(moment: LogPosition) -> int:
     if isinstance(moment, AtOffset):
         raise UsageRefused("--group begins at what it has committed: --from cannot be an offset")
     return moment.timestamp_ms if isinstance(moment, AtTime) else _EDGES[moment]
@@ -156,8 +163,8 @@ async def _choose_partitions(
 async def resolve_ranges(
     client: Client,
     tps: list[TopicPartition],
-    first: Moment,
-    last: Moment | None,
+    first: LogPosition,
+    last: LogPosition | None,
     isolation: Isolation,
 ) -> dict[TopicPartition, ReadRange]:
     """Which offsets of each partition lie between two moments, as things are now."""
@@ -179,7 +186,7 @@ async def resolve_ranges(
 
 
 async def _locate(
-    client: Client, tps: list[TopicPartition], moment: Moment, isolation: Isolation
+    client: Client, tps: list[TopicPartition], moment: LogPosition, isolation: Isolation
 ) -> dict[TopicPartition, Offset]:
     """The offset of a moment in each partition; a time after every record is the end."""
     if isinstance(moment, AtOffset):

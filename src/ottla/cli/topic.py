@@ -57,8 +57,8 @@ def create(
         await admin.create_topic(
             client,
             name,
-            partitions=partitions or admin.BROKERS_CHOICE,
-            replicas=replicas or admin.BROKERS_CHOICE,
+            partitions=partitions or admin.BROKER_DEFAULT,
+            replicas=replicas or admin.BROKER_DEFAULT,
             settings=settings,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from ottla.client.positions import AtTime, parse_moment
+from ottla.client.positions import AtTime, parse_log_position
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId, Endpoint, Offset, TimestampMs, TopicPartition, topic_name_problem
 from ottla.records.compression import Codec
@@ -495,7 +495,7 @@ def parse_time_ms(text: str, now_ms: TimestampMs) -> TimestampMs:
     if word.isascii() and word.isdigit():
         return TimestampMs(int(word))
     try:
-        moment = parse_moment(word, now_ms)
+        moment = parse_log_position(word, now_ms)
     except UsageRefused:
         moment = None
     if not isinstance(moment, AtTime):

@@ -20,7 +20,14 @@ from ottla.cli.status import FAILED, OK
 from ottla.client import groups
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, NoSuchGroup, Refused
-from ottla.client.positions import AtOffset, AtTime, Edge, before, parse_span_ms, parse_time
+from ottla.client.positions import (
+    AtOffset,
+    AtTime,
+    Edge,
+    parse_duration_ms,
+    parse_time,
+    time_before,
+)
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode, UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition
@@ -299,7 +306,7 @@ def choose_target(
     if to_time is not None:
         targets.append(AtTime(parse_time(to_time)))
     if by_duration is not None:
-        targets.append(AtTime(before(now_ms, parse_span_ms(by_duration))))
+        targets.append(AtTime(time_before(now_ms, parse_duration_ms(by_duration))))
     if shift_by is not None:
         targets.append(Shift(shift_by))
     if to_current:

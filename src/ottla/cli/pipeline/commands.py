@@ -21,7 +21,7 @@ from ottla.cli.pipeline.options import (
 )
 from ottla.cli.session import ask
 from ottla.cli.status import FAILED, OK
-from ottla.client.positions import AtTime, Edge, parse_moment, parse_span_ms
+from ottla.client.positions import AtTime, Edge, parse_duration_ms, parse_log_position
 from ottla.clock import SystemClock
 from ottla.errors import UsageRefused
 from ottla.model import TimestampMs, topic_name_problem
@@ -115,7 +115,7 @@ def dedupe(
         source=_source(topic, "", how.running),
         topic=_target(out),
         key=key,
-        within_ms=parse_span_ms(within),
+        within_ms=parse_duration_ms(within),
         name=how.name,
     )
     return run_stream(pipeline, how)
@@ -168,8 +168,8 @@ def aggregate(
     pipeline = Aggregate(
         source=_source(topic, schema, how.running),
         topic=_target(out),
-        made=Query(sql) if sql else Windows(parse_span_ms(window), tuple(by), tuple(figure)),
-        watermark_ms=parse_span_ms(watermark),
+        made=Query(sql) if sql else Windows(parse_duration_ms(window), tuple(by), tuple(figure)),
+        watermark_ms=parse_duration_ms(watermark),
         mode=mode,
         name=how.name,
     )
@@ -420,7 +420,7 @@ def _target(topic: str) -> str:
 
 def _time_ms(option: str, text: str) -> TimestampMs | None:
     """A time, or None for an end of the log."""
-    moment = parse_moment(text, SystemClock().now_ms())
+    moment = parse_log_position(text, SystemClock().now_ms())
     if moment in (Edge.BEGINNING, Edge.END):
         return None
     if not isinstance(moment, AtTime):

@@ -19,7 +19,7 @@ from ottla.cli.options import (
     parse_brokers,
     resolve_broker,
 )
-from ottla.client.positions import parse_span_ms
+from ottla.client.positions import parse_duration_ms
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
@@ -114,7 +114,7 @@ def streaming(
     """How a stream is run."""
     if once and every:
         raise UsageRefused("--once reads what is there and ends: leave out --every")
-    every_ms = parse_span_ms(every) if every else None
+    every_ms = parse_duration_ms(every) if every else None
     endpoint = _endpoint(metrics) if metrics else None
     how = running(broker, master, conf, dry_run, json)
     from ottla.cli.pipeline.running import Streaming
