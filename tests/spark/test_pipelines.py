@@ -14,8 +14,8 @@ from confluent_kafka.admin import OffsetSpec
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from ottla.cli.exit_codes import FAILED, OK, WRONG_USAGE
 from ottla.cli.main import run
-from ottla.cli.status import FAILED, OK, WRONG_USAGE
 from ottla.spark.progress import BatchDone
 from ottla.spark.registration import register
 from ottla.spark.session import session

@@ -1,4 +1,4 @@
-"""Pages for Prometheus beside a pipeline, from a thread of their own."""
+"""The metrics endpoint of a pipeline, served by its own thread."""
 
 import asyncio
 import threading
@@ -10,20 +10,20 @@ from ottla.broker.metrics import MetricsPages
 from ottla.model import Endpoint
 from ottla.telemetry import Collect
 
-_PATIENCE_S: Final = 10
+_TIMEOUT_S: Final = 10
 
 
 @contextmanager
 def metrics_pages(endpoint: Endpoint, collect: Collect) -> Iterator[Endpoint]:
-    """Serve /metrics, /healthz and /readyz meanwhile; yields where."""
+    """Serve /metrics, /healthz and /readyz inside the block; yields the address."""
     loop = asyncio.new_event_loop()
     pages = MetricsPages(collect, obstacle=lambda: None, watch=lambda task: None)
     thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)
     thread.start()
     try:
-        yield asyncio.run_coroutine_threadsafe(pages.listen(endpoint), loop).result(_PATIENCE_S)
+        yield asyncio.run_coroutine_threadsafe(pages.listen(endpoint), loop).result(_TIMEOUT_S)
     finally:
-        asyncio.run_coroutine_threadsafe(pages.close(), loop).result(_PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(pages.close(), loop).result(_TIMEOUT_S)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(_PATIENCE_S)
+        thread.join(_TIMEOUT_S)
         loop.close()
