@@ -3,7 +3,7 @@
     python tools/write_tables.py            write them
     python tools/write_tables.py --check    say which are out of date; status 1 if one is
 
-A table stands between `<!-- table:NAME -->` and `<!-- end -->`. Settings come from `config.py`,
+A table stands between `<!-- table:NAME -->` and `<!-- end -->`. Settings come from `ottla.config`,
 APIs and metrics from a broker that is started for this.
 """
 

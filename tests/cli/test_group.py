@@ -306,7 +306,7 @@ def test_a_group_with_members_is_not_reset(
         refused = ottla("group", "reset-offsets", "busy", "--topic", topic, "--to-earliest")
         assert (refused.returncode, refused.stdout) == (1, "")
         assert refused.stderr == (
-            "ottla: group busy: it is in use (Stable, 1 member): stop its consumers first,"
+            "ottla: group busy: it is in use (Stable, 1 member): stop its consumers first;"
             " nothing was changed\n"
         )
         assert is_caught_up(described("busy"))

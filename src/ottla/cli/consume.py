@@ -46,46 +46,52 @@ class IsolationName(StrEnum):
     READ_COMMITTED = "read_committed"
 
 
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to read.")]
+Partitions = Annotated[
+    list[int],
+    typer.Option("--partition", min=0, metavar="P", help="Only this partition; repeatable."),
+]
+From = Annotated[
+    str,
+    typer.Option("--from", metavar="POSITION", help="beginning, end, an offset, a time, or -2h."),
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="POSITION", help="Stop before this position.")
+]
+Count = Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")]
+Group = Annotated[
+    str | None,
+    typer.Option(metavar="GROUP", help="Read as a member of this group and commit offsets."),
+]
+CommitEvery = Annotated[
+    str,
+    typer.Option(metavar="DURATION", help="How often a member commits; 0s: after every write."),
+]
+Template = Annotated[str | None, typer.Option("--format", help=FORMAT_HELP)]
+Keys = Annotated[bool, typer.Option("--keys", help="Print keys before values.")]
+Headers = Annotated[bool, typer.Option("--headers", help="Print headers before values.")]
+IsolationLevel = Annotated[
+    IsolationName,
+    typer.Option(help="Whether records of open and aborted transactions are read."),
+]
+
+
 @app.command()
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to read.")],
-    partition: Annotated[
-        list[int],
-        typer.Option("--partition", min=0, metavar="P", help="Only this partition; repeatable."),
-    ] = [],  # noqa: B006  typer copies it
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="POSITION", help="beginning, end, an offset, a time, or -2h."
-        ),
-    ] = Edge.BEGINNING.value,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="POSITION", help="Stop before this position.")
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(metavar="GROUP", help="Read as a member of this group and commit offsets."),
-    ] = None,
-    commit_every: Annotated[
-        str,
-        typer.Option(metavar="DURATION", help="How often a member commits; 0s: after every write."),
-    ] = "1s",
+    topics: Topics,
+    partition: Partitions = [],  # noqa: B006  typer copies it
+    start: From = Edge.BEGINNING.value,
+    until: Until = None,
+    count: Count = None,
+    follow: Follow = False,
+    group: Group = None,
+    commit_every: CommitEvery = "1s",
     json: Json = False,
-    template: Annotated[str | None, typer.Option("--format", help=FORMAT_HELP)] = None,
-    keys: Annotated[bool, typer.Option("--keys", help="Print keys before values.")] = False,
-    headers: Annotated[
-        bool, typer.Option("--headers", help="Print headers before values.")
-    ] = False,
-    isolation: Annotated[
-        IsolationName,
-        typer.Option(help="Whether records of open and aborted transactions are read."),
-    ] = IsolationName.READ_UNCOMMITTED,
+    template: Template = None,
+    keys: Keys = False,
+    headers: Headers = False,
+    isolation: IsolationLevel = IsolationName.READ_UNCOMMITTED,
     broker: Broker = "",
 ) -> int:
     """Read records and print one per line; stops at the end unless --follow is given.

@@ -54,37 +54,42 @@ class CodecName(StrEnum):
 _ACKS: Final = {AcksName.NONE: Acks.NONE, AcksName.LEADER: Acks.LEADER, AcksName.ALL: Acks.ALL}
 
 
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")]
+InputFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="File to read lines from.", show_default="standard input"),
+]
+Format = Annotated[InputFormat, typer.Option("--format", help="Format of a line.")]
+KeySeparator = Annotated[
+    str, typer.Option(metavar="TEXT", help="Text between key and value in a line.")
+]
+Key = Annotated[str | None, typer.Option(metavar="TEXT", help="Key of every record.")]
+Headers = Annotated[
+    list[str],
+    typer.Option("--header", metavar="NAME=VALUE", help="Header of every record; repeatable."),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="P", help="Partition of every record; default: by key."),
+]
+AcksOption = Annotated[
+    AcksName,
+    typer.Option(help="Replicas that must have a record: none, the leader, all in sync."),
+]
+Compression = Annotated[CodecName, typer.Option(help="Compression of batches.")]
+
+
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")],
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="File to read lines from.", show_default="standard input"
-        ),
-    ] = None,
-    input_format: Annotated[
-        InputFormat, typer.Option("--format", help="Format of a line.")
-    ] = InputFormat.LINES,
-    key_separator: Annotated[
-        str, typer.Option(metavar="TEXT", help="Text between key and value in a line.")
-    ] = "",
-    key: Annotated[str | None, typer.Option(metavar="TEXT", help="Key of every record.")] = None,
-    header: Annotated[
-        list[str],
-        typer.Option("--header", metavar="NAME=VALUE", help="Header of every record; repeatable."),
-    ] = [],  # noqa: B006  typer copies it
-    partition: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="P", help="Partition of every record; default: by key."),
-    ] = None,
-    acks: Annotated[
-        AcksName,
-        typer.Option(help="Replicas that must have a record: none, the leader, all in sync."),
-    ] = AcksName.ALL,
-    compression: Annotated[
-        CodecName, typer.Option(help="Compression of batches.")
-    ] = CodecName.NONE,
+    topic: Topic,
+    file: InputFile = None,
+    input_format: Format = InputFormat.LINES,
+    key_separator: KeySeparator = "",
+    key: Key = None,
+    header: Headers = [],  # noqa: B006  typer copies it
+    partition: Partition = None,
+    acks: AcksOption = AcksName.ALL,
+    compression: Compression = CodecName.NONE,
     json: Json = False,
     broker: Broker = "",
 ) -> int:

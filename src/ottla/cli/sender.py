@@ -83,15 +83,15 @@ class Sender:
             by_partition.setdefault(partition, []).append(numbered)
         self.partitioner.next_batch()
         await asyncio.gather(
-            *(self._send_in_order(index, letters) for index, letters in by_partition.items())
+            *(self._send_in_order(index, numbered) for index, numbered in by_partition.items())
         )
         if self.acks is Acks.NONE:
             tps = [TopicPartition(self.topic, index) for index in by_partition]
             await wait_received(self.client, tps)
 
-    async def _send_in_order(self, partition: int, letters: Sequence[NumberedRecord]) -> None:
+    async def _send_in_order(self, partition: int, numbered: Sequence[NumberedRecord]) -> None:
         """Write one partition's records batch by batch, until the first loss."""
-        waiting = list(reversed(split(letters)))
+        waiting = list(reversed(split(numbered)))
         while waiting:
             batch = waiting.pop()
             try:
@@ -107,11 +107,11 @@ class Sender:
                 self._lose(batch, waiting, problem)
                 return
 
-    async def _send_batch(self, partition: int, letters: Sequence[NumberedRecord]) -> None:
-        batch = build_batch([letter.record for letter in letters], codec=self.codec)
+    async def _send_batch(self, partition: int, numbered: Sequence[NumberedRecord]) -> None:
+        batch = build_batch([one.record for one in numbered], codec=self.codec)
         tp = TopicPartition(self.topic, partition)
         base_offset = await produce(self.client, tp, batch, self.acks)
-        self.counts.setdefault(partition, PartitionCount()).note(base_offset, len(letters))
+        self.counts.setdefault(partition, PartitionCount()).note(base_offset, len(numbered))
 
     def _lose(
         self,
@@ -119,22 +119,22 @@ class Sender:
         waiting: Sequence[Sequence[NumberedRecord]],
         problem: ClientError,
     ) -> None:
-        self.losses.append(Loss(tuple(letter.line for letter in batch), problem))
-        never_sent = tuple(letter.line for unsent in reversed(waiting) for letter in unsent)
+        self.losses.append(Loss(tuple(one.line for one in batch), problem))
+        never_sent = tuple(one.line for unsent in reversed(waiting) for one in unsent)
         if never_sent:
             self.losses.append(Loss(never_sent, ClientError("an earlier line failed")))
 
 
-def split(letters: Sequence[NumberedRecord]) -> list[list[NumberedRecord]]:
+def split(numbered: Sequence[NumberedRecord]) -> list[list[NumberedRecord]]:
     """Batches of at most `BATCH_BYTES_MAX`; a larger record is a batch alone."""
     batches = list[list[NumberedRecord]]()
     left_bytes = 0
-    for letter in letters:
-        size_bytes = _size_bytes(letter.record)
+    for one in numbered:
+        size_bytes = _size_bytes(one.record)
         if size_bytes > left_bytes:
             batches.append([])
             left_bytes = BATCH_BYTES_MAX
-        batches[-1].append(letter)
+        batches[-1].append(one)
         left_bytes -= size_bytes
     return batches
 

@@ -51,7 +51,7 @@ class TopicDescription:
 
 
 async def describe_topics(client: Client, names: Sequence[str]) -> list[TopicDescription]:
-    """These topics in order, or all that are not internal."""
+    """Descriptions of the named topics in order, or of all that are not internal."""
     view = await client.describe(list(names) or None)
     topics = [view.topics[name] for name in dict.fromkeys(names)] or [
         view.topics[name] for name in sorted(view.topics) if not view.topics[name].is_internal

@@ -162,39 +162,42 @@ def describe(
     return FAILED if problems else OK
 
 
+AllTopics = Annotated[
+    bool, typer.Option("--all-topics", help="Every topic with committed offsets of the group.")
+]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the start of the log.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")]
+ToOffset = Annotated[int | None, typer.Option(min=0, metavar="N", help="To this offset.")]
+ToTime = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="To the first record from this time on (2026-11-15T00:00Z)."),
+]
+ByDuration = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="To this long ago, such as 2h or 1d12h.")
+]
+ShiftBy = Annotated[
+    int | None, typer.Option(metavar="N", help="Forward by N offsets, back if negative.")
+]
+ToCurrent = Annotated[
+    bool,
+    typer.Option("--to-current", help="To the committed offset; to the end if there is none."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
+
+
 @app.command("reset-offsets")
 def reset_offsets(
     name: GroupName,
     topic: TopicChoices = [],  # noqa: B006  typer copies it
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Every topic with committed offsets of the group.")
-    ] = False,
-    to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="To the start of the log.")
-    ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
-    to_offset: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="To this offset.")
-    ] = None,
-    to_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="To the first record from this time on (2026-11-15T00:00Z)."
-        ),
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="To this long ago, such as 2h or 1d12h.")
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="Forward by N offsets, back if negative.")
-    ] = None,
-    to_current: Annotated[
-        bool,
-        typer.Option("--to-current", help="To the committed offset; to the end if there is none."),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and change nothing.")
-    ] = False,
+    all_topics: AllTopics = False,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_offset: ToOffset = None,
+    to_time: ToTime = None,
+    by_duration: ByDuration = None,
+    shift_by: ShiftBy = None,
+    to_current: ToCurrent = False,
+    dry_run: DryRun = False,
     json: Json = False,
     broker: Broker = "",
 ) -> int:
@@ -303,7 +306,7 @@ def _run_reachable(broker: str, work: Callable[[Client], Awaitable[Result]]) -> 
 async def _describe(
     client: Client, names: Sequence[str]
 ) -> tuple[list[GroupProgress], list[NoSuchGroup]]:
-    """These groups in order, or all; and the errors of unknown ones."""
+    """The named groups in order, or all groups; and the errors of unknown ones."""
     view = await client.describe(None)
     wanted = list(dict.fromkeys(names)) or [
         listed.group_id for listed in await groups.list_groups(client)

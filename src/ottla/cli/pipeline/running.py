@@ -102,12 +102,12 @@ def run_replay(replay: Replay, running: Running) -> int:
     return OK
 
 
-def run_query(question: Question, running: Running, rows_max: int) -> int:
+def run_query(query: Question, running: Running, rows_max: int) -> int:
     """Print the rows of a query."""
-    with _spark(question.declaration.label, running) as spark:
-        rows = _built(lambda: question.rows(spark))
+    with _spark(query.declaration.label, running) as spark:
+        rows = _built(lambda: query.rows(spark))
         if running.is_dry:
-            _show_plan(question.declaration, rows, running)
+            _show_plan(query.declaration, rows, running)
             return OK
         try:
             _print_rows(rows, running, rows_max)
@@ -147,17 +147,17 @@ def _silence(spark: SparkSession, running: Running) -> None:
 def _follow(
     spark: SparkSession, writer: DataStreamWriter, checkpoint: Checkpoint, streaming: Streaming
 ) -> int:
-    figures = StreamFigures()
+    metrics = StreamFigures()
     printer = _print_json if streaming.running.is_json else _print_line
 
     def on_batch(batch: BatchDone) -> None:
-        figures.note(batch)
+        metrics.note(batch)
         printer(batch)
 
     listener = BatchListener(on_batch)
     with ExitStack() as stack:
         if streaming.metrics is not None:
-            endpoint = stack.enter_context(metrics_pages(streaming.metrics, figures.collect))
+            endpoint = stack.enter_context(metrics_pages(streaming.metrics, metrics.collect))
             terminal.print_note(f"metrics on http://{endpoint}/metrics")
         spark.streams.addListener(listener)
         stack.callback(spark.streams.removeListener, listener)
@@ -168,7 +168,7 @@ def _follow(
             listener.wait_ended(str(query.runId), _REPORT_TIMEOUT_S)
         except PySparkException as problem:
             return _failed(problem)
-    batches, rows = figures.totals()
+    batches, rows = metrics.totals()
     terminal.print_note(f"{rows} records read in {batches} batches")
     return OK
 
