@@ -20,7 +20,7 @@ from ottla.cli.record_output import (
 )
 from ottla.cli.run_client import run_with_client
 from ottla.client.client import Client
-from ottla.client.partitions import EARLIEST, LATEST, Isolation, list_offsets
+from ottla.client.partitions import Isolation, list_offsets
 from ottla.client.positions import (
     AtOffset,
     AtTime,
@@ -33,6 +33,7 @@ from ottla.client.reader import ReadRange, read
 from ottla.clock import SystemClock
 from ottla.errors import UsageRefused
 from ottla.model import Offset, TopicPartition
+from ottla.protocol.messages.offsets import EARLIEST, LATEST
 
 app = typer.Typer(rich_markup_mode=None)
 

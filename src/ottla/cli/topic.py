@@ -15,6 +15,7 @@ from ottla.client.client import Client
 from ottla.client.errors import ClientError, Refused
 from ottla.errors import ErrorCode, UsageRefused
 from ottla.model import topic_name_problem
+from ottla.protocol.messages.topics import BROKER_DEFAULT
 
 app = typer.Typer(rich_markup_mode=None, help="Create, list, describe, alter and delete topics.")
 
@@ -63,8 +64,8 @@ def create(
         await admin.create_topic(
             client,
             name,
-            partitions=partitions or admin.BROKER_DEFAULT,
-            replicas=replicas or admin.BROKER_DEFAULT,
+            partitions=partitions or BROKER_DEFAULT,
+            replicas=replicas or BROKER_DEFAULT,
             settings=settings,
         )
 

@@ -7,8 +7,9 @@ from typing import Any
 from ottla.client.admin import TopicSetting, settings_of_topics, sizes_on_leaders
 from ottla.client.client import Client
 from ottla.client.cluster_view import TopicView
-from ottla.client.partitions import EARLIEST, LATEST, list_offsets
+from ottla.client.partitions import list_offsets
 from ottla.model import BrokerId, LeaderEpoch, Offset, TopicPartition, format_uuid
+from ottla.protocol.messages.offsets import EARLIEST, LATEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

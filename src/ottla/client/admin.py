@@ -22,6 +22,7 @@ from ottla.protocol.messages.log_dirs import (
     DescribeLogDirsResponse,
 )
 from ottla.protocol.messages.topics import (
+    BROKER_DEFAULT,
     CreatableTopic,
     CreatableTopicConfig,
     CreatePartitionsRequest,
@@ -33,8 +34,6 @@ from ottla.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-
-BROKER_DEFAULT: Final = -1  # for a number of partitions or replicas: the broker's default
 
 _TOPIC_RESOURCE: Final = 2
 _TOPIC_SOURCE: Final = 1  # a setting that was set on the topic itself

@@ -9,8 +9,6 @@ from ottla.client.group_member import Generation, GroupMember
 from ottla.client.groups import committed_offsets
 from ottla.client.partitions import (
     DEFAULT_LIMITS,
-    EARLIEST,
-    LATEST,
     FetchLimits,
     Isolation,
     list_offsets,
@@ -18,6 +16,7 @@ from ottla.client.partitions import (
 from ottla.client.reader import ReadRange, fetch_round, take
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
+from ottla.protocol.messages.offsets import EARLIEST, LATEST
 from ottla.records.batch import Record
 
 _IDLE_S: Final = 0.5  # how long a member without partitions waits for a rebalance

@@ -32,9 +32,6 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.records.batch import Buffer
 
-LATEST: Final = -1  # timestamp in ListOffsets: the offset of the next record
-EARLIEST: Final = -2  # timestamp in ListOffsets: the start of the log
-
 # The last versions with topic names: they need no topic ids.
 _PRODUCE_BY_NAME: Final = 12
 _FETCH_BY_NAME: Final = 12

@@ -12,8 +12,9 @@ from ottla.client.groups import (
     committed_offsets,
     describe_group,
 )
-from ottla.client.partitions import LATEST, by_topic, list_offsets
+from ottla.client.partitions import by_topic, list_offsets
 from ottla.model import Offset, TopicPartition
+from ottla.protocol.messages.offsets import LATEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from ottla.client.client import Client
-from ottla.client.partitions import EARLIEST, LATEST, list_offsets
+from ottla.client.partitions import list_offsets
 from ottla.client.positions import (
     AtOffset,
     AtTime,
@@ -17,6 +17,7 @@ from ottla.client.positions import (
 )
 from ottla.errors import UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition
+from ottla.protocol.messages.offsets import EARLIEST, LATEST
 
 
 class Current(Enum):

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from ottla.cluster.controller.configs import values_given
 from ottla.cluster.controller.decision import Decision, find_topic, topic_change
@@ -42,8 +41,7 @@ from ottla.model import (
     format_uuid,
     topic_name_problem,
 )
-
-DEFAULT: Final = -1  # "as many as the broker's settings say", as on the wire
+from ottla.protocol.messages.topics import BROKER_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +49,8 @@ class NewTopic:
     """A topic to create; `assignment` names the replicas instead of the two numbers."""
 
     name: str
-    partition_count: int = DEFAULT
-    replication_factor: int = DEFAULT
+    partition_count: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
     assignment: Mapping[int, Sequence[BrokerId]] = field(default_factory=dict)
     config: Mapping[str, str | None] = field(default_factory=dict)
     is_internal: bool = False
@@ -222,9 +220,9 @@ def _place_new_topic(
         _check_partition_limit(image, len(wanted.assignment), defaults)
         return _check_assignment(image, wanted)
     partition_count, factor = wanted.partition_count, wanted.replication_factor
-    if partition_count == DEFAULT:
+    if partition_count == BROKER_DEFAULT:
         partition_count = defaults.partitions_default
-    if factor == DEFAULT:
+    if factor == BROKER_DEFAULT:
         factor = defaults.default_replication_factor
     if partition_count < 1:
         raise InvalidPartitions(
@@ -259,7 +257,7 @@ def _check_partition_limit(image: ClusterImage, added: int, defaults: BrokerConf
 
 
 def _check_assignment(image: ClusterImage, wanted: NewTopic) -> Sequence[Sequence[BrokerId]]:
-    if wanted.partition_count != DEFAULT or wanted.replication_factor != DEFAULT:
+    if wanted.partition_count != BROKER_DEFAULT or wanted.replication_factor != BROKER_DEFAULT:
         raise InvalidRequest(
             "give either the replicas of each partition or two numbers: with an assignment, the"
             " partition count and the replication factor must be -1"

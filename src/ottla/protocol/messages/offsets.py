@@ -1,6 +1,12 @@
 """ListOffsets and OffsetForLeaderEpoch: find offsets by time or by leader epoch."""
 
+from typing import Final
+
 from ottla.protocol.schema import array, int8, int16, int32, int64, message, string, struct, wire
+
+# Timestamps in ListOffsets that mean an offset.
+LATEST: Final = -1  # the offset of the next record
+EARLIEST: Final = -2  # the start of the log
 
 
 @struct

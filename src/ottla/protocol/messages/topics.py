@@ -1,5 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords."""
 
+from typing import Final
+
 from ottla.model import Uuid
 from ottla.protocol.schema import (
     array,
@@ -14,6 +16,8 @@ from ottla.protocol.schema import (
     uuid,
     wire,
 )
+
+BROKER_DEFAULT: Final = -1  # as a number of partitions or replicas: the broker's setting
 
 
 @struct
