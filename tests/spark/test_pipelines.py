@@ -269,7 +269,7 @@ def test_a_session_tells_a_program_of_every_batch(spark: SparkSession, topic: To
     [
         ("archive no-such-topic lake --once", "no-such-topic"),
         ("archive 'a b' lake", "a topic name consists of"),
-        ("archive t lake --once --every 5s", "leave out --every"),
+        ("archive t lake --once --every 5s", "--once and --every exclude each other"),
         ("archive t lake --every soon", "not a duration"),
         ("archive t lake --metrics here", "--metrics"),
         ("replay ./nowhere t", "no such directory"),
