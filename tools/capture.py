@@ -337,14 +337,14 @@ class Recorder:
         return classic_groups.DeleteGroupsResponse(results=gone)
 
 
-def like(answer_class: type[Any], asked: Any, **values: Any) -> Any:
+def like(response_class: type[Any], asked: Any, **values: Any) -> Any:
     """An answer that repeats what was asked wherever both have a field of that name."""
     shared = {
         item.name: getattr(asked, item.name)
-        for item in fields(answer_class)
+        for item in fields(response_class)
         if hasattr(asked, item.name)
     }
-    return answer_class(**(shared | values))
+    return response_class(**(shared | values))
 
 
 def mirror(

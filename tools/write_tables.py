@@ -3,7 +3,7 @@
     python tools/write_tables.py            write them
     python tools/write_tables.py --check    say which are out of date; status 1 if one is
 
-A table stands between `<!-- table:NAME -->` and `<!-- end -->`. Settings come from `config.py`,
+A table stands between `<!-- table:NAME -->` and `<!-- end -->`. Settings come from `ottla.config`,
 APIs and metrics from a broker that is started for this.
 """
 
@@ -102,9 +102,9 @@ async def observe() -> Observed:
         broker = await Broker.start(options, Environment())
         try:
             connection = await Connection.open(broker.address)
-            answer = await connection.ask(ApiVersionsRequest(), ApiVersionsResponse, version_max=2)
+            answer = await connection.send(ApiVersionsRequest(), ApiVersionsResponse, version_max=2)
             any_topic = MetadataRequest(topics=[MetadataRequestTopic(name="any")])
-            await connection.ask(any_topic, MetadataResponse)
+            await connection.send(any_topic, MetadataResponse)
             connection.close()
             async with Client([broker.address]) as client:
                 await commit_offsets(client, "any", {TopicPartition("any", 0): Offset(0)})

@@ -1,4 +1,4 @@
-"""Time as a dependency: whoever needs to know what time it is takes a Clock."""
+"""Time as a dependency: code that needs the time takes a Clock."""
 
 import time
 from typing import Protocol
@@ -7,14 +7,14 @@ from ottla.model import TimestampMs
 
 
 class Clock(Protocol):
-    """What may be asked of time. Production reads the machine's, simulation its own."""
+    """A source of time: the machine's in production, a simulated one in tests."""
 
     def now_ms(self) -> TimestampMs:
-        """Wall-clock time: for timestamps that people and clients see. May step."""
+        """Wall-clock time, for timestamps that clients see. May jump."""
         ...
 
     def monotonic_s(self) -> float:
-        """Time that only goes forward: for deadlines and intervals."""
+        """Monotonic time, for deadlines and intervals."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Kafka's error table, and the exceptions that carry its rows to the client."""
+"""Kafka's error codes, and an exception for each that Ottla raises."""
 
 from enum import IntEnum
 from typing import ClassVar, Final
@@ -7,7 +7,7 @@ _TEXT_LENGTH_MAX: Final = 2000
 
 
 class ErrorCode(IntEnum):
-    """Every row of Kafka 4.3's table."""
+    """Every error code of Kafka 4.3."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -147,7 +147,7 @@ class ErrorCode(IntEnum):
 
 
 class ApiError(Exception):
-    """Something the protocol has a code for: raised anywhere, answered in one place.
+    """An error with a code in the protocol: raised anywhere, turned into a response in one place.
 
     The text goes to the client where the API carries one, so it says what to do.
     """
@@ -155,7 +155,7 @@ class ApiError(Exception):
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
     def __init__(self, text: str = "") -> None:
-        """Names that clients chose may stand in the text: older versions carry 32 KiB of it."""
+        """Limit the text, which may contain names from clients: older versions carry 32 KiB."""
         super().__init__(text[:_TEXT_LENGTH_MAX])
 
 
@@ -172,7 +172,7 @@ class UnknownTopicOrPartition(ApiError):
 
 
 class LeaderNotAvailable(ApiError):
-    """There is no leader yet, and will be soon: ask again."""
+    """There is no leader yet: retry soon."""
 
     code = ErrorCode.LEADER_NOT_AVAILABLE
 
@@ -294,7 +294,7 @@ class StorageFailed(ApiError):
 
 
 class DiskFull(StorageFailed):
-    """An operator's problem, and no sign that what is on the disk has gone bad."""
+    """No space is left; the data on disk is intact."""
 
 
 class UnknownProducerId(ApiError):
@@ -414,16 +414,16 @@ class InvalidRegularExpression(ApiError):
 
 
 class ProtocolViolation(Exception):
-    """Bytes that are not what the protocol allows: the connection cannot go on."""
+    """Bytes that violate the protocol: the connection has to be closed."""
 
 
 class TooManyElements(ProtocolViolation):
-    """A message has more elements, in all its arrays together, than its reader allows."""
+    """A message has more elements, in all its arrays together, than allowed."""
 
 
 class ResponseTooLarge(ProtocolViolation):
-    """What was asked for cannot be answered in one response that a client would read."""
+    """The response would be larger than any client reads."""
 
 
 class UsageRefused(Exception):
-    """A person asked for something that cannot be done; the text says what to do instead."""
+    """An invalid command, option, file or setting; the text says what to do instead."""

@@ -1,4 +1,4 @@
-"""The nouns: numbers with a kind, and the few values every room shares."""
+"""Types shared by all rooms: numbers with a kind, partitions, endpoints, ids."""
 
 import base64
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ LeaderEpoch = NewType("LeaderEpoch", int)  # how often a partition's leadership 
 BrokerId = NewType("BrokerId", int)
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
-Sequence = NewType("Sequence", int)  # position of a record in what one producer sends a partition
+Sequence = NewType("Sequence", int)  # number of a record among those of one producer in a partition
 TimestampMs = NewType("TimestampMs", int)  # milliseconds since 1970-01-01 UTC
 Uuid = NewType("Uuid", bytes)  # 16 raw bytes, as on the wire
 
@@ -37,20 +37,20 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Half-open, like every range here: `start` is inside, `end` is not."""
+    """A half-open range of offsets: `start` is inside, `end` is not."""
 
     start: Offset
     end: Offset
 
     def __post_init__(self) -> None:
-        assert self.start <= self.end, self
+        assert self.start <= self.end, f"a range ends before its start: {self}"
 
     def __len__(self) -> int:
         return self.end - self.start
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens or says it can be reached."""
+    """The address of a broker."""
 
     host: str
     port: int
@@ -60,7 +60,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Endpoint":
-        """Read HOST:PORT, with brackets around an IPv6 address."""
+        """Parse HOST:PORT, with brackets around an IPv6 address."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535 or not host:
             raise ValueError(f"{text!r} is not HOST:PORT, for example 127.0.0.1:9092")
@@ -68,7 +68,7 @@ class Endpoint(NamedTuple):
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why `name` cannot be a topic's name, or None when it can."""
+    """The reason why `name` is no valid topic name, or None if it is."""
     if not name:
         return "a topic name must not be empty"
     if name in {".", ".."}:
@@ -81,7 +81,7 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def format_uuid(uuid: Uuid) -> str:
-    """Kafka's way to print an id: URL-safe base64 without padding."""
+    """An id as Kafka prints it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(uuid).decode().rstrip("=")
 
 

@@ -7,14 +7,14 @@ import pytest
 
 @pytest.fixture
 def ottla_settings() -> Mapping[str, str]:
-    """Broker settings for `ottla_broker`; override this fixture to choose others."""
+    """Broker settings for `ottla_broker`; override this fixture to change them."""
     return {}
 
 
 @pytest.fixture
 def ottla_broker(ottla_settings: Mapping[str, str]) -> Iterator[str]:
-    """HOST:PORT of a broker of its own for this test, on a temporary directory."""
-    # Imported when a test asks for it: pytest loads every installed plugin for every project.
+    """HOST:PORT of a broker for this test only, on a temporary directory."""
+    # Imported on first use: pytest loads every installed plugin for every project.
     from ottla import testing  # noqa: PLC0415
 
     with testing.broker(ottla_settings) as address:

@@ -1,6 +1,6 @@
-"""Logs that machines can read, and metrics that cost the hot path nothing.
+"""Structured logs, and metrics without cost on the hot path.
 
-Rooms count in plain integers; only when Prometheus asks are they collected and given their names.
+Rooms count in plain integers; these are collected and named only when Prometheus scrapes.
 """
 
 import json
@@ -13,13 +13,13 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class MetricKind(StrEnum):
-    COUNTER = "counter"  # only rises while the process lives
-    GAUGE = "gauge"  # how it is now
+    COUNTER = "counter"  # only rises
+    GAUGE = "gauge"  # a current value
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One named figure: samples are (label values, number)."""
+    """One metric: samples are (label values, number)."""
 
     name: str
     kind: MetricKind
@@ -33,7 +33,7 @@ Collect = Callable[[], Iterable[Metric]]
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
     """Metrics in Prometheus' text format."""
-    # Imported when first scraped: a broker nobody watches does not carry it.
+    # Imported when first scraped: a broker that is not scraped does not need it.
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
     from prometheus_client.core import (  # noqa: PLC0415
         CounterMetricFamily,
@@ -58,15 +58,15 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
     return generate_latest(registry)
 
 
-class FactsFormatter(logging.Formatter):
-    """A line per event: time, level, room, phrase, then its facts as name=value."""
+class TextFormatter(logging.Formatter):
+    """A line per event: time, level, logger, event, then its fields as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = (
             f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}"
             f" {record.levelname.lower():7} {record.name} {record.getMessage()}"
         )
-        for name, value in _facts(record).items():
+        for name, value in _extra_fields(record).items():
             text = str(value)
             line += f" {name}={json.dumps(text) if ' ' in text else text}"
         if record.exc_info:
@@ -75,7 +75,7 @@ class FactsFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object per event, for machines that collect logs."""
+    """A JSON object per event, for log collectors."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, object] = {
@@ -84,23 +84,23 @@ class JsonFormatter(logging.Formatter):
             "room": record.name,
             "event": record.getMessage(),
         }
-        event |= {name: _plain(value) for name, value in _facts(record).items()}
+        event |= {name: _plain(value) for name, value in _extra_fields(record).items()}
         if record.exc_info:
             event["traceback"] = self.formatException(record.exc_info)
         return json.dumps(event)
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
-    """Send every room's events to standard error."""
+    """Send the log events of all rooms to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if as_json else FactsFormatter())
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     root = logging.getLogger("ottla")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     root.propagate = False
 
 
-def _facts(record: logging.LogRecord) -> dict[str, object]:
+def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 

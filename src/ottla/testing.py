@@ -3,8 +3,8 @@
     with ottla.testing.broker() as address:
         producer = confluent_kafka.Producer({"bootstrap.servers": address})
 
-It listens on a free loopback port, keeps its data in a temporary directory, and leaves nothing
-behind. With pytest, ask for the fixture `ottla_broker` instead: it comes with the package.
+It listens on a free loopback port and keeps its data in a temporary directory, which is removed.
+With pytest, use the fixture `ottla_broker` instead: it comes with the package.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from ottla.broker.environment import Environment
 from ottla.config import BrokerConfig
 from ottla.model import Endpoint
 
-_PATIENCE_S: Final = 60  # for a start or a stop; only a defect takes so long
-_HASTE: Final = {"group.initial.rebalance.delay.ms": "0"}  # no test has members to wait for
+_TIMEOUT_S: Final = 60  # of a start or a stop; only a defect takes longer
+_TEST_SETTINGS: Final = {"group.initial.rebalance.delay.ms": "0"}  # no test has members to wait for
 _LOOPBACK: Final = Endpoint("127.0.0.1", 0)
 
 
@@ -36,7 +36,7 @@ def broker(settings: Mapping[str, str] | None = None, *, data: Path | None = Non
     `data` the directory is kept, so that a test can stop a broker and start it again. A defect of
     the broker is raised when the block ends.
     """
-    config = BrokerConfig.parse({**_HASTE, **(settings or {})})
+    config = BrokerConfig.parse({**_TEST_SETTINGS, **(settings or {})})
     if data is not None:
         with _running(ServeOptions(data=data, listen=_LOOPBACK, config=config)) as address:
             yield address
@@ -49,15 +49,15 @@ def broker(settings: Mapping[str, str] | None = None, *, data: Path | None = Non
 
 
 class _Started(NamedTuple):
-    """What the test's thread has to know of the broker's."""
+    """A started broker, as seen by the test's thread."""
 
     address: Endpoint
     loop: asyncio.AbstractEventLoop
-    told_to_stop: asyncio.Event
+    stop_requested: asyncio.Event
 
-    def tell_to_stop(self) -> None:
-        with suppress(RuntimeError):  # its loop is closed: a defect has ended it already
-            self.loop.call_soon_threadsafe(self.told_to_stop.set)
+    def request_stop(self) -> None:
+        with suppress(RuntimeError):  # its loop is closed: a defect has stopped it already
+            self.loop.call_soon_threadsafe(self.stop_requested.set)
 
 
 @contextmanager
@@ -70,14 +70,14 @@ def _running(options: ServeOptions) -> Iterator[str]:
     )
     thread.start()
     try:
-        started = start.result(_PATIENCE_S)
+        started = start.result(_TIMEOUT_S)
         try:
             yield str(started.address)
         finally:
-            started.tell_to_stop()
-            end.result(_PATIENCE_S)
+            started.request_stop()
+            end.result(_TIMEOUT_S)
     finally:
-        thread.join(_PATIENCE_S)
+        thread.join(_TIMEOUT_S)
 
 
 def _run(options: ServeOptions, start: "Future[_Started]", end: "Future[None]") -> None:
@@ -91,13 +91,13 @@ def _run(options: ServeOptions, start: "Future[_Started]", end: "Future[None]") 
 
 
 async def _serve(options: ServeOptions, start: "Future[_Started]") -> None:
-    """Serve until the test is over; raises the defect that ended the broker before."""
-    told_to_stop = asyncio.Event()
+    """Serve until the test ends; raises the defect that stopped the broker before."""
+    stop_requested = asyncio.Event()
     running = await Broker.start(options, Environment())
-    start.set_result(_Started(running.address, asyncio.get_running_loop(), told_to_stop))
+    start.set_result(_Started(running.address, asyncio.get_running_loop(), stop_requested))
     waits = [
         asyncio.ensure_future(running.wait_failed()),
-        asyncio.ensure_future(told_to_stop.wait()),
+        asyncio.ensure_future(stop_requested.wait()),
     ]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:

@@ -194,7 +194,7 @@ def test_one_missing_group_does_not_hide_the_others(ottla: Ottla, group: str) ->
     assert answer.returncode == 1
     assert json.loads(answer.stdout)["group"] == group
     assert answer.stderr == (
-        "ottla: group missing: it does not exist; `ottla group list` shows what does\n"
+        "ottla: group missing: it does not exist; `ottla group list` shows the groups that exist\n"
     )
 
 
@@ -306,7 +306,7 @@ def test_a_group_with_members_is_not_reset(
         refused = ottla("group", "reset-offsets", "busy", "--topic", topic, "--to-earliest")
         assert (refused.returncode, refused.stdout) == (1, "")
         assert refused.stderr == (
-            "ottla: group busy: it is in use (Stable, 1 member): stop its consumers first,"
+            "ottla: group busy: it is in use (Stable, 1 member): stop its consumers first;"
             " nothing was changed\n"
         )
         assert is_caught_up(described("busy"))
@@ -320,7 +320,7 @@ def test_a_group_is_made_by_resetting_a_topic_but_not_by_resetting_all(
     assert "it does not exist" in missing.stderr
     made = ottla("group", "reset-offsets", f"new-{topic}", "--topic", topic, "--to-latest")
     assert made.returncode == 0
-    assert f"there is no group new-{topic} yet" in made.stderr
+    assert f"group new-{topic} does not exist yet" in made.stderr
     assert committed(broker.address, f"new-{topic}", topic) == [10, 10, 10]
 
 
@@ -347,7 +347,7 @@ def test_offsets_of_a_topic_are_deleted_and_the_rest_stays(
     assert committed(broker.address, group, topic) == [None, 10, None]
     again = ottla("group", "delete", group, "--topic", f"{topic}:0")
     assert again.returncode == 1
-    assert again.stderr == f"ottla: group {group}, topic {topic}: nothing is committed for it\n"
+    assert again.stderr == f"ottla: group {group}, topic {topic}: no offset is committed\n"
     assert ottla("group", "delete", group, "--topic", topic).returncode == 0
     assert committed(broker.address, group, topic) == [None, None, None]
 
@@ -374,19 +374,22 @@ def test_what_is_in_use_is_not_deleted(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["list", "--state", "sleepy"], "--state 'sleepy' is none of Empty, "),
-        (["list", "--type", "kafka"], "--type 'kafka' is none of Classic, Consumer"),
-        (["describe", "g", "--members", "--state"], "--members and --state are two views"),
-        (["reset-offsets", "g", "--topic", "t"], "say where to, once: "),
-        (["reset-offsets", "g", "--to-earliest"], "say which topics: "),
-        (["reset-offsets", "g", "--topic", "t", "--all-topics", "--to-latest"], "say which topics"),
+        (["list", "--state", "sleepy"], "--state 'sleepy': choose one of Empty, "),
+        (["list", "--type", "kafka"], "--type 'kafka': choose one of Classic, Consumer"),
+        (["describe", "g", "--members", "--state"], "--members and --state exclude each other"),
+        (["reset-offsets", "g", "--topic", "t"], "give exactly one of "),
+        (["reset-offsets", "g", "--to-earliest"], "name the topics: "),
+        (["reset-offsets", "g", "--topic", "t", "--all-topics", "--to-latest"], "name the topics"),
         (
             ["reset-offsets", "g", "--topic", "t", "--to-latest", "--to-current"],
-            "say where to, once: ",
+            "give exactly one of ",
         ),
         (["reset-offsets", "g", "--topic", "t:x", "--to-latest"], "is not TOPIC or TOPIC:0,1,2"),
-        (["reset-offsets", "g", "--topic", "t", "--to-time", "noon"], "'noon' is no place"),
-        (["reset-offsets", "g", "--topic", "t", "--by-duration", "2"], "'2' is no span"),
+        (
+            ["reset-offsets", "g", "--topic", "t", "--to-time", "noon"],
+            "not a position in a log: 'noon'",
+        ),
+        (["reset-offsets", "g", "--topic", "t", "--by-duration", "2"], "not a duration: '2'"),
         (["reset-offsets", "g", "--topic", "t", "--to-offset", "-1"], "--to-offset"),
         (["delete", "g", "--topic", "t:"], "is not TOPIC or TOPIC:0,1,2"),
     ],
@@ -406,7 +409,7 @@ def test_a_partition_or_topic_that_is_not_there_changes_nothing(
 ) -> None:
     wrong = ottla("group", "reset-offsets", group, "--topic", f"{topic}:0,3", "--to-latest")
     assert wrong.returncode == 2
-    assert wrong.stderr == f"ottla: there is no partition 3, topic {topic} has 3\n"
+    assert wrong.stderr == f"ottla: topic {topic} has no partition 3, only 0 to 2\n"
     missing = ottla("group", "reset-offsets", group, "--topic", "missing", "--to-latest")
     assert missing.returncode == 1
     assert missing.stderr.startswith("ottla: topic missing: it does not exist")

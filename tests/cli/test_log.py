@@ -68,7 +68,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     for command in ("dump", "verify"):
         missing = call_ottla("log", command, str(tmp_path / "missing"))
         assert missing.returncode == 2
-        assert "there is no such file or directory" in missing.stderr
+        assert "no such file or directory" in missing.stderr
         empty = call_ottla("log", command, str(tmp_path))
         assert empty.returncode == 2
         assert "no segment files in" in empty.stderr

@@ -118,7 +118,7 @@ def test_only_some_partitions_are_read(ottla: Ottla) -> None:
     assert sorted(read.stdout.split()) == ["0", "2"]
     wrong = ottla("consume", "some", "--partition", "3")
     assert wrong.returncode == 2
-    assert wrong.stderr == "ottla: there is no partition 3, topic some has 3\n"
+    assert wrong.stderr == "ottla: topic some has no partition 3, only 0 to 2\n"
 
 
 def test_following_sees_what_is_written_later(ottla: Ottla, broker: RunningBroker) -> None:
@@ -161,7 +161,7 @@ def test_a_bad_line_is_named_and_what_came_before_is_written(ottla: Ottla) -> No
     written = ottla("produce", "bad-line", "--format", "json", stdin=lines)
     assert written.returncode == 2
     first, second = written.stderr.splitlines()
-    assert first.startswith("ottla: line 3: it is not JSON")
+    assert first.startswith("ottla: line 3: not JSON")
     assert second == "2 records written to bad-line"
     assert ottla("consume", "bad-line").stdout == "good\ngood too\n"
 

@@ -83,7 +83,7 @@ def test_a_store_that_went_back_is_refused_until_it_is_accepted(data: Path) -> N
     asked = ottla("log", "accept-store", str(data))
     assert asked.returncode == 2
     assert "late-0, late-1: the next start sets these logs aside" in asked.stderr
-    assert "say --yes" in asked.stderr
+    assert "use --yes" in asked.stderr
     with pytest.raises(UsageRefused, match="went back"):
         set_aside(data)
     (said,) = fields(accept(data))
@@ -170,7 +170,7 @@ def test_purging_wants_to_be_confirmed_and_removes_only_what_is_ours(data: Path)
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (["adopt", "DATA"], "name strays, or say --all"),
+        (["adopt", "DATA"], "give names of strays or --all"),
         (["adopt", "DATA", "--all", "--as", "a b"], "a topic name consists of"),
         (["purge", "DATA", "orders-0", "--yes"], "there is no stray 'orders-0'"),
         (["list", "NOWHERE"], "is not the data directory of a broker"),

@@ -49,7 +49,7 @@ def test_a_topic_that_is_there_is_an_error_unless_that_is_fine(ottla: Ottla) -> 
     assert again.stderr.startswith("ottla: topic twice: ")
     assert again.stderr.count("\n") == 1
     content = ottla("topic", "create", "twice", "--if-not-exists")
-    assert (content.returncode, content.stderr) == (0, "topic twice is there already\n")
+    assert (content.returncode, content.stderr) == (0, "topic twice exists already\n")
 
 
 def test_a_topic_grows_and_changes_its_settings(ottla: Ottla) -> None:

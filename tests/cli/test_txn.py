@@ -54,7 +54,7 @@ def test_an_open_transaction_is_listed_described_and_aborted(
 
         aborted = ottla("txn", "abort", name)
         assert (aborted.returncode, aborted.stdout) == (0, "")
-        assert aborted.stderr == f"{name} has nothing open; its producer is fenced\n"
+        assert aborted.stderr == f"{name}: no transaction is open; its producer is fenced\n"
         assert json.loads(ottla("txn", "describe", name, "--json").stdout)["state"] == "Empty"
         with pytest.raises(confluent_kafka.KafkaException):
             producer.commit_transaction(PATIENCE_S)
@@ -69,14 +69,14 @@ def test_a_partition_is_freed_of_a_transaction(ottla: Ottla, broker: RunningBrok
         wrong = ottla("txn", "abort", *place, "--producer", "999999")
         assert wrong.returncode == 1
         assert wrong.stderr == (
-            "ottla: producer 999999 has nothing open in txn-stuck-0;"
+            "ottla: producer 999999 has no open transaction in txn-stuck-0;"
             f" open are producer {producer_id} since offset 0\n"
         )
         done = ottla("txn", "abort", *place, "--producer", str(producer_id), "--yes")
-        assert (done.returncode, done.stderr) == (0, "aborted in txn-stuck-0\n")
+        assert (done.returncode, done.stderr) == (0, "transaction aborted in txn-stuck-0\n")
         again = ottla("txn", "abort", *place, "--producer", str(producer_id))
         assert again.returncode == 1
-        assert "nobody has" in again.stderr
+        assert "no producer has" in again.stderr
 
 
 def test_people_get_a_table(ottla: Ottla, broker: RunningBroker) -> None:

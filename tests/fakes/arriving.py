@@ -7,7 +7,7 @@ def arrive(parser: FrameParser, data: bytes) -> list[bytes | bytearray]:
     """Give a parser these bytes, as many at once as it has room for; the frames they complete."""
     frames = list[bytes | bytearray]()
     while data:
-        room = parser.room()
+        room = parser.receive_buffer()
         count = min(len(room), len(data))
         room[:count] = data[:count]
         frames += parser.take(count)

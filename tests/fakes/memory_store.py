@@ -1,6 +1,6 @@
 """A coordination store in memory: linearizable because every call runs through at once.
 
-It must behave as the real ones do; tests/unit/cluster/test_store_conformance.py sees to that.
+It must behave as the real ones do; tests/unit/cluster/test_store.py sees to that.
 """
 
 import asyncio

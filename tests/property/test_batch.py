@@ -9,7 +9,7 @@ from ottla.records.batch import Record, build_batch, check_batch, check_stored, 
 from ottla.records.compression import Codec
 
 timestamps = st.integers(0, 2**42).map(TimestampMs)
-letters = st.builds(
+written = st.builds(
     Record,
     timestamp_ms=timestamps,
     key=st.none() | st.binary(max_size=40),
@@ -20,7 +20,7 @@ letters = st.builds(
 )
 
 
-@given(st.lists(letters, min_size=1, max_size=20), st.sampled_from(Codec), st.integers(0, 2**60))
+@given(st.lists(written, min_size=1, max_size=20), st.sampled_from(Codec), st.integers(0, 2**60))
 def test_records_come_out_as_they_went_in(
     sent: list[Record], codec: Codec, base_offset: int
 ) -> None:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ottla.cluster import controller
-from ottla.cluster.controller import Decision, NewTopic
+from ottla.cluster.controller import configs, leaders, topics
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.topics import NewTopic
 from ottla.cluster.image import BrokerImage, Change, ClusterImage, PartitionImage, broker_key
 from ottla.cluster.layout import read_changes, read_image
 from ottla.cluster.placement import place
@@ -79,39 +80,37 @@ class ClusterMachine(RuleBasedStateMachine):
             name=name, partition_count=count, replication_factor=factor, config=config
         )
         self.attempt(
-            lambda image: controller.create_topic(
+            lambda image: topics.create_topic(
                 image, wanted, CONFIG, new_id=self.new_id, start=start
             )
         )
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
-        self.attempt(lambda image: controller.delete_topic(image, name, CONFIG))
+        self.attempt(lambda image: topics.delete_topic(image, name, CONFIG))
 
     @rule(name=NAMES, total=st.integers(0, 8), start=STARTS)
     def grow(self, name: str, total: int, start: int) -> None:
-        self.attempt(
-            lambda image: controller.add_partitions(image, name, total, CONFIG, start=start)
-        )
+        self.attempt(lambda image: topics.add_partitions(image, name, total, CONFIG, start=start))
 
     @rule(name=NAMES, config=CONFIGS)
     def configure(self, name: str, config: dict[str, str | None]) -> None:
-        self.attempt(lambda image: controller.replace_topic_config(image, name, config, CONFIG))
+        self.attempt(lambda image: configs.replace_topic_config(image, name, config, CONFIG))
 
     @rule(broker=BROKER_IDS)
     def start(self, broker: BrokerId) -> None:
         started = BrokerImage(broker, Endpoint("localhost", 9092))
-        self.attempt(lambda image: controller.register_broker(image, started, CONFIG))
+        self.attempt(lambda image: leaders.register_broker(image, started, CONFIG))
 
     @rule(broker=BROKER_IDS)
     def leave(self, broker: BrokerId) -> None:
-        self.attempt(lambda image: controller.broker_gone(image, broker, CONFIG))
+        self.attempt(lambda image: leaders.broker_gone(image, broker, CONFIG))
 
     @rule(brokers=st.sets(BROKER_IDS))
     def die_together(self, brokers: set[BrokerId]) -> None:
         known = sorted(brokers & self.image.brokers.keys())
         self.write(tuple(Change(broker_key(broker), None) for broker in known))
-        self.attempt(lambda image: controller.settle_leaders(image, CONFIG))
+        self.attempt(lambda image: leaders.settle_leaders(image, CONFIG))
 
     @rule(name=NAMES, index=st.integers(0, 3), isr=st.lists(BROKER_IDS, max_size=4, unique=True))
     def alter_isr(self, name: str, index: int, isr: list[BrokerId]) -> None:
@@ -121,7 +120,7 @@ class ClusterMachine(RuleBasedStateMachine):
             return
         leader = partition.leader
         self.attempt(
-            lambda image: controller.alter_isr(
+            lambda image: leaders.alter_isr(
                 image,
                 tp,
                 isr,

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
+from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.log.check import damaged_ranges
 from ottla.cli.log.commands import verify
-from ottla.cli.status import FAILED, OK
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import Offset, TopicPartition, Uuid

@@ -20,7 +20,8 @@ from ottla.errors import ProtocolViolation, UnknownTopicId, UnknownTopicOrPartit
 from ottla.model import BrokerId, TimestampMs, TopicPartition, Uuid
 from ottla.protocol.api import APIS, ApiKey
 from ottla.protocol.codec import encode
-from ottla.protocol.hot import PRODUCE_TOPIC_IDS, TopicKey
+from ottla.protocol.hot_fields import TopicKey
+from ottla.protocol.hot_produce import PRODUCE_TOPIC_IDS
 from ottla.protocol.messages import produce as generic
 from ottla.replication.partition import LeaderPartition
 from ottla.storage.log import Log

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
-from ottla.cluster import controller
-from ottla.cluster.controller import NewTopic
+from ottla.cluster.controller import topics as controller
+from ottla.cluster.controller.topics import NewTopic
 from ottla.cluster.image import BrokerImage, Change, ClusterImage, broker_key
 from ottla.cluster.store import Revision
 from ottla.config import BrokerConfig, TopicConfig

@@ -168,4 +168,4 @@ def test_a_declared_pipeline_is_checked_without_moving_anything(
     code, said = ottla(tmp_path, "validate", "shop", *MEMORY)
     assert code == 1
     assert "orders" in said
-    assert "the pipeline has failed" in said
+    assert "the pipeline failed" in said

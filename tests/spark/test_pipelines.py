@@ -14,8 +14,8 @@ from confluent_kafka.admin import OffsetSpec
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from ottla.cli.exit_codes import FAILED, OK, WRONG_USAGE
 from ottla.cli.main import run
-from ottla.cli.status import FAILED, OK, WRONG_USAGE
 from ottla.spark.progress import BatchDone
 from ottla.spark.registration import register
 from ottla.spark.session import session
@@ -269,8 +269,8 @@ def test_a_session_tells_a_program_of_every_batch(spark: SparkSession, topic: To
     [
         ("archive no-such-topic lake --once", "no-such-topic"),
         ("archive 'a b' lake", "a topic name consists of"),
-        ("archive t lake --once --every 5s", "leave out --every"),
-        ("archive t lake --every soon", "no span of time"),
+        ("archive t lake --once --every 5s", "--once and --every exclude each other"),
+        ("archive t lake --every soon", "not a duration"),
         ("archive t lake --metrics here", "--metrics"),
         ("replay ./nowhere t", "no such directory"),
         ("replay t u --from 7", "write a time"),

@@ -29,7 +29,7 @@ from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.server import Server
 from ottla.broker.services import Services
 from ottla.broker.topic_creation import TopicCreation
-from ottla.cluster import controller
+from ottla.cluster.controller.topics import logs_removed
 from ottla.cluster.image import BrokerImage, ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
@@ -343,7 +343,7 @@ class Broker:
         gone = self._replicas.removed_topics()
         for first in range(0, len(gone), CHANGES_PER_COMMIT):
             some = gone[first : first + CHANGES_PER_COMMIT]
-            decide = partial(controller.logs_removed, broker=self._options.node_id, topic_ids=some)
+            decide = partial(logs_removed, broker=self._options.node_id, topic_ids=some)
             try:
                 await self._state.commit(decide)
             except ApiError as problem:

@@ -27,7 +27,8 @@ from ottla.protocol.api import (
     response_frame_in_slices,
 )
 from ottla.protocol.codec import decode, decode_in_slices
-from ottla.protocol.hot import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE
+from ottla.protocol.hot_fetch import FETCH_FLEXIBLE
+from ottla.protocol.hot_produce import PRODUCE_FLEXIBLE
 from ottla.protocol.schema import wire_fields
 from ottla.settings import Settings
 

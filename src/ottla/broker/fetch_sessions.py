@@ -9,7 +9,8 @@ from ottla.errors import (
     FetchSessionTopicIdMixed,
     InvalidFetchSessionEpoch,
 )
-from ottla.protocol.hot import FetchedPartition, FetchPartition, FetchRequest, R, TopicKey
+from ottla.protocol.hot_fetch import FetchedPartition, FetchPartition, FetchRequest, R
+from ottla.protocol.hot_fields import TopicKey
 
 FULL_FETCH_EPOCH: Final = 0  # "give me a session", or a new one for an old one
 NO_SESSION_EPOCH: Final = -1  # "no session", or "close mine"

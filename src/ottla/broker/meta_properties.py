@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from ottla.cluster.image import ClusterImage
+from ottla.cluster.sqlite_file import is_foreign
 from ottla.cluster.store import NEVER, Revision
-from ottla.cluster.store_sqlite import STORE_FILES, is_foreign
+from ottla.cluster.store_sqlite import STORE_FILES
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId
 from ottla.records.crc import crc32c

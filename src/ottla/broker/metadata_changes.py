@@ -6,8 +6,7 @@ from functools import partial
 from itertools import repeat
 from typing import Final, TypeVar
 
-from ottla.cluster import controller
-from ottla.cluster.controller import Decision
+from ottla.cluster.controller.decision import Decision, decide_each
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.errors import ApiError
@@ -48,7 +47,7 @@ class MetadataChanges:
             if number:
                 await asyncio.sleep(0)  # changes that are all refused wait for nothing
             if validate_only:
-                results += controller.decide_each(self._state.image, some).answer
+                results += decide_each(self._state.image, some).result
             else:
                 made = await self._commit(some)
                 results += made
@@ -56,7 +55,7 @@ class MetadataChanges:
 
     async def _commit(self, decides: Sequence[Decide[Result]]) -> Sequence[Result | ApiError]:
         try:
-            results = await self._state.commit(partial(controller.decide_each, decides=decides))
+            results = await self._state.commit(partial(decide_each, decides=decides))
             await self._replicas.wait_applied(self._state.image.revision)
         except ApiError as refused:
             return [refused for _ in decides]

@@ -22,8 +22,9 @@ from ottla.broker.meta_properties import (
     read_identity,
 )
 from ottla.clock import SystemClock
-from ottla.cluster import controller, layout
-from ottla.cluster.controller import FoundPartition
+from ottla.cluster import layout
+from ottla.cluster.controller.leaders import raise_epochs
+from ottla.cluster.controller.topics import FoundPartition, adopt_partition
 from ottla.cluster.image import CLUSTER_KEY, Change, ClusterId, ClusterIdentity, ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import CoordinationStore, Delete, Put, Revision, Snapshot, Write
@@ -97,7 +98,7 @@ class Strays:
         """
         found = self._found(stray, topic)
         self._log_dir.check_adoptable(found.tp)
-        await self._state.commit(lambda image: controller.adopt_partition(image, found))
+        await self._state.commit(lambda image: adopt_partition(image, found))
         self._log_dir.adopt_stray(stray.directory, found.tp)
         return found.tp
 
@@ -119,7 +120,7 @@ class Strays:
     def _judged(self, stray: Stray) -> Stray:
         try:
             found = self._found(stray, None)
-            controller.adopt_partition(self._state.image, found)
+            adopt_partition(self._state.image, found)
             self._log_dir.check_adoptable(found.tp)
         except (ApiError, UsageRefused) as problem:
             return Stray(
@@ -297,7 +298,7 @@ class DoubtfulStore:
             )
         opened = [tp for tp, verdict in verdicts.items() if verdict.fate is Fate.OPEN]
         epochs = {tp: newest_epoch(self._files, self._data / str(tp)) for tp in opened}
-        raised = controller.raise_epochs(image, epochs).changes
+        raised = raise_epochs(image, epochs).changes
         plan.writes += [_put(change) for change in raised]
 
     def _plan_producer_ids(

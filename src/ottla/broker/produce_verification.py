@@ -30,7 +30,7 @@ from ottla.errors import (
     TransactionAbortable,
 )
 from ottla.model import ProducerEpoch, ProducerId
-from ottla.protocol.hot import ProduceRequest
+from ottla.protocol.hot_produce import ProduceRequest
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
 

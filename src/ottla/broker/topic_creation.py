@@ -7,8 +7,8 @@ from functools import partial
 from ottla.broker.metadata_changes import MetadataChanges
 from ottla.broker.rate_limit import RateLimit
 from ottla.clock import Clock
-from ottla.cluster import controller
-from ottla.cluster.controller import NewTopic
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.topics import NewTopic, create_topic, delete_topic
 from ottla.cluster.image import TopicImage
 from ottla.cluster.state import ClusterState
 from ottla.coordinator.runtime.internal_topics import INTERNAL_TOPICS, new_internal_topic
@@ -63,9 +63,9 @@ class TopicCreation:
             for result in made
         ]
 
-    def _undo(self, name: str) -> partial[controller.Decision[TopicImage]]:
+    def _undo(self, name: str) -> partial[Decision[TopicImage]]:
         allowed = replace(self._settings.broker, delete_topic=True)
-        return partial(controller.delete_topic, name=name, defaults=allowed)
+        return partial(delete_topic, name=name, defaults=allowed)
 
     @property
     def is_automatic(self) -> bool:
@@ -102,12 +102,10 @@ class TopicCreation:
             return new_internal_topic(name, self._settings.broker)
         return NewTopic(name=name)
 
-    def _decides(
-        self, wanted: Sequence[NewTopic]
-    ) -> Iterator[partial[controller.Decision[TopicImage]]]:
+    def _decides(self, wanted: Sequence[NewTopic]) -> Iterator[partial[Decision[TopicImage]]]:
         return (
             partial(
-                controller.create_topic,
+                create_topic,
                 wanted=topic,
                 defaults=self._settings.broker,
                 new_id=self._state.draw_uuid,

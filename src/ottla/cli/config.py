@@ -1,4 +1,4 @@
-"""`ottla config`: the settings there are."""
+"""`ottla config`: lists all settings."""
 
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -10,12 +10,12 @@ from ottla.cli import terminal
 from ottla.cli.options import Json
 from ottla.config import BrokerConfig, TopicConfig, format_value, settings_of
 
-app = typer.Typer(rich_markup_mode=None, help="Show which settings there are.")
+app = typer.Typer(rich_markup_mode=None, help="List the settings of topics and brokers.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """One setting as it is listed; the fields are the JSON names."""
+    """One listed setting; the field names are those of the JSON output."""
 
     scope: str
     name: str
@@ -27,18 +27,18 @@ class SettingRow:
 
 @app.callback()
 def config() -> None:
-    """Show which settings there are."""
+    """List the settings of topics and brokers."""
 
 
 @app.command("list")
 def list_settings(
-    topic: Annotated[bool, typer.Option("--topic", help="Only settings of topics.")] = False,
-    broker: Annotated[bool, typer.Option("--broker", help="Only settings of brokers.")] = False,
+    topic: Annotated[bool, typer.Option("--topic", help="Only topic settings.")] = False,
+    broker: Annotated[bool, typer.Option("--broker", help="Only broker settings.")] = False,
     json: Json = False,
 ) -> None:
-    """List every setting: its name, kind, default, what is allowed, what it does.
+    """List every setting with its kind, default, allowed values and documentation.
 
-    Topic settings can be set per topic; brokers hold their defaults under a broker name.
+    Topic settings can be set per topic; broker settings under another name are their defaults.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def list_settings(
 
 
 def setting_rows() -> Iterator[SettingRow]:
-    """Topic settings, then the broker's: first those that are defaults of topic settings."""
+    """Topic settings, then broker settings, beginning with the defaults of topic settings."""
     topic_defaults = _defaults(TopicConfig)
     for field, row in settings_of(TopicConfig):
         default = topic_defaults[field]
@@ -79,7 +79,7 @@ def setting_rows() -> Iterator[SettingRow]:
                 kind=row.kind,
                 default=topic_defaults[field],
                 allowed=row.allowed,
-                documentation=f"What topics have for {row.name} by default.",
+                documentation=f"Default of the topic setting {row.name}.",
             )
     broker_defaults = _defaults(BrokerConfig)
     for field, row in settings_of(BrokerConfig):

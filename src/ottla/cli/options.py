@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands, and their parsers."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -9,11 +9,11 @@ from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
 BROKER_DEFAULT: Final = "127.0.0.1:9092"
-BROKER_HELP: Final = "A broker of the cluster, or several with commas between."
+BROKER_HELP: Final = "A broker of the cluster, or several separated by commas."
 
 
 def resolve_broker(context: typer.Context, value: str) -> str:
-    """The command's own --broker, else the one before the command, else the environment's."""
+    """--broker after the command, else the one before it, else OTTLA_BROKER or the default."""
     return value or context.find_root().params.get("broker") or BROKER_DEFAULT
 
 
@@ -27,11 +27,11 @@ Broker = Annotated[
         callback=resolve_broker,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def parse_brokers(text: str) -> list[Endpoint]:
-    """Read one HOST:PORT or several with commas between."""
+    """Parse one HOST:PORT, or several separated by commas."""
     try:
         return [Endpoint.parse(part.strip()) for part in text.split(",")]
     except ValueError as problem:
@@ -39,7 +39,7 @@ def parse_brokers(text: str) -> list[Endpoint]:
 
 
 def parse_assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Read NAME=VALUE as often as it was given; the last one wins."""
+    """Parse repeated NAME=VALUE; the last one of a name wins."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -50,7 +50,7 @@ def parse_assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_topic_choices(option: str, texts: Sequence[str]) -> dict[str, frozenset[int] | None]:
-    """Read TOPIC or TOPIC:0,1,2 as often as it was given; None stands for all partitions."""
+    """Parse repeated TOPIC or TOPIC:0,1,2; None means all partitions."""
     chosen: dict[str, frozenset[int] | None] = {}
     for text in texts:
         topic, colon, indexes = text.partition(":")

@@ -1,4 +1,4 @@
-"""`ottla produce`: lines become records."""
+"""`ottla produce`: writes lines as records."""
 
 import asyncio
 import os
@@ -14,12 +14,13 @@ from typing import Annotated, Final
 import typer
 
 from ottla.cli import terminal
-from ottla.cli.line_source import LineSource
+from ottla.cli.async_io import AsyncLines
+from ottla.cli.exit_codes import FAILED, OK, WRONG_USAGE
 from ottla.cli.options import Broker, Json
+from ottla.cli.partition_choice import check_partition
 from ottla.cli.record_input import InputFormat, LineReader, OutgoingRecord, parse_header
+from ottla.cli.run_client import run_with_client
 from ottla.cli.sender import NumberedRecord, Sender
-from ottla.cli.session import ask
-from ottla.cli.status import FAILED, OK, WRONG_USAGE
 from ottla.client.client import Client
 from ottla.client.partitioner import Partitioner
 from ottla.client.partitions import Acks
@@ -33,7 +34,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class AcksName(StrEnum):
-    """As people write it."""
+    """The values of --acks."""
 
     NONE = "0"
     LEADER = "1"
@@ -41,7 +42,7 @@ class AcksName(StrEnum):
 
 
 class CodecName(StrEnum):
-    """As people write it."""
+    """The values of --compression."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -53,45 +54,51 @@ class CodecName(StrEnum):
 _ACKS: Final = {AcksName.NONE: Acks.NONE, AcksName.LEADER: Acks.LEADER, AcksName.ALL: Acks.ALL}
 
 
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")]
+InputFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="File to read lines from.", show_default="standard input"),
+]
+Format = Annotated[InputFormat, typer.Option("--format", help="Format of a line.")]
+KeySeparator = Annotated[
+    str, typer.Option(metavar="TEXT", help="Text between key and value in a line.")
+]
+Key = Annotated[str | None, typer.Option(metavar="TEXT", help="Key of every record.")]
+Headers = Annotated[
+    list[str],
+    typer.Option("--header", metavar="NAME=VALUE", help="Header of every record; repeatable."),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="P", help="Partition of every record; default: by key."),
+]
+AcksOption = Annotated[
+    AcksName,
+    typer.Option(help="Replicas that must have a record: none, the leader, all in sync."),
+]
+Compression = Annotated[CodecName, typer.Option(help="Compression of batches.")]
+
+
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where records go.")],
-    file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Read lines from here.", show_default="standard input"),
-    ] = None,
-    input_format: Annotated[
-        InputFormat, typer.Option("--format", help="What one line is.")
-    ] = InputFormat.LINES,
-    key_separator: Annotated[
-        str, typer.Option(metavar="TEXT", help="What divides key and value in a line.")
-    ] = "",
-    key: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The key of every record.")
-    ] = None,
-    header: Annotated[
-        list[str],
-        typer.Option("--header", metavar="NAME=VALUE", help="For every record; repeatable."),
-    ] = [],  # noqa: B006  typer copies it
-    partition: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="P", help="Where every record goes; else by its key."),
-    ] = None,
-    acks: Annotated[
-        AcksName, typer.Option(help="Who must have a record before it counts as written.")
-    ] = AcksName.ALL,
-    compression: Annotated[
-        CodecName, typer.Option(help="How batches are packed.")
-    ] = CodecName.NONE,
+    topic: Topic,
+    file: InputFile = None,
+    input_format: Format = InputFormat.LINES,
+    key_separator: KeySeparator = "",
+    key: Key = None,
+    header: Headers = [],  # noqa: B006  typer copies it
+    partition: Partition = None,
+    acks: AcksOption = AcksName.ALL,
+    compression: Compression = CodecName.NONE,
     json: Json = False,
     broker: Broker = "",
 ) -> int:
-    """Write records: each line of the input is one. Says at the end how many were written.
+    """Write each line of the input as a record, and print how many were written.
 
-    With --format json a line is an object with "value" and, if wanted, "key", "headers",
-    "timestamp" (ms), "partition"; "value_base64" and "key_base64" carry any bytes. This is also
-    what `ottla consume --json` prints. If something fails, the lines that were not written are
-    named, and nothing behind them is sent.
+    With --format json a line is an object with "value" and optional "key", "headers",
+    "timestamp" (ms), "partition"; "value_base64" and "key_base64" are for arbitrary bytes. This is
+    also the output of `ottla consume --json`. After a failure the lines that were not written are
+    listed, and no later line is sent.
 
     \b
     Examples:
@@ -103,7 +110,7 @@ def produce(
     if problem := topic_name_problem(topic):
         raise UsageRefused(f"{topic!r}: {problem}")
     if key_separator and (key is not None or input_format is InputFormat.JSON):
-        raise UsageRefused("--key-separator goes neither with --key nor with --format json")
+        raise UsageRefused("--key-separator excludes --key and --format json: leave one out")
     reader = LineReader(
         format=input_format,
         key_separator=_unescape(key_separator) or None,
@@ -112,7 +119,7 @@ def produce(
         partition=partition,
     )
 
-    async def question(client: Client) -> int:
+    async def work(client: Client) -> int:
         view = await client.describe_or_create(topic)
         sender = Sender(
             client=client,
@@ -125,14 +132,14 @@ def produce(
         return _report(sender, bad_line, json=json)
 
     with _descriptor(file) as descriptor:
-        source = LineSource(descriptor)
-        return ask(broker, question)
+        source = AsyncLines(descriptor)
+        return run_with_client(broker, work)
 
 
 class Pump:
-    """Moves lines from a source to a sender: while some are sent, the next are read."""
+    """Moves lines from the input to a sender: while some are sent, the next are read."""
 
-    def __init__(self, source: LineSource, reader: LineReader, sender: Sender) -> None:
+    def __init__(self, source: AsyncLines, reader: LineReader, sender: Sender) -> None:
         self._source = source
         self._reader = reader
         self._sender = sender
@@ -140,7 +147,7 @@ class Pump:
         self._line = 0
 
     async def run(self) -> str | None:
-        """Until the source ends or something fails; returns what is wrong with a line, if so."""
+        """Run until the input ends or something fails; returns the error of a bad line, if any."""
         progress = terminal.Progress(self._clock)
         try:
             lines = await self._source.next_lines()
@@ -162,7 +169,7 @@ class Pump:
     def _read(
         self, lines: Sequence[bytes]
     ) -> tuple[list[tuple[NumberedRecord, int | None]], str | None]:
-        """Records of the lines up to the first bad one, and what is wrong with that."""
+        """The records of the lines before the first bad one, and the error of that one."""
         records = list[tuple[NumberedRecord, int | None]]()
         now_ms = self._clock.now_ms()
         for line in lines:
@@ -179,10 +186,8 @@ class Pump:
 
     def _check_partition(self, partition: int | None) -> None:
         count = self._sender.partitioner.partition_count
-        if partition is not None and partition >= count:
-            raise UsageRefused(
-                f"there is no partition {partition}, topic {self._sender.topic} has {count}"
-            )
+        if partition is not None:
+            check_partition(self._sender.topic, partition, count)
 
 
 def _record(outgoing: OutgoingRecord, now_ms: TimestampMs) -> Record:
@@ -196,11 +201,11 @@ def _record(outgoing: OutgoingRecord, now_ms: TimestampMs) -> Record:
 
 
 def _report(sender: Sender, bad_line: str | None, *, json: bool) -> int:
-    """Say exactly what was written and what was not."""
+    """Print what was written and what was not."""
     for loss in sender.losses:
-        terminal.complain(loss.explain())
+        terminal.print_error(loss.explain())
     if bad_line:
-        terminal.complain(f"{bad_line}; nothing from there on was sent")
+        terminal.print_error(f"{bad_line}; this and later lines were not sent")
     if json:
         partitions = {str(index): asdict(sender.counts[index]) for index in sorted(sender.counts)}
         terminal.write_json(
@@ -208,7 +213,7 @@ def _report(sender: Sender, bad_line: str | None, *, json: bool) -> int:
         )
     else:
         sent = "sent" if sender.acks is Acks.NONE else "written"
-        terminal.note(f"{sender.written_count} records {sent} to {sender.topic}")
+        terminal.print_note(f"{sender.written_count} records {sent} to {sender.topic}")
     if sender.losses:
         return FAILED
     return WRONG_USAGE if bad_line else OK
@@ -216,10 +221,10 @@ def _report(sender: Sender, bad_line: str | None, *, json: bool) -> int:
 
 @contextmanager
 def _descriptor(file: Path | None) -> Iterator[int]:
-    """What is read: a file that is closed afterwards, or standard input."""
+    """The input: a file that is closed afterwards, or standard input."""
     if file is None:
         if sys.stdin.isatty():
-            terminal.note("one record per line; Ctrl-D ends")
+            terminal.print_note("one record per line; Ctrl-D ends")
         yield sys.stdin.fileno()
         return
     try:

@@ -1,4 +1,4 @@
-"""A record as `produce` reads it: a line of text, of hexadecimal digits, or of JSON."""
+"""Parses a line of input for `produce`: text, hexadecimal digits, or JSON."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class InputFormat(StrEnum):
-    """What one line of input is."""
+    """The format of a line of input."""
 
     LINES = "lines"
     JSON = "json"
@@ -30,7 +30,7 @@ class InputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecord:
-    """What is to be written; None leaves partition and time to the producer."""
+    """A record to write; partition and time are optional."""
 
     value: bytes | None
     key: bytes | None = None
@@ -41,7 +41,7 @@ class OutgoingRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineReader:
-    """Turns lines into records; `key`, `headers` and `partition` hold where a line is silent."""
+    """Parses lines into records; `key`, `headers` and `partition` are the defaults."""
 
     format: InputFormat = InputFormat.LINES
     key_separator: bytes | None = None
@@ -59,22 +59,22 @@ class LineReader:
         key, separator, value = line.partition(self.key_separator)
         if not separator:
             shown = self.key_separator.decode(errors="backslashreplace")
-            raise UsageRefused(f"there is no key separator {shown!r} in it")
+            raise UsageRefused(f"no key separator {shown!r}")
         return OutgoingRecord(decode(value), decode(key), self.headers, None, self.partition)
 
     def _read_json(self, line: bytes) -> OutgoingRecord:
         try:
             fields = json.loads(line)
         except ValueError as problem:
-            raise UsageRefused(f"it is not JSON ({problem})") from None
+            raise UsageRefused(f"not JSON ({problem})") from None
         if not isinstance(fields, dict):
-            raise UsageRefused('it is not a JSON object such as {"key": "k", "value": "v"}')
+            raise UsageRefused('not a JSON object such as {"key": "k", "value": "v"}')
         if unknown := sorted(fields.keys() - _JSON_FIELDS - _JSON_IGNORED):
             raise UsageRefused(
                 f"unknown field {', '.join(unknown)}: known are {', '.join(sorted(_JSON_FIELDS))}"
             )
         if not fields.keys() & {"value", "value_base64"}:
-            raise UsageRefused('it has no "value"; write "value": null for a tombstone')
+            raise UsageRefused('no "value"; write "value": null for a tombstone')
         has_key = fields.keys() & {"key", "key_base64"}
         partition = _number(fields, "partition", _INT32_MAX)
         return OutgoingRecord(
@@ -87,7 +87,7 @@ class LineReader:
 
 
 def parse_header(text: str) -> Header:
-    """Read NAME=VALUE, as --header takes it."""
+    """Parse the NAME=VALUE of --header."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageRefused(f"--header {text!r} is not NAME=VALUE")
@@ -98,7 +98,7 @@ def _from_hex(digits: bytes) -> bytes:
     try:
         return bytes.fromhex(digits.decode("ascii"))
     except ValueError:
-        raise UsageRefused("it is not hexadecimal digits, two for each byte") from None
+        raise UsageRefused("not hexadecimal digits, two for each byte") from None
 
 
 def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
@@ -106,7 +106,7 @@ def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
     coded = f"{name}_base64"
     if coded in fields:
         if name in fields:
-            raise UsageRefused(f"it has both {name} and {coded}: leave one out")
+            raise UsageRefused(f"both {name} and {coded}: leave one out")
         return _from_base64(fields[coded], coded)
     value = fields.get(name)
     if value is None:
@@ -120,7 +120,7 @@ def _utf8(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise UsageRefused(f"{name} holds half a surrogate pair: use {name}_base64") from None
+        raise UsageRefused(f"{name} has half a surrogate pair: use {name}_base64") from None
 
 
 def _from_base64(text: object, name: str) -> bytes:
@@ -133,7 +133,7 @@ def _from_base64(text: object, name: str) -> bytes:
 
 
 def _headers_of(headers: object) -> tuple[Header, ...]:
-    """A list of {"key": ..., "value": ...}, or an object when no name comes twice."""
+    """Headers from a list of {"key": ..., "value": ...}, or from an object."""
     match headers:
         case None:
             return ()

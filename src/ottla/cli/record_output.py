@@ -1,4 +1,4 @@
-"""A record as `consume` prints it: by a template, or as one line of JSON."""
+"""Formats records for `consume`: by a template, or as one line of JSON."""
 
 import base64
 import json
@@ -11,47 +11,47 @@ from ottla.errors import UsageRefused
 from ottla.model import TopicPartition
 from ottla.records.batch import Record
 
-Print = Callable[[TopicPartition, Record], bytes]  # a record as the bytes of its output
+Print = Callable[[TopicPartition, Record], bytes]  # formats one record
 
-_NOTHING: Final = b""
-_PLACES: Final[dict[str, Print]] = {
+_EMPTY: Final = b""
+_PLACEHOLDERS: Final[dict[str, Print]] = {
     "n": lambda tp, record: tp.topic.encode(),
     "p": lambda tp, record: b"%d" % tp.partition,
     "o": lambda tp, record: b"%d" % record.offset,
     "t": lambda tp, record: format_time(record.timestamp_ms).encode(),
     "T": lambda tp, record: b"%d" % record.timestamp_ms,
-    "k": lambda tp, record: record.key or _NOTHING,
-    "v": lambda tp, record: record.value or _NOTHING,
+    "k": lambda tp, record: record.key or _EMPTY,
+    "v": lambda tp, record: record.value or _EMPTY,
     "K": lambda tp, record: b"%d" % _length(record.key),
     "V": lambda tp, record: b"%d" % _length(record.value),
     "h": lambda tp, record: _headers_text(record.headers),
     "%": lambda tp, record: b"%",
 }
-PLACES_HELP: Final = (
+FORMAT_HELP: Final = (
     "%v value, %k key, %o offset, %p partition, %t time, %T time in ms, %h headers, %n topic,"
-    " %V and %K length of value and key (-1 for null), %% percent sign; \\n \\t \\0 \\\\ work"
+    " %V and %K length of value and key (-1 for null), %% percent sign; escapes \\n \\t \\0 \\\\"
 )
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN: Final = re.compile(r"%(.?)|\\(.?)|([^%\\]+)", re.DOTALL)
 
 
 def compile_template(template: str) -> Print:
-    """Turn a template into a function; what is not a place in it is printed as it is."""
+    """Compile a template into a function; text outside of placeholders is printed as is."""
     parts = [_part(match) for match in _TOKEN.finditer(template)]
     return lambda tp, record: b"".join([part(tp, record) for part in parts])
 
 
 def _part(match: re.Match[str]) -> Print:
-    place, escape, text = match.groups()
+    placeholder, escape, text = match.groups()
     if text is not None:
         return _constant(text.encode())
     if escape is not None:
         if escape not in _ESCAPES:
-            raise UsageRefused(f"\\{escape} is not known in --format: {PLACES_HELP}")
+            raise UsageRefused(f"unknown escape \\{escape} in --format: {FORMAT_HELP}")
         return _constant(_ESCAPES[escape])
-    if place not in _PLACES:
-        raise UsageRefused(f"%{place} is not known in --format: {PLACES_HELP}")
-    return _PLACES[place]
+    if placeholder not in _PLACEHOLDERS:
+        raise UsageRefused(f"unknown placeholder %{placeholder} in --format: {FORMAT_HELP}")
+    return _PLACEHOLDERS[placeholder]
 
 
 def _constant(text: bytes) -> Print:
@@ -59,18 +59,18 @@ def _constant(text: bytes) -> Print:
 
 
 def line_template(*, keys: bool, headers: bool) -> str:
-    """What is printed unless --format or --json ask for something else."""
+    """The template without --format and --json."""
     return ("%h\\t" if headers else "") + ("%k\\t" if keys else "") + "%v\\n"
 
 
 def json_line(tp: TopicPartition, record: Record) -> bytes:
-    """One line that `produce --format json` reads back."""
+    """One line of JSON, which `produce --format json` accepts."""
     fields = {"topic": tp.topic, "partition": tp.partition, **json_fields(record)}
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 
 def json_fields(record: Record) -> dict[str, Any]:
-    """A record for JSON; bytes that are not UTF-8 come as base64 under another name."""
+    """The JSON fields of a record; bytes that are not UTF-8 are base64 under another name."""
     fields: dict[str, Any] = {
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
@@ -94,7 +94,7 @@ def _field(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def _headers_text(headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
-    return b",".join(name.encode() + b"=" + (value or _NOTHING) for name, value in headers)
+    return b",".join(name.encode() + b"=" + (value or _EMPTY) for name, value in headers)
 
 
 def _length(value: bytes | None) -> int:

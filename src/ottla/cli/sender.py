@@ -1,4 +1,4 @@
-"""Sends records in order, and knows at any moment which lines are written and which are not."""
+"""Sends records in order and tracks which input lines are written."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -28,13 +28,13 @@ class NumberedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Lines that are not known to be written, and why."""
+    """Input lines that are not known to be written, and the reason."""
 
     lines: tuple[int, ...]
     reason: ClientError
 
     def explain(self) -> str:
-        """One line for people."""
+        """The loss as one line of text."""
         shown = format_ranges(self.lines)
         if isinstance(self.reason, ConnectionLost | DeadlineExceeded):
             return f"it is not known whether line {shown} was written: {self.reason}"
@@ -43,14 +43,14 @@ class Loss:
 
 @dataclass(slots=True)
 class PartitionCount:
-    """What one partition has got; offsets are None without acks."""
+    """The records written to one partition; offsets are None with acks=0."""
 
     records: int = 0
     first_offset: Offset | None = None
     last_offset: Offset | None = None
 
     def note(self, base_offset: Offset | None, count: int) -> None:
-        """A batch has been written."""
+        """Count a written batch."""
         self.records += count
         if base_offset is not None:
             if self.first_offset is None:
@@ -60,7 +60,7 @@ class PartitionCount:
 
 @dataclass(slots=True, kw_only=True)
 class Sender:
-    """Owns the count of what is written to one topic. After a loss it sends nothing more."""
+    """Writes to one topic and counts what is written. After a loss it sends nothing more."""
 
     client: Client
     topic: str
@@ -75,7 +75,7 @@ class Sender:
         return sum(count.records for count in self.counts.values())
 
     async def send(self, records: Iterable[tuple[NumberedRecord, int | None]]) -> None:
-        """Write records, each to its partition or where its key belongs, in their order."""
+        """Write records in order, each to its given partition or the one of its key."""
         by_partition = dict[int, list[NumberedRecord]]()
         for numbered, wanted in records:
             by_key = self.partitioner.choose(numbered.record.key)
@@ -83,15 +83,15 @@ class Sender:
             by_partition.setdefault(partition, []).append(numbered)
         self.partitioner.next_batch()
         await asyncio.gather(
-            *(self._send_in_order(index, letters) for index, letters in by_partition.items())
+            *(self._send_in_order(index, numbered) for index, numbered in by_partition.items())
         )
         if self.acks is Acks.NONE:
             tps = [TopicPartition(self.topic, index) for index in by_partition]
             await wait_received(self.client, tps)
 
-    async def _send_in_order(self, partition: int, letters: Sequence[NumberedRecord]) -> None:
-        """One partition's records, batch after batch; the first loss ends it."""
-        waiting = list(reversed(split(letters)))
+    async def _send_in_order(self, partition: int, numbered: Sequence[NumberedRecord]) -> None:
+        """Write one partition's records batch by batch, until the first loss."""
+        waiting = list(reversed(split(numbered)))
         while waiting:
             batch = waiting.pop()
             try:
@@ -107,11 +107,11 @@ class Sender:
                 self._lose(batch, waiting, problem)
                 return
 
-    async def _send_batch(self, partition: int, letters: Sequence[NumberedRecord]) -> None:
-        batch = build_batch([letter.record for letter in letters], codec=self.codec)
+    async def _send_batch(self, partition: int, numbered: Sequence[NumberedRecord]) -> None:
+        batch = build_batch([one.record for one in numbered], codec=self.codec)
         tp = TopicPartition(self.topic, partition)
         base_offset = await produce(self.client, tp, batch, self.acks)
-        self.counts.setdefault(partition, PartitionCount()).note(base_offset, len(letters))
+        self.counts.setdefault(partition, PartitionCount()).note(base_offset, len(numbered))
 
     def _lose(
         self,
@@ -119,28 +119,28 @@ class Sender:
         waiting: Sequence[Sequence[NumberedRecord]],
         problem: ClientError,
     ) -> None:
-        self.losses.append(Loss(tuple(letter.line for letter in batch), problem))
-        never_sent = tuple(letter.line for unsent in reversed(waiting) for letter in unsent)
+        self.losses.append(Loss(tuple(one.line for one in batch), problem))
+        never_sent = tuple(one.line for unsent in reversed(waiting) for one in unsent)
         if never_sent:
             self.losses.append(Loss(never_sent, ClientError("an earlier line failed")))
 
 
-def split(letters: Sequence[NumberedRecord]) -> list[list[NumberedRecord]]:
-    """Batches of at most `BATCH_BYTES_MAX`; a larger record has one to itself."""
+def split(numbered: Sequence[NumberedRecord]) -> list[list[NumberedRecord]]:
+    """Batches of at most `BATCH_BYTES_MAX`; a larger record is a batch alone."""
     batches = list[list[NumberedRecord]]()
-    room_bytes = 0
-    for letter in letters:
-        size_bytes = _size_bytes(letter.record)
-        if size_bytes > room_bytes:
+    left_bytes = 0
+    for one in numbered:
+        size_bytes = _size_bytes(one.record)
+        if size_bytes > left_bytes:
             batches.append([])
-            room_bytes = BATCH_BYTES_MAX
-        batches[-1].append(letter)
-        room_bytes -= size_bytes
+            left_bytes = BATCH_BYTES_MAX
+        batches[-1].append(one)
+        left_bytes -= size_bytes
     return batches
 
 
 def format_ranges(lines: Sequence[int]) -> str:
-    """Rising line numbers in few words: 3, 5-9."""
+    """Ascending line numbers as ranges: 3, 5-9."""
     ranges = list[list[int]]()
     for line in lines:
         if ranges and ranges[-1][1] == line - 1:

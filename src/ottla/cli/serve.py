@@ -1,6 +1,6 @@
-"""`ottla serve`: arguments and files become a broker's options.
+"""`ottla serve`: parses arguments and files into a broker's options, and runs the broker.
 
-The one command that is parsed with argparse: a broker starts without importing typer.
+Parsed with argparse, unlike the other commands: a broker starts without importing typer.
 """
 
 import argparse
@@ -10,8 +10,8 @@ from typing import Final, NoReturn
 
 from ottla.broker.app import ServeOptions
 from ottla.broker.app import serve as serve_broker
-from ottla.cli.status import FAILED
-from ottla.cli.terminal import complain
+from ottla.cli.exit_codes import FAILED
+from ottla.cli.terminal import print_error
 from ottla.config import BrokerConfig, flatten
 from ottla.errors import InvalidConfig, StorageFailed, UsageRefused
 from ottla.model import BrokerId, Endpoint
@@ -31,14 +31,14 @@ _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses in one line, like every other command."""
+    """Reports errors in one line, like every other command."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageRefused(f"{message}; `ottla serve --help` shows what can be said")
+        raise UsageRefused(f"{message}; `ottla serve --help` shows the usage")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until told to stop; returns the exit status."""
+    """Run a broker until it is stopped; returns the exit code."""
     try:
         parsed = _parser().parse_args(arguments)
     except SystemExit as after_help:
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     except InvalidConfig as problem:
         raise UsageRefused(str(problem)) from None
     except StorageFailed as problem:
-        complain(f"the broker's disk has failed: {problem}")
+        print_error(f"the broker's disk has failed: {problem}")
         return FAILED
     except OSError as problem:
         raise UsageRefused(f"the broker cannot start: {_explain(problem)}") from None
@@ -64,14 +64,14 @@ def _explain(problem: OSError) -> str:
 
 
 def parse_options(arguments: Sequence[str]) -> ServeOptions:
-    """What a command line asks for, or UsageRefused."""
+    """The options of a command line, or UsageRefused."""
     return _options(_parser().parse_args(arguments))
 
 
 def _parser() -> _Parser:
     parser = _Parser(
         prog="ottla serve",
-        description="Run a broker until it is told to stop.",
+        description="Run a broker until SIGTERM or Ctrl-C.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -82,55 +82,55 @@ def _parser() -> _Parser:
         type=Path,
         default=Path("data"),
         metavar="DIR",
-        help="where the broker keeps everything; made when it is not there (default: ./data)",
+        help="data directory; created if missing (default: ./data)",
     )
     add(
         "--listen",
         type=_endpoint,
         default=Endpoint("127.0.0.1", 9092),
         metavar="HOST:PORT",
-        help="where clients connect; port 0 takes a free one (default: 127.0.0.1:9092)",
+        help="address for clients; port 0 takes a free one (default: 127.0.0.1:9092)",
     )
     add(
         "--advertise",
         type=_endpoint,
         metavar="HOST:PORT",
-        help="the address clients are told to use, where it differs from --listen",
+        help="address given to clients, if it differs from --listen",
     )
     add(
         "--node-id",
         type=_node_id,
         default=BrokerId(0),
         metavar="N",
-        help="this broker's number in its cluster (default: 0)",
+        help="broker id in the cluster (default: 0)",
     )
     add(
         "--log-format",
         choices=("text", "json"),
         default="text",
-        help="events as lines for people, or as JSON objects for machines (default: text)",
+        help="log lines as text or as JSON objects (default: text)",
     )
-    add("--config", type=Path, metavar="FILE.toml", help="a file of broker settings")
+    add("--config", type=Path, metavar="FILE.toml", help="file of broker settings")
     add(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         dest="assignments",
-        help="one broker setting, over the file; may be given many times",
+        help="broker setting, overrides the file; repeatable",
     )
     add(
         "--metrics",
         type=_endpoint,
         metavar="HOST:PORT",
-        help="where Prometheus may scrape; without it there is no such port",
+        help="address of the metrics endpoint for Prometheus (default: none)",
     )
-    add("--hints", action="store_true", help="print what to try first once the broker is ready")
+    add("--hints", action="store_true", help="print first commands to try once the broker is ready")
     add(
         "--log-level",
         choices=_LOG_LEVELS,
         default="info",
-        help="how much the broker says on standard error (default: info)",
+        help="level of log lines on standard error (default: info)",
     )
     return parser
 
@@ -184,5 +184,5 @@ def _endpoint(text: str) -> Endpoint:
 
 def _node_id(text: str) -> BrokerId:
     if not (text.isascii() and text.isdigit() and int(text) < 2**31):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 2147483647")
     return BrokerId(int(text))

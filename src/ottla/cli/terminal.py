@@ -1,4 +1,4 @@
-"""What people and scripts see: one line for an error, tables for eyes, JSON for programs."""
+"""Output of commands: one line for an error, tables for people, JSON for programs."""
 
 import json
 import sys
@@ -11,19 +11,19 @@ _PROGRESS_INTERVAL_S: Final = 0.5
 _SIZE_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def complain(text: str) -> None:
-    """Say on standard error, in one line, what went wrong."""
+def print_error(text: str) -> None:
+    """Print an error as one line on standard error."""
     sys.stdout.flush()
     sys.stderr.write(f"ottla: {one_line(text)}\n")
 
 
-def note(text: str) -> None:
-    """Tell people how it went, out of the way of the output."""
+def print_note(text: str) -> None:
+    """Print a note as one line on standard error, apart from the output."""
     sys.stderr.write(f"{one_line(text)}\n")
 
 
 def one_line(text: str) -> str:
-    """Text as one line; what comes from elsewhere must not steer the terminal."""
+    """Text as one line, without control characters that could affect the terminal."""
     joined = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
 
@@ -39,17 +39,17 @@ def write_lines(lines: Sequence[str]) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table: drawn when a person looks at it, aligned words when a program does."""
+    """A table: with rich on a terminal, else aligned plain text."""
     if sys.stdout.isatty():
-        from ottla.cli.drawn_table import draw  # noqa: PLC0415  rich is slow to import
+        from ottla.cli.rich_table import print_rich_table  # noqa: PLC0415  rich is slow to import
 
-        draw(columns, rows)
+        print_rich_table(columns, rows)
     else:
         write_lines(align([columns, *rows]))
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines whose columns begin below each other."""
+    """Rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -58,7 +58,7 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def format_size(size_bytes: int) -> str:
-    """A number of bytes as people read it."""
+    """A number of bytes with a binary unit."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     size = float(size_bytes)
@@ -70,7 +70,7 @@ def format_size(size_bytes: int) -> str:
 
 
 class Progress:
-    """A line on standard error that is rewritten in place, where a person can see it."""
+    """A progress line on standard error, rewritten in place; only on a terminal."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -79,7 +79,7 @@ class Progress:
         self._shown = False
 
     def show(self, text: str) -> None:
-        """Say how far it is, at most twice a second."""
+        """Show the progress, at most twice a second."""
         if self._visible and self._clock.monotonic_s() >= self._next_s:
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()
@@ -87,7 +87,7 @@ class Progress:
             self._shown = True
 
     def clear(self) -> None:
-        """Take the line away again."""
+        """Remove the line."""
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

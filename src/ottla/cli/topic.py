@@ -1,4 +1,4 @@
-"""`ottla topic`: make, list, describe, change and delete topics."""
+"""`ottla topic`: create, list, describe, alter and delete topics."""
 
 import sys
 from typing import Annotated
@@ -6,42 +6,49 @@ from typing import Annotated
 import typer
 
 from ottla.cli import terminal
+from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.options import Broker, Json, parse_assignments
-from ottla.cli.session import ask
-from ottla.cli.status import FAILED, OK
+from ottla.cli.run_client import run_with_client
 from ottla.cli.topic_description import TopicDescription, describe_topics
 from ottla.client import admin
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, Refused
 from ottla.errors import ErrorCode, UsageRefused
 from ottla.model import topic_name_problem
+from ottla.protocol.messages.topics import BROKER_DEFAULT
 
-app = typer.Typer(rich_markup_mode=None, help="Make, list, describe, change and delete topics.")
+app = typer.Typer(rich_markup_mode=None, help="Create, list, describe, alter and delete topics.")
 
-TopicName = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
+TopicName = Annotated[str, typer.Argument(metavar="NAME", help="Topic name.")]
 
 
 @app.command()
 def create(
     name: TopicName,
     partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many; else the broker's setting.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Number of partitions; default: the broker's setting."
+        ),
     ] = None,
     replicas: Annotated[
         int | None,
         typer.Option(
-            min=1, max=32767, metavar="N", help="Of each partition; else the broker's setting."
+            min=1,
+            max=32767,
+            metavar="N",
+            help="Replicas of each partition; default: the broker's setting.",
         ),
     ] = None,
     config: Annotated[
-        list[str], typer.Option("--config", metavar="NAME=VALUE", help="A setting; repeatable.")
+        list[str], typer.Option("--config", metavar="NAME=VALUE", help="Topic setting; repeatable.")
     ] = [],  # noqa: B006  typer copies it
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content if the topic is there already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
     broker: Broker = "",
 ) -> int:
-    """Make a topic.
+    """Create a topic.
 
     \b
     Examples:
@@ -53,31 +60,29 @@ def create(
         raise UsageRefused(f"{name!r}: {problem}")
     settings = parse_assignments("--config", config)
 
-    async def question(client: Client) -> None:
+    async def work(client: Client) -> None:
         await admin.create_topic(
             client,
             name,
-            partitions=partitions or admin.BROKERS_CHOICE,
-            replicas=replicas or admin.BROKERS_CHOICE,
+            partitions=partitions or BROKER_DEFAULT,
+            replicas=replicas or BROKER_DEFAULT,
             settings=settings,
         )
 
     try:
-        ask(broker, question)
+        run_with_client(broker, work)
     except Refused as refusal:
         if not (if_not_exists and refusal.code is ErrorCode.TOPIC_ALREADY_EXISTS):
             raise
-        terminal.note(f"topic {name} is there already")
+        terminal.print_note(f"topic {name} exists already")
         return OK
-    terminal.note(f"topic {name} created")
+    terminal.print_note(f"topic {name} created")
     return OK
 
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also those the brokers keep for themselves.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also internal topics.")] = False,
     json: Json = False,
     broker: Broker = "",
 ) -> int:
@@ -88,7 +93,7 @@ def list_topics(
       ottla topic list
       ottla topic list --json | jq -r .name
     """
-    view = ask(broker, lambda client: client.describe(None))
+    view = run_with_client(broker, lambda client: client.describe(None))
     topics = [view.topics[name] for name in sorted(view.topics)]
     rows = [
         (topic.name, len(topic.partitions), len(topic.partitions[0].replicas))
@@ -109,19 +114,19 @@ def list_topics(
 @app.command()
 def describe(
     names: Annotated[
-        list[str], typer.Argument(metavar="[NAME]...", help="Which; all without a name.")
+        list[str], typer.Argument(metavar="[NAME]...", help="Topic names; default: all topics.")
     ] = [],  # noqa: B006  typer copies it
     json: Json = False,
     broker: Broker = "",
 ) -> int:
-    """Show partitions, leaders, in-sync replicas, offsets, sizes, and settings of topics' own.
+    """Show partitions, leaders, in-sync replicas, offsets, sizes and own settings of topics.
 
     \b
     Examples:
       ottla topic describe orders
       ottla topic describe orders --json | jq '.partitions[].end_offset'
     """
-    described = ask(broker, lambda client: describe_topics(client, names))
+    described = run_with_client(broker, lambda client: describe_topics(client, names))
     for position, topic in enumerate(described):
         if json:
             terminal.write_json(topic.as_json())
@@ -136,14 +141,17 @@ def describe(
 def alter(
     name: TopicName,
     partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="The new total; it can only grow.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="New number of partitions; it can only grow."),
     ] = None,
     assign: Annotated[
-        list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting; repeatable.")
+        list[str], typer.Option("--set", metavar="NAME=VALUE", help="Topic setting; repeatable.")
     ] = [],  # noqa: B006  typer copies it
     remove: Annotated[
         list[str],
-        typer.Option("--delete", metavar="NAME", help="Back to the default; repeatable."),
+        typer.Option(
+            "--delete", metavar="NAME", help="Setting to return to its default; repeatable."
+        ),
     ] = [],  # noqa: B006  typer copies it
     broker: Broker = "",
 ) -> int:
@@ -160,24 +168,24 @@ def alter(
     if partitions is None and not settings and not remove:
         raise UsageRefused("nothing to change: give --partitions, --set or --delete")
 
-    async def question(client: Client) -> None:
+    async def work(client: Client) -> None:
         if settings or remove:
             await admin.alter_settings(client, name, assign=settings, remove=remove)
         if partitions is not None:
             await admin.grow_topic(client, name, partitions)
 
-    ask(broker, question)
-    terminal.note(f"topic {name} changed")
+    run_with_client(broker, work)
+    terminal.print_note(f"topic {name} changed")
     return OK
 
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Which topics.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Topic names.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     broker: Broker = "",
 ) -> int:
-    """Delete topics and all their records. Asks first when a person is there to answer.
+    """Delete topics and all their records. Asks for confirmation on a terminal.
 
     \b
     Examples:
@@ -187,7 +195,7 @@ def delete(
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete {', '.join(names)} and all records in it?", abort=True, err=True)
 
-    async def question(client: Client) -> list[ClientError]:
+    async def work(client: Client) -> list[ClientError]:
         problems = list[ClientError]()
         for name in names:
             try:
@@ -195,12 +203,12 @@ def delete(
             except Refused as problem:
                 problems.append(problem)
             else:
-                terminal.note(f"topic {name} deleted")
+                terminal.print_note(f"topic {name} deleted")
         return problems
 
-    problems = ask(broker, question)
+    problems = run_with_client(broker, work)
     for problem in problems:
-        terminal.complain(str(problem))
+        terminal.print_error(str(problem))
     return FAILED if problems else OK
 
 

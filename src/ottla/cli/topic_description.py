@@ -1,4 +1,4 @@
-"""Everything that `ottla topic describe` shows, gathered from the brokers."""
+"""The data of `ottla topic describe`, collected from the brokers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,14 @@ from typing import Any
 from ottla.client.admin import TopicSetting, settings_of_topics, sizes_on_leaders
 from ottla.client.client import Client
 from ottla.client.cluster_view import TopicView
-from ottla.client.partitions import EARLIEST, LATEST, list_offsets
+from ottla.client.partitions import list_offsets
 from ottla.model import BrokerId, LeaderEpoch, Offset, TopicPartition, format_uuid
+from ottla.protocol.messages.offsets import EARLIEST, LATEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition; None is what nobody could tell, because it has no leader at the moment."""
+    """One partition; offsets and size are None while it has no leader."""
 
     index: int
     leader: BrokerId | None
@@ -25,13 +26,13 @@ class PartitionDescription:
     size_bytes: int | None
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON names are the fields'."""
+        """The fields of the JSON output."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """One topic with its partitions in order, and the settings that are not defaults."""
+    """One topic with its partitions in order, and its own settings."""
 
     name: str
     id: str
@@ -40,7 +41,7 @@ class TopicDescription:
     own_settings: tuple[TopicSetting, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The fields of the JSON output."""
         return {
             "name": self.name,
             "id": self.id,
@@ -51,7 +52,7 @@ class TopicDescription:
 
 
 async def describe_topics(client: Client, names: Sequence[str]) -> list[TopicDescription]:
-    """These topics in the order asked for, or all that are not internal."""
+    """Descriptions of the named topics in order, or of all that are not internal."""
     view = await client.describe(list(names) or None)
     topics = [view.topics[name] for name in dict.fromkeys(names)] or [
         view.topics[name] for name in sorted(view.topics) if not view.topics[name].is_internal

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import terminal
+from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.options import Broker, Json
-from ottla.cli.session import ask
-from ottla.cli.status import FAILED, OK
+from ottla.cli.run_client import run_with_client
 from ottla.client import transactions
 from ottla.client.client import Client
 from ottla.client.errors import Refused
@@ -28,15 +28,15 @@ def list_transactions(
         typer.Option("--state", metavar="STATE", help="Only in this state; repeatable."),
     ] = [],  # noqa: B006  typer copies it
     match: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Only ids that match all of this.")
+        str | None, typer.Option(metavar="PATTERN", help="Only ids that match this whole pattern.")
     ] = None,
     open_for_ms: Annotated[
-        int, typer.Option(min=-1, metavar="MS", help="Only what is open for longer than this.")
+        int, typer.Option(min=-1, metavar="MS", help="Only transactions open for longer than this.")
     ] = -1,
     json: Json = False,
     broker: Broker = "",
 ) -> int:
-    """List transactional ids and where their transactions stand.
+    """List transactional ids and the states of their transactions.
 
     \b
     Examples:
@@ -44,7 +44,7 @@ def list_transactions(
       ottla txn list --state Ongoing --open-for-ms 60000
       ottla txn list --match 'orders-.*' --json | jq -r .transactional_id
     """
-    found = ask(
+    found = run_with_client(
         broker,
         lambda client: transactions.list_transactions(
             client, states=state, pattern=match, open_for_ms=open_for_ms
@@ -63,11 +63,11 @@ def list_transactions(
 
 @app.command()
 def describe(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Which transactional ids.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Transactional ids.")],
     json: Json = False,
     broker: Broker = "",
 ) -> int:
-    """Show the producer of a transactional id, and what its open transaction has written to.
+    """Show the producers of transactional ids, and the partitions of their open transactions.
 
     \b
     Examples:
@@ -75,41 +75,43 @@ def describe(
       ottla txn describe billing --json | jq '.partitions'
     """
 
-    async def question(client: Client) -> list[TransactionDescription | Refused]:
+    async def work(client: Client) -> list[TransactionDescription | Refused]:
         return [await _describe(client, transactional_id) for transactional_id in ids]
 
     status = OK
-    for answer in ask(broker, question):
-        if isinstance(answer, Refused):
-            terminal.complain(str(answer))
+    for result in run_with_client(broker, work):
+        if isinstance(result, Refused):
+            terminal.print_error(str(result))
             status = FAILED
         elif json:
-            terminal.write_json(_as_json(answer))
+            terminal.write_json(_as_json(result))
         else:
-            terminal.write_lines(_lines(answer))
+            terminal.write_lines(_lines(result))
     return status
 
 
 @app.command()
 def abort(
-    id: Annotated[  # noqa: A002  the word that people read
-        str | None, typer.Argument(metavar="[ID]", help="A transactional id.")
+    id: Annotated[  # noqa: A002  the argument's name
+        str | None, typer.Argument(metavar="[ID]", help="Transactional id.")
     ] = None,
     partition: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC:N", help="Instead of an id: where a transaction hangs."),
+        typer.Option(
+            metavar="TOPIC:N", help="Instead of an id: partition of a hanging transaction."
+        ),
     ] = None,
     producer: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Whose transaction hangs there.")
+        int | None, typer.Option(min=0, metavar="N", help="Producer id of the hanging transaction.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     broker: Broker = "",
 ) -> int:
-    """Abort a transaction for its producer. Asks first when a person is there to answer.
+    """Abort a transaction of a producer. Asks for confirmation on a terminal.
 
-    With a transactional id, what is open under it is aborted everywhere, and the producer is
-    fenced: it can do nothing more until it begins anew. With --partition and --producer, one
-    partition is freed of a transaction that hangs there because no coordinator knows of it.
+    With a transactional id, its open transaction is aborted in all partitions, and the producer is
+    fenced until it is initialized again. With --partition and --producer, a hanging transaction,
+    which no coordinator knows, is aborted in one partition.
 
     \b
     Examples:
@@ -124,15 +126,17 @@ def abort(
         typer.confirm(f"Abort {what}?", abort=True, err=True)
     if id is not None:
         name = id
-        ask(broker, lambda client: transactions.fence_producer(client, name))
-        terminal.note(f"{name} has nothing open; its producer is fenced")
+        run_with_client(broker, lambda client: transactions.fence_producer(client, name))
+        terminal.print_note(f"{name}: no transaction is open; its producer is fenced")
         return OK
     tp = _parse_partition(partition or "")
-    open_here = ask(broker, lambda client: _abort_hanging(client, tp, producer or 0))
+    open_here = run_with_client(broker, lambda client: _abort_hanging(client, tp, producer or 0))
     if open_here is not None:
-        terminal.complain(f"producer {producer} has nothing open in {tp}; {_words(open_here)}")
+        terminal.print_error(
+            f"producer {producer} has no open transaction in {tp}; {_describe_open(open_here)}"
+        )
         return FAILED
-    terminal.note(f"aborted in {tp}")
+    terminal.print_note(f"transaction aborted in {tp}")
     return OK
 
 
@@ -146,7 +150,7 @@ async def _describe(client: Client, transactional_id: str) -> TransactionDescrip
 async def _abort_hanging(
     client: Client, tp: TopicPartition, producer_id: int
 ) -> list[OpenTransaction] | None:
-    """None once it is aborted; else what is open there instead."""
+    """None once it is aborted; else the transactions that are open there."""
     found = await transactions.open_transactions(client, tp)
     for hanging in found:
         if hanging.producer_id == producer_id:
@@ -155,9 +159,9 @@ async def _abort_hanging(
     return found
 
 
-def _words(open_here: list[OpenTransaction]) -> str:
+def _describe_open(open_here: list[OpenTransaction]) -> str:
     if not open_here:
-        return "nobody has"
+        return "no producer has"
     return "open are " + ", ".join(
         f"producer {one.producer_id} since offset {one.start_offset}" for one in open_here
     )

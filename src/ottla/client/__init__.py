@@ -1,1 +1,1 @@
-"""How to ask a broker something."""
+"""A Kafka client: connections, metadata, produce, fetch, groups, transactions."""

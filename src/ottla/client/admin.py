@@ -1,4 +1,4 @@
-"""What can be asked about topics: make, grow, change, measure and delete them."""
+"""Requests on topics: create, grow, alter, measure and delete."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from ottla.protocol.messages.log_dirs import (
     DescribeLogDirsResponse,
 )
 from ottla.protocol.messages.topics import (
+    BROKER_DEFAULT,
     CreatableTopic,
     CreatableTopicConfig,
     CreatePartitionsRequest,
@@ -34,8 +35,6 @@ from ottla.protocol.messages.topics import (
     DeleteTopicState,
 )
 
-BROKERS_CHOICE: Final = -1  # for a number of partitions or replicas: whatever the broker's setting
-
 _TOPIC_RESOURCE: Final = 2
 _TOPIC_SOURCE: Final = 1  # a setting that was set on the topic itself
 _SET, _DELETE = 0, 1
@@ -43,7 +42,7 @@ _SET, _DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """One setting of a topic and whether the topic itself has it or a default applies."""
+    """One setting of a topic; `is_own` if it was set on the topic itself."""
 
     name: str
     value: str | None
@@ -54,11 +53,11 @@ async def create_topic(
     client: Client,
     name: str,
     *,
-    partitions: int = BROKERS_CHOICE,
-    replicas: int = BROKERS_CHOICE,
+    partitions: int = BROKER_DEFAULT,
+    replicas: int = BROKER_DEFAULT,
     settings: Mapping[str, str],
 ) -> None:
-    """Make a topic."""
+    """Create a topic."""
     topic = CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -66,8 +65,8 @@ async def create_topic(
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
     )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=_timeout_ms(client))
-    answer = await client.ask_any(request, CreateTopicsResponse)
-    for result in answer.topics:
+    response = await client.send_to_any(request, CreateTopicsResponse)
+    for result in response.topics:
         check(result.error_code, f"topic {result.name}", result.error_message)
 
 
@@ -76,19 +75,19 @@ async def delete_topic(client: Client, name: str) -> None:
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=_timeout_ms(client)
     )
-    answer = await client.ask_any(request, DeleteTopicsResponse)
-    for result in answer.responses:
+    response = await client.send_to_any(request, DeleteTopicsResponse)
+    for result in response.responses:
         check(result.error_code, f"topic {name}", result.error_message)
 
 
 async def grow_topic(client: Client, name: str, partition_count: int) -> None:
-    """Give a topic more partitions, so that it has `partition_count` in total."""
+    """Grow a topic to `partition_count` partitions in total."""
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=name, count=partition_count, assignments=None)],
         timeout_ms=_timeout_ms(client),
     )
-    answer = await client.ask_any(request, CreatePartitionsResponse)
-    for result in answer.results:
+    response = await client.send_to_any(request, CreatePartitionsResponse)
+    for result in response.results:
         check(result.error_code, f"topic {name}", result.error_message)
 
 
@@ -108,8 +107,8 @@ async def alter_settings(
         resource_type=_TOPIC_RESOURCE, resource_name=topic, configs=changes
     )
     request = IncrementalAlterConfigsRequest(resources=[resource])
-    answer = await client.ask_any(request, IncrementalAlterConfigsResponse)
-    for result in answer.responses:
+    response = await client.send_to_any(request, IncrementalAlterConfigsResponse)
+    for result in response.responses:
         check(result.error_code, f"topic {topic}", result.error_message)
 
 
@@ -124,9 +123,9 @@ async def settings_of_topics(
         for name in topics
     ]
     request = DescribeConfigsRequest(resources=resources)
-    answer = await client.ask_any(request, DescribeConfigsResponse)
+    response = await client.send_to_any(request, DescribeConfigsResponse)
     found = dict[str, list[TopicSetting]]()
-    for result in answer.results:
+    for result in response.results:
         check(result.error_code, f"topic {result.resource_name}", result.error_message)
         found[result.resource_name] = [
             TopicSetting(item.name, item.value, item.config_source == _TOPIC_SOURCE)
@@ -138,7 +137,7 @@ async def settings_of_topics(
 async def sizes_on_leaders(
     client: Client, tps: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """How many bytes each partition takes on its leader's disk; empty if brokers do not tell."""
+    """The size of each partition on its leader's disk; empty if brokers do not support it."""
     sizes = dict[TopicPartition, int]()
     for leader, led in (await client.by_leader(tps)).items():
         wanted = dict[str, list[int]]()
@@ -151,10 +150,10 @@ async def sizes_on_leaders(
             ]
         )
         try:
-            answer = await client.ask_broker(leader, request, DescribeLogDirsResponse)
+            response = await client.send_to_broker(leader, request, DescribeLogDirsResponse)
         except NotSupported:
             return {}
-        for directory in answer.results:
+        for directory in response.results:
             check(directory.error_code, f"the disk of broker {leader}")
             for topic in directory.topics:
                 for partition in topic.partitions:

@@ -1,4 +1,4 @@
-"""Asks whichever broker can answer, and asks again while that may help and time is left."""
+"""A client of a cluster: finds the broker for a request, sends it, and retries."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Final, Self, TypeVar
 
 from ottla.client.cluster_view import ClusterView, view_of
-from ottla.client.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Connection
+from ottla.client.connection import CONNECT_TIMEOUT_S, RESPONSE_TIMEOUT_S, Connection
 from ottla.client.errors import (
     ClientError,
     ConnectionLost,
@@ -28,35 +28,35 @@ from ottla.protocol.messages.metadata import (
     MetadataResponse,
 )
 
-# While a topic is being made: it is not there yet, or nobody leads it yet.
-_BEING_MADE: Final = frozenset(
+# While a topic is being created: it does not exist yet, or has no leader yet.
+_BEING_CREATED: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE}
 )
-_CREATION_S: Final = 1.5  # how long a topic may be in the making
+_CREATION_S: Final = 1.5  # how long the creation of a topic may take
 _PAUSE_MIN_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 
 
-class _Coordinated(IntEnum):
-    """What has a coordinator, as FindCoordinator numbers it."""
+class _KeyType(IntEnum):
+    """The key types of FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 _KINDS: Final = {
-    _Coordinated.GROUP: "group",
-    _Coordinated.TRANSACTION: "transactional id",
+    _KeyType.GROUP: "group",
+    _KeyType.TRANSACTION: "transactional id",
 }
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 Result = TypeVar("Result")
 
 
 class Client:
-    """Owns its connections, one for each broker it has talked to. Belongs to one event loop.
+    """Owns its connections, one per broker. Belongs to one event loop.
 
-    `timeout_s` is how long an answer may take, and for how long a call goes on trying.
+    `timeout_s` limits a single response, and all attempts of a call together.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class Client:
         bootstrap: Sequence[Endpoint],
         *,
         client_id: str = "ottla",
-        timeout_s: float = ANSWER_TIMEOUT_S,
+        timeout_s: float = RESPONSE_TIMEOUT_S,
         addresses: Mapping[BrokerId, Endpoint] | None = None,
     ) -> None:
-        """`addresses` are where brokers are reached that advertise what cannot be reached."""
-        assert bootstrap, "somewhere has to be asked first"
+        """`addresses` replace the advertised listeners of brokers that cannot be reached there."""
+        assert bootstrap, "a client needs a bootstrap address"
         self.timeout_s = timeout_s
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self._addresses = dict(addresses or {})
         self._connections: dict[Endpoint, asyncio.Task[Connection]] = {}
         self._view = ClusterView({}, {})
-        self._coordinators: dict[tuple[_Coordinated, str], BrokerId] = {}
+        self._coordinators: dict[tuple[_KeyType, str], BrokerId] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,47 +93,47 @@ class Client:
             if isinstance(outcome, Connection):
                 outcome.close()
 
-    # Who can be asked
+    # Requests
 
-    async def ask_any(self, request: object, answer_class: type[Answer]) -> Answer:
-        """Ask a broker, whichever: brokers we know of, then those we were told at the start."""
+    async def send_to_any(self, request: object, response_class: type[Response]) -> Response:
+        """Send a request to any broker: known ones first, then the bootstrap addresses."""
         connection = await self._connect_any()
-        return await self._ask(connection, request, answer_class, self.timeout_s)
+        return await self._send(connection, request, response_class, self.timeout_s)
 
-    async def ask_broker(
+    async def send_to_broker(
         self,
         broker: BrokerId,
         request: object,
-        answer_class: type[Answer],
+        response_class: type[Response],
         *,
         timeout_s: float | None = None,
         version_max: int | None = None,
-    ) -> Answer:
-        """Ask this broker."""
+    ) -> Response:
+        """Send a request to this broker."""
         connection = await self.connect_broker(broker)
-        return await self._ask(
-            connection, request, answer_class, timeout_s or self.timeout_s, version_max
+        return await self._send(
+            connection, request, response_class, timeout_s or self.timeout_s, version_max
         )
 
     async def connect_broker(self, broker: BrokerId) -> Connection:
-        """A connection to this broker; it stays the client's."""
+        """A connection to this broker, owned by the client."""
         if broker not in self._view.brokers:
             await self.describe([])
         endpoint = self._view.brokers.get(broker)
         if endpoint is None:
-            raise Unreachable(f"the cluster has no broker {broker} at the moment")
+            raise Unreachable(f"broker {broker} is not in the cluster at the moment")
         try:
             return await self._connect(endpoint)
         except Unreachable as problem:
             if endpoint in self._bootstrap:
                 raise
             raise Unreachable(
-                f"{problem} (where broker {broker} tells its clients to connect; see"
+                f"{problem} (the address that broker {broker} advertises; see"
                 " `ottla serve --advertise`)"
             ) from None
 
     async def leader_of(self, tp: TopicPartition) -> BrokerId:
-        """Who leads a partition; one without leader is `Refused`."""
+        """The leader of a partition; `Refused` if there is none."""
         leader = self._view.leader_of(tp)
         if leader is not None:
             return leader
@@ -148,58 +148,60 @@ class Client:
     async def by_leader(
         self, tps: Iterable[TopicPartition]
     ) -> dict[BrokerId, list[TopicPartition]]:
-        """Partitions grouped by who leads them."""
+        """Partitions grouped by leader."""
         groups: dict[BrokerId, list[TopicPartition]] = {}
         for tp in tps:
             groups.setdefault(await self.leader_of(tp), []).append(tp)
         return groups
 
-    async def ask_coordinator(
+    async def send_to_coordinator(
         self,
         group_id: str,
         request: object,
-        answer_class: type[Answer],
+        response_class: type[Response],
         *,
         timeout_s: float | None = None,
         version_max: int | None = None,
-    ) -> Answer:
-        """Ask the broker that coordinates a group."""
-        return await self.ask_broker(
+    ) -> Response:
+        """Send a request to the coordinator of a group."""
+        return await self.send_to_broker(
             await self.coordinator_of(group_id),
             request,
-            answer_class,
+            response_class,
             timeout_s=timeout_s,
             version_max=version_max,
         )
 
     async def coordinator_of(self, group_id: str) -> BrokerId:
-        """Who coordinates a group; remembered until something has to be tried again."""
-        return await self._find_coordinator(_Coordinated.GROUP, group_id)
+        """The coordinator of a group; cached until a request is retried."""
+        return await self._find_coordinator(_KeyType.GROUP, group_id)
 
-    async def ask_transaction_coordinator(
+    async def send_to_transaction_coordinator(
         self,
         transactional_id: str,
         request: object,
-        answer_class: type[Answer],
+        response_class: type[Response],
         *,
         version_max: int | None = None,
-    ) -> Answer:
-        """Ask the broker that coordinates the transactions of an id."""
-        coordinator = await self._find_coordinator(_Coordinated.TRANSACTION, transactional_id)
-        return await self.ask_broker(coordinator, request, answer_class, version_max=version_max)
+    ) -> Response:
+        """Send a request to the coordinator of a transactional id."""
+        coordinator = await self._find_coordinator(_KeyType.TRANSACTION, transactional_id)
+        return await self.send_to_broker(
+            coordinator, request, response_class, version_max=version_max
+        )
 
     async def transaction_version(self) -> int:
-        """Which version of transactions the cluster has agreed on; 0 where it says nothing."""
+        """The finalized transaction.version of the cluster; 0 if it has none."""
         return (await self._connect_any()).transaction_version
 
-    async def _find_coordinator(self, kind: "_Coordinated", name: str) -> BrokerId:
+    async def _find_coordinator(self, kind: "_KeyType", name: str) -> BrokerId:
         known = self._coordinators.get((kind, name))
         if known is not None:
             return known
         request = FindCoordinatorRequest(key=name, key_type=kind, coordinator_keys=[name])
-        answer = await self.ask_any(request, FindCoordinatorResponse)
-        # Since version 4 there is one answer for each key; before, the answer is the only one.
-        found = answer.coordinators[0] if answer.coordinators else answer
+        response = await self.send_to_any(request, FindCoordinatorResponse)
+        # Since version 4 the response has one result per key; before, it is the result.
+        found = response.coordinators[0] if response.coordinators else response
         check(found.error_code, f"{_KINDS[kind]} {name}", found.error_message or None)
         broker = BrokerId(found.node_id)
         endpoint = self._addresses.get(broker, Endpoint(found.host, found.port))
@@ -207,8 +209,8 @@ class Client:
         self._coordinators[kind, name] = broker
         return broker
 
-    async def hang_up(self, broker: BrokerId) -> None:
-        """End the connection to a broker: what was asked there is given up, not waited for."""
+    async def disconnect(self, broker: BrokerId) -> None:
+        """Close the connection to a broker without waiting for its pending responses."""
         endpoint = self._view.brokers.get(broker)
         opening = None if endpoint is None else self._connections.pop(endpoint, None)
         if opening is None:
@@ -218,18 +220,18 @@ class Client:
             if isinstance(outcome, Connection):
                 outcome.close()
 
-    # What there is
+    # Metadata
 
     async def describe(self, topics: Sequence[str] | None, *, create: bool = False) -> ClusterView:
         """Brokers and these topics, or all topics for None; an unknown one is `NoSuchTopic`.
 
-        With `create`, the broker makes missing topics if its settings allow that.
+        With `create`, the broker creates missing topics if its settings allow that.
         """
-        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
-        answer = await self.ask_any(request, MetadataResponse)
-        check(answer.error_code, "the cluster")
-        view = view_of(answer)
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        response = await self.send_to_any(request, MetadataResponse)
+        check(response.error_code, "the cluster")
+        view = view_of(response)
         brokers = {id_: self._addresses.get(id_, where) for id_, where in view.brokers.items()}
         self._view = ClusterView(brokers, {**self._view.topics, **view.topics})
         for topic in topics or ():
@@ -237,7 +239,7 @@ class Client:
         return view
 
     async def describe_or_create(self, topic: str) -> ClusterView:
-        """One topic, made if need be and allowed; it may take a moment until somebody leads it."""
+        """One topic, created if it is missing; waits a little for its leaders."""
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + _CREATION_S
         while True:
@@ -246,36 +248,36 @@ class Client:
                 if all(item.leader is not None for item in view.topics[topic].partitions):
                     return view
             except Refused as problem:
-                if problem.code not in _BEING_MADE or loop.time() > give_up_s:
+                if problem.code not in _BEING_CREATED or loop.time() > give_up_s:
                     raise
             else:
                 if loop.time() > give_up_s:
                     return view
             await asyncio.sleep(_PAUSE_MIN_S)
 
-    # Trying again
+    # Retries
 
     async def retry(
         self,
         attempt: Callable[[], Awaitable[Result]],
         *,
         on: tuple[type[ClientError], ...] = (Unreachable,),
-        patience_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> Result:
-        """Try until it works, trying again cannot help, or time is up.
+        """Call `attempt` until it succeeds, fails for good, or time is up.
 
-        A refusal is worth another try when the broker did nothing; `on` are the other problems
-        that are. Each try sees fresh metadata. `patience_s` is for questions whose answers may
-        take longer than `timeout_s`.
+        `Refused` is retried when the broker did nothing; `on` are the other errors that are. Each
+        attempt sees fresh metadata. `timeout_s` replaces the client's for requests whose responses
+        take longer.
         """
         loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + (self.timeout_s if patience_s is None else patience_s)
+        give_up_s = loop.time() + (self.timeout_s if timeout_s is None else timeout_s)
         pause_s = _PAUSE_MIN_S
         while True:
             try:
                 return await attempt()
             except Refused as problem:
-                if not problem.may_try_again or loop.time() + pause_s > give_up_s:
+                if not problem.is_retriable or loop.time() + pause_s > give_up_s:
                     raise
             except on:
                 if loop.time() + pause_s > give_up_s:
@@ -287,20 +289,20 @@ class Client:
 
     # Connections
 
-    async def _ask(
+    async def _send(
         self,
         connection: Connection,
         request: object,
-        answer_class: type[Answer],
+        response_class: type[Response],
         timeout_s: float,
         version_max: int | None = None,
-    ) -> Answer:
+    ) -> Response:
         try:
-            return await connection.ask(
-                request, answer_class, timeout_s=timeout_s, version_max=version_max
+            return await connection.send(
+                request, response_class, timeout_s=timeout_s, version_max=version_max
             )
         except DeadlineExceeded:
-            # Whatever comes after on this connection would have to wait for that answer first.
+            # Later requests on this connection would have to wait for that response first.
             connection.close()
             raise
 
@@ -314,9 +316,9 @@ class Client:
         raise Unreachable(f"no broker can be reached ({'; '.join(problems)})")
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
-        """The connection to an endpoint; who asks while it is being opened waits for the same."""
+        """The connection to an endpoint; callers share one that is being opened."""
         opening = self._connections.get(endpoint)
-        if opening is None or _is_over(opening):
+        if opening is None or _is_closed(opening):
             opening = asyncio.create_task(
                 Connection.open(
                     endpoint,
@@ -328,7 +330,7 @@ class Client:
         return await asyncio.shield(opening)
 
 
-def _is_over(opening: asyncio.Task[Connection]) -> bool:
+def _is_closed(opening: asyncio.Task[Connection]) -> bool:
     if not opening.done():
         return False
     return opening.cancelled() or opening.exception() is not None or not opening.result().is_open

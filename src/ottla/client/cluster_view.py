@@ -1,4 +1,4 @@
-"""The cluster as a client sees it: which brokers there are, and who leads which partition."""
+"""The cluster as seen by a client: brokers, topics and partition leaders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ottla.protocol.messages.metadata import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition; `leader` is None while nobody leads it."""
+    """One partition; `leader` is None while there is none."""
 
     index: int
     leader: BrokerId | None
@@ -25,7 +25,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic with its partitions in order; `error` is why there are none."""
+    """One topic with its partitions in order; `error` is the reason if there are none."""
 
     name: str
     id: Uuid
@@ -36,43 +36,43 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """An answer to a metadata request; topics that were not asked for are not in it."""
+    """A decoded Metadata response; it has only the requested topics."""
 
     brokers: Mapping[BrokerId, Endpoint]
     topics: Mapping[str, TopicView]
 
     def leader_of(self, tp: TopicPartition) -> BrokerId | None:
-        """Who leads a partition, as far as this view knows."""
+        """The leader of a partition, as far as this view knows."""
         topic = self.topics.get(tp.topic)
         if topic is None or not 0 <= tp.partition < len(topic.partitions):
             return None
         return topic.partitions[tp.partition].leader
 
 
-def view_of(answer: MetadataResponse) -> ClusterView:
-    """Read an answer."""
+def view_of(response: MetadataResponse) -> ClusterView:
+    """The view in a Metadata response."""
     return ClusterView(
-        {BrokerId(item.node_id): Endpoint(item.host, item.port) for item in answer.brokers},
-        {item.name: _topic(item.name, item) for item in answer.topics if item.name is not None},
+        {BrokerId(item.node_id): Endpoint(item.host, item.port) for item in response.brokers},
+        {item.name: _topic(item.name, item) for item in response.topics if item.name is not None},
     )
 
 
-def _topic(name: str, answer: MetadataResponseTopic) -> TopicView:
-    partitions = sorted(answer.partitions, key=lambda item: item.partition_index)
+def _topic(name: str, response: MetadataResponseTopic) -> TopicView:
+    partitions = sorted(response.partitions, key=lambda item: item.partition_index)
     return TopicView(
         name=name,
-        id=answer.topic_id,
-        is_internal=answer.is_internal,
+        id=response.topic_id,
+        is_internal=response.is_internal,
         partitions=tuple(map(_partition, partitions)),
-        error=ErrorCode(answer.error_code),
+        error=ErrorCode(response.error_code),
     )
 
 
-def _partition(answer: MetadataResponsePartition) -> PartitionView:
+def _partition(response: MetadataResponsePartition) -> PartitionView:
     return PartitionView(
-        index=answer.partition_index,
-        leader=None if answer.leader_id < 0 else BrokerId(answer.leader_id),
-        leader_epoch=LeaderEpoch(answer.leader_epoch),
-        replicas=tuple(map(BrokerId, answer.replica_nodes)),
-        isr=tuple(map(BrokerId, answer.isr_nodes)),
+        index=response.partition_index,
+        leader=None if response.leader_id < 0 else BrokerId(response.leader_id),
+        leader_epoch=LeaderEpoch(response.leader_epoch),
+        replicas=tuple(map(BrokerId, response.replica_nodes)),
+        isr=tuple(map(BrokerId, response.isr_nodes)),
     )

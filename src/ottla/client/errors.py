@@ -1,11 +1,11 @@
-"""What can go wrong when a broker is asked something."""
+"""Errors of client requests, and their texts for users."""
 
 from typing import Final
 
 from ottla.errors import ErrorCode
 
 # The broker did nothing, and the same request may succeed once metadata is fresh.
-NOTHING_HAPPENED: Final = frozenset(
+RETRIABLE_CODES: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -27,7 +27,7 @@ NOTHING_HAPPENED: Final = frozenset(
 
 
 class ClientError(Exception):
-    """A question to a broker got no good answer; the text says what to do."""
+    """A request failed; the text says what happened and what to do."""
 
 
 class Unreachable(ClientError):
@@ -35,23 +35,27 @@ class Unreachable(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """The connection ended before the answer: the broker may have done what was asked."""
+    """The connection ended before the response: the broker may have executed the request."""
 
 
 class DeadlineExceeded(ClientError):
-    """The answer did not come in time: the broker may still do what was asked."""
+    """The response did not come in time: the broker may still execute the request."""
+
+
+# The outcome is unknown: an idempotent request is retried, another is not.
+TRANSPORT_ERRORS: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
 
 
 class NotSupported(ClientError):
-    """The broker does not speak a version of this API that we speak."""
+    """The broker supports no version of this API that this client supports."""
 
 
 class Unreadable(ClientError):
-    """The broker sent records that cannot be read: damaged, or of a kind we do not know."""
+    """The broker sent records that cannot be decoded: damaged, or of an unknown format."""
 
 
 class Refused(ClientError):
-    """The broker answered with an error."""
+    """The broker responded with an error code."""
 
     def __init__(self, code: ErrorCode, subject: str, detail: str | None = None) -> None:
         super().__init__(f"{subject}: {detail or _explain(code)}")
@@ -59,24 +63,24 @@ class Refused(ClientError):
         self.subject = subject
 
     @property
-    def may_try_again(self) -> bool:
-        """Nothing has happened at the broker, and trying again may help."""
-        return self.code in NOTHING_HAPPENED
+    def is_retriable(self) -> bool:
+        """True if the broker did nothing and the same request may succeed later."""
+        return self.code in RETRIABLE_CODES
 
 
 class NoSuchTopic(Refused):
-    """The cluster's metadata has no such topic or partition: asking again will not help."""
+    """The cluster's metadata has no such topic or partition: retrying will not help."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject, "it does not exist")
 
     @property
-    def may_try_again(self) -> bool:
+    def is_retriable(self) -> bool:
         return False
 
 
 class NoSuchGroup(Refused):
-    """The group's coordinator does not know it: asking again will not help."""
+    """The group's coordinator does not know it: retrying will not help."""
 
     def __init__(self, group_id: str) -> None:
         super().__init__(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id}", "it does not exist")
@@ -89,13 +93,13 @@ class Fenced(Refused):
         super().__init__(
             ErrorCode.PRODUCER_FENCED,
             f"transactional id {transactional_id}",
-            "another producer has taken its place, or its transaction took longer than its"
-            " timeout; nothing of it counts, and this producer has to end",
+            "another producer has taken over, or the transaction took longer than its timeout;"
+            " it is aborted: close this producer",
         )
 
 
 def check(code: int, subject: str, detail: str | None = None) -> None:
-    """Raise unless the answer about `subject` is that all is well."""
+    """Raise `Refused` about `subject` unless the code is NONE."""
     if code != ErrorCode.NONE:
         raise Refused(_known(code), subject, detail)
 
@@ -110,27 +114,27 @@ def _known(code: int) -> ErrorCode:
 _EXPLANATIONS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition",
     ErrorCode.TOPIC_ALREADY_EXISTS: "a topic with this name exists already",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "this cannot be a topic's name",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "the offset lies outside of what the log holds",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "invalid topic name",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is outside of the log",
     ErrorCode.MESSAGE_TOO_LARGE: "it is larger than max.message.bytes allows",
     ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader at the moment",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "there are not that many brokers",
-    ErrorCode.INVALID_PARTITIONS: "this number of partitions is not possible",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas requires",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "there are fewer brokers than replicas",
+    ErrorCode.INVALID_PARTITIONS: "invalid number of partitions",
     ErrorCode.TOPIC_DELETION_DISABLED: "delete.topic.enable is false at the broker",
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's disk has failed",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still reading what it knows",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "nobody coordinates it at the moment",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "its coordinator is still loading",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "it has no coordinator at the moment",
     ErrorCode.NOT_COORDINATOR: "its coordinator has moved",
-    ErrorCode.INVALID_GROUP_ID: "this cannot be a group's name",
+    ErrorCode.INVALID_GROUP_ID: "invalid group id",
     ErrorCode.GROUP_ID_NOT_FOUND: "it does not exist",
     ErrorCode.NON_EMPTY_GROUP: "it has members: stop them first",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group are reading the topic",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "it has as many members as group.max.size allows",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share partitions in another way than"
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members use other assignors than"
     " `range` or `roundrobin`, or it is not a group of consumers",
     ErrorCode.UNKNOWN_MEMBER_ID: "it has members, and this is not one of them",
-    ErrorCode.ILLEGAL_GENERATION: "it has rebalanced, and the partitions are others' now",
+    ErrorCode.ILLEGAL_GENERATION: "it has rebalanced, and other members have the partitions now",
     ErrorCode.REBALANCE_IN_PROGRESS: "it is rebalancing",
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "its timeout is longer than the broker's"
     " transaction.max.timeout.ms allows",

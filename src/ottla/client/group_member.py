@@ -1,4 +1,4 @@
-"""One member of a classic group: joins, stays alive, learns of rebalances, leaves."""
+"""A member of a classic group: joins, sends heartbeats, detects rebalances, leaves."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Final
 from ottla.client.assignors import ASSIGNORS
 from ottla.client.client import Client
 from ottla.client.cluster_view import view_of
-from ottla.client.errors import ClientError, Refused, Unreadable, check
-from ottla.client.groups import TRANSPORT_PROBLEMS, Membership, commit_offsets
+from ottla.client.errors import TRANSPORT_ERRORS, ClientError, Refused, Unreadable, check
+from ottla.client.groups import Membership, commit_offsets
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.consumer_protocol import (
@@ -39,7 +39,7 @@ from ottla.protocol.messages.metadata import (
     MetadataResponse,
 )
 
-# The group goes on without this generation of us: whoever hears one of these has to join again.
+# The member's generation has ended: it has to join again.
 GENERATION_OVER: Final = frozenset(
     {
         ErrorCode.REBALANCE_IN_PROGRESS,
@@ -47,19 +47,19 @@ GENERATION_OVER: Final = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
     }
 )
-_ANSWER_MARGIN_S: Final = 10.0  # an answer may take this much longer than the broker may wait
+_RESPONSE_MARGIN_S: Final = 10.0  # how much longer a response may take than the broker may wait
 _PAUSE_S: Final = 0.1  # before joining again, for a coordinator that refuses over and over
-_LEAVE_S: Final = 5.0  # so long a goodbye may take; the session ends by itself otherwise
+_LEAVE_S: Final = 5.0  # timeout of LeaveGroup; otherwise the session ends by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberTimes:
-    """How long a group waits for a member, and how often the member shows that it is there."""
+    """Session and rebalance timeouts of a member, and its intervals."""
 
     session_ms: int = 45_000
     rebalance_ms: int = 60_000
     heartbeat_ms: int = 3_000
-    metadata_ms: int = 30_000  # how often a leader looks whether topics have grown
+    metadata_ms: int = 30_000  # how often a leader checks whether topics have grown
 
 
 DEFAULT_TIMES: Final = MemberTimes()
@@ -67,20 +67,19 @@ DEFAULT_TIMES: Final = MemberTimes()
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One's place in one generation of a group, and the partitions that come with it."""
+    """A membership in one generation of a group, and its assigned partitions."""
 
     membership: Membership
     partitions: frozenset[TopicPartition]
-    led_counts: Mapping[str, int] | None = None  # what a leader shared out
+    led_counts: Mapping[str, int] | None = None  # partition counts that a leader assigned
 
 
 class GroupMember:
-    """Owned by who made it; `join` begins, `leave` ends. Belongs to its client's event loop.
+    """A member of a classic group, owned by its creator, on its client's event loop.
 
-    Partitions are given back as a whole at every rebalance (the eager protocol): when
-    `must_rejoin` turns true, commit what was read, then `join` again. Between the two nothing
-    may be read. Assignments are made by `ASSIGNORS`, so groups may be shared with other clients
-    that know one of these.
+    All partitions are revoked at every rebalance (the eager protocol): when `must_rejoin` turns
+    true, commit what was read, then `join` again. Between the two, read nothing. Assignments are
+    made by `ASSIGNORS`, so groups may be shared with other clients that support one of these.
     """
 
     def __init__(
@@ -96,36 +95,36 @@ class GroupMember:
         self._times = times
         self._member_id = ""
         self._generation: Generation | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._rejoin = asyncio.Event()
         self._reason: ClientError | None = None
         self._is_joining = False
 
     @property
     def generation(self) -> Generation | None:
-        """What was joined last; None before, and after the membership was lost."""
+        """The current generation; None before the first, and after the membership was lost."""
         return self._generation
 
     @property
     def must_rejoin(self) -> bool:
-        """Whether the group has moved on, or was never joined."""
+        """True if the generation has ended, or the group was never joined."""
         return self._generation is None or self._rejoin.is_set()
 
     @property
     def lost_because(self) -> ClientError | None:
-        """Why partitions are gone without having been given back, if they are."""
+        """The reason for which partitions were lost instead of revoked, if they were."""
         return self._reason
 
     async def wait_rejoin(self, timeout_s: float) -> bool:
-        """True once the group has moved on; False if time ran out first."""
+        """True once the generation has ended; False if time ran out first."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._rejoin.wait()
         return self._rejoin.is_set()
 
     async def join(self) -> Generation:
-        """Become a member of the next generation; returns when all its members have come."""
-        await self._stop_beating()
+        """Join the next generation; returns when all its members have joined."""
+        await self._stop_heartbeats()
         self._generation = None
         self._is_joining = True
         generation = await self._join_next()
@@ -133,13 +132,13 @@ class GroupMember:
         self._generation = generation
         self._reason = None
         self._rejoin.clear()
-        self._beating = asyncio.create_task(self._beat(generation))
+        self._heartbeats = asyncio.create_task(self._send_heartbeats(generation))
         return generation
 
     async def commit(self, offsets: Mapping[TopicPartition, Offset]) -> bool:
-        """Remember how far the group has read; False when the group has moved on without us.
+        """Commit offsets; False if the generation has ended.
 
-        Then nothing is committed, and whoever has the partitions now reads from the last commit.
+        Then nothing is committed, and the new owners of the partitions read from the last commit.
         """
         if self._generation is None:
             return False
@@ -153,8 +152,8 @@ class GroupMember:
         return True
 
     async def leave(self) -> None:
-        """Let the group go on without us at once. Who cannot be told will notice by itself."""
-        await self._stop_beating()
+        """Leave the group; after an error its session expires by itself."""
+        await self._stop_heartbeats()
         member_id, self._member_id, self._generation = self._member_id, "", None
         if not member_id:
             return
@@ -162,26 +161,26 @@ class GroupMember:
             async with asyncio.timeout(_LEAVE_S):
                 coordinator = await self.client.coordinator_of(self.group_id)
                 if self._is_joining:
-                    # A join that was given up still holds back what its connection sends.
-                    await self.client.hang_up(coordinator)
+                    # A cancelled JoinGroup still blocks later requests on its connection.
+                    await self.client.disconnect(coordinator)
                 request = LeaveGroupRequest(
                     group_id=self.group_id,
                     member_id=member_id,
                     members=[MemberIdentity(member_id=member_id, reason="the consumer is closing")],
                 )
-                await self.client.ask_broker(coordinator, request, LeaveGroupResponse)
+                await self.client.send_to_broker(coordinator, request, LeaveGroupResponse)
         self._is_joining = False
 
     # Joining
 
     async def _join_next(self) -> Generation:
-        """Each try waits for the others; a rebalance that begins meanwhile means another."""
+        """Join until a generation is stable; a rebalance in between means another attempt."""
         while True:
             try:
                 return await self.client.retry(
                     self._join_and_sync,
-                    on=TRANSPORT_PROBLEMS,
-                    patience_s=self._times.rebalance_ms / 1000 + self.client.timeout_s,
+                    on=TRANSPORT_ERRORS,
+                    timeout_s=self._times.rebalance_ms / 1000 + self.client.timeout_s,
                 )
             except Refused as problem:
                 if problem.code not in GENERATION_OVER:
@@ -193,7 +192,7 @@ class GroupMember:
         joined = await self._join()
         assignments, counts = list[SyncGroupRequestAssignment](), None
         if joined.leader == joined.member_id and not joined.skip_assignment:
-            assignments, counts = await self._share_out(joined)
+            assignments, counts = await self._assign(joined)
         request = SyncGroupRequest(
             group_id=self.group_id,
             generation_id=joined.generation_id,
@@ -202,44 +201,48 @@ class GroupMember:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        answer = await self.client.ask_coordinator(
-            self.group_id, request, SyncGroupResponse, timeout_s=self._patience_s
+        response = await self.client.send_to_coordinator(
+            self.group_id, request, SyncGroupResponse, timeout_s=self._rebalance_timeout_s
         )
-        check(answer.error_code, f"group {self.group_id}")
-        partitions = assigned_partitions(answer.assignment)
+        check(response.error_code, f"group {self.group_id}")
+        partitions = assigned_partitions(response.assignment)
         if partitions is None:
-            raise Unreadable(f"group {self.group_id}: its leader assigns in an unknown format")
+            raise Unreadable(
+                f"group {self.group_id}: the leader's assignment has an unknown format"
+            )
         membership = Membership(joined.member_id, joined.generation_id)
         return Generation(membership, frozenset(partitions), counts)
 
     async def _join(self) -> JoinGroupResponse:
-        """Since KIP-394 a new member is first given an id, then joins with it."""
-        answer = await self._ask_to_join()
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self._member_id = answer.member_id
-            answer = await self._ask_to_join()
-        check(answer.error_code, f"group {self.group_id}")
-        self._member_id = answer.member_id
-        return answer
+        """Join; since KIP-394 a new member first gets an id, then joins with it."""
+        response = await self._send_join()
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._member_id = response.member_id
+            response = await self._send_join()
+        check(response.error_code, f"group {self.group_id}")
+        self._member_id = response.member_id
+        return response
 
-    async def _ask_to_join(self) -> JoinGroupResponse:
-        said = subscription_bytes(self.topics)
+    async def _send_join(self) -> JoinGroupResponse:
+        metadata = subscription_bytes(self.topics)
         request = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self._times.session_ms,
             rebalance_timeout_ms=self._times.rebalance_ms,
             member_id=self._member_id,
             protocol_type=CONSUMER,
-            protocols=[JoinGroupRequestProtocol(name=name, metadata=said) for name in ASSIGNORS],
+            protocols=[
+                JoinGroupRequestProtocol(name=name, metadata=metadata) for name in ASSIGNORS
+            ],
         )
-        return await self.client.ask_coordinator(
-            self.group_id, request, JoinGroupResponse, timeout_s=self._patience_s
+        return await self.client.send_to_coordinator(
+            self.group_id, request, JoinGroupResponse, timeout_s=self._rebalance_timeout_s
         )
 
-    async def _share_out(
+    async def _assign(
         self, joined: JoinGroupResponse
     ) -> tuple[list[SyncGroupRequestAssignment], Mapping[str, int]]:
-        """What the leader brings: everybody's assignment, and the partitions it knew of."""
+        """As leader: the assignments of all members, and the partition counts they are based on."""
         wanted = {
             member.member_id: subscribed_topics(member.metadata) or frozenset[str]()
             for member in joined.members
@@ -252,36 +255,36 @@ class GroupMember:
         ], counts
 
     async def _partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
-        """Partitions of each topic; none of one that does not exist, which may still come."""
+        """The number of partitions of each topic; 0 for one that does not exist yet."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
         )
-        view = view_of(await self.client.ask_any(request, MetadataResponse))
+        view = view_of(await self.client.send_to_any(request, MetadataResponse))
         return {
             name: len(view.topics[name].partitions) if name in view.topics else 0 for name in topics
         }
 
     @property
-    def _patience_s(self) -> float:
-        return self._times.rebalance_ms / 1000 + _ANSWER_MARGIN_S
+    def _rebalance_timeout_s(self) -> float:
+        return self._times.rebalance_ms / 1000 + _RESPONSE_MARGIN_S
 
-    # Staying
+    # Heartbeats
 
-    async def _beat(self, generation: Generation) -> None:
-        """Until the group moves on, or has not heard from us for a session."""
+    async def _send_heartbeats(self, generation: Generation) -> None:
+        """Send heartbeats until the generation ends, or none has succeeded for a session."""
         loop = asyncio.get_running_loop()
-        look_s = loop.time() + self._times.metadata_ms / 1000
+        next_check_s = loop.time() + self._times.metadata_ms / 1000
         while True:
             await asyncio.sleep(self._times.heartbeat_ms / 1000)
             try:
                 await self.client.retry(
                     lambda: self._heartbeat(generation.membership),
-                    on=TRANSPORT_PROBLEMS,
-                    patience_s=self._times.session_ms / 1000,
+                    on=TRANSPORT_ERRORS,
+                    timeout_s=self._times.session_ms / 1000,
                 )
-                if loop.time() >= look_s:
-                    look_s = loop.time() + self._times.metadata_ms / 1000
+                if loop.time() >= next_check_s:
+                    next_check_s = loop.time() + self._times.metadata_ms / 1000
                     if await self._have_topics_grown(generation):
                         self._rejoin.set()
                         return
@@ -290,11 +293,9 @@ class GroupMember:
                 return
 
     async def _have_topics_grown(self, generation: Generation) -> bool:
-        """Whether a leader would share out other partitions now; the rest leave that to it."""
-        shared_out = generation.led_counts
-        return shared_out is not None and (
-            await self._partition_counts(list(shared_out)) != shared_out
-        )
+        """True if this member is the leader and its topics have other partitions now."""
+        assigned = generation.led_counts
+        return assigned is not None and await self._partition_counts(list(assigned)) != assigned
 
     async def _heartbeat(self, membership: Membership) -> None:
         request = HeartbeatRequest(
@@ -302,17 +303,17 @@ class GroupMember:
             generation_id=membership.generation,
             member_id=membership.member_id,
         )
-        answer = await self.client.ask_coordinator(self.group_id, request, HeartbeatResponse)
-        check(answer.error_code, f"group {self.group_id}")
+        response = await self.client.send_to_coordinator(self.group_id, request, HeartbeatResponse)
+        check(response.error_code, f"group {self.group_id}")
 
-    async def _stop_beating(self) -> None:
-        beating, self._beating = self._beating, None
-        if beating is not None:
-            beating.cancel()
-            await asyncio.wait([beating])
+    async def _stop_heartbeats(self) -> None:
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is not None:
+            heartbeats.cancel()
+            await asyncio.wait([heartbeats])
 
     def _note_over(self, problem: ClientError) -> None:
-        """Join again. All but an ordinary rebalance means that our partitions are others' now."""
+        """Note that the generation has ended; unless by a rebalance, the partitions are lost."""
         if not (isinstance(problem, Refused) and problem.code is ErrorCode.REBALANCE_IN_PROGRESS):
             self._reason = problem
             self._generation = None

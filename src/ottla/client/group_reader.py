@@ -1,4 +1,4 @@
-"""Reads as a member of a group: from what the group committed on, through every rebalance."""
+"""Reads as a member of a group, from its committed offsets on, across rebalances."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +9,6 @@ from ottla.client.group_member import Generation, GroupMember
 from ottla.client.groups import committed_offsets
 from ottla.client.partitions import (
     DEFAULT_LIMITS,
-    EARLIEST,
-    LATEST,
     FetchLimits,
     Isolation,
     list_offsets,
@@ -18,14 +16,15 @@ from ottla.client.partitions import (
 from ottla.client.reader import ReadRange, fetch_round, take
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
+from ottla.protocol.messages.offsets import EARLIEST, LATEST
 from ottla.records.batch import Record
 
-_IDLE_S: Final = 0.5  # how long a member without partitions waits for some
+_IDLE_S: Final = 0.5  # how long a member without partitions waits for a rebalance
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """These partitions are ours to read."""
+    """Partitions were assigned to this member."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int
@@ -33,14 +32,14 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """These partitions were given back, and what was read of them is committed."""
+    """Partitions were revoked, after their offsets were committed."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """These partitions are others' now: what was not committed is read again."""
+    """Partitions were lost: other members read again what was not committed."""
 
     partitions: tuple[TopicPartition, ...]
     reason: str
@@ -48,7 +47,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What the group committed is not in the log any more, or never was."""
+    """A committed offset was out of range, and reading continues at another."""
 
     tp: TopicPartition
     wanted: Offset
@@ -60,7 +59,7 @@ GroupEvent = Assigned | Revoked | Lost | Moved
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Records of one partition in their order; `end` is where reading goes on after them."""
+    """Records of one partition in order; `end` is the next offset to read."""
 
     tp: TopicPartition
     records: list[Record]
@@ -68,14 +67,14 @@ class Reading:
 
 
 class GroupReader:
-    """Owned by who made it, and owner of its member. Delivers at least once:
+    """A group consumer with at-least-once delivery, owned by its creator; owns its member.
 
-    `next_readings` brings records, `note_done` says that they were dealt with, `commit` tells
-    the group. Before a rebalance what is done is committed; at the end call `close`. Who dies
-    without it leaves the records that were not committed to the next reader.
+    `next_readings` returns records, `note_done` marks them as processed, `commit` commits that.
+    Before a rebalance processed records are committed; at the end call `close`. After a crash the
+    next reader gets the records that were not committed.
 
-    `start` says where a partition begins that the group has never committed: `EARLIEST`,
-    `LATEST` or a timestamp. `note` hears of every `GroupEvent`.
+    `start` is where a partition without committed offset is read from: `EARLIEST`, `LATEST` or a
+    timestamp. `note` is called with every `GroupEvent`.
     """
 
     def __init__(
@@ -94,19 +93,19 @@ class GroupReader:
         self._limits = limits
         self._note = note
         self._positions: dict[TopicPartition, Offset] = {}
-        self._ends: dict[TopicPartition, Offset] = {}  # as they were when we got the partitions
+        self._ends: dict[TopicPartition, Offset] = {}  # at the time of the assignment
         self._done: dict[TopicPartition, Offset] = {}
         self._committed: dict[TopicPartition, Offset] = {}
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all is read that was there when the partitions were assigned."""
+        """True if everything that existed at the time of the assignment is read."""
         return not self._member.must_rejoin and all(
             position >= self._ends[tp] for tp, position in self._positions.items()
         )
 
     async def next_readings(self) -> list[Reading]:
-        """What has come since, perhaps nothing; joins the group first where that is needed.
+        """The next records, perhaps none; joins the group first if needed.
 
         Waits for as long as `limits` say, or for a rebalance.
         """
@@ -135,45 +134,46 @@ class GroupReader:
             if found:
                 readings.append(Reading(tp, found, left.start))
             elif self._done[tp] == before.start:
-                self._done[tp] = left.start  # markers and gaps are dealt with once they are seen
+                self._done[tp] = left.start  # markers and gaps are done once they are read
         return readings
 
     def note_done(self, tp: TopicPartition, end: Offset) -> None:
-        """Everything before `end` was dealt with; what belongs to others by now is ignored."""
+        """Mark everything before `end` as processed; ignored for partitions lost meanwhile."""
         if tp in self._positions:
+            assert end >= self._done[tp], f"{tp}: done goes back from {self._done[tp]} to {end}"
             self._done[tp] = end
 
     async def commit(self) -> bool:
-        """Tell the group what is done; False when it has moved on and others read that again."""
-        news = {tp: end for tp, end in self._done.items() if self._committed.get(tp) != end}
-        if news:
-            if not await self._member.commit(news):
+        """Commit processed offsets; False if the generation has ended and they are read again."""
+        changed = {tp: end for tp, end in self._done.items() if self._committed.get(tp) != end}
+        if changed:
+            if not await self._member.commit(changed):
                 return False
-            self._committed |= news
+            self._committed |= changed
         return True
 
     async def close(self) -> None:
-        """Commit what is done and leave the group."""
+        """Commit processed offsets and leave the group."""
         try:
-            await self._give_back()
+            await self._revoke()
         finally:
             await self._member.leave()
 
     # Rebalances
 
     async def _rejoin(self) -> None:
-        await self._give_back()
+        await self._revoke()
         await self._begin(await self._member.join())
 
-    async def _give_back(self) -> None:
-        """Commit what is done of our partitions, and forget them."""
+    async def _revoke(self) -> None:
+        """Commit processed offsets of the partitions, and drop these."""
         tps = tuple(sorted(self._positions))
         is_committed = await self.commit()
         self._positions, self._ends, self._done, self._committed = {}, {}, {}, {}
         if tps and is_committed and self._member.lost_because is None:
             self._note(Revoked(tps))
         elif tps:
-            reason = str(self._member.lost_because or "it has moved on")
+            reason = str(self._member.lost_because or "the generation has ended")
             self._note(Lost(tps, reason.removeprefix(f"group {self._member.group_id}: ")))
 
     async def _begin(self, generation: Generation) -> None:
@@ -192,12 +192,12 @@ class GroupReader:
             end = visible[tp]
             self._ends[tp] = ends[tp] if end is None else end
         # Also where nothing was read yet: the next member shall begin here, not where `start` is
-        # by then, and everybody shall see how far the group is behind.
+        # by then, and the lag of the group shall be visible.
         self._done, self._committed = dict(self._positions), committed
         await self.commit()
 
     async def _move_into_range(self, problem: Refused) -> None:
-        """Records we were about to read are gone, or the log is shorter than it was."""
+        """Move positions into the range of the logs, after records were deleted or truncated."""
         starts, ends = await self._edges(list(self._positions))
         moved = {
             tp: self._clip(tp, position, starts[tp], ends[tp])
@@ -206,14 +206,14 @@ class GroupReader:
         if moved == self._positions:
             raise problem
         for tp, position in moved.items():
-            if self._done[tp] == self._positions[tp]:  # else somebody is still at it
+            if self._done[tp] == self._positions[tp]:  # else records are still being processed
                 self._done[tp] = position
         self._positions = moved
 
     def _clip(
         self, tp: TopicPartition, wanted: Offset | None, start: Offset, end: Offset
     ) -> Offset:
-        """Where reading can begin; nothing to begin with, as every record is older, is the end."""
+        """The offset to read from, inside the log; its end if `wanted` is None."""
         if wanted is None:
             return end
         found = max(start, min(wanted, end))
@@ -224,7 +224,7 @@ class GroupReader:
     async def _edges(
         self, tps: list[TopicPartition]
     ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, Offset]]:
-        """Where the logs begin and end, whoever may see it."""
+        """The start and end offsets of the logs, regardless of isolation."""
         starts = await list_offsets(self._client, dict.fromkeys(tps, EARLIEST))
         ends = await list_offsets(self._client, dict.fromkeys(tps, LATEST))
         zero = Offset(0)

@@ -1,4 +1,4 @@
-"""What can be asked about groups: which there are, who is in them, how far they have read."""
+"""Requests on groups: list, describe, delete, committed offsets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,12 +6,10 @@ from typing import Final
 
 from ottla.client.client import Client
 from ottla.client.errors import (
-    ConnectionLost,
-    DeadlineExceeded,
+    TRANSPORT_ERRORS,
     NoSuchGroup,
     NotSupported,
     Refused,
-    Unreachable,
     check,
 )
 from ottla.client.partitions import by_topic
@@ -35,20 +33,17 @@ from ottla.protocol.messages.group_offsets import (
     OffsetFetchResponse,
 )
 
-# Asking twice does no harm, so an answer that was lost is asked for again.
-TRANSPORT_PROBLEMS: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
-
-# The last versions that call topics by their names: they need no ids to be looked up first.
+# The last versions with topic names: they need no topic ids.
 _COMMIT_BY_NAME: Final = 9
 _FETCH_BY_NAME: Final = 9
-_DEAD: Final = "Dead"  # how DescribeGroups before version 6 says that there is no such group
+_DEAD: Final = "Dead"  # the state of an unknown group in DescribeGroups before version 6
 _CLASSIC_TYPE: Final = "Classic"
 _CONSUMER_TYPE: Final = "Consumer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroup:
-    """A group in a list; older brokers tell neither state nor type, which are empty then."""
+    """A listed group; state and type are empty from older brokers."""
 
     group_id: str
     type: str
@@ -59,7 +54,7 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """A member; `partitions` is None when its group does not speak the consumers' format."""
+    """A member; `partitions` is None if its assignment has another format than consumers'."""
 
     member_id: str
     instance_id: str | None
@@ -70,7 +65,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group as it is now; `epoch` is known of groups whose broker assigns partitions."""
+    """A group; `epoch` is None for classic groups."""
 
     group_id: str
     type: str
@@ -84,13 +79,13 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who one is in a group: the member id and the generation it was given in."""
+    """A membership in a group: the member id and its generation."""
 
     member_id: str
     generation: int
 
 
-NO_MEMBER: Final = Membership("", -1)  # who commits to a group without being in it
+NO_MEMBER: Final = Membership("", -1)  # commits to a group from outside
 
 
 async def list_groups(client: Client) -> list[ListedGroup]:
@@ -99,10 +94,10 @@ async def list_groups(client: Client) -> list[ListedGroup]:
     async def attempt() -> list[ListedGroup]:
         listed = list[ListedGroup]()
         for broker in (await client.describe([])).brokers:
-            answer = await client.ask_broker(
+            response = await client.send_to_broker(
                 broker, classic_groups.ListGroupsRequest(), classic_groups.ListGroupsResponse
             )
-            check(answer.error_code, f"the groups of broker {broker}")
+            check(response.error_code, f"the groups of broker {broker}")
             listed += [
                 ListedGroup(
                     group_id=item.group_id,
@@ -111,11 +106,11 @@ async def list_groups(client: Client) -> list[ListedGroup]:
                     state=item.group_state,
                     coordinator=broker,
                 )
-                for item in answer.groups
+                for item in response.groups
             ]
         return sorted(listed, key=lambda item: item.group_id)
 
-    return await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+    return await client.retry(attempt, on=TRANSPORT_ERRORS)
 
 
 async def describe_group(client: Client, group_id: str) -> GroupDescription:
@@ -126,18 +121,18 @@ async def describe_group(client: Client, group_id: str) -> GroupDescription:
         found = await _describe_assigned(client, group_id, coordinator)
         return found or await _describe_classic(client, group_id, coordinator)
 
-    return await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+    return await client.retry(attempt, on=TRANSPORT_ERRORS)
 
 
 async def delete_group(client: Client, group_id: str) -> None:
-    """Delete a group without members, and all it has committed."""
+    """Delete a group without members, with its committed offsets."""
 
     async def attempt() -> None:
         request = classic_groups.DeleteGroupsRequest(groups_names=[group_id])
-        answer = await client.ask_coordinator(
+        response = await client.send_to_coordinator(
             group_id, request, classic_groups.DeleteGroupsResponse
         )
-        for result in answer.results:
+        for result in response.results:
             _check_group(result.error_code, group_id)
 
     await client.retry(attempt)
@@ -149,18 +144,18 @@ async def delete_group(client: Client, group_id: str) -> None:
 async def committed_offsets(
     client: Client, group_id: str, tps: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Offset]:
-    """How far a group has read these partitions, or all for None; others are left out."""
+    """Committed offsets of these partitions, or of all for None; others are left out."""
     topics = None if tps is None else by_topic(tps)
-    return await _committed(client, group_id, _offsets_question(group_id, topics))
+    return await _committed(client, group_id, _offset_fetch_request(group_id, topics))
 
 
 async def stable_offsets(client: Client, group_id: str) -> dict[TopicPartition, Offset]:
     """`committed_offsets` of all partitions, once no open transaction may still change them.
 
-    Apache Kafka leaves out partitions that an open transaction is the first to commit: whoever
-    needs to know of those has to see to it that none is open.
+    Apache Kafka leaves out partitions whose first commit is in an open transaction: a caller that
+    needs those has to make sure that none is open.
     """
-    request = _offsets_question(group_id, None, require_stable=True)
+    request = _offset_fetch_request(group_id, None, require_stable=True)
     return await _committed(client, group_id, request)
 
 
@@ -168,14 +163,14 @@ async def _committed(
     client: Client, group_id: str, request: OffsetFetchRequest
 ) -> dict[TopicPartition, Offset]:
     async def attempt() -> dict[TopicPartition, Offset]:
-        answer = await client.ask_coordinator(
+        response = await client.send_to_coordinator(
             group_id,
             request,
             OffsetFetchResponse,
             version_max=_FETCH_BY_NAME,
         )
-        # Since version 8 there is one answer for each group; before, the answer is the only one.
-        found = answer.groups[0] if answer.groups else answer
+        # Since version 8 the response has one result per group; before, it is the result.
+        found = response.groups[0] if response.groups else response
         _check_group(found.error_code, group_id)
         committed = dict[TopicPartition, Offset]()
         for topic in found.topics:
@@ -186,7 +181,7 @@ async def _committed(
                     committed[tp] = Offset(partition.committed_offset)
         return committed
 
-    return await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+    return await client.retry(attempt, on=TRANSPORT_ERRORS)
 
 
 async def commit_offsets(
@@ -195,7 +190,7 @@ async def commit_offsets(
     offsets: Mapping[TopicPartition, Offset],
     committer: Membership = NO_MEMBER,
 ) -> None:
-    """Remember how far a group has read. Without being a member, only while there is none."""
+    """Commit offsets of a group; from outside only while it has no members."""
     request = OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=committer.generation,
@@ -217,21 +212,21 @@ async def commit_offsets(
     )
 
     async def attempt() -> None:
-        answer = await client.ask_coordinator(
+        response = await client.send_to_coordinator(
             group_id, request, OffsetCommitResponse, version_max=_COMMIT_BY_NAME
         )
-        for topic in answer.topics:
+        for topic in response.topics:
             for partition in topic.partitions:
                 tp = TopicPartition(topic.name, partition.partition_index)
                 check(partition.error_code, f"group {group_id}, {tp}")
 
-    await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+    await client.retry(attempt, on=TRANSPORT_ERRORS)
 
 
 async def delete_offsets(
     client: Client, group_id: str, tps: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Refused]:
-    """Forget how far a group has read these partitions; those that were refused, and why."""
+    """Delete committed offsets of these partitions; returns the errors by partition."""
     request = OffsetDeleteRequest(
         group_id=group_id,
         topics=[
@@ -246,10 +241,10 @@ async def delete_offsets(
     )
 
     async def attempt() -> dict[TopicPartition, Refused]:
-        answer = await client.ask_coordinator(group_id, request, OffsetDeleteResponse)
-        _check_group(answer.error_code, group_id)
+        response = await client.send_to_coordinator(group_id, request, OffsetDeleteResponse)
+        _check_group(response.error_code, group_id)
         refused = dict[TopicPartition, Refused]()
-        for topic in answer.topics:
+        for topic in response.topics:
             for partition in topic.partitions:
                 tp = TopicPartition(topic.name, partition.partition_index)
                 try:
@@ -258,24 +253,24 @@ async def delete_offsets(
                     refused[tp] = problem
         return refused
 
-    return await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+    return await client.retry(attempt, on=TRANSPORT_ERRORS)
 
 
-# Inside
+# Internals
 
 
 async def _describe_assigned(
     client: Client, group_id: str, coordinator: BrokerId
 ) -> GroupDescription | None:
-    """A group whose broker assigns (KIP-848); None if it is not one, or there are none here."""
+    """A group of the consumer protocol (KIP-848); None if it is another or unsupported."""
     request = consumer_groups.ConsumerGroupDescribeRequest(group_ids=[group_id])
     try:
-        answer = await client.ask_broker(
+        response = await client.send_to_broker(
             coordinator, request, consumer_groups.ConsumerGroupDescribeResponse
         )
     except NotSupported:
         return None
-    (group,) = answer.groups
+    (group,) = response.groups
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
     _check_group(group.error_code, group_id, group.error_message)
@@ -310,8 +305,10 @@ async def _describe_classic(
     client: Client, group_id: str, coordinator: BrokerId
 ) -> GroupDescription:
     request = classic_groups.DescribeGroupsRequest(groups=[group_id])
-    answer = await client.ask_broker(coordinator, request, classic_groups.DescribeGroupsResponse)
-    (group,) = answer.groups
+    response = await client.send_to_broker(
+        coordinator, request, classic_groups.DescribeGroupsResponse
+    )
+    (group,) = response.groups
     _check_group(group.error_code, group_id, group.error_message)
     if group.group_state == _DEAD:
         raise NoSuchGroup(group_id)
@@ -339,13 +336,13 @@ async def _describe_classic(
     )
 
 
-def _offsets_question(
+def _offset_fetch_request(
     group_id: str,
     topics: Mapping[str, list[TopicPartition]] | None,
     *,
     require_stable: bool = False,
 ) -> OffsetFetchRequest:
-    """Both ways to ask: versions before 8 know one group only."""
+    """A request for all versions: those before 8 have one group only."""
     if topics is None:
         group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
         return OffsetFetchRequest(
@@ -377,6 +374,6 @@ def _check_group(code: int, group_id: str, detail: str | None = None) -> None:
     check(code, f"group {group_id}", detail)
 
 
-def _host(said: str) -> str:
-    """Kafka writes an address with a slash before it."""
-    return said.removeprefix("/")
+def _host(address: str) -> str:
+    """The address without the slash that Kafka puts before it."""
+    return address.removeprefix("/")

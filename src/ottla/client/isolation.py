@@ -1,4 +1,4 @@
-"""Which batches a reader may see: no control batches, and no aborted transactions if it asks."""
+"""Batches visible to a reader: no control batches, and in read_committed no aborted ones."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop
@@ -6,16 +6,16 @@ from heapq import heapify, heappop
 from ottla.model import Offset, ProducerId
 from ottla.records.batch import BatchHeader, Buffer, MarkerKind, batches, read_marker
 
-AbortedTransaction = tuple[Offset, ProducerId]  # where it began, and whose it was
+AbortedTransaction = tuple[Offset, ProducerId]  # its first offset and its producer
 
 
 def readable(
     fetched: Buffer, aborted: Sequence[AbortedTransaction]
 ) -> Iterator[tuple[BatchHeader, memoryview | None]]:
-    """Every whole batch with its header; None stands for one whose records nobody may see.
+    """Every whole batch with its header; None in place of a batch that is not visible.
 
-    `aborted` is what the broker said about the fetched range: a producer's batches are void from
-    where its transaction began to the marker that aborts it. Empty when reading uncommitted.
+    `aborted` are the aborted transactions of the fetched range: a producer's batches are dropped
+    from the start of its transaction to its abort marker. Empty in read_uncommitted.
     """
     upcoming = list(aborted)
     heapify(upcoming)

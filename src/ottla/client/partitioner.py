@@ -1,4 +1,4 @@
-"""Which partition a record goes to: keys land where Java and librdkafka's murmur2 put them."""
+"""Choice of a record's partition: by key as in Java and librdkafka (murmur2), else sticky."""
 
 from random import Random
 from typing import Final
@@ -12,15 +12,15 @@ _POSITIVE: Final = 0x7FFFFFFF
 class Partitioner:
     """Keyed records by hash; the others stay on one partition until `next_batch`.
 
-    Java calls the second half "sticky": records without a key that are sent together share a
-    batch, and the batches are spread.
+    As Java's sticky partitioner: records without a key that are sent together share a batch, and
+    the batches are spread.
     """
 
-    def __init__(self, partition_count: int, chance: Random) -> None:
-        assert partition_count > 0, partition_count
+    def __init__(self, partition_count: int, rng: Random) -> None:
+        assert partition_count > 0, f"a topic with {partition_count} partitions"
         self.partition_count = partition_count
-        self._chance = chance
-        self._unkeyed = chance.randrange(partition_count)
+        self._rng = rng
+        self._unkeyed = rng.randrange(partition_count)
 
     def choose(self, key: bytes | None) -> int:
         """The partition for a record with this key."""
@@ -29,19 +29,19 @@ class Partitioner:
         return partition_of_key(key, self.partition_count)
 
     def next_batch(self) -> None:
-        """Records without a key go somewhere else from now on, where there is somewhere else."""
+        """Choose another partition for records without a key, if there is another."""
         if self.partition_count > 1:
-            step = self._chance.randrange(1, self.partition_count)
+            step = self._rng.randrange(1, self.partition_count)
             self._unkeyed = (self._unkeyed + step) % self.partition_count
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """Where Java's default partitioner puts `key`."""
+    """The partition of `key` in Java's default partitioner."""
     return (murmur2(key) & _POSITIVE) % partition_count
 
 
 def murmur2(data: bytes) -> int:
-    """Austin Appleby's 32-bit MurmurHash2 with the seed that Kafka's clients agreed on."""
+    """Austin Appleby's 32-bit MurmurHash2 with the seed of Kafka's clients."""
     value = _SEED ^ len(data)
     whole = len(data) & ~3
     for at in range(0, whole, 4):

@@ -1,4 +1,4 @@
-"""What can be asked about partitions: write a batch, read batches, find offsets."""
+"""Requests on partitions: produce a batch, fetch batches, list offsets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,33 +32,30 @@ from ottla.protocol.messages.produce import (
 )
 from ottla.records.batch import Buffer
 
-LATEST: Final = -1  # in place of a timestamp: where the next record will go
-EARLIEST: Final = -2  # in place of a timestamp: where the log begins
-
-# The last versions that call topics by their names: they need no ids to be looked up first.
+# The last versions with topic names: they need no topic ids.
 _PRODUCE_BY_NAME: Final = 12
 _FETCH_BY_NAME: Final = 12
-_ANSWER_MARGIN_S: Final = 10.0  # an answer may take this much longer than the broker may wait
+_RESPONSE_MARGIN_S: Final = 10.0  # a response may take this much longer than the broker may wait
 
 
 class Isolation(IntEnum):
-    """What of transactions a reader wants to see."""
+    """The isolation level of a reader."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class Acks(IntEnum):
-    """How safe a batch must be before the broker answers."""
+    """The guarantee for a batch before the broker responds."""
 
-    NONE = 0  # there is no answer at all
+    NONE = 0  # no response at all
     LEADER = 1
     ALL = -1
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionTag:
-    """The transaction a batch belongs to, and the last version of Produce that goes with it."""
+    """The transactional id of a batch, and the highest Produce version of its transaction."""
 
     transactional_id: str
     produce_version_max: int
@@ -66,7 +63,7 @@ class TransactionTag:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one partition answered: whole batches, and perhaps a part of one more."""
+    """The fetched data of one partition: whole batches, perhaps followed by a partial one."""
 
     batches: Buffer
     aborted: tuple[AbortedTransaction, ...]
@@ -75,7 +72,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """How much a fetch may bring, and how long the broker may wait for it."""
+    """The size limits of a fetch, and how long the broker may wait for data."""
 
     wait_ms_max: int = 500
     bytes_min: int = 1
@@ -89,10 +86,10 @@ DEFAULT_LIMITS: Final = FetchLimits()
 async def produce(
     client: Client, tp: TopicPartition, batch: Buffer, acks: Acks = Acks.ALL
 ) -> Offset | None:
-    """Append a batch; the offset of its first record, or None when acks asks for no answer.
+    """Append a batch; the offset of its first record, or None with acks=0.
 
-    Tried again only while the broker has certainly not written it. `ConnectionLost` and
-    `DeadlineExceeded` leave open whether it has.
+    Retried only while the broker has certainly not written it. After `ConnectionLost` and
+    `DeadlineExceeded` it may have been written.
     """
     return await client.retry(lambda: produce_once(client, tp, batch, acks))
 
@@ -104,7 +101,7 @@ async def produce_once(
     acks: Acks = Acks.ALL,
     transaction: TransactionTag | None = None,
 ) -> Offset | None:
-    """`produce` without trying again: for those who know better when that does no harm."""
+    """`produce` without retries: for callers with their own rules for retrying."""
     leader = await client.leader_of(tp)
     data = PartitionProduceData(index=tp.partition, records=batch)
     request = ProduceRequest(
@@ -114,16 +111,16 @@ async def produce_once(
         topic_data=[TopicProduceData(name=tp.topic, partition_data=[data])],
     )
     if acks is Acks.NONE:
-        (await client.connect_broker(leader)).tell(request, version_max=_PRODUCE_BY_NAME)
+        (await client.connect_broker(leader)).send_oneway(request, version_max=_PRODUCE_BY_NAME)
         return None
-    answer = await client.ask_broker(
+    response = await client.send_to_broker(
         leader,
         request,
         ProduceResponse,
-        timeout_s=client.timeout_s + _ANSWER_MARGIN_S,
+        timeout_s=client.timeout_s + _RESPONSE_MARGIN_S,
         version_max=_PRODUCE_BY_NAME if transaction is None else transaction.produce_version_max,
     )
-    result = answer.responses[0].partition_responses[0]
+    result = response.responses[0].partition_responses[0]
     check(result.error_code, str(tp), result.error_message)
     return Offset(result.base_offset)
 
@@ -131,10 +128,10 @@ async def produce_once(
 async def wait_received(client: Client, tps: Iterable[TopicPartition]) -> None:
     """Return once the leaders have read every batch that was produced without acks.
 
-    A broker answers in order, so any answer says that what went before has been read.
+    A broker responds in order, so any response means that earlier requests have been read.
     """
     for leader in await client.by_leader(tps):
-        await client.ask_broker(leader, MetadataRequest(topics=[]), MetadataResponse)
+        await client.send_to_broker(leader, MetadataRequest(topics=[]), MetadataResponse)
 
 
 async def fetch(
@@ -145,7 +142,7 @@ async def fetch(
     limits: FetchLimits = DEFAULT_LIMITS,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, Fetched]:
-    """Ask a leader for what follows `positions`; partitions without news are left out."""
+    """Fetch from a leader at `positions`; partitions without new data are left out."""
     topics = [
         FetchTopic(
             topic=topic,
@@ -167,16 +164,16 @@ async def fetch(
         isolation_level=isolation,
         topics=topics,
     )
-    answer = await client.ask_broker(
+    response = await client.send_to_broker(
         leader,
         request,
         FetchResponse,
         timeout_s=limits.wait_ms_max / 1000 + client.timeout_s,
         version_max=_FETCH_BY_NAME,
     )
-    check(answer.error_code, "fetch")
+    check(response.error_code, "fetch")
     fetched = dict[TopicPartition, Fetched]()
-    for topic in answer.responses:
+    for topic in response.responses:
         for partition in topic.partitions:
             tp = TopicPartition(topic.topic, partition.partition_index)
             _check_fetched(tp, partition, positions.get(tp))
@@ -191,7 +188,7 @@ async def list_offsets(
 ) -> dict[TopicPartition, Offset | None]:
     """The first offset not older than each timestamp, or None when every record is older.
 
-    `EARLIEST` and `LATEST` stand for the two ends.
+    The timestamps `EARLIEST` and `LATEST` mean the two ends.
     """
     return await client.retry(
         lambda: _list_offsets(client, timestamps, isolation), on=(Unreachable, ConnectionLost)
@@ -219,8 +216,8 @@ async def _list_offsets(
             topics=topics,
             timeout_ms=int(client.timeout_s * 1000),
         )
-        answer = await client.ask_broker(leader, request, ListOffsetsResponse)
-        for topic in answer.topics:
+        response = await client.send_to_broker(leader, request, ListOffsetsResponse)
+        for topic in response.topics:
             for partition in topic.partitions:
                 tp = TopicPartition(topic.name, partition.partition_index)
                 check(partition.error_code, str(tp))
@@ -237,24 +234,24 @@ def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
 
 
 def _check_fetched(
-    tp: TopicPartition, answer: FetchPartitionResponse, position: Offset | None
+    tp: TopicPartition, response: FetchPartitionResponse, position: Offset | None
 ) -> None:
-    if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+    if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         raise Refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             str(tp),
-            f"there is no offset {position} any more or yet; the log begins at"
-            f" {answer.log_start_offset} and ends at {answer.high_watermark}",
+            f"offset {position} is out of range; the log begins at"
+            f" {response.log_start_offset} and ends at {response.high_watermark}",
         )
-    check(answer.error_code, str(tp))
+    check(response.error_code, str(tp))
 
 
-def _fetched(answer: FetchPartitionResponse) -> Fetched:
+def _fetched(response: FetchPartitionResponse) -> Fetched:
     return Fetched(
-        answer.records or b"",
+        response.records or b"",
         tuple(
             (Offset(item.first_offset), ProducerId(item.producer_id))
-            for item in answer.aborted_transactions or ()
+            for item in response.aborted_transactions or ()
         ),
-        Offset(answer.high_watermark),
+        Offset(response.high_watermark),
     )

@@ -1,10 +1,10 @@
-"""Writes records so that trying again never writes them twice."""
+"""An idempotent producer: retries never write records twice."""
 
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Self
 
 from ottla.client.client import Client
-from ottla.client.errors import ConnectionLost, DeadlineExceeded, Refused, Unreachable, check
+from ottla.client.errors import TRANSPORT_ERRORS, Refused, check
 from ottla.client.partitions import TransactionTag, produce_once
 from ottla.errors import ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
@@ -13,15 +13,12 @@ from ottla.protocol.messages.producers import InitProducerIdRequest, InitProduce
 from ottla.records.batch import SEQUENCE_MASK, Packed, Record, pack, seal
 from ottla.records.compression import Codec
 
-# Asking for an id twice does no harm, and a batch that was written already is left out.
-TRANSPORT_PROBLEMS: Final = (Unreachable, ConnectionLost, DeadlineExceeded)
-
 
 class IdempotentProducer:
-    """Owns a producer id and the sequence of what it has written to each partition.
+    """Owns a producer id and the next sequence of each partition.
 
-    One write to a partition at a time. After one that failed it is not known what was written:
-    make a new producer.
+    One write to a partition at a time. After a failed write its outcome is unknown: open a new
+    producer.
     """
 
     def __init__(
@@ -32,7 +29,7 @@ class IdempotentProducer:
         codec: Codec,
         transaction: TransactionTag | None = None,
     ) -> None:
-        """With `transaction`, for the producer that owns it: it says when one begins and ends."""
+        """`transaction` is set by `TransactionalProducer`, which begins and ends transactions."""
         self._client = client
         self._producer_id = producer_id
         self._epoch = epoch
@@ -42,25 +39,25 @@ class IdempotentProducer:
 
     @classmethod
     async def open(cls, client: Client, codec: Codec = Codec.NONE) -> Self:
-        """Ask the cluster for a producer id."""
+        """A producer with a new producer id from the cluster."""
 
         async def attempt() -> InitProducerIdResponse:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-            answer = await client.ask_any(request, InitProducerIdResponse)
-            check(answer.error_code, "a producer id")
-            return answer
+            response = await client.send_to_any(request, InitProducerIdResponse)
+            check(response.error_code, "a producer id")
+            return response
 
-        answer = await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+        response = await client.retry(attempt, on=TRANSPORT_ERRORS)
         return cls(
-            client, ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch), codec
+            client, ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch), codec
         )
 
-    async def write(self, tp: TopicPartition, letters: Sequence[Record]) -> None:
-        """Append records as one batch; returns when they are as safe as acks=all makes them."""
-        await self.write_packed(tp, pack(letters))
+    async def write(self, tp: TopicPartition, records: Sequence[Record]) -> None:
+        """Append records as one batch with acks=all."""
+        await self.write_packed(tp, pack(records))
 
     async def write_packed(self, tp: TopicPartition, packed: Packed) -> None:
-        """`write` for records that are packed already."""
+        """`write` for packed records."""
         sequence = self._sequences.get(tp, 0)
         batch = seal(
             packed,
@@ -75,8 +72,8 @@ class IdempotentProducer:
             await produce_once(self._client, tp, batch, transaction=self._transaction)
 
         try:
-            await self._client.retry(attempt, on=TRANSPORT_PROBLEMS)
+            await self._client.retry(attempt, on=TRANSPORT_ERRORS)
         except Refused as problem:
             if problem.code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                raise  # a duplicate is what an earlier try has written
+                raise  # an earlier attempt has written the batch
         self._sequences[tp] = (sequence + packed.count) & SEQUENCE_MASK

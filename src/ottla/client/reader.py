@@ -1,4 +1,4 @@
-"""Reads partitions record by record, from given offsets to given ends or for ever."""
+"""Reads records of partitions, from given offsets to given ends or without end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.client import Client
-from ottla.client.errors import ConnectionLost, DeadlineExceeded, Unreachable, Unreadable
+from ottla.client.errors import TRANSPORT_ERRORS, Unreadable
 from ottla.client.isolation import readable
 from ottla.client.partitions import DEFAULT_LIMITS, Fetched, FetchLimits, Isolation, fetch
 from ottla.errors import ApiError
 from ottla.model import Offset, TopicPartition
 from ottla.records.batch import Record, check_stored, records
 
-DECOMPRESSED_BYTES_MAX: Final = 256 << 20  # of one batch; a larger one is an attack
+DECOMPRESSED_BYTES_MAX: Final = 256 << 20  # of one batch; refuses decompression bombs
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """From `start` on, up to but without `end`; without an end, for ever."""
+    """The offsets from `start` to `end`, exclusive; None means without end."""
 
     start: Offset
     end: Offset | None = None
@@ -36,7 +36,7 @@ async def read(
 ) -> AsyncIterator[tuple[TopicPartition, list[Record]]]:
     """Records of one partition at a time, in its order; ends when every range is read.
 
-    Follows partitions that change their leader. What cannot be read any more is `Refused`.
+    Follows partitions to new leaders. An offset out of range is `Refused`.
     """
     left = {tp: part for tp, part in ranges.items() if not part.is_done()}
     while left:
@@ -53,10 +53,10 @@ async def fetch_round(
     isolation: Isolation,
     limits: FetchLimits,
 ) -> dict[TopicPartition, Fetched]:
-    """Ask every leader once, all at the same time."""
+    """Send one Fetch to every leader, concurrently."""
 
     async def attempt() -> dict[TopicPartition, Fetched]:
-        asked = [
+        fetches = [
             fetch(
                 client,
                 leader,
@@ -67,17 +67,17 @@ async def fetch_round(
             for leader, tps in (await client.by_leader(ranges)).items()
         ]
         together = dict[TopicPartition, Fetched]()
-        for answer in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(answer, BaseException):
-                raise answer
-            together |= answer
+        for response in await asyncio.gather(*fetches, return_exceptions=True):
+            if isinstance(response, BaseException):
+                raise response
+            together |= response
         return together
 
-    return await client.retry(attempt, on=(Unreachable, ConnectionLost, DeadlineExceeded))
+    return await client.retry(attempt, on=TRANSPORT_ERRORS)
 
 
 def take(tp: TopicPartition, fetched: Fetched, part: ReadRange) -> tuple[list[Record], ReadRange]:
-    """The records of a range among what was fetched, and what is left of the range."""
+    """The fetched records inside a range, and the rest of the range."""
     found = list[Record]()
     position = part.start
     try:
@@ -87,11 +87,12 @@ def take(tp: TopicPartition, fetched: Fetched, part: ReadRange) -> tuple[list[Re
             position = max(position, header.next_offset)
     except ApiError as problem:
         raise Unreadable(f"{tp} from offset {position} on: {problem}") from None
+    assert position >= part.start, f"{tp}: a read went back from {part.start} to {position}"
     return found, ReadRange(position, part.end)
 
 
 def _open(batch: memoryview, part: ReadRange) -> list[Record]:
-    """The records of a batch that belong to the range."""
+    """The records of a batch inside the range."""
     check_stored(batch)
     return [
         record

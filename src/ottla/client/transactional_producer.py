@@ -1,7 +1,7 @@
-"""Writes records in transactions: all of one counts, or none of it.
+"""A transactional producer: the records of a transaction are committed together or not at all.
 
-Speaks both versions of transactions (KIP-890), whichever the cluster has agreed on. In the newer
-one a partition joins a transaction when it is written to, and each end of one raises the epoch.
+Supports both versions of transactions (KIP-890), as the cluster has finalized. In the newer one a
+partition joins a transaction when it is written to, and each end of one raises the epoch.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from ottla.client.client import Client
-from ottla.client.errors import Fenced, Refused, check
+from ottla.client.errors import TRANSPORT_ERRORS, Fenced, Refused, check
 from ottla.client.partitions import TransactionTag
-from ottla.client.producer import TRANSPORT_PROBLEMS, IdempotentProducer
+from ottla.client.producer import IdempotentProducer
 from ottla.errors import ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
 from ottla.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
@@ -40,7 +40,7 @@ _FENCED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer of a transactional id, as its coordinator knows it."""
+    """A producer of a transactional id: its producer id and epoch."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -49,7 +49,7 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flow:
-    """How partitions join a transaction, and the last versions of requests that go with it."""
+    """A version of transactions: how partitions join, and the highest request versions."""
 
     is_joined_by_writing: bool
     produce_version_max: int
@@ -63,17 +63,17 @@ _CLASSIC: Final = _Flow(
 )
 _JOINED_BY_WRITING: Final = _Flow(
     is_joined_by_writing=True,
-    produce_version_max=12,  # the last one that calls topics by their names
+    produce_version_max=12,  # the last one with topic names
     end_version_max=5,
 )
-_JOINED_BY_WRITING_FROM: Final = 2  # the transaction.version that clusters agree on
+_JOINED_BY_WRITING_FROM: Final = 2  # the finalized transaction.version
 
 
 class TransactionalProducer:
-    """Owns a transactional id, until the next producer that opens it. One transaction at a time.
+    """Owns a transactional id, until another producer opens it. One transaction at a time.
 
-    The first write begins a transaction. One write to a partition at a time. After a write that
-    failed it is not known what was written: abort, and open the id again.
+    The first write begins a transaction. One write to a partition at a time. After a failed write
+    its outcome is unknown: abort, and open the id again.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class TransactionalProducer:
         timeout_ms: int = TIMEOUT_MS,
         codec: Codec = Codec.NONE,
     ) -> Self:
-        """Take the id: whoever had it is fenced, and what it left open is aborted.
+        """Take over the id: its last producer is fenced, and its open transaction aborted.
 
-        Returns once that has happened. `timeout_ms` is how long a transaction may take.
+        Returns when that is done. `timeout_ms` limits a transaction.
         """
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
@@ -111,51 +111,51 @@ class TransactionalProducer:
 
         async def attempt() -> Self:
             is_new = await client.transaction_version() >= _JOINED_BY_WRITING_FROM
-            answer = await client.ask_transaction_coordinator(
+            response = await client.send_to_transaction_coordinator(
                 transactional_id, request, InitProducerIdResponse
             )
-            check(answer.error_code, f"transactional id {transactional_id}")
+            check(response.error_code, f"transactional id {transactional_id}")
             return cls(
                 client,
                 transactional_id,
                 codec,
                 _JOINED_BY_WRITING if is_new else _CLASSIC,
-                (ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch)),
+                (ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch)),
             )
 
-        with _telling_of_fences(transactional_id):
-            return await client.retry(attempt, on=TRANSPORT_PROBLEMS)
+        with _raising_fenced(transactional_id):
+            return await client.retry(attempt, on=TRANSPORT_ERRORS)
 
     async def write_packed(self, tp: TopicPartition, packed: Packed) -> None:
         """Append records as one batch of the transaction."""
         self._has_begun = True
-        with _telling_of_fences(self._transactional_id):
+        with _raising_fenced(self._transactional_id):
             if not self._flow.is_joined_by_writing and tp not in self._joined:
-                await self._client.retry(lambda: self._add_partition(tp), on=TRANSPORT_PROBLEMS)
+                await self._client.retry(lambda: self._add_partition(tp), on=TRANSPORT_ERRORS)
                 self._joined.add(tp)
             await self._writer.write_packed(tp, packed)
 
     async def commit(self) -> None:
-        """End the transaction: all of it counts once this returns."""
-        await self._end(is_committed=True, patience_s=None)
+        """Commit the transaction; it is committed when this returns."""
+        await self._end(is_committed=True, timeout_s=None)
 
-    async def abort(self, patience_s: float | None = None) -> None:
-        """End the transaction: nothing of it counts. The next write begins another one."""
+    async def abort(self, timeout_s: float | None = None) -> None:
+        """Abort the transaction. The next write begins another one."""
         try:
-            await self._end(is_committed=False, patience_s=patience_s)
+            await self._end(is_committed=False, timeout_s=timeout_s)
         except Refused as problem:
             if problem.code is not ErrorCode.INVALID_TXN_STATE:
-                raise  # else nothing had reached the coordinator: there is nothing to end
+                raise  # else the coordinator knows of no transaction to end
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Whose transaction it is: with it, somebody else can end the transaction."""
+        """The producer's identity, with which `end_transaction` can end its transaction."""
         return ProducerIdentity(self._transactional_id, self._producer_id, self._epoch)
 
-    # Inside
+    # Internals
 
     def _begin_epoch(self, producer_id: ProducerId, epoch: ProducerEpoch) -> None:
-        """Sequences count anew in every epoch."""
+        """Start an epoch; sequences start at 0 in every one."""
         self._producer_id = producer_id
         self._epoch = epoch
         tag = TransactionTag(self._transactional_id, self._flow.produce_version_max)
@@ -168,24 +168,26 @@ class TransactionalProducer:
             v3_and_below_producer_epoch=self._epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=tp.topic, partitions=[tp.partition])],
         )
-        answer = await self._client.ask_transaction_coordinator(
+        response = await self._client.send_to_transaction_coordinator(
             self._transactional_id,
             request,
             AddPartitionsToTxnResponse,
             version_max=_ADDED_BY_CLIENTS,
         )
-        for topic in answer.results_by_topic_v3_and_below:
+        for topic in response.results_by_topic_v3_and_below:
             for partition in topic.results_by_partition:
                 check(partition.partition_error_code, str(tp))
 
-    async def _end(self, *, is_committed: bool, patience_s: float | None) -> None:
+    async def _end(self, *, is_committed: bool, timeout_s: float | None) -> None:
         if not self._has_begun:
-            return  # a coordinator refuses to end what it has never heard of
-        answer = await _end(self._client, self.identity, self._flow, is_committed, patience_s)
+            return  # a coordinator refuses to end an unknown transaction
+        response = await _end(self._client, self.identity, self._flow, is_committed, timeout_s)
         self._has_begun = False
         self._joined.clear()
         if self._flow.is_joined_by_writing:
-            self._begin_epoch(ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch))
+            self._begin_epoch(
+                ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch)
+            )
 
 
 async def end_transaction(
@@ -193,12 +195,12 @@ async def end_transaction(
     producer: ProducerIdentity,
     *,
     is_committed: bool,
-    patience_s: float | None = None,
+    timeout_s: float | None = None,
 ) -> None:
-    """End the transaction that a producer has left open, in its name."""
+    """End the open transaction of another producer, by its identity."""
     is_new = await client.transaction_version() >= _JOINED_BY_WRITING_FROM
     flow = _JOINED_BY_WRITING if is_new else _CLASSIC
-    await _end(client, producer, flow, is_committed, patience_s)
+    await _end(client, producer, flow, is_committed, timeout_s)
 
 
 async def _end(
@@ -206,9 +208,9 @@ async def _end(
     producer: ProducerIdentity,
     flow: _Flow,
     is_committed: bool,
-    patience_s: float | None,
+    timeout_s: float | None,
 ) -> EndTxnResponse:
-    """The same end twice does no harm: a coordinator knows what it has been told."""
+    """Send EndTxn; it may be sent twice, because a coordinator recognises a repeated end."""
     request = EndTxnRequest(
         transactional_id=producer.transactional_id,
         producer_id=producer.producer_id,
@@ -217,22 +219,22 @@ async def _end(
     )
 
     async def attempt() -> EndTxnResponse:
-        answer = await client.ask_transaction_coordinator(
+        response = await client.send_to_transaction_coordinator(
             producer.transactional_id,
             request,
             EndTxnResponse,
             version_max=flow.end_version_max,
         )
-        check(answer.error_code, f"transactional id {producer.transactional_id}")
-        return answer
+        check(response.error_code, f"transactional id {producer.transactional_id}")
+        return response
 
-    with _telling_of_fences(producer.transactional_id):
-        return await client.retry(attempt, on=TRANSPORT_PROBLEMS, patience_s=patience_s)
+    with _raising_fenced(producer.transactional_id):
+        return await client.retry(attempt, on=TRANSPORT_ERRORS, timeout_s=timeout_s)
 
 
 @contextmanager
-def _telling_of_fences(transactional_id: str) -> Iterator[None]:
-    """What brokers have several words for becomes `Fenced`."""
+def _raising_fenced(transactional_id: str) -> Iterator[None]:
+    """Raise the several error codes of a fenced producer as `Fenced`."""
     try:
         yield
     except Refused as problem:

@@ -1,4 +1,4 @@
-"""What can be asked about transactions: list and describe them, end them for their producers."""
+"""Requests on transactions: list, describe, fence a producer, abort in a partition."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -7,8 +7,7 @@ from functools import partial
 from typing import Final
 
 from ottla.client.client import Client
-from ottla.client.errors import Refused, check
-from ottla.client.producer import TRANSPORT_PROBLEMS
+from ottla.client.errors import TRANSPORT_ERRORS, Refused, check
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, Offset, ProducerId, TimestampMs, TopicPartition
 from ottla.protocol.messages.producers import (
@@ -29,12 +28,12 @@ from ottla.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
-_FENCING_TIMEOUT_MS: Final = 1  # nobody will open a transaction with it
+_FENCING_TIMEOUT_MS: Final = 1  # no transaction is opened with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSummary:
-    """A transactional id in a list of them."""
+    """A listed transactional id."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -43,7 +42,7 @@ class TransactionSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A transactional id with what is open under it; `started_ms` is None when nothing is."""
+    """A transactional id and its transaction; `started_ms` is None if none is open."""
 
     transactional_id: str
     state: str
@@ -56,7 +55,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction as a partition knows it: begun here, and not ended."""
+    """A transaction that is open in a partition."""
 
     tp: TopicPartition
     producer_id: ProducerId
@@ -88,35 +87,35 @@ async def list_transactions(
 async def _list_at(
     client: Client, broker: BrokerId, request: ListTransactionsRequest
 ) -> list[TransactionSummary]:
-    answer = await client.ask_broker(broker, request, ListTransactionsResponse)
-    check(answer.error_code, "transactions")
-    if answer.unknown_state_filters:
-        unknown = ", ".join(answer.unknown_state_filters)
-        raise Refused(ErrorCode.INVALID_REQUEST, "transactions", f"no such state: {unknown}")
+    response = await client.send_to_broker(broker, request, ListTransactionsResponse)
+    check(response.error_code, "transactions")
+    if response.unknown_state_filters:
+        unknown = ", ".join(response.unknown_state_filters)
+        raise Refused(ErrorCode.INVALID_REQUEST, "transactions", f"unknown state: {unknown}")
     return [
         TransactionSummary(
             transactional_id=one.transactional_id,
             producer_id=ProducerId(one.producer_id),
             state=one.transaction_state,
         )
-        for one in answer.transaction_states
+        for one in response.transaction_states
     ]
 
 
 async def describe_transaction(client: Client, transactional_id: str) -> TransactionDescription:
-    """What its coordinator knows; an unknown id is `Refused`."""
+    """The description by its coordinator; an unknown id is `Refused`."""
     return await client.retry(lambda: _describe(client, transactional_id))
 
 
 async def describe_transactions(
     client: Client, transactional_ids: Iterable[str]
 ) -> dict[str, TransactionDescription]:
-    """What coordinators know of these ids; unknown ones are left out."""
+    """Descriptions of these ids by their coordinators; unknown ones are left out."""
 
     async def find(transactional_id: str) -> TransactionDescription | None:
         try:
             return await client.retry(
-                lambda: _describe(client, transactional_id), on=TRANSPORT_PROBLEMS
+                lambda: _describe(client, transactional_id), on=TRANSPORT_ERRORS
             )
         except Refused as problem:
             if problem.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
@@ -129,10 +128,10 @@ async def describe_transactions(
 
 async def _describe(client: Client, transactional_id: str) -> TransactionDescription:
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    answer = await client.ask_transaction_coordinator(
+    response = await client.send_to_transaction_coordinator(
         transactional_id, request, DescribeTransactionsResponse
     )
-    (one,) = answer.transaction_states
+    (one,) = response.transaction_states
     check(one.error_code, f"transactional id {transactional_id}")
     return TransactionDescription(
         transactional_id=transactional_id,
@@ -148,30 +147,32 @@ async def _describe(client: Client, transactional_id: str) -> TransactionDescrip
 
 
 async def fence_producer(client: Client, transactional_id: str) -> None:
-    """Abort what is open under an id and fence its producer, by taking the producer's place."""
-    await describe_transaction(client, transactional_id)  # do not make one that nobody has
+    """Abort the open transaction of an id and fence its producer, with InitProducerId."""
+    await describe_transaction(
+        client, transactional_id
+    )  # fails for an unknown id, which must not be created
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=_FENCING_TIMEOUT_MS
     )
 
     async def attempt() -> None:
-        answer = await client.ask_transaction_coordinator(
+        response = await client.send_to_transaction_coordinator(
             transactional_id, request, InitProducerIdResponse
         )
-        check(answer.error_code, f"transactional id {transactional_id}")
+        check(response.error_code, f"transactional id {transactional_id}")
 
     await client.retry(attempt)
 
 
 async def open_transactions(client: Client, tp: TopicPartition) -> list[OpenTransaction]:
-    """What is open in a partition, first things first."""
+    """The open transactions of a partition, oldest first."""
     topic = DescribeProducersRequestTopic(name=tp.topic, partition_indexes=[tp.partition])
-    answer = await client.ask_broker(
+    response = await client.send_to_broker(
         await client.leader_of(tp),
         DescribeProducersRequest(topics=[topic]),
         DescribeProducersResponse,
     )
-    (partition,) = answer.topics[0].partitions
+    (partition,) = response.topics[0].partitions
     check(partition.error_code, str(tp), partition.error_message)
     found = [
         OpenTransaction(
@@ -188,7 +189,7 @@ async def open_transactions(client: Client, tp: TopicPartition) -> list[OpenTran
 
 
 async def abort_in_partition(client: Client, hanging: OpenTransaction) -> None:
-    """End a transaction in one partition only: for one that no coordinator will end."""
+    """Abort a transaction in one partition, for one that no coordinator will end."""
     tp = hanging.tp
     marker = WritableTxnMarker(
         producer_id=hanging.producer_id,
@@ -198,9 +199,9 @@ async def abort_in_partition(client: Client, hanging: OpenTransaction) -> None:
         coordinator_epoch=max(hanging.coordinator_epoch, 0),
         transaction_version=0,
     )
-    answer = await client.ask_broker(
+    response = await client.send_to_broker(
         await client.leader_of(tp),
         WriteTxnMarkersRequest(markers=[marker]),
         WriteTxnMarkersResponse,
     )
-    check(answer.markers[0].topics[0].partitions[0].error_code, str(tp))
+    check(response.markers[0].topics[0].partitions[0].error_code, str(tp))

@@ -1,1 +1,1 @@
-"""Who exists, and who leads."""
+"""The cluster's metadata: its image, decisions on it, and the coordination store."""

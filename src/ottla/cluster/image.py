@@ -1,4 +1,4 @@
-"""The cluster as one immutable value: who exists, which topics there are, who leads what."""
+"""The cluster as one immutable value: brokers, topics, partition leaders, settings."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """Where one partition lives and who leads it; None leads while nobody safely can.
+    """Replicas, ISR and leader of one partition; None while no replica can safely lead.
 
     `leader_epoch` counts changes of the leader, `partition_epoch` every change of this value.
     """
@@ -54,7 +54,7 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic; `config` holds only what was set for it, by Kafka's dotted names."""
+    """One topic; `config` has only the settings made for it, by Kafka's dotted names."""
 
     name: str
     id: Uuid
@@ -67,8 +67,8 @@ class TopicImage:
 class Tombstone:
     """A topic that was deleted: the only permission to remove logs that carry its id.
 
-    `brokers` are those that may still have such logs. Each takes itself out once its logs are
-    gone, and the last one takes the tombstone away.
+    `brokers` are those that may still have such logs. Each removes itself once its logs are
+    gone, and the last one removes the tombstone.
     """
 
     id: Uuid
@@ -79,7 +79,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The settings that were changed while they ran, of all brokers or of one: the key says."""
+    """Settings changed at run time, of all brokers or of one, depending on the key."""
 
     values: Mapping[str, str]
 
@@ -95,7 +95,7 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """The name the cluster chose for itself when it was first started."""
+    """The cluster id, generated at the first start."""
 
     id: ClusterId
 
@@ -105,7 +105,7 @@ Value = TopicImage | Tombstone | BrokerImage | BrokerSettings | Catalog | Cluste
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one key of the store holds from now on; None when it is gone."""
+    """The new value of one key of the store; None when it is removed."""
 
     key: str
     value: Value | None
@@ -124,18 +124,18 @@ def broker_key(broker: BrokerId) -> str:
 
 
 def broker_settings_key(broker: BrokerId | None) -> str:
-    """Where the settings of one broker are kept, or with None those of all."""
+    """The key of one broker's settings, or with None of those of all brokers."""
     return BROKER_SETTINGS_KEY if broker is None else f"{BROKER_SETTINGS_PREFIX}{broker}"
 
 
 def fold_name(topic: str) -> str | None:
-    """What metrics make of a topic's name, for which "." and "_" are one; None without either."""
+    """A topic's name in metrics, where "." and "_" are the same; None without either."""
     return topic.replace(".", "_") if "." in topic or "_" in topic else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """Everything the store says at one revision. Never changed, only replaced."""
+    """The content of the store at one revision. Never changed, only replaced."""
 
     revision: Revision = NEVER
     cluster_id: ClusterId = ClusterId("")
@@ -147,7 +147,7 @@ class ClusterImage:
     own_configs: Mapping[BrokerId, Mapping[str, str]] = field(
         default_factory=dict
     )  # of single ones
-    mod_revisions: Mapping[str, Revision] = field(default_factory=dict)  # of every key there is
+    mod_revisions: Mapping[str, Revision] = field(default_factory=dict)  # of every key
     folded_names: Mapping[str, str] = field(default_factory=dict)  # see `fold_name`
     partition_count: int = 0  # of all topics together
 
@@ -160,7 +160,7 @@ class ClusterImage:
         return cls(revision, *draft.parts())
 
     def apply(self, changes: Iterable[Change], revision: Revision) -> "ClusterImage":
-        """The image after one commit. What did not change is shared with this one."""
+        """The image after one commit; unchanged parts are shared with this one."""
         draft = ImageDraft(self)
         for change in changes:
             draft.apply(change, revision)
@@ -181,19 +181,19 @@ class ClusterImage:
         return topic.partitions[tp.partition]
 
     def config_of(self, broker: BrokerId | None) -> Mapping[str, str]:
-        """What was changed for one broker, or with None for all of them."""
+        """The changed settings of one broker, or with None those of all brokers."""
         return self.broker_config if broker is None else self.own_configs.get(broker, {})
 
     @property
     def controller_id(self) -> BrokerId | None:
-        """The broker that tends the cluster: the lowest live one, so nobody has to elect it."""
+        """The broker that acts as controller: the live one with the lowest id, without election."""
         return min(self.brokers, default=None)
 
 
 class ImageDraft:
-    """An image being changed: each mapping is copied once, before it is first written to.
+    """A mutable copy of an image: each mapping is copied once, before its first write.
 
-    So a thousand changes cost one copy. What `at` returns may be read until the next `apply`.
+    So a thousand changes cost one copy. The image of `at` is valid until the next `apply`.
     """
 
     def __init__(self, image: ClusterImage) -> None:
@@ -210,11 +210,12 @@ class ImageDraft:
         self.mod_revisions: dict[str, Revision] | None = None
 
     def at(self, revision: Revision) -> ClusterImage:
-        """The image with everything that was applied so far."""
+        """The image with all changes applied so far."""
+        assert revision >= self.image.revision, f"revision {revision} is older than the image's"
         return ClusterImage(revision, *self.parts())
 
     def apply(self, change: Change, revision: Revision) -> None:
-        """Make one change, written by `revision`."""
+        """Apply one change, written by `revision`."""
         if self.mod_revisions is None:
             self.mod_revisions = dict(self.image.mod_revisions)
         if change.value is None:
@@ -252,7 +253,7 @@ class ImageDraft:
         Mapping[str, str],
         int,
     ]:
-        """Everything of an image but its revision, in the order of its fields."""
+        """All fields of an image but its revision, in order."""
         image = self.image
         return (
             self.cluster_id,
@@ -294,6 +295,7 @@ class ImageDraft:
     def _put_topic(self, topic: TopicImage) -> None:
         topics, names, folded_names = self._writable_topics()
         if (old := topics.get(topic.name)) is not None:
+            _check_epochs(old, topic)
             del names[old.id]
             self.partition_count -= len(old.partitions)
         topics[topic.name] = topic
@@ -325,3 +327,13 @@ class ImageDraft:
             gone = BrokerId(int(key.removeprefix(BROKER_SETTINGS_PREFIX)))
             kept = ((one, values) for one, values in self.own_configs.items() if one != gone)
             self.own_configs = dict(kept)
+
+
+def _check_epochs(old: TopicImage, new: TopicImage) -> None:
+    """Assert that neither partitions nor their epochs of the same topic go back."""
+    if old.id != new.id:
+        return
+    assert len(new.partitions) >= len(old.partitions), f"{new.name} would lose partitions"
+    for before, after in zip(old.partitions, new.partitions, strict=False):
+        assert after.leader_epoch >= before.leader_epoch, f"{new.name}: {before} to {after}"
+        assert after.partition_epoch >= before.partition_epoch, f"{new.name}: {before} to {after}"

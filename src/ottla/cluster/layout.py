@@ -1,9 +1,9 @@
-"""How the cluster is written into the store: one key per thing, readable JSON, a format version.
+"""Encoding of the cluster in the store: one key per object, JSON with a format version.
 
-A value that a newer Ottla wrote in a format unknown here is refused, not guessed at. From format 2
-on a value ends with a checksum over its key and itself, so a value that has changed, or that turns
-up under another key, is refused too. Values of format 1 have none: they are taken only from a
-store whose `cluster` key is of format 1 as well, and `ClusterState.open` writes them again. The
+A newer, unknown format is refused. From format 2 on a value ends with a checksum over its key and
+itself, so a value that was changed, or that is under another key, is refused too. Values of
+format 1 have none: they are accepted only from a store whose `cluster` key is of format 1 as well,
+and `ClusterState.open` rewrites them. The
 digits 1 and 2 differ in two bits, so one flipped bit does not turn a new store into an old one.
 """
 
@@ -49,23 +49,23 @@ UNCHECKED_FORMAT: Final = 1  # the last one without checksums
 
 PRODUCER_IDS_KEY: Final = "producer-ids"
 
-_SEAL: Final = re.compile(rb',"crc32c":"([0-9a-f]{8})"}\Z')
+_CHECKSUM_FIELD: Final = re.compile(rb',"crc32c":"([0-9a-f]{8})"}\Z')
 
 
 class ValueDamaged(UsageRefused):
-    """A value in the store is not what was written. Nothing may be concluded from it."""
+    """A value in the store differs from what was written, so it cannot be used."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(
-            f"the coordination store is damaged: the value of {key!r} {reason}; bring back a copy"
-            " of the store, or see what `ottla log accept-store DIR` can do without this key"
+            f"the coordination store is damaged: the value of {key!r} {reason}; restore a copy"
+            " of the store, or run `ottla log accept-store DIR` to recover without this key"
         )
         self.key = key
         self.reason = reason
 
 
 def read_image(snapshot: Snapshot) -> ClusterImage:
-    """The whole store as an image, or `ValueDamaged` if any of our keys is."""
+    """The whole store as an image, or `ValueDamaged` if the value of a known key is."""
     is_checked = not unchecked_entries(snapshot)
     for entry in snapshot.entries:
         if entry.key == PRODUCER_IDS_KEY:
@@ -82,7 +82,7 @@ def read_image(snapshot: Snapshot) -> ClusterImage:
 
 
 def read_sound(snapshot: Snapshot) -> tuple[ClusterImage, dict[str, ValueDamaged]]:
-    """What can be read of a store, and what is wrong with each key that cannot."""
+    """The image of the intact keys of a store, and the damage of each other key."""
     damaged: dict[str, ValueDamaged] = {}
     is_checked = not unchecked_entries(snapshot)
     for entry in snapshot.entries:
@@ -98,9 +98,9 @@ def read_sound(snapshot: Snapshot) -> tuple[ClusterImage, dict[str, ValueDamaged
 
 
 def unchecked_entries(snapshot: Snapshot) -> list[Entry]:
-    """What has to be written again in a store of format 1, `cluster` last; nothing in a newer one.
+    """The entries of a format 1 store to rewrite, `cluster` last; none in a newer one.
 
-    Until `cluster` is of format 2, a crash on the way leaves a store that is read like before.
+    Until `cluster` is of format 2, a crash on the way leaves a store that is read as before.
     """
     identity = [entry for entry in snapshot.entries if entry.key == CLUSTER_KEY]
     if not identity or not _is_unchecked(identity[0].value):
@@ -110,7 +110,7 @@ def unchecked_entries(snapshot: Snapshot) -> list[Entry]:
 
 
 def add_checksum(entry: Entry) -> bytes:
-    """A value of format 1 in the format of today."""
+    """A value of format 1 in the current format."""
     fields = _load(entry.key, entry.value, is_checked=False)
     return _dump(entry.key, {**fields, "format": FORMAT})
 
@@ -121,7 +121,7 @@ def _is_unchecked(data: bytes) -> bool:
 
 
 def read_changes(batch: ChangeBatch) -> Iterable[Change]:
-    """What one revision of the store means for the image."""
+    """The changes of the image in one revision of the store."""
     for change in batch.changes:
         if _is_known(change.key):
             value = None if change.value is None else decode(change.key, change.value)
@@ -129,12 +129,12 @@ def read_changes(batch: ChangeBatch) -> Iterable[Change]:
 
 
 def encode(key: str, value: Value) -> bytes:
-    """A value as the store keeps it under this key."""
+    """A value as stored under this key."""
     return _dump(key, {"format": FORMAT, **_fields(value)})
 
 
 def decode(key: str, data: bytes, *, is_checked: bool = True) -> Value:
-    """The inverse of `encode`; the key says which kind of value it is."""
+    """The inverse of `encode`; the key determines the kind of value."""
     fields = _load(key, data, is_checked=is_checked)
     if key.startswith(TOPIC_PREFIX):
         return _read_topic(key.removeprefix(TOPIC_PREFIX), fields)
@@ -153,7 +153,7 @@ def decode(key: str, data: bytes, *, is_checked: bool = True) -> Value:
 
 
 def encode_next_producer_id(next_id: ProducerId) -> bytes:
-    """The first producer id that has not been given out."""
+    """The first producer id that is not allocated yet."""
     return _dump(PRODUCER_IDS_KEY, {"format": FORMAT, "next": next_id})
 
 
@@ -238,15 +238,15 @@ def _checksum(key: str, body: bytes) -> int:
 
 
 def _load(key: str, data: bytes, *, is_checked: bool) -> dict[str, Any]:
-    seal = _SEAL.search(data)
-    body = data if seal is None else data[: seal.start()] + b"}"
+    found = _CHECKSUM_FIELD.search(data)
+    body = data if found is None else data[: found.start()] + b"}"
     fields = _parse(body)
-    if seal is not None and int(seal[1], 16) != _checksum(key, body):
+    if found is not None and int(found[1], 16) != _checksum(key, body):
         raise ValueDamaged(key, "does not match its checksum")
     if fields is None or not isinstance(fields.get("format"), int):
         raise ValueDamaged(key, "cannot be read")
     is_unchecked = fields["format"] == UNCHECKED_FORMAT
-    if seal is None and (is_checked or not is_unchecked) and fields["format"] <= FORMAT:
+    if found is None and (is_checked or not is_unchecked) and fields["format"] <= FORMAT:
         raise ValueDamaged(key, "has no checksum")
     if fields["format"] > FORMAT:
         raise UsageRefused(

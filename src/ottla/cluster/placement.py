@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of a partition: leaders in turn, copies in different racks."""
+"""Placement of replicas: leaders round-robin over brokers, copies in different racks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,17 +12,19 @@ def place(
 ) -> tuple[tuple[BrokerId, ...], ...]:
     """The replicas of each partition, its preferred leader first.
 
-    Leaders go round all brokers from the one that `start` (any number) points at. The copies of a
-    partition lie in as many racks as there are, and on each round beside other neighbours, so
-    that a broker's load is shared by all the others when it is gone.
+    Leaders are chosen round-robin from the broker at `start` (any number) on. The copies of a
+    partition are in as many racks as there are, and on other followers in each round, so that
+    the load of a failed broker is shared by all the others.
     """
     ring = _alternate_racks(brokers)
-    assert 1 <= replication_factor <= len(ring), "refused before"
+    assert 1 <= replication_factor <= len(ring), (
+        f"{replication_factor} replicas on {len(ring)} brokers should have been refused before"
+    )
     return tuple(_replicas(ring, partition, replication_factor, start) for partition in partitions)
 
 
 def _alternate_racks(brokers: Iterable[BrokerImage]) -> tuple[BrokerImage, ...]:
-    """All brokers in a row in which neighbours lie in different racks as far as possible."""
+    """All brokers in an order in which adjacent ones are in different racks if possible."""
     by_rack: defaultdict[str, list[BrokerImage]] = defaultdict(list)
     for broker in sorted(brokers, key=lambda broker: broker.id):
         by_rack[broker.rack or ""].append(broker)

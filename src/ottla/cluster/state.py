@@ -1,4 +1,4 @@
-"""The cluster as this process knows it: follows the store, decides, commits, stays registered."""
+"""The cluster as seen by this process: follows the store, commits decisions, stays registered."""
 
 import asyncio
 import contextlib
@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from ottla.cluster import controller, layout
-from ottla.cluster.controller import Decision
+from ottla.cluster import layout
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.leaders import register_broker, settle_leaders
 from ottla.cluster.image import (
     BROKER_PREFIX,
     CLUSTER_KEY,
@@ -40,20 +41,20 @@ from ottla.config import BrokerConfig
 from ottla.errors import ApiError, RequestTimedOut
 from ottla.model import BrokerId, ProducerId, Uuid, format_uuid
 
-Answer = TypeVar("Answer")
-Decide = Callable[[ClusterImage], Decision[Answer]]
+Result = TypeVar("Result")
+Decide = Callable[[ClusterImage], Decision[Result]]
 Subscriber = Callable[[ClusterImage, ClusterImage], None]
 
-ATTEMPTS_MAX: Final = 100  # of a commit, each after somebody else's got in first
+ATTEMPTS_MAX: Final = 100  # of a commit, each after a conflict with another process
 COMMIT_TIMEOUT_S: Final = 30.0
 RETRY_PAUSE_S: Final = 1.0
 LEASE_TTL_MS: Final = 10_000
 KEEP_ALIVES_PER_TTL: Final = 3
-_WRITES_PER_COMMIT: Final = 64  # what every kind of store takes at once
+_WRITES_PER_COMMIT: Final = 64  # a number that every kind of store accepts
 
 
 def draw_uuid(rng: random.Random) -> Uuid:
-    """A random id, marked as one the way RFC 9562 wants it."""
+    """A random UUID (version 4 of RFC 9562)."""
     raw = bytearray(rng.randbytes(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
@@ -62,7 +63,7 @@ def draw_uuid(rng: random.Random) -> Uuid:
 
 @dataclass(frozen=True, slots=True)
 class _Registration:
-    """What this process holds in the cluster while it is one of its brokers."""
+    """The registration of this process as a broker: its epoch, lease and tasks."""
 
     broker: BrokerId
     epoch: int
@@ -71,12 +72,12 @@ class _Registration:
 
 
 class ClusterState:
-    """The newest image, and the way to change it. One owner: the event loop it was opened on.
+    """The newest image, and commits that change it. Owned by the event loop it was opened on.
 
-    `on_lost` is called with what happened: StoreUnavailable when the store does not answer (it is
-    tried again), LeaseLost when this process is no longer the broker it registered as (it may
-    register again), anything else when a task of this object has ended for good. Without `follower`
-    the image stays as it is: whoever relies on it has to watch that task.
+    `on_lost` receives the error: StoreUnavailable when the store does not respond (it is tried
+    again), LeaseLost when this process is no longer the broker it registered as (it may register
+    again), any other when a task of this object has failed for good. Without `follower` the image
+    no longer changes: users of the image have to watch that task.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class ClusterState:
         self._subscribers: list[Subscriber] = []
         self._advanced = asyncio.Event()
         self._registration: _Registration | None = None
-        self._self: BrokerImage | None = None  # who this process is, or was, or wants to be
+        self._self: BrokerImage | None = (
+            None  # the broker as which this process last tried to register
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self.follower = self._spawn(self._follow(), "ottla-cluster-follow")
 
@@ -109,7 +112,7 @@ class ClusterState:
         on_lost: Callable[[BaseException], None],
         config: BrokerConfig | None = None,
     ) -> "ClusterState":
-        """Read everything and begin to follow; the first one to open a store names the cluster."""
+        """Read the store and begin to follow it; the first process creates the cluster id."""
         snapshot = await store.range("")
         image = layout.read_image(snapshot)
         if not image.cluster_id:
@@ -121,63 +124,63 @@ class ClusterState:
         return cls(store, rng, image, config or BrokerConfig(), on_lost)
 
     async def close(self) -> None:
-        """Leave the cluster at once and stop following. The store stays open: it was lent."""
+        """Unregister at once and stop following. The store stays open: the caller owns it."""
         registration, self._registration = self._registration, None
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         if registration is not None:
-            with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself
+            with contextlib.suppress(StoreUnavailable):  # then the lease expires by itself
                 await self._store.revoke(registration.lease)
 
     @property
     def is_registered(self) -> bool:
-        """Whether this process is one of the cluster's brokers, as far as it knows."""
+        """True if this process is registered as a broker, as far as it knows."""
         return self._registration is not None
 
     def subscribe(self, callback: Subscriber) -> None:
-        """Call `callback(old, new)` on every change, before anything else can look at the new."""
+        """Call `callback(old, new)` on every change, before other code sees the new image."""
         self._subscribers.append(callback)
 
     def brokers_to_ask(self) -> list[BrokerImage]:
-        """The brokers that clients are told of. Never none: a client would be left with nobody.
+        """The brokers in Metadata responses. Never empty: a client could not connect any more.
 
-        If no broker is alive, it is this one, which is at least there to be asked again.
+        If no broker is alive, it is this one, which can at least receive the next request.
         """
         alive = [broker for _, broker in sorted(self.image.brokers.items())]
         return alive or [one for one in (self._self,) if one is not None]
 
     def draw_uuid(self) -> Uuid:
-        """An id for something new."""
+        """A random id."""
         return draw_uuid(self._rng)
 
     def draw_start(self) -> int:
-        """Where placing a topic's replicas begins."""
+        """A random start for the placement of a topic's replicas."""
         return self._rng.randrange(1 << 16)
 
-    async def commit(self, decide: Decide[Answer]) -> Answer:
-        """Make a decision true: on the newest image, atomically, and seen here on return.
+    async def commit(self, decide: Decide[Result]) -> Result:
+        """Commit a decision on the newest image, atomically; the image has its changes on return.
 
-        `decide` is called again when somebody else changed what it decided on. Its ApiError
-        passes through, once it is certain not to come from an image that was out of date.
+        `decide` is called again after a conflict with another process. Its ApiError passes
+        through, once it is certain not to come from an outdated image.
         """
         decision, _ = await self._commit(decide, leases={})
-        return decision.answer
+        return decision.result
 
     async def catch_up(self) -> None:
-        """Return when the image has everything that anybody committed before this call."""
+        """Return when the image has every change committed before this call."""
         async with _bounded():
             await self._reach((await self._store.get(CLUSTER_KEY)).revision)
 
     async def register(self, broker: BrokerImage, *, ttl_ms: int = LEASE_TTL_MS) -> int:
-        """Become this broker, in place of whoever was it before. Returns the broker epoch."""
-        assert self._registration is None, "a process is one broker"
+        """Register as this broker, replacing an earlier registration. Returns the broker epoch."""
+        assert self._registration is None, "a process registers as one broker"
         self._self = broker
         lease = await self._store.grant(ttl_ms)
         try:
             _, epoch = await self._commit(
-                lambda image: controller.register_broker(image, broker, self._config),
+                lambda image: register_broker(image, broker, self._config),
                 leases={broker_key(broker.id): lease},
             )
         except BaseException:
@@ -186,14 +189,14 @@ class ClusterState:
             raise
         tasks = (
             self._spawn(self._keep_alive(lease, ttl_ms / 1000), "ottla-cluster-lease"),
-            self._spawn(self._tend(broker.id), "ottla-cluster-tend"),
+            self._spawn(self._elect_leaders(broker.id), "ottla-cluster-leaders"),
         )
         self._registration = _Registration(broker.id, epoch, lease, tasks)
         self._check_registration()
         return epoch
 
     async def allocate_producer_ids(self, count: int = 1000) -> range:
-        """A block of producer ids that nobody was given before or will be given again."""
+        """A block of producer ids, none of which is ever allocated twice."""
         key = layout.PRODUCER_IDS_KEY
         for _ in range(ATTEMPTS_MAX):
             first, seen = ProducerId(0), NEVER
@@ -208,8 +211,8 @@ class ClusterState:
     # Deciding
 
     async def _commit(
-        self, decide: Decide[Answer], leases: Mapping[str, LeaseId]
-    ) -> tuple[Decision[Answer], Revision]:
+        self, decide: Decide[Result], leases: Mapping[str, LeaseId]
+    ) -> tuple[Decision[Result], Revision]:
         async with _bounded():
             for _ in range(ATTEMPTS_MAX):
                 decision = await self._decide(decide)
@@ -219,17 +222,17 @@ class ClusterState:
                 try:
                     revision = await self._store.commit(_writes(decision.changes, leases), compares)
                 except Conflict:
-                    await self._see_why(compares)
+                    await self._wait_conflict_seen(compares)
                     continue
                 await self._reach(revision)
                 return decision, revision
         raise _too_busy()
 
-    async def _decide(self, decide: Decide[Answer]) -> Decision[Answer]:
+    async def _decide(self, decide: Decide[Result]) -> Decision[Result]:
         """A decision on `self.image` as it is on return.
 
-        A refusal, or a decision to change nothing, is not checked by the store's compare, so it
-        has to be taken on an image that is known to be the newest.
+        An error, or a decision without changes, is not checked by the store's compare, so it has
+        to be made on an image that is known to be the newest.
         """
         with contextlib.suppress(ApiError):
             decision = decide(self.image)
@@ -238,8 +241,8 @@ class ClusterState:
         await self.catch_up()
         return decide(self.image)
 
-    async def _see_why(self, compares: Sequence[Compare]) -> None:
-        """After a conflict: wait until the image shows what the store has shown already."""
+    async def _wait_conflict_seen(self, compares: Sequence[Compare]) -> None:
+        """After a conflict: wait until the image has the change that caused it."""
         while all(
             self.image.mod_revision(compare.key) == compare.mod_revision for compare in compares
         ):
@@ -274,7 +277,9 @@ class ClusterState:
 
     def _advance(self, image: ClusterImage) -> None:
         old, self.image = self.image, image
-        assert old.revision <= image.revision, "the store never goes back"
+        assert old.revision <= image.revision, (
+            f"revision {image.revision} is older than the image's"
+        )
         for callback in self._subscribers:
             callback(old, image)
         self._check_registration()
@@ -284,7 +289,7 @@ class ClusterState:
         self._advanced.set()
         self._advanced = asyncio.Event()
 
-    # Being a broker
+    # Registration
 
     async def _keep_alive(self, lease: LeaseId, ttl_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -300,15 +305,17 @@ class ClusterState:
             except StoreUnavailable as problem:
                 self._on_lost(problem)
                 if loop.time() - kept_at_s > ttl_s:
-                    self._lose_registration(LeaseLost("the store did not answer in time"))
+                    self._lose_registration(
+                        LeaseLost("the coordination store did not respond within the lease time")
+                    )
 
-    async def _tend(self, broker: BrokerId) -> None:
-        """The controller's duty: when brokers come or go, see that every partition is led."""
+    async def _elect_leaders(self, broker: BrokerId) -> None:
+        """As the controller, elect leaders whenever brokers come or go."""
         while True:
             brokers = self.image.brokers
             if self.image.controller_id == broker:
                 try:
-                    await self.commit(lambda image: controller.settle_leaders(image, self._config))
+                    await self.commit(lambda image: settle_leaders(image, self._config))
                 except ApiError as problem:
                     self._on_lost(problem)
                     await asyncio.sleep(RETRY_PAUSE_S)
@@ -321,7 +328,7 @@ class ClusterState:
             return
         broker = self.image.brokers.get(registration.broker)
         if broker is None:
-            self._lose_registration(LeaseLost(f"broker {registration.broker} was taken for dead"))
+            self._lose_registration(LeaseLost(f"the lease of broker {registration.broker} expired"))
         elif broker.epoch != registration.epoch:
             self._lose_registration(
                 LeaseLost(f"another process registered as broker {registration.broker}")
@@ -341,7 +348,7 @@ class ClusterState:
         return task
 
     def _finish(self, task: asyncio.Task[None]) -> None:
-        """No task dies in silence, and who no longer follows the cluster stops being part of it."""
+        """Report a failed task; a broker that no longer follows lets its lease expire."""
         self._tasks.remove(task)
         self._wake()
         if not task.cancelled() and (problem := task.exception()) is not None:
@@ -353,7 +360,7 @@ class ClusterState:
 def _next_producer_id(entry: Entry) -> ProducerId:
     try:
         return layout.decode_next_producer_id(entry.value)
-    except layout.ValueDamaged as damage:  # it was whole when the broker started
+    except layout.ValueDamaged as damage:  # intact when the broker started
         raise StoreUnavailable(str(damage)) from damage
 
 
@@ -361,7 +368,7 @@ async def _name_cluster(store: CoordinationStore, rng: random.Random, snapshot: 
     if snapshot.entries:
         raise layout.ValueDamaged(CLUSTER_KEY, "is missing")
     identity = ClusterIdentity(ClusterId(format_uuid(draw_uuid(rng))))
-    with contextlib.suppress(Conflict):  # somebody else was faster, which is as good
+    with contextlib.suppress(Conflict):  # another process created it
         await store.commit(
             [Put(CLUSTER_KEY, layout.encode(CLUSTER_KEY, identity))],
             [Compare(CLUSTER_KEY, NEVER)],
@@ -369,12 +376,14 @@ async def _name_cluster(store: CoordinationStore, rng: random.Random, snapshot: 
 
 
 async def _add_checksums(store: CoordinationStore, snapshot: Snapshot) -> None:
-    """Write a store of format 1 again, in the format of today.
+    """Rewrite a store of format 1 in the current format.
 
-    Registrations are left out and end: they were under leases, and every broker makes its own.
+    Registrations are removed: they were under leases, and every broker registers anew.
     """
     old = layout.unchecked_entries(snapshot)
-    with contextlib.suppress(Conflict):  # somebody else is at it, or it is read again soon
+    with contextlib.suppress(
+        Conflict
+    ):  # another process is rewriting them, or they are read again soon
         for first in range(0, len(old), _WRITES_PER_COMMIT):
             entries = old[first : first + _WRITES_PER_COMMIT]
             await store.commit(
@@ -389,9 +398,9 @@ async def _add_checksums(store: CoordinationStore, snapshot: Snapshot) -> None:
 
 
 def _compares(image: ClusterImage, changes: Sequence[Change]) -> list[Compare]:
-    """That nobody has changed what is about to be written, nor who is alive to be in sync.
+    """Conditions: the written keys and the registrations of in-sync brokers are unchanged.
 
-    Without the latter a broker could come into an ISR after it was taken out of all of them.
+    Without the latter a broker could join an ISR after it was removed from all of them.
     """
     keys = {change.key for change in changes}
     keys.update(
@@ -424,6 +433,6 @@ async def _bounded() -> AsyncIterator[None]:
 
 def _too_busy() -> RequestTimedOut:
     return RequestTimedOut(
-        "the cluster's coordination store was too slow or too busy to take the change: look"
-        " whether it was made, then try again"
+        "the coordination store did not take the change in time: check whether it was made, then"
+        " try again"
     )

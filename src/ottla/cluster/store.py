@@ -1,7 +1,7 @@
-"""What is asked of a coordination store: versioned keys, compare-and-set, watches, leases.
+"""The interface of a coordination store: versioned keys, compare-and-set, watches, leases.
 
-The words are etcd's, so that etcd can serve them as they are: every commit that changes something
-gets the next revision of the whole store, and a key remembers the revision that last wrote it.
+Its semantics are etcd's, so that etcd can implement it: every commit that changes something gets
+the next revision of the whole store, and a key has the revision that last wrote it.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -35,7 +35,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a key; under a lease, the key lives no longer than the lease does."""
+    """Write a key; under a lease, the key is deleted when the lease ends."""
 
     key: str
     value: bytes
@@ -44,7 +44,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a key; one that does not exist stays as it is and counts as no change."""
+    """Remove a key; removing one that does not exist is no change."""
 
     key: str
 
@@ -62,7 +62,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """What one key holds from now on; None when it is gone."""
+    """The new value of one key; None when it was removed."""
 
     key: str
     value: bytes | None
@@ -77,19 +77,19 @@ class ChangeBatch:
 
 
 class Conflict(Exception):
-    """A compared key was written by somebody else: look again, then decide again."""
+    """A compared key was changed by another process: read again, then decide again."""
 
 
 class Compacted(Exception):
-    """The history after the asked revision is no longer complete: read everything again."""
+    """The history after the requested revision is incomplete: read everything again."""
 
 
 class LeaseLost(Exception):
-    """The lease ran out or was revoked; the keys under it are gone."""
+    """The lease expired or was revoked; the keys under it are removed."""
 
 
 class StoreUnavailable(ApiError):
-    """The store did not answer. Whether the last commit happened is not known."""
+    """The store did not respond. Whether the last commit happened is unknown."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
@@ -98,15 +98,15 @@ class CoordinationStore(Protocol):
     """A small linearizable store. Every call may raise StoreUnavailable."""
 
     async def get(self, key: str) -> Snapshot:
-        """The one entry of this key, or none, and the store's revision."""
+        """The entry of this key, if any, and the store's revision."""
         ...
 
     async def range(self, prefix: str) -> Snapshot:
-        """Every entry whose key begins with `prefix`; with "", all there are."""
+        """Every entry whose key begins with `prefix`; all entries for ""."""
         ...
 
     async def commit(self, writes: Sequence[Write], compares: Sequence[Compare] = ()) -> Revision:
-        """Do all writes, each to a different key, if all compares hold; then it is durable.
+        """Apply all writes, each to a different key, if all compares hold; durable on return.
 
         Returns the store's revision afterwards. Raises Conflict if a compare does not hold, and
         LeaseLost if a lease to write under is gone; nothing is written then.
@@ -114,18 +114,18 @@ class CoordinationStore(Protocol):
         ...
 
     def watch(self, prefix: str, after: Revision) -> AsyncGenerator[ChangeBatch, None]:
-        """Every revision later than `after`, in order and without gaps, for as long as asked.
+        """Every revision later than `after`, in order and without gaps, until closed.
 
-        Raises Compacted when the store no longer remembers what came after `after`.
+        Raises Compacted when the history after `after` is incomplete.
         """
         ...
 
     async def grant(self, ttl_ms: int) -> LeaseId:
-        """A lease that runs out `ttl_ms` after it was granted or last kept alive."""
+        """A lease that expires `ttl_ms` after it was granted or last kept alive."""
         ...
 
     async def keep_alive(self, lease: LeaseId) -> None:
-        """Give the lease its whole time again. Raises LeaseLost when it is too late."""
+        """Renew the lease for its whole time. Raises LeaseLost when it has expired."""
         ...
 
     async def revoke(self, lease: LeaseId) -> None:
@@ -133,5 +133,5 @@ class CoordinationStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop every watch and let go of the store; leases run on until their time is over."""
+        """Stop every watch and close the store; leases run until they expire."""
         ...

@@ -1,1 +1,1 @@
-"""What bytes on the wire mean."""
+"""Kafka's wire protocol: messages, codecs and frames."""

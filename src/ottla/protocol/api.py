@@ -1,4 +1,4 @@
-"""Requests by key: their versions, their classes, and the headers around them."""
+"""API keys with their versions and message classes; request and response headers and frames."""
 
 import struct
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from ottla.protocol.codec import Steps, encode_in_slices, encode_into
 from ottla.protocol.primitives import Buffer, read_tagged_fields
 from ottla.protocol.schema import VERSION_MAX, parse_versions
 
-RESPONSE_BYTES_MAX: Final = 100 << 20  # librdkafka reads 100 MB, Kafka's own clients the same
+RESPONSE_BYTES_MAX: Final = 100 << 20  # the limit of librdkafka and of Kafka's own clients
 NEVER: Final = VERSION_MAX + 1  # the version from which SaslHandshake and OffsetDelete are flexible
 
 
 class ApiKey(IntEnum):
-    """Every request of Kafka 4.3, also those that we neither serve nor send."""
+    """Every API key of Kafka 4.3, including those that Ottla neither serves nor sends."""
 
     PRODUCE = 0
     FETCH = 1
@@ -115,7 +115,7 @@ class ApiKey(IntEnum):
 
 
 class RequestHeader(NamedTuple):
-    """What stands before the body of every request."""
+    """The header of a request."""
 
     api_key: ApiKey
     api_version: int
@@ -125,9 +125,9 @@ class RequestHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One request and its answer: the versions of Kafka 4.3, and where its classes are.
+    """One API: its versions in Kafka 4.3, and the module of its message classes.
 
-    `versions` is what we can read and write, not what a broker promises to serve.
+    `versions` are those with a codec, not those that a broker offers to serve.
     """
 
     key: ApiKey
@@ -138,7 +138,7 @@ class Api:
 
     @property
     def request_class(self) -> type[Any]:
-        """Imported when first asked for: a broker loads only the messages that it meets."""
+        """Imported on first use: a broker loads only the messages that it receives."""
         return _message_class(self.module, self.name + "Request")
 
     @property
@@ -146,38 +146,38 @@ class Api:
         return _message_class(self.module, self.name + "Response")
 
     def request_header_is_flexible(self, version: int) -> bool:
-        """Whether tagged fields stand behind the client id (header version 2, else 1)."""
+        """True if tagged fields follow the client id (header version 2, else 1)."""
         return version >= self.flexible_from
 
     def response_header_is_flexible(self, version: int) -> bool:
-        """Whether tagged fields stand behind the correlation id (header version 1, else 0).
+        """True if tagged fields follow the correlation id (header version 1, else 0).
 
-        Never for ApiVersions: its answer must be readable by a client that knows nothing yet.
+        Never for ApiVersions: a client reads its response before it knows the broker's versions.
         """
         return version >= self.flexible_from and self.key is not ApiKey.API_VERSIONS
 
 
 def key_of(request_class: type) -> ApiKey:
-    """The key of a request, found by the name of its class."""
+    """The API key of a request class."""
     return _KEYS[request_class.__name__]
 
 
 def parse_request_header(buffer: Buffer, position: int = 0) -> tuple[RequestHeader, int]:
     """Read the header of a request; return it with the position of the body.
 
-    The version is not judged here: a client may ask for a version of ApiVersions that is unknown.
+    The version is not checked here: a client may send an unknown version of ApiVersions.
     """
     try:
         key, version, correlation_id, size_bytes = _REQUEST_HEADER.unpack_from(buffer, position)
         api = APIS.get(key)
         if api is None:
-            raise ProtocolViolation(f"there is no request with key {key}")
+            raise ProtocolViolation(f"unknown API key {key}")
         position += _REQUEST_HEADER.size
         client_id = None
         if size_bytes != -1:
             stop = position + size_bytes
             if size_bytes < 0 or stop > len(buffer):
-                raise ProtocolViolation(f"the client id announces {size_bytes} bytes")
+                raise ProtocolViolation(f"the client id has the impossible length {size_bytes}")
             client_id = str(buffer[position:stop], "utf-8")
             position = stop
         if version >= api.flexible_from:
@@ -192,7 +192,7 @@ def parse_request_header(buffer: Buffer, position: int = 0) -> tuple[RequestHead
 def parse_response_header(
     key: ApiKey, version: int, buffer: Buffer, position: int = 0
 ) -> tuple[int, int]:
-    """Read the header of the answer to a request; return correlation id and body position."""
+    """Read the header of a response; return correlation id and body position."""
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(buffer, position)
         position += _CORRELATION_ID.size
@@ -216,7 +216,7 @@ def write_request_header(out: bytearray, header: RequestHeader) -> None:
 
 
 def write_response_header(out: bytearray, key: ApiKey, version: int, correlation_id: int) -> None:
-    """Append the header of an answer."""
+    """Append the header of a response."""
     out += _CORRELATION_ID.pack(correlation_id)
     if APIS[key].response_header_is_flexible(version):
         out.append(0)
@@ -232,7 +232,7 @@ def request_frame(header: RequestHeader, request: object) -> bytearray:
 
 
 def response_frame(header: RequestHeader, response: object) -> bytearray:
-    """A whole answer as it goes over the wire: length, header, body."""
+    """A whole response as it goes over the wire: length, header, body."""
     out = bytearray(_LENGTH.size)
     write_response_header(out, header.api_key, header.api_version, header.correlation_id)
     encode_into(out, response, header.api_version)
@@ -241,14 +241,14 @@ def response_frame(header: RequestHeader, response: object) -> bytearray:
 
 
 def response_frame_in_slices(header: RequestHeader, response: object) -> Steps[bytearray]:
-    """The same for a large answer, in steps; it is given up when no client would read it."""
+    """Like `response_frame`, in steps; `ResponseTooLarge` beyond the size that clients read."""
     out = bytearray(_LENGTH.size)
     write_response_header(out, header.api_key, header.api_version, header.correlation_id)
     for element_count in encode_in_slices(out, response, header.api_version):
         if len(out) > RESPONSE_BYTES_MAX:
             raise ResponseTooLarge(
                 f"{header.api_key.name}: the response would be larger than"
-                f" {RESPONSE_BYTES_MAX} bytes: ask for less at a time"
+                f" {RESPONSE_BYTES_MAX} bytes: request less at a time"
             )
         yield element_count
     _LENGTH.pack_into(out, 0, len(out) - _LENGTH.size)

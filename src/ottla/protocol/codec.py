@@ -1,22 +1,21 @@
-"""Messages to bytes and back, by functions written for one message in one version.
+"""Encodes and decodes messages with functions compiled per message version.
 
-The first time a version of a message is met, `decoder` or `encoder` writes the Python source of a
-function for it from the class (see `schema`), and it is compiled; from then on nothing interprets
-a schema. What makes that code fast: neighbouring fields of fixed size, together with the length
-that follows them, are one `struct` call, and nested structs are inlined instead of called.
-`decoder_source` and `encoder_source` show it; tracebacks show its lines.
+When a version of a message is first used, `decoder` or `encoder` generates the Python source of a
+function from its class (see `schema`) and compiles it; from then on no schema is interpreted. The
+generated code is fast because adjacent fields of fixed size, together with the length that follows
+them, are one `struct` call, and nested structs are inlined instead of called. `decoder_source` and
+`encoder_source` return that code; tracebacks show its lines.
 
-Decoders trust nothing. An array may announce no more elements than the remaining bytes could hold,
-and a message have no more than the caller allows, so memory and time stay within bounds. Bytes
-behind a message are ignored, because librdkafka sends some. Everything wrong is a
-`ProtocolViolation`.
+Decoders trust no input. An array may announce no more elements than the remaining bytes could hold,
+and a message no more than the caller allows, so memory and time are bounded. Bytes after a message
+are ignored, because librdkafka sends some. Malformed input raises `ProtocolViolation`.
 
-Large messages are read and written in slices: the same functions as generators, which the caller
-can leave and come back to, so that others get their turn.
+Large messages are decoded and encoded in slices: the same functions as generators, which the caller
+suspends and resumes, so that other connections are served in between.
 
 Encoders trust the caller: a number out of range or a null where the version has none is our own
-mistake and raises whatever Python raises. A field that a version does not have is left out without
-a word, also when it holds a value; a tagged field is left out while it holds its default.
+mistake and raises a Python error. A field that a version does not have is left out silently, even
+if it is set; a tagged field is left out while it has its default.
 """
 
 import struct
@@ -25,12 +24,12 @@ from typing import Final, TypeVar
 
 from ottla.errors import ProtocolViolation, TooManyElements
 from ottla.protocol.codegen import Function, Layout
-from ottla.protocol.decoder import DecoderWriter
-from ottla.protocol.encoder import EncoderWriter
+from ottla.protocol.decoder import DecoderGenerator
+from ottla.protocol.encoder import EncoderGenerator
 from ottla.protocol.primitives import Buffer
 
 M = TypeVar("M")
-Steps = Generator[int, None, M]  # yields how many elements were done since it last did
+Steps = Generator[int, None, M]  # yields the number of elements done since its last yield
 
 UNLIMITED: Final = 2**31
 
@@ -43,7 +42,7 @@ def decode(
     *,
     elements_max: int = UNLIMITED,
 ) -> M:
-    """Read the message that starts at `position`; what follows it in the buffer is ignored.
+    """Decode the message that starts at `position`; bytes after it are ignored.
 
     Views in the result (fields of kind `records`) share the buffer's memory.
     """
@@ -57,7 +56,7 @@ def decode(
 def decode_in_slices(
     message_class: type[M], version: int, buffer: Buffer, position: int, *, elements_max: int
 ) -> Steps[M]:
-    """The same for a large message, in steps."""
+    """Like `decode`, in steps, for a large message."""
     try:
         run = _SLICED_DECODERS[message_class, version]
         decoded: M = yield from run(buffer, position, elements_max)
@@ -67,7 +66,7 @@ def decode_in_slices(
 
 
 def encode(message: object, version: int) -> bytes:
-    """The bytes of a message in one of its versions, without any header."""
+    """The bytes of a message in one of its versions, without a header."""
     out = bytearray()
     _ENCODERS[type(message), version](out, message)
     return bytes(out)
@@ -79,34 +78,34 @@ def encode_into(out: bytearray, message: object, version: int) -> None:
 
 
 def encode_in_slices(out: bytearray, message: object, version: int) -> Steps[None]:
-    """The same for a large message, in steps."""
+    """Like `encode_into`, in steps, for a large message."""
     yield from _SLICED_ENCODERS[type(message), version](out, message)
 
 
 def decoder_source(message_class: type, version: int) -> str:
-    """The function that reads one version, for people who want to see it."""
-    return str(DecoderWriter(Layout(message_class, version)).write())
+    """The source of the function that decodes one version, for debugging."""
+    return str(DecoderGenerator(Layout(message_class, version)).generate())
 
 
 def encoder_source(message_class: type, version: int) -> str:
-    """The function that writes one version, for people who want to see it."""
-    return str(EncoderWriter(Layout(message_class, version)).write())
+    """The source of the function that encodes one version, for debugging."""
+    return str(EncoderGenerator(Layout(message_class, version)).generate())
 
 
 class _Functions(dict[tuple[type, int], Function]):
-    """Functions by (message class, version), compiled when first asked for."""
+    """Functions by (message class, version), compiled on first use."""
 
     def __init__(
-        self, writer: type[DecoderWriter | EncoderWriter], *, in_slices: bool = False
+        self, generator: type[DecoderGenerator | EncoderGenerator], *, in_slices: bool = False
     ) -> None:
         super().__init__()
-        self._writer = writer
+        self._generator = generator
         self._in_slices = in_slices
 
     def __missing__(self, key: tuple[type, int]) -> Function:
         layout = Layout(*key)
-        title = f"{self._writer.__name__} of {layout}{' in slices' * self._in_slices}"
-        source = self._writer(layout, in_slices=self._in_slices).write()
+        title = f"{self._generator.__name__} of {layout}{' in slices' * self._in_slices}"
+        source = self._generator(layout, in_slices=self._in_slices).generate()
         function = self[key] = source.compile(title)
         return function
 
@@ -127,7 +126,7 @@ def _violation(
 
 
 _UNREADABLE: Final = (ProtocolViolation, struct.error, IndexError, UnicodeDecodeError)
-_DECODERS: Final = _Functions(DecoderWriter)
-_ENCODERS: Final = _Functions(EncoderWriter)
-_SLICED_DECODERS: Final = _Functions(DecoderWriter, in_slices=True)
-_SLICED_ENCODERS: Final = _Functions(EncoderWriter, in_slices=True)
+_DECODERS: Final = _Functions(DecoderGenerator)
+_ENCODERS: Final = _Functions(EncoderGenerator)
+_SLICED_DECODERS: Final = _Functions(DecoderGenerator, in_slices=True)
+_SLICED_ENCODERS: Final = _Functions(EncoderGenerator, in_slices=True)

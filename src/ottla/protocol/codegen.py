@@ -1,7 +1,6 @@
-"""A function being written: its lines, the names they use, and its compilation.
+"""Code generation shared by `decoder` and `encoder`, which generate a function per message version.
 
-`decoder` and `encoder` write one function for each message in each version. What they share is
-here: indentation, fresh variables, and runs of fixed fields that become a single `struct` call.
+Indentation, fresh variables, compilation, and the `struct` methods for runs of fixed fields.
 """
 
 import linecache
@@ -14,13 +13,13 @@ from ottla.protocol.schema import Array, Fixed, Kind, WireField, message_version
 
 REPEATABLE_CODES: Final = "bhHiqd"  # an array of these is one `struct` call as well
 SLICE_ELEMENTS: Final = 200  # between two yields of a function that reads or writes in slices
-_REMEMBERED_COUNT_MAX: Final = 64
+_CACHED_COUNT_MAX: Final = 64
 
 Function = Callable[..., Any]
 
 
 class Layout:
-    """One message in one version: which of its fields travel, and in which style."""
+    """One message in one version: the fields it has on the wire, and whether it is flexible."""
 
     def __init__(self, message_class: type, version: int) -> None:
         versions = message_versions(message_class)
@@ -33,11 +32,11 @@ class Layout:
         return f"{self.message_class.__name__} v{self.version}"
 
     def ordinary(self, struct_class: type) -> list[WireField]:
-        """The fields that are always there, in the order in which they travel."""
+        """The untagged fields, in wire order."""
         return [item for item in self._present(struct_class) if item.wire.tag is None]
 
     def tagged(self, struct_class: type) -> list[WireField]:
-        """The fields that may be there, by tag."""
+        """The tagged fields, which may be absent, by tag."""
         found = [item for item in self._present(struct_class) if item.wire.tag is not None]
         assert self.flexible or not found, f"{self}: only flexible versions have tags"
         return sorted(found, key=lambda item: item.wire.tag or 0)
@@ -49,8 +48,8 @@ class Layout:
         return [item for item in wire_fields(struct_class) if self.version in item.wire.versions]
 
 
-class Source:
-    """Lines of a function, grown from top to bottom."""
+class FunctionSource:
+    """The source of one function under construction, from its first line to its last."""
 
     def __init__(self, signature: str) -> None:
         self._lines = [f"def {signature}:"]
@@ -66,36 +65,36 @@ class Source:
 
     @contextmanager
     def block(self, opening: str) -> Iterator[None]:
-        """Lines written inside are one step further in."""
+        """Indent the lines written inside by one level."""
         self.line(opening)
         self._indent += 1
         yield
         self._indent -= 1
 
     def variable(self, stem: str) -> str:
-        """A name that nothing else in the function has."""
+        """A variable name that is unique in the function."""
         self._variable_count += 1
         return f"{stem}{self._variable_count}"
 
     def refer(self, name: str, value: Any) -> str:
-        """Let the function use `value` under `name`."""
+        """Bind `name` to `value` in the function's globals."""
         self._names.setdefault(name, value)
-        assert self._names[name] == value, f"two meanings of {name}"
+        assert self._names[name] == value, f"{name} is bound to another value already"
         return name
 
     def struct_method(self, method: str, codes: str) -> str:
-        """The name of a method of `struct.Struct` for these fields in a row."""
+        """The name bound to a `struct.Struct` method for these consecutive fields."""
         name = f"{method}_{codes.replace('?', 'bool')}"
         if name not in self._names:
             self._names[name] = getattr(struct.Struct(">" + codes), method)
         return name
 
     def struct_methods(self, method: str, code: str) -> str:
-        """The name of a table: by count, the method for that many numbers in a row."""
+        """The name bound to a table of `struct.Struct` methods by element count."""
         return self.refer(f"{method}_many_{code}", _REPEATED[method, code])
 
     def compile(self, title: str) -> Function:
-        """Make the function, and let tracebacks find its lines under `title`."""
+        """Compile the function; tracebacks show its lines under `title`."""
         source, filename = str(self), f"<{title}>"
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
         # The source is made from our own classes only; nothing in it came over a network.
@@ -107,7 +106,7 @@ class Source:
 class _Repeated(dict[int, Function]):
     """Methods of `struct.Struct` by how often one code repeats.
 
-    Only short counts are remembered, so that nobody can fill the memory with odd ones.
+    Only small counts are cached, so that clients cannot fill the memory with rare ones.
     """
 
     def __init__(self, method: str, code: str) -> None:
@@ -117,18 +116,18 @@ class _Repeated(dict[int, Function]):
 
     def __missing__(self, count: int) -> Function:
         made: Function = getattr(struct.Struct(f">{count}{self._code}"), self._method)
-        if count <= _REMEMBERED_COUNT_MAX:
+        if count <= _CACHED_COUNT_MAX:
             self[count] = made
         return made
 
 
 def is_repeatable(kind: Kind) -> bool:
-    """Whether an array of this kind can be read or written by one `struct` call."""
+    """True if an array of this kind can be read or written by one `struct` call."""
     return isinstance(kind, Fixed) and kind.code in REPEATABLE_CODES
 
 
 def reaches(kind: Kind, sought: Kind) -> bool:
-    """Whether values of `kind` contain `sought` at any depth."""
+    """True if values of `kind` contain `sought` at any depth."""
     match kind:
         case Array():
             return reaches(kind.element, sought)

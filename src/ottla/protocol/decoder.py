@@ -1,10 +1,10 @@
-"""Writes the function that reads one message in one version.
+"""Generates the function that decodes one message in one version.
 
 Positions may run ahead of the buffer's end, because a slice past the end is merely short: then the
-next fixed read fails, or the check at the end of the function does.
+next fixed read or the check at the end of the function fails.
 
 `left` counts down from the number of elements that the message may have, in all its arrays and tag
-sections together: a few bytes become an object of some hundred, and work for whoever handles it.
+sections together: a few bytes become an object of some hundred, and work for the handler.
 """
 
 import struct
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from ottla.errors import ProtocolViolation, TooManyElements
-from ottla.protocol.codegen import SLICE_ELEMENTS, Layout, Source, is_repeatable, reaches
+from ottla.protocol.codegen import SLICE_ELEMENTS, FunctionSource, Layout, is_repeatable, reaches
 from ottla.protocol.primitives import read_tagged_fields, read_unsigned_varint
 from ottla.protocol.schema import (
     Array,
@@ -30,21 +30,21 @@ MINIMAL_VARINT_BYTES: Final = 1
 STRING_BYTES_MAX: Final = 2**15 - 1  # as in Kafka, also where a length could say more
 
 
-class DecoderWriter:
-    """Writes `run(buffer, p, left) -> message` for one layout; `p` is the position that moves.
+class DecoderGenerator:
+    """Generates `run(buffer, p, left) -> message` for one layout; `p` is the read position.
 
-    In slices, `run` is a generator that yields now and then how many elements it has read since.
+    In slices, `run` is a generator that yields the number of elements read since its last yield.
     """
 
     def __init__(self, layout: Layout, *, in_slices: bool = False) -> None:
         self.layout = layout
         self.in_slices = in_slices
-        self.source = Source("run(buffer, p, left)")
+        self.source = FunctionSource("run(buffer, p, left)")
         self.pending: list[tuple[str, str]] = []  # (code, target) of the next `struct` call
         # Slices of bytes are cheapest, but record batches must not be copied.
         self.reads_views = reaches(layout.message_class, records)
 
-    def write(self) -> Source:
+    def generate(self) -> FunctionSource:
         for name, value in _NAMES.items():
             self.source.refer(name, value)
         self.source.line(f"buffer = {'memoryview' if self.reads_views else 'bytes'}(buffer)")
@@ -62,9 +62,9 @@ class DecoderWriter:
     def _struct(self, struct_class: type, target: str) -> None:
         self.source.line(f"{target} = new({self._class(struct_class)})")
         ordinary = self.layout.ordinary(struct_class)
-        read_for_sure = {item.name for item in ordinary}
+        always_read = {item.name for item in ordinary}
         for item in wire_fields(struct_class):
-            if item.name not in read_for_sure:
+            if item.name not in always_read:
                 self.source.line(f"{target}.{item.name} = {self._default(item)}")
         for item in ordinary:
             self._field(item, target)
@@ -76,7 +76,7 @@ class DecoderWriter:
         return self.source.refer(struct_class.__name__, struct_class)
 
     def _default(self, item: WireField) -> str:
-        """An expression for what a field holds that was not sent."""
+        """An expression for the default of a field that was not sent."""
         value = item.make_default()
         if isinstance(item.wire.kind, type) and value is not None:
             return f"{self._class(item.wire.kind)}()"
@@ -114,7 +114,9 @@ class DecoderWriter:
                 self._sized(kind, target, name, nullable)
             case Array():
                 self._array(kind, target, name, nullable)
-            case type() as struct_class if nullable:  # KIP-893: one byte says whether it is there
+            case type() as struct_class if (
+                nullable
+            ):  # KIP-893: one byte says whether the struct follows
                 marker = self._prefix("b")
                 with self.source.block(f"if {marker} < 0:"):
                     self.source.line(f"{target} = None")
@@ -145,7 +147,7 @@ class DecoderWriter:
     def _array(self, kind: Array, target: str, name: str, nullable: bool) -> None:
         count = self._prefix("B" if self.layout.flexible else "i")
         least = self._least_bytes(kind.element, nullable=False)
-        assert least > 0, f"elements of {name} must take up room, or their number has no bound"
+        assert least > 0, f"elements of {name} take no bytes, so their number has no bound"
         with self._length_given(count, target, name, nullable):
             if self.layout.flexible:
                 self.source.line(f"{count} -= 1")
@@ -176,7 +178,7 @@ class DecoderWriter:
                     self.source.line("done = 0")
 
     def _count_elements(self, count: str) -> None:
-        """Take elements off those that are left, before anything is made of them."""
+        """Count elements against the limit, before objects are made of them."""
         self.source.line(f"left -= {count}")
         with self.source.block("if left < 0:"):
             self.source.line("raise TooManyElements()")
@@ -192,7 +194,7 @@ class DecoderWriter:
     def _length_given(
         self, length: str, target: str, name: str, nullable: bool, *, is_text: bool = False
     ) -> Iterator[None]:
-        """A block for the case that a length is there; otherwise it is null, or wrong.
+        """A block for a length that is not null; the other branches handle null or refuse it.
 
         Flexible versions write lengths plus one as varints, nearly always of a single byte.
         """
@@ -228,7 +230,7 @@ class DecoderWriter:
             self.source.line(f"p += {struct.calcsize('>' + codes)}")
 
     def _least_bytes(self, kind: Kind, nullable: bool) -> int:
-        """How many bytes a value takes at least."""
+        """The smallest number of bytes that a value takes."""
         flexible = self.layout.flexible
         match kind:
             case Fixed():
@@ -247,11 +249,11 @@ class DecoderWriter:
 
 
 def _null(name: str) -> ProtocolViolation:
-    return ProtocolViolation(f"{name} is null, and may not be")
+    return ProtocolViolation(f"{name} must not be null")
 
 
 def _negative(name: str, length: int) -> ProtocolViolation:
-    return ProtocolViolation(f"{name} has a length of {length}")
+    return ProtocolViolation(f"{name} has the negative length {length}")
 
 
 def _too_many(name: str, count: int, left_bytes: int) -> ProtocolViolation:
@@ -261,11 +263,11 @@ def _too_many(name: str, count: int, left_bytes: int) -> ProtocolViolation:
 
 
 def _too_long(name: str, size_bytes: int) -> ProtocolViolation:
-    return ProtocolViolation(f"{name} has {size_bytes} bytes, and strings at most 32767")
+    return ProtocolViolation(f"{name} has {size_bytes} bytes; a string may have at most 32767")
 
 
 def _not_filled(name: str) -> ProtocolViolation:
-    return ProtocolViolation(f"{name} does not end where its tagged field ends")
+    return ProtocolViolation(f"{name} and its tagged field differ in length")
 
 
 def _truncated() -> ProtocolViolation:

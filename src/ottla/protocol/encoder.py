@@ -1,27 +1,27 @@
-"""Writes the function that writes one message in one version."""
+"""Generates the function that encodes one message in one version."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ottla.protocol.codegen import SLICE_ELEMENTS, Layout, Source, is_repeatable
+from ottla.protocol.codegen import SLICE_ELEMENTS, FunctionSource, Layout, is_repeatable
 from ottla.protocol.primitives import write_unsigned_varint
 from ottla.protocol.schema import Array, Fixed, Kind, Sized, WireField, string
 
 
-class EncoderWriter:
-    """Writes `run(out, message)` for one layout; the bytes are appended to `out`.
+class EncoderGenerator:
+    """Generates `run(out, message)` for one layout; the bytes are appended to `out`.
 
-    In slices, `run` is a generator that yields now and then how many elements it has written since.
+    In slices, `run` is a generator that yields the number of elements written since its last yield.
     """
 
     def __init__(self, layout: Layout, *, in_slices: bool = False) -> None:
         self.layout = layout
         self.in_slices = in_slices
-        self.source = Source("run(out, message)")
+        self.source = FunctionSource("run(out, message)")
         self.pending: list[tuple[str, str]] = []  # (code, value) of the next `struct` call
         self.out = "out"  # inside a tagged field, the buffer for that field
 
-    def write(self) -> Source:
+    def generate(self) -> FunctionSource:
         self.source.refer("write_unsigned_varint", write_unsigned_varint)
         if self.in_slices:
             self.source.line("done = 0")
@@ -63,7 +63,7 @@ class EncoderWriter:
         self.source.line(f"{self.out} += {section}")
 
     def _differs(self, item: WireField, owner: str) -> str:
-        """A condition: the field holds something else than its default."""
+        """A condition: the field differs from its default."""
         value, default = f"{owner}.{item.name}", item.make_default()
         if default is None:
             return f"{value} is not None"
@@ -140,7 +140,7 @@ class EncoderWriter:
 
     @contextmanager
     def _value_given(self, value: str, length: str, nothing: str, nullable: bool) -> Iterator[None]:
-        """Lines for the case that there is a value; null has a length of its own."""
+        """A block for a value that is not null; null has a length of its own."""
         if not nullable:
             yield
             return

@@ -1,4 +1,4 @@
-"""Bytes to frames: every request and answer stands behind its length."""
+"""Splits a byte stream into frames: every request and response is preceded by its length."""
 
 from dataclasses import dataclass, field
 from struct import Struct
@@ -7,29 +7,29 @@ from typing import Final
 from ottla.errors import ProtocolViolation
 
 _LENGTH: Final = Struct(">i")
-_FIRST_BYTES: Final = 64 << 10  # read at once while nobody knows how large the next frame is
+_FIRST_BYTES: Final = 64 << 10  # read at once while the size of the next frame is unknown
 
 
 @dataclass(slots=True)
 class FrameParser:
-    """Cuts a stream into frames, however its bytes arrive; owned by one connection.
+    """Splits a stream into frames, however its bytes arrive; owned by one connection.
 
-    Bytes are received into `room`, so that a large frame arrives where it stays. A length that is
-    negative or beyond `frame_bytes_max` is a `ProtocolViolation`, raised before any of that frame
-    is kept. The stream has then lost its meaning: close it.
+    Bytes are received into `receive_buffer`, so that a large frame is never copied. A length that
+    is negative or beyond `frame_bytes_max` is a `ProtocolViolation`, raised before any of that
+    frame is kept. The rest of the stream cannot be parsed then: close it.
     """
 
     frame_bytes_max: int
     _first: bytearray = field(default_factory=lambda: bytearray(_FIRST_BYTES))
-    _frame: bytearray | None = None  # one whose length is known, and which is not whole
-    _filled: int = 0  # of the frame, or else of the first bytes
+    _frame: bytearray | None = None  # a frame whose length is known and which is incomplete
+    _filled: int = 0  # bytes of `_frame`, or of `_first` without one
 
-    def room(self) -> memoryview:
-        """Where the next bytes belong; never empty."""
+    def receive_buffer(self) -> memoryview:
+        """The buffer that the next bytes are received into; never empty."""
         return memoryview(self._first if self._frame is None else self._frame)[self._filled :]
 
     def take(self, count: int) -> list[bytes | bytearray]:
-        """So many bytes have come: the frames that are now whole, without their length."""
+        """Note `count` received bytes; return the frames now complete, without their lengths."""
         self._filled += count
         if self._frame is None:
             return self._cut()
@@ -46,7 +46,7 @@ class FrameParser:
                 (size_bytes,) = _LENGTH.unpack_from(view, position)
                 if not 0 <= size_bytes <= self.frame_bytes_max:
                     raise ProtocolViolation(
-                        f"a frame of {size_bytes} bytes, at most {self.frame_bytes_max} are allowed"
+                        f"a frame of {size_bytes} bytes; at most {self.frame_bytes_max} are allowed"
                     )
                 position = start + size_bytes
                 if position > len(view):

@@ -1,8 +1,8 @@
-"""Varints and tag sections: what the messages and the records of Kafka have in common.
+"""Varints and tag sections, used by Kafka's messages and its records alike.
 
-A varint is a whole number in as few bytes as it needs, seven bits to a byte, lowest bits first.
-Readers take any buffer of bytes and return the value with the position behind it. What a peer
-sent is never trusted: a number that ends nowhere, or that does not fit, is a `ProtocolViolation`.
+A varint is an integer in as few bytes as it needs, seven bits to a byte, lowest bits first. Readers
+take any buffer of bytes and return the value with the position after it. Input is never trusted: an
+unterminated number, or one out of range, is a `ProtocolViolation`.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ _UINT64_MAX: Final = 2**64 - 1
 
 
 def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A number of 32 bits in at most 5 bytes: lengths and tags of flexible versions."""
+    """An unsigned 32-bit number in at most 5 bytes: lengths and tags of flexible versions."""
     try:
         byte = buffer[position]
         if byte < 0x80:
@@ -29,13 +29,13 @@ def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A signed number of 32 bits, zig-zag: the sign is the lowest bit."""
+    """A signed 32-bit number, zig-zag encoded: the sign is the lowest bit."""
     value, position = read_unsigned_varint(buffer, position)
     return (value >> 1) ^ -(value & 1), position
 
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A signed number of 64 bits in at most 10 bytes, zig-zag."""
+    """A signed 64-bit number in at most 10 bytes, zig-zag encoded."""
     value, position = _read_longer(buffer, position, 10, _UINT64_MAX)
     return (value >> 1) ^ -(value & 1), position
 
@@ -46,13 +46,15 @@ def read_tagged_fields(
     """The (tag, start, stop) of each field in a tag section (KIP-482), by ascending tag."""
     count, position = read_unsigned_varint(buffer, position)
     if count > count_max:
-        raise ProtocolViolation(f"{count} tagged fields in one struct")
+        raise ProtocolViolation(
+            f"{count} tagged fields in one struct; at most {count_max} are allowed"
+        )
     entries = []
     last_tag = -1
     for _ in range(count):
         tag, position = read_unsigned_varint(buffer, position)
         if tag <= last_tag:
-            raise ProtocolViolation(f"tag {tag} follows tag {last_tag}")
+            raise ProtocolViolation(f"tag {tag} follows tag {last_tag}; tags must ascend")
         last_tag = tag
         size_bytes, start = read_unsigned_varint(buffer, position)
         position = start + size_bytes
@@ -63,19 +65,19 @@ def read_tagged_fields(
 
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:
-    """Append a number of 32 bits."""
+    """Append an unsigned 32-bit number."""
     assert 0 <= value <= _UINT32_MAX, value
     _write(out, value)
 
 
 def write_varint(out: bytearray, value: int) -> None:
-    """Append a signed number of 32 bits, zig-zag."""
+    """Append a signed 32-bit number, zig-zag encoded."""
     assert -(2**31) <= value < 2**31, value
     _write(out, (value << 1) ^ (value >> 31))
 
 
 def write_varlong(out: bytearray, value: int) -> None:
-    """Append a signed number of 64 bits, zig-zag."""
+    """Append a signed 64-bit number, zig-zag encoded."""
     assert -(2**63) <= value < 2**63, value
     _write(out, (value << 1) ^ (value >> 63))
 

@@ -1,6 +1,6 @@
-"""The words in which messages are written down: kinds of values, fields, structs and messages.
+"""Declarations of messages: kinds of values, fields, structs and messages.
 
-A message is a dataclass. Each field says how it travels and in which versions:
+A message is a dataclass. Each field declares its wire format and its versions:
 
     @message(versions="0-13", flexible="9+")
     class MetadataRequest:
@@ -8,7 +8,7 @@ A message is a dataclass. Each field says how it travels and in which versions:
             array(MetadataRequestTopic), "0+", nullable="1+"
         )
 
-Version ranges are Kafka's own notation. "Flexible" versions write lengths as varints and end every
+Version ranges use Kafka's notation. "Flexible" versions write lengths as varints and end every
 struct with tagged fields (KIP-482). `codec` turns these declarations into functions.
 """
 
@@ -20,9 +20,9 @@ from typing import Any, Final, TypeVar, dataclass_transform
 from ottla.model import NO_UUID
 from ottla.protocol.primitives import Buffer
 
-VERSION_MAX: Final = 2**15 - 1  # a version travels as int16
+VERSION_MAX: Final = 2**15 - 1  # a version is an int16 on the wire
 
-Records = Buffer  # record batches, kept as the bytes they are: decoding yields a view, not a copy
+Records = Buffer  # record batches, undecoded: a view into the buffer, not a copy
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """Bytes behind their length; `length_code` is that length in versions that are not flexible."""
+    """Bytes preceded by their length; `length_code` is its `struct` code, unless flexible."""
 
     name: str
     length_code: str
@@ -51,7 +51,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Elements behind their count."""
+    """Elements preceded by their count."""
 
     element: "Fixed | Sized | type"
 
@@ -67,18 +67,18 @@ float64 = Fixed("float64", "d", 0.0)
 boolean = Fixed("boolean", "?", False)
 uuid = Fixed("uuid", "16s", NO_UUID)
 string = Sized("string", "h", "")
-binary = Sized("binary", "i", b"")  # decodes to bytes of its own
+binary = Sized("binary", "i", b"")  # decodes to a copy
 records = Sized("records", "i", None)  # decodes to a view into the buffer
 
 
 def array(element: Fixed | Sized | type) -> Array:
-    """The kind of a list."""
+    """The kind of a list of `element`."""
     return Array(element)
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How one field travels: what, in which versions, when it may be null, under which tag."""
+    """The wire format of one field: kind, versions, versions in which it may be null, tag."""
 
     kind: Kind
     versions: range
@@ -88,7 +88,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """One field of a struct: its name, the way it travels, and what it holds when left out."""
+    """One field of a struct: its name, wire format and default."""
 
     name: str
     wire: Wire
@@ -97,7 +97,7 @@ class WireField:
 
 @dataclass(frozen=True, slots=True)
 class MessageVersions:
-    """Which versions of a message exist, and which of them are flexible."""
+    """The versions of a message, and the flexible ones among them."""
 
     valid: range
     flexible: range
@@ -106,7 +106,7 @@ class MessageVersions:
 def wire(
     kind: Kind, versions: str, *, nullable: str = "none", tag: int | None = None, default: Any = ...
 ) -> Any:
-    """A field of a struct; its default is the zero of its kind unless said otherwise."""
+    """A field of a struct; without `default` it is the zero value of its kind."""
     about = Wire(kind, parse_versions(versions), parse_versions(nullable), tag)
     if default is ...:
         match kind:
@@ -121,9 +121,9 @@ def wire(
 
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[T]) -> type[T]:
-    """A part of a message; the message that contains it says which versions exist."""
-    # dataclass writes and compiles source for every method it makes. Two that all structs can
-    # share are not made again for each of hundreds: that is a good part of a broker's start.
+    """Class decorator for a part of a message, whose versions are those of the message."""
+    # dataclass generates and compiles every method it makes. Two that all structs can share
+    # are not made for each of hundreds: that is a good part of a broker's start-up time.
     cls.__eq__ = _equal  # type: ignore[method-assign]
     cls.__repr__ = _represent  # type: ignore[method-assign]
     cls.__hash__ = None  # type: ignore[assignment]
@@ -132,7 +132,7 @@ def struct(cls: type[T]) -> type[T]:
 
 @dataclass_transform(kw_only_default=True)
 def message(*, versions: str, flexible: str) -> Callable[[type[T]], type[T]]:
-    """A whole message with the versions in which it exists."""
+    """Class decorator for a message with the versions in which it exists."""
     about = MessageVersions(parse_versions(versions), parse_versions(flexible))
 
     def decorate(cls: type[T]) -> type[T]:
@@ -144,13 +144,13 @@ def message(*, versions: str, flexible: str) -> Callable[[type[T]], type[T]]:
 
 
 def message_versions(message_class: type) -> MessageVersions:
-    """What `message` was told about a class."""
+    """The versions that `message` declared for a class."""
     about: MessageVersions = message_class.__message_versions__  # type: ignore[attr-defined]
     return about
 
 
 def wire_fields(struct_class: type) -> tuple[WireField, ...]:
-    """The fields of a struct or message in the order in which they travel."""
+    """The fields of a struct or message in wire order."""
     return tuple(
         WireField(
             item.name,

@@ -1,1 +1,1 @@
-"""What bytes in a partition mean."""
+"""Record batches: headers, records, compression."""

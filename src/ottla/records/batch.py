@@ -1,4 +1,4 @@
-"""A record batch (format v2) through its 61-byte header; its records only on request.
+"""A record batch (format v2) by its 61-byte header; records are decoded on request only.
 
 The layout, big-endian: base offset (8), length of what follows (4), leader epoch (4), magic (1),
 CRC-32C (4), attributes (2), last offset delta (4), base timestamp (8), max timestamp (8),
@@ -31,14 +31,14 @@ from ottla.model import (
     TimestampMs,
 )
 from ottla.model import Sequence as SequenceNumber
-from ottla.protocol.primitives import read_varint, read_varlong, write_varint, write_varlong
 from ottla.records.compression import Codec, compress, decompress
 from ottla.records.crc import crc32c
+from ottla.records.record_codec import read_record, write_record
 
 Buffer = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
-LENGTH_END: Final = 12  # a batch's length counts the bytes behind this position
+LENGTH_END: Final = 12  # a batch's length counts the bytes after this position
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21  # the CRC covers everything from here on
 MAX_TIMESTAMP_AT: Final = 35
@@ -51,12 +51,11 @@ _CODEC_MAX: Final = int(Codec.ZSTD)
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-DELETE_HORIZON: Final = 0x40  # the base timestamp says when tombstones may go (KIP-534)
+DELETE_HORIZON: Final = 0x40  # the base timestamp is when tombstones may be deleted (KIP-534)
 
 FIRST_OFFSET: Final = Offset(0)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 DECOMPRESSED_BYTES_MIN: Final = 8 << 20  # every topic may expand a batch at least this far
-SEARCHED_RECORDS_MAX: Final = 20_000  # of one batch, in a search by time
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PLAIN: Final = struct.Struct(">8xi4xbIhiqq14xi")  # without offset, epoch and producer
@@ -66,7 +65,7 @@ _MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class BatchHeader(NamedTuple):
-    """The envelope, field by field in the order of the wire."""
+    """The header of a record batch, in wire order."""
 
     base_offset: int
     length: int
@@ -84,7 +83,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """The size of the whole batch, header included."""
         return self.length + LENGTH_END
 
     @property
@@ -93,7 +92,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> Offset:
-        """Where the next batch may begin: compaction can leave gaps below it."""
+        """The smallest offset of the next batch; compaction can leave gaps below it."""
         return Offset(self.base_offset + self.last_offset_delta + 1)
 
     @property
@@ -120,7 +119,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> TimestampMs | None:
-        """When tombstones and markers in the batch may go; None before compaction has set it."""
+        """When tombstones and markers may be deleted; None until compaction sets it."""
         if self.attributes & DELETE_HORIZON:
             return TimestampMs(self.base_timestamp_ms)
         return None
@@ -128,7 +127,7 @@ class BatchHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One letter: what a producer wrote and where it landed."""
+    """A record as written by a producer, with its offset in the partition."""
 
     offset: Offset = FIRST_OFFSET
     timestamp_ms: TimestampMs = NO_TIMESTAMP
@@ -138,31 +137,31 @@ class Record:
 
 
 class MarkerKind(IntEnum):
-    """How a transaction ended."""
+    """The outcome of a transaction."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class Marker(NamedTuple):
-    """What a control batch says about its producer's transaction."""
+    """The content of a control batch that ends its producer's transaction."""
 
     kind: MarkerKind
     coordinator_epoch: int
 
 
 def decompressed_bytes_max(message_bytes_max: int) -> int:
-    """How far a batch may expand on a topic that takes batches of `message_bytes_max`."""
+    """The decompressed size allowed on a topic that accepts batches of `message_bytes_max`."""
     return max(DECOMPRESSED_BYTES_MIN, 16 * message_bytes_max)
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header that begins at `position`; the caller has made sure that it is there."""
+    """The header at `position`; the caller has checked that the bytes suffice."""
     return tuple.__new__(BatchHeader, HEADER.unpack_from(buffer, position))
 
 
 def check_stored(buffer: Buffer) -> BatchHeader:
-    """Make sure that `buffer` is exactly one intact batch, whoever placed it."""
+    """Check that `buffer` is exactly one intact batch, written by a producer or a broker."""
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:
         raise CorruptBatch(f"{size_bytes} bytes are too few for a record batch")
@@ -170,20 +169,22 @@ def check_stored(buffer: Buffer) -> BatchHeader:
     if header.magic != MAGIC:
         raise InvalidRecord(f"record format v{header.magic} is not supported: send format v2")
     if header.size_bytes < HEADER_BYTES or header.size_bytes > size_bytes:
-        raise CorruptBatch(f"the batch says {header.size_bytes} bytes, {size_bytes} arrived")
+        raise CorruptBatch(
+            f"the batch's header says {header.size_bytes} bytes, {size_bytes} arrived"
+        )
     if header.size_bytes < size_bytes:
         raise InvalidRecord("more than one batch for a partition: send one per request")
     if crc32c(memoryview(buffer)[ATTRIBUTES_AT:]) != header.crc:
         raise CorruptBatch("the batch's CRC does not match its bytes")
     if header.attributes & CODEC_MASK > _CODEC_MAX:
-        raise UnsupportedCompression(f"codec {header.attributes & CODEC_MASK} is unknown")
+        raise UnsupportedCompression(f"unknown compression codec {header.attributes & CODEC_MASK}")
     return header
 
 
 def check_plain(buffer: Buffer) -> tuple[int, int, int] | None:
     """Last offset delta, first and largest timestamp of an intact batch without a producer id.
 
-    None when it has one, or when anything is wrong or unusual: `check_batch` says what.
+    None for any other batch; `check_batch` checks it in full and says what is wrong.
     """
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES or buffer[_PRODUCER_AT] < 0x80:  # the sign of the producer id
@@ -203,7 +204,7 @@ def check_plain(buffer: Buffer) -> tuple[int, int, int] | None:
 
 
 def check_batch(buffer: Buffer) -> BatchHeader:
-    """Make sure that `buffer` is one intact batch as a producer may send it."""
+    """Check that `buffer` is one intact batch as a producer may send it."""
     size_bytes = len(buffer)
     if size_bytes >= HEADER_BYTES:
         header = tuple.__new__(BatchHeader, HEADER.unpack_from(buffer))
@@ -212,7 +213,7 @@ def check_batch(buffer: Buffer) -> BatchHeader:
         )
         if producer >= 0 <= first and epoch >= 0:
             attributes &= ~TRANSACTIONAL
-        if (  # the common case in one breath: of plain attributes only the codec is left
+        if (  # the common case in one expression: of the attributes only the codec is left
             magic == MAGIC
             and length + LENGTH_END == size_bytes
             and count == last_delta + 1 > 0
@@ -221,27 +222,27 @@ def check_batch(buffer: Buffer) -> BatchHeader:
             and crc == crc32c(memoryview(buffer)[ATTRIBUTES_AT:])
         ):
             return header
-    return _check_closely(buffer)
+    return _check_in_steps(buffer)
 
 
-def _check_closely(buffer: Buffer) -> BatchHeader:
-    """The same check step by step, saying what is wrong."""
+def _check_in_steps(buffer: Buffer) -> BatchHeader:
+    """The check of `check_batch` step by step, raising an error that names the fault."""
     header = check_stored(buffer)
     if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
         raise InvalidRecord(
-            f"{header.record_count} records do not fill offsets 0 to {header.last_offset_delta}"
+            f"{header.record_count} records for offset deltas 0 to {header.last_offset_delta}"
         )
     if header.is_control:
         raise InvalidRecord("control batches are written by brokers only")
     if header.is_log_append_time:
-        raise InvalidTimestamp("only brokers give records the time of their arrival")
+        raise InvalidTimestamp("log append time is set by brokers only")
     if header.attributes & DELETE_HORIZON:
         raise InvalidRecord("delete horizons are set by brokers only")
     if header.producer_id >= 0:
         if header.producer_epoch < 0 or header.base_sequence < 0:
-            raise InvalidRecord("a producer id without producer epoch and sequence")
+            raise InvalidRecord("a producer id without producer epoch or sequence")
     elif header.is_transactional:
-        raise InvalidRecord("a transactional batch without producer id")
+        raise InvalidRecord("a transactional batch without a producer id")
     return header
 
 
@@ -251,7 +252,7 @@ def stamp(buffer: bytearray | memoryview, base_offset: Offset, leader_epoch: Lea
 
 
 def stamp_time(buffer: bytearray | memoryview, now_ms: TimestampMs) -> None:
-    """Give every record of the batch the broker's time, which needs a new CRC."""
+    """Set the log append time of every record of the batch; the CRC is computed anew."""
     (attributes,) = struct.unpack_from(">h", buffer, ATTRIBUTES_AT)
     struct.pack_into(">h", buffer, ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     struct.pack_into(">q", buffer, MAX_TIMESTAMP_AT, now_ms)
@@ -259,7 +260,7 @@ def stamp_time(buffer: bytearray | memoryview, now_ms: TimestampMs) -> None:
 
 
 def stamp_max_timestamp(buffer: bytearray | memoryview, max_timestamp_ms: int) -> None:
-    """Correct what a producer's header says about its records, which needs a new CRC."""
+    """Correct the largest timestamp in a producer's header; the CRC is computed anew."""
     struct.pack_into(">q", buffer, MAX_TIMESTAMP_AT, max_timestamp_ms)
     _stamp_crc(buffer)
 
@@ -269,7 +270,7 @@ def _stamp_crc(buffer: bytearray | memoryview) -> None:
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every whole batch of `buffer` in turn; a partial one at its end is left out."""
+    """Every complete batch of `buffer` in turn; a partial one at its end is left out."""
     view = memoryview(buffer)
     position, end = 0, len(view)
     while position + HEADER_BYTES <= end:
@@ -282,106 +283,47 @@ def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
         position += header.size_bytes
 
 
+def open_payload(batch: Buffer, header: BatchHeader, bytes_max: int) -> Buffer:
+    """The records of a batch, encoded one after the other, decompressed."""
+    if header.attributes & CODEC_MASK > _CODEC_MAX:
+        raise UnsupportedCompression(f"unknown compression codec {header.attributes & CODEC_MASK}")
+    payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
+    return decompress(payload, header.codec, bytes_max=bytes_max)
+
+
 def records(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MIN
 ) -> Iterator[Record]:
-    """Open the letters of one batch that has been checked."""
+    """Decode the records of one batch that has been checked."""
     header = read_header(batch)
-    if header.attributes & CODEC_MASK > _CODEC_MAX:
-        raise UnsupportedCompression(f"codec {header.attributes & CODEC_MASK} is unknown")
-    payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
-    letters = decompress(payload, header.codec, bytes_max=decompressed_bytes_max)
+    payload = open_payload(batch, header, decompressed_bytes_max)
+    append_time_ms = header.max_timestamp_ms if header.attributes & LOG_APPEND_TIME else None
     position = 0
     try:
         for _ in range(header.record_count):
-            record, position = _read_record(letters, position, header)
-            yield record
+            timestamp_delta, offset_delta, key, value, headers, position = read_record(
+                payload, position
+            )
+            if append_time_ms is None:
+                timestamp_ms = header.base_timestamp_ms + timestamp_delta
+            else:
+                timestamp_ms = append_time_ms
+            yield Record(
+                offset=Offset(header.base_offset + offset_delta),
+                timestamp_ms=TimestampMs(timestamp_ms),
+                key=key,
+                value=value,
+                headers=headers,
+            )
     except (ProtocolViolation, IndexError, UnicodeDecodeError) as problem:
-        raise InvalidRecord(f"a record cannot be read: {problem}") from None
-    if position != len(letters):
-        raise InvalidRecord("bytes are left over behind the last record")
-
-
-def _read_record(letters: Buffer, position: int, header: BatchHeader) -> tuple[Record, int]:
-    size_bytes, position = read_varint(letters, position)
-    end = position + size_bytes
-    if size_bytes < 0 or end > len(letters):
-        raise InvalidRecord(f"a record of {size_bytes} bytes does not fit into its batch")
-    timestamp_delta, position = read_varlong(letters, position + 1)  # behind unused attributes
-    offset_delta, position = read_varint(letters, position)
-    key, position = _read_bytes(letters, position, end)
-    value, position = _read_bytes(letters, position, end)
-    header_count, position = read_varint(letters, position)
-    headers = []
-    for _ in range(header_count):
-        name, position = _read_bytes(letters, position, end)
-        if name is None:
-            raise InvalidRecord("a record header without a name")
-        content, position = _read_bytes(letters, position, end)
-        headers.append((name.decode(), content))
-    if position != end or header_count < 0:
-        raise InvalidRecord("a record's length does not match its content")
-    if header.attributes & LOG_APPEND_TIME:
-        timestamp_ms = header.max_timestamp_ms
-    else:
-        timestamp_ms = header.base_timestamp_ms + timestamp_delta
-    record = Record(
-        offset=Offset(header.base_offset + offset_delta),
-        timestamp_ms=TimestampMs(timestamp_ms),
-        key=key,
-        value=value,
-        headers=tuple(headers),
-    )
-    return record, end
-
-
-def first_since(
-    batch: Buffer, start: Offset, timestamp_ms: TimestampMs, *, decompressed_bytes_max: int
-) -> tuple[Offset, TimestampMs] | None:
-    """The first record from `start` on that is not older than `timestamp_ms`, with its time.
-
-    Looks at two numbers of each record, and not at more than `SEARCHED_RECORDS_MAX` of them: a
-    few kilobytes can hold millions. Where the search ends there, so does the answer: every record
-    before it is older.
-    """
-    header = read_header(batch)
-    if header.attributes & LOG_APPEND_TIME:
-        if header.max_timestamp_ms < timestamp_ms or header.last_offset < start:
-            return None
-        return Offset(max(header.base_offset, start)), TimestampMs(header.max_timestamp_ms)
-    payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
-    letters = decompress(payload, header.codec, bytes_max=decompressed_bytes_max)
-    wanted_delta = timestamp_ms - header.base_timestamp_ms
-    position = 0
-    try:
-        for number in range(header.record_count):
-            size_bytes, position = read_varint(letters, position)
-            end = position + size_bytes
-            if size_bytes < 0 or end > len(letters):
-                raise InvalidRecord(f"a record of {size_bytes} bytes does not fit into its batch")
-            delta, position = read_varlong(letters, position + 1)  # behind unused attributes
-            offset = header.base_offset + read_varint(letters, position)[0]
-            if (delta >= wanted_delta and offset >= start) or number >= SEARCHED_RECORDS_MAX:
-                time_ms = TimestampMs(header.base_timestamp_ms + delta)
-                return Offset(max(offset, start)), time_ms
-            position = end
-    except (ProtocolViolation, IndexError) as problem:
-        raise InvalidRecord(f"a record cannot be read: {problem}") from None
-    return None
-
-
-def _read_bytes(letters: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
-    size_bytes, position = read_varint(letters, position)
-    if size_bytes < 0:
-        return None, position
-    if position + size_bytes > end:
-        raise InvalidRecord("a field reaches beyond its record")
-    return bytes(letters[position : position + size_bytes]), position + size_bytes
+        raise InvalidRecord(f"a record cannot be decoded: {problem}") from None
+    if position != len(payload):
+        raise InvalidRecord("bytes are left over after the last record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Records as they lie in a batch, one behind the other, before they are compressed."""
+    """Records encoded one after the other, before compression."""
 
     payload: Buffer
     count: int
@@ -389,23 +331,24 @@ class Packed:
     max_timestamp_ms: TimestampMs
 
 
-def pack(letters: Sequence[Record]) -> Packed:
-    """Lay records one behind the other; their offsets count from the first."""
-    assert letters, "a batch holds at least one record"
-    base_timestamp_ms = letters[0].timestamp_ms
+def pack(records: Sequence[Record]) -> Packed:
+    """Encode records one after the other; their offsets count from the first."""
+    assert records, "a batch has at least one record"
+    base_timestamp_ms = records[0].timestamp_ms
     payload = bytearray()
-    for delta, letter in enumerate(letters):
-        _write_record(payload, letter, delta, letter.timestamp_ms - base_timestamp_ms)
+    for delta, record in enumerate(records):
+        timestamp_delta = record.timestamp_ms - base_timestamp_ms
+        write_record(payload, timestamp_delta, delta, record.key, record.value, record.headers)
     return Packed(
         payload=payload,
-        count=len(letters),
+        count=len(records),
         base_timestamp_ms=base_timestamp_ms,
-        max_timestamp_ms=max(letter.timestamp_ms for letter in letters),
+        max_timestamp_ms=max(record.timestamp_ms for record in records),
     )
 
 
 def build_batch(
-    letters: Sequence[Record],
+    records: Sequence[Record],
     *,
     base_offset: Offset = FIRST_OFFSET,
     codec: Codec = Codec.NONE,
@@ -416,9 +359,9 @@ def build_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytearray:
-    """Pack records into a batch; they get the offsets from `base_offset` on, in their order."""
+    """A batch of `records`, which get consecutive offsets from `base_offset` on."""
     return seal(
-        pack(letters),
+        pack(records),
         base_offset=base_offset,
         codec=codec,
         leader_epoch=leader_epoch,
@@ -442,7 +385,7 @@ def seal(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytearray:
-    """A batch of records that are packed already."""
+    """A batch of packed records: compress them and put the header in front."""
     header = BatchHeader(
         base_offset=base_offset,
         length=0,
@@ -464,7 +407,7 @@ def seal(
 
 
 def assemble(header: BatchHeader, payload: Buffer) -> bytearray:
-    """Header and payload as one batch, with its true length and CRC."""
+    """Header and payload as one batch, with correct length and CRC."""
     length = HEADER_BYTES - LENGTH_END + len(payload)
     batch = bytearray(HEADER.pack(*header._replace(length=length)))
     batch += payload
@@ -472,35 +415,12 @@ def assemble(header: BatchHeader, payload: Buffer) -> bytearray:
     return batch
 
 
-def _write_record(out: bytearray, letter: Record, delta: int, timestamp_delta: int) -> None:
-    body = bytearray(1)  # attributes, unused
-    write_varlong(body, timestamp_delta)
-    write_varint(body, delta)
-    _write_bytes(body, letter.key)
-    _write_bytes(body, letter.value)
-    write_varint(body, len(letter.headers))
-    for name, content in letter.headers:
-        _write_bytes(body, name.encode())
-        _write_bytes(body, content)
-    write_varint(out, len(body))
-    out += body
-
-
-def _write_bytes(out: bytearray, content: bytes | None) -> None:
-    if content is None:
-        write_varint(out, -1)
-    else:
-        write_varint(out, len(content))
-        out += content
-
-
 def recompress(batch: Buffer, codec: Codec, *, decompressed_bytes_max: int) -> bytearray:
-    """The same records under another codec."""
+    """The batch compressed with another codec."""
     header = read_header(batch)
-    payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
-    letters = decompress(payload, header.codec, bytes_max=decompressed_bytes_max)
+    payload = open_payload(batch, header, decompressed_bytes_max)
     attributes = header.attributes & ~CODEC_MASK | codec
-    return assemble(header._replace(attributes=attributes), compress(letters, codec))
+    return assemble(header._replace(attributes=attributes), compress(payload, codec))
 
 
 def build_marker(
@@ -511,13 +431,13 @@ def build_marker(
     timestamp_ms: TimestampMs,
 ) -> bytearray:
     """The control batch that ends a producer's transaction."""
-    letter = Record(
+    record = Record(
         timestamp_ms=timestamp_ms,
         key=_MARKER_KEY.pack(0, marker.kind),
         value=_MARKER_VALUE.pack(0, marker.coordinator_epoch),
     )
     return build_batch(
-        [letter],
+        [record],
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         is_transactional=True,
@@ -526,15 +446,15 @@ def build_marker(
 
 
 def read_marker(batch: Buffer) -> Marker | None:
-    """What a control batch says; None when it is of a kind that ends no transaction."""
-    for letter in records(batch):
-        if letter.key is None or letter.value is None or len(letter.key) < _MARKER_KEY.size:
+    """The marker in a control batch; None for a control batch that ends no transaction."""
+    for record in records(batch):
+        if record.key is None or record.value is None or len(record.key) < _MARKER_KEY.size:
             raise InvalidRecord("a control record without key or value")
-        _, kind = _MARKER_KEY.unpack_from(letter.key)
+        _, kind = _MARKER_KEY.unpack_from(record.key)
         if kind not in {MarkerKind.ABORT, MarkerKind.COMMIT}:
             return None
-        if len(letter.value) < _MARKER_VALUE.size:
+        if len(record.value) < _MARKER_VALUE.size:
             raise InvalidRecord("a transaction marker without coordinator epoch")
-        _, coordinator_epoch = _MARKER_VALUE.unpack_from(letter.value)
+        _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
         return Marker(MarkerKind(kind), coordinator_epoch)
     return None

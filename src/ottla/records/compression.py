@@ -1,8 +1,8 @@
-"""The four codecs of record batches, with output that never exceeds what the caller allows.
+"""The four compression codecs of record batches, with output bounded by the caller.
 
-A few kilobytes can claim to be gigabytes, so nothing is allocated from what a stream says of
-itself: output goes into an anonymous mapping of the allowed size, of which only the pages that
-are really written take up memory, and a stream that needs more is refused where it overflows.
+A few kilobytes can claim to be gigabytes, so sizes stated in a stream are not used for allocation:
+output goes into an anonymous mapping of the allowed size, of which only written pages take up
+memory, and a stream that needs more is refused where it overflows.
 """
 
 import mmap
@@ -48,7 +48,7 @@ class Codec(IntEnum):
 
 
 def compress(data: Buffer, codec: Codec) -> Buffer:
-    """`data` under `codec`, in the framing that every Kafka client reads."""
+    """`data` compressed with `codec`, in the framing that every Kafka client reads."""
     match codec:
         case Codec.NONE:
             return data
@@ -63,7 +63,7 @@ def compress(data: Buffer, codec: Codec) -> Buffer:
 
 
 def decompress(data: Buffer, codec: Codec, *, bytes_max: int) -> Buffer:
-    """The inverse of `compress`; more than `bytes_max` bytes of output are `MessageTooLarge`."""
+    """The inverse of `compress`; `MessageTooLarge` for more than `bytes_max` bytes of output."""
     match codec:
         case Codec.NONE:
             return data
@@ -77,27 +77,27 @@ def decompress(data: Buffer, codec: Codec, *, bytes_max: int) -> Buffer:
             return _decompress_stream(cramjam.zstd.decompress_into, data, bytes_max)
 
 
-def decompress_into(data: Buffer, codec: Codec, room: memoryview) -> int:
-    """Decompress to the beginning of `room`; how many bytes it took. Too little is refused.
+def decompress_into(data: Buffer, codec: Codec, out: memoryview) -> int:
+    """Decompress into `out` from its start; return the size, or raise `MessageTooLarge`.
 
-    For readers who open batch after batch: pages that were written once are written faster.
+    For readers of many batches: pages that have been written once are written faster.
     """
     match codec:
         case Codec.NONE:
-            if len(data) > len(room):
-                raise _too_large(len(room))
-            room[: len(data)] = data
+            if len(data) > len(out):
+                raise _too_large(len(out))
+            out[: len(data)] = data
             return len(data)
         case Codec.GZIP:
-            return _stream_into(cramjam.gzip.decompress_into, data, room)
+            return _stream_into(cramjam.gzip.decompress_into, data, out)
         case Codec.SNAPPY:
-            plain = _decompress_snappy(data, len(room))
-            room[: len(plain)] = plain
+            plain = _decompress_snappy(data, len(out))
+            out[: len(plain)] = plain
             return len(plain)
         case Codec.LZ4:
-            return _stream_into(cramjam.lz4.decompress_into, data, room)
+            return _stream_into(cramjam.lz4.decompress_into, data, out)
         case Codec.ZSTD:
-            return _stream_into(cramjam.zstd.decompress_into, data, room)
+            return _stream_into(cramjam.zstd.decompress_into, data, out)
 
 
 def _compress_xerial(data: Buffer) -> bytes:
@@ -128,21 +128,21 @@ def _compress_lz4(data: Buffer) -> bytes:
 def _decompress_stream(
     stream_into: Callable[[Buffer, memoryview], int], data: Buffer, bytes_max: int
 ) -> Buffer:
-    room = memoryview(mmap.mmap(-1, bytes_max + 1))
-    size_bytes = _stream_into(stream_into, data, room)
+    buffer = memoryview(mmap.mmap(-1, bytes_max + 1))
+    size_bytes = _stream_into(stream_into, data, buffer)
     if size_bytes > bytes_max:
         raise _too_large(bytes_max)
-    return room[:size_bytes]
+    return buffer[:size_bytes]
 
 
 def _stream_into(
-    stream_into: Callable[[Buffer, memoryview], int], data: Buffer, room: memoryview
+    stream_into: Callable[[Buffer, memoryview], int], data: Buffer, out: memoryview
 ) -> int:
     try:
-        return stream_into(data, room)
+        return stream_into(data, out)
     except cramjam.DecompressionError as problem:
         if _OVERFLOWED in str(problem):
-            raise _too_large(len(room)) from None
+            raise _too_large(len(out)) from None
         raise InvalidRecord(f"the batch cannot be decompressed: {problem}") from None
 
 
@@ -171,11 +171,11 @@ def _decompress_block(block: memoryview, bytes_max: int) -> Buffer:
             raise _too_large(bytes_max)
         if not size_bytes:
             return b""
-        room = mmap.mmap(-1, size_bytes)
-        written_bytes = cramjam.snappy.decompress_raw_into(block, room)
+        buffer = mmap.mmap(-1, size_bytes)
+        written_bytes = cramjam.snappy.decompress_raw_into(block, buffer)
     except cramjam.DecompressionError as problem:
         raise InvalidRecord(f"the batch cannot be decompressed: {problem}") from None
-    return memoryview(room)[:written_bytes]
+    return memoryview(buffer)[:written_bytes]
 
 
 def _too_large(bytes_max: int) -> MessageTooLarge:

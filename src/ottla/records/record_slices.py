@@ -1,60 +1,54 @@
-"""The records of a batch as slices of it: for compaction, and for topics that need keys.
+"""The records of a batch as slices of its payload: for compaction, key checks and time searches.
 
-Where `batch.records` opens every letter, this looks at the address only. Its loop is what
-compaction spends its time in, so numbers of one and two bytes, nearly all there are, are read in
-place.
+`batch.records` decodes every field; here only positions, deltas and keys are read. Compaction
+spends its time in this loop, so varints of one and two bytes, nearly all, are decoded inline.
 """
 
 from typing import Final
 
-from ottla.errors import InvalidRecord, ProtocolViolation, UnsupportedCompression
-from ottla.model import NO_PRODUCER, NO_SEQUENCE, NO_TIMESTAMP, TimestampMs
+from ottla.errors import InvalidRecord, ProtocolViolation
+from ottla.model import NO_PRODUCER, NO_SEQUENCE, NO_TIMESTAMP, Offset, TimestampMs
 from ottla.protocol.primitives import read_varint, read_varlong, write_varint, write_varlong
 from ottla.records.batch import (
-    CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
-    HEADER_BYTES,
     LOG_APPEND_TIME,
     NO_PRODUCER_EPOCH,
     TRANSACTIONAL,
     BatchHeader,
     Buffer,
     assemble,
+    open_payload,
+    read_header,
 )
-from ottla.records.compression import Codec, compress, decompress
+from ottla.records.compression import compress
 
-_CODEC_MAX: Final = int(Codec.ZSTD)
-_NULL: Final = 1  # the length of a value that is not there: -1, zig-zag
+SEARCHED_RECORDS_MAX: Final = 20_000  # of one batch, in a search by time
+_NULL: Final = 1  # the encoded length of a null value: -1, zig-zag
 
-
-# Where one record lies among the bytes of its batch, and what is written on it: start, end,
-# timestamp delta in ms, offset delta, key, and whether it is a tombstone. A plain tuple, because
-# making one with names takes as long as all the rest.
-Letter = tuple[int, int, int, int, bytes | None, bool]
+# One record of a payload: start and end position, timestamp delta in ms, offset delta, key, and
+# whether it is a tombstone. A plain tuple, because making a named one takes as long as the rest.
+RecordSlice = tuple[int, int, int, int, bytes | None, bool]
 
 
 def payload_of(batch: Buffer, header: BatchHeader, bytes_max: int) -> bytes:
-    """The records of a batch, one behind the other, decompressed."""
-    if header.attributes & CODEC_MASK > _CODEC_MAX:
-        raise UnsupportedCompression(f"codec {header.attributes & CODEC_MASK} is unknown")
+    """The records of a batch, encoded one after the other, decompressed; b"" without records."""
     if not header.record_count:
         return b""
-    payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
-    return bytes(decompress(payload, header.codec, bytes_max=bytes_max))
+    return bytes(open_payload(batch, header, bytes_max))
 
 
-def find_letters(payload: bytes, count: int) -> list[Letter]:
-    """Every record of a payload that holds `count`, or `InvalidRecord`."""
+def slice_records(payload: bytes, count: int) -> list[RecordSlice]:
+    """The slices of a payload of `count` records, or `InvalidRecord`."""
     try:
-        return _find_letters(payload, count)
+        return _slice_records(payload, count)
     except (ProtocolViolation, IndexError) as problem:
-        raise InvalidRecord(f"a record cannot be read: {problem}") from None
+        raise InvalidRecord(f"a record cannot be decoded: {problem}") from None
 
 
-def _find_letters(payload: bytes, count: int) -> list[Letter]:  # noqa: C901  # one tight loop
+def _slice_records(payload: bytes, count: int) -> list[RecordSlice]:  # noqa: C901  # one tight loop
     size = len(payload)
-    found: list[Letter] = []
+    found: list[RecordSlice] = []
     at = 0
     for _ in range(count):
         start = at
@@ -69,8 +63,8 @@ def _find_letters(payload: bytes, count: int) -> list[Letter]:  # noqa: C901  # 
             number *= 2
         end = at + (number >> 1)
         if number & 1 or end > size:
-            raise InvalidRecord("a record does not fit into its batch")
-        number = payload[at + 1]  # behind unused attributes
+            raise InvalidRecord("a record exceeds its batch")
+        number = payload[at + 1]  # after unused attributes
         if number < 0x80:
             time = (number >> 1) ^ -(number & 1)
             at += 2
@@ -101,18 +95,51 @@ def _find_letters(payload: bytes, count: int) -> list[Letter]:  # noqa: C901  # 
             key = payload[at : at + key_bytes]
             at += key_bytes
         if at >= end:
-            raise InvalidRecord("a key reaches beyond its record")
+            raise InvalidRecord("a key exceeds its record")
         found.append((start, end, time, delta, key, payload[at] == _NULL))
         at = end
     if at != size:
-        raise InvalidRecord("bytes are left over behind the last record")
+        raise InvalidRecord("bytes are left over after the last record")
     return found
 
 
+def first_since(
+    batch: Buffer, start: Offset, timestamp_ms: TimestampMs, *, decompressed_bytes_max: int
+) -> tuple[Offset, TimestampMs] | None:
+    """The offset and time of the first record from `start` on not older than `timestamp_ms`.
+
+    Decodes two numbers of each record, and stops after `SEARCHED_RECORDS_MAX` records, because a
+    few kilobytes can hold millions; then the record reached is returned: all before are older.
+    """
+    header = read_header(batch)
+    if header.attributes & LOG_APPEND_TIME:
+        if header.max_timestamp_ms < timestamp_ms or header.last_offset < start:
+            return None
+        return Offset(max(header.base_offset, start)), TimestampMs(header.max_timestamp_ms)
+    payload = open_payload(batch, header, decompressed_bytes_max)
+    wanted_delta = timestamp_ms - header.base_timestamp_ms
+    position = 0
+    try:
+        for number in range(header.record_count):
+            size_bytes, position = read_varint(payload, position)
+            end = position + size_bytes
+            if size_bytes < 0 or end > len(payload):
+                raise InvalidRecord(f"a record of {size_bytes} bytes exceeds its batch")
+            delta, position = read_varlong(payload, position + 1)  # after unused attributes
+            offset = header.base_offset + read_varint(payload, position)[0]
+            if (delta >= wanted_delta and offset >= start) or number >= SEARCHED_RECORDS_MAX:
+                time_ms = TimestampMs(header.base_timestamp_ms + delta)
+                return Offset(max(offset, start)), time_ms
+            position = end
+    except (ProtocolViolation, IndexError) as problem:
+        raise InvalidRecord(f"a record cannot be decoded: {problem}") from None
+    return None
+
+
 def check_keys(batch: Buffer, header: BatchHeader, *, decompressed_bytes_max: int) -> None:
-    """Refuse a batch in which a record has no key: its topic could never compact it."""
+    """Refuse a batch with a record without a key: its topic could never compact it."""
     payload = payload_of(batch, header, decompressed_bytes_max)
-    for _, _, _, _, key, _ in find_letters(payload, header.record_count):
+    for _, _, _, _, key, _ in slice_records(payload, header.record_count):
         if key is None:
             raise InvalidRecord("every record of a compacted topic needs a key")
 
@@ -120,52 +147,52 @@ def check_keys(batch: Buffer, header: BatchHeader, *, decompressed_bytes_max: in
 def rebuild(
     header: BatchHeader,
     payload: bytes,
-    letters: list[Letter],
+    kept: list[RecordSlice],
     *,
     delete_horizon_ms: TimestampMs | None = None,
 ) -> bytearray:
-    """A batch with fewer records, in the same place and under the same codec.
+    """A batch with a selection of the records, at the same offsets and with the same codec.
 
-    Offsets and times of the records stay what they were. A delete horizon takes the place of the
-    base timestamp, so that the records' deltas have to be written anew.
+    Offsets and times of the records are unchanged. A delete horizon replaces the base timestamp, so
+    the records' timestamp deltas are written anew.
     """
-    assert letters, "a batch without records is a shell"
+    assert kept, "a batch without records is made by empty_batch"
     base_timestamp_ms, attributes = header.base_timestamp_ms, header.attributes
     if delete_horizon_ms is None:
-        kept: Buffer = b"".join([payload[start:end] for start, end, *_ in letters])
+        payload_kept: Buffer = b"".join([payload[start:end] for start, end, *_ in kept])
     else:
         shift_ms = base_timestamp_ms - delete_horizon_ms
-        kept = _shifted(payload, letters, shift_ms)
+        payload_kept = _shifted(payload, kept, shift_ms)
         base_timestamp_ms, attributes = delete_horizon_ms, attributes | DELETE_HORIZON
     max_timestamp_ms = header.max_timestamp_ms
     if not attributes & LOG_APPEND_TIME:
-        newest_ms = max(delta_ms for _, _, delta_ms, *_ in letters)
+        newest_ms = max(delta_ms for _, _, delta_ms, *_ in kept)
         max_timestamp_ms = header.base_timestamp_ms + newest_ms
     changed = header._replace(
         attributes=attributes,
         base_timestamp_ms=base_timestamp_ms,
         max_timestamp_ms=max_timestamp_ms,
-        record_count=len(letters),
+        record_count=len(kept),
     )
-    return assemble(changed, compress(kept, header.codec))
+    return assemble(changed, compress(payload_kept, header.codec))
 
 
-def _shifted(payload: bytes, letters: list[Letter], shift_ms: int) -> bytearray:
-    """The same records with every timestamp delta changed by `shift_ms`."""
+def _shifted(payload: bytes, records: list[RecordSlice], shift_ms: int) -> bytearray:
+    """The records with every timestamp delta changed by `shift_ms`."""
     out = bytearray()
-    for start, end, delta_ms, *_ in letters:
+    for start, end, delta_ms, *_ in records:
         _, at = read_varint(payload, start)
-        _, behind_time = read_varlong(payload, at + 1)
+        _, after_time = read_varlong(payload, at + 1)
         body = bytearray(payload[at : at + 1])
         write_varlong(body, delta_ms + shift_ms)
-        body += payload[behind_time:end]
+        body += payload[after_time:end]
         write_varint(out, len(body))
         out += body
     return out
 
 
-def shell(header: BatchHeader, *, keeps_producer: bool) -> bytearray:
-    """A batch without records that holds its place: its offsets, and its producer's if wanted."""
+def empty_batch(header: BatchHeader, *, keeps_producer: bool) -> bytearray:
+    """A batch without records that keeps its offsets, and its producer's state if wanted."""
     attributes = header.attributes & (TRANSACTIONAL | CONTROL) if keeps_producer else 0
     changed = header._replace(
         attributes=attributes,

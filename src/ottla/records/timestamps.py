@@ -1,8 +1,8 @@
-"""Which timestamps a producer's batch may have, and which its header should say.
+"""Validation of the timestamps in a producer's batch, and the largest timestamp for its header.
 
 Apache Kafka reads every record, checks its timestamp and writes the largest into the header. Here
-the header is believed as long as it is plausible; only a batch whose header cannot be right, or
-whose topic limits how old records may be, has its records looked at.
+a plausible header is trusted; records are read only if the header cannot be right, or if the topic
+limits the age of records.
 """
 
 from typing import Final, NamedTuple
@@ -11,13 +11,13 @@ from ottla.config import INT64_MAX, TopicConfig
 from ottla.errors import InvalidTimestamp
 from ottla.model import NO_TIMESTAMP, TimestampMs
 from ottla.records.batch import BatchHeader, Buffer, decompressed_bytes_max
-from ottla.records.record_slices import find_letters, payload_of
+from ottla.records.record_slices import payload_of, slice_records
 
 ANY_AGE: Final = INT64_MAX  # the default of message.timestamp.before.max.ms
 
 
 class TimeSpan(NamedTuple):
-    """The oldest and the newest of some timestamps; NO_TIMESTAMP twice when there are none."""
+    """The oldest and the newest of some timestamps; both NO_TIMESTAMP if there are none."""
 
     oldest_ms: int
     newest_ms: int
@@ -28,32 +28,32 @@ def checked_max_timestamp(
 ) -> int:
     """The largest timestamp of a batch, or `InvalidTimestamp` if one of its records has a bad one.
 
-    Records without a timestamp (-1) are always accepted, and count for nothing.
+    Records without a timestamp (-1) are always accepted, and ignored here.
     """
-    if is_believed(header, config, now_ms):
+    if is_header_trusted(header, config, now_ms):
         return header.max_timestamp_ms
     span = record_timestamps(batch, header, decompressed_bytes_max(config.max_message_bytes))
     if span.newest_ms - now_ms > config.timestamp_after_max_ms:
         raise InvalidTimestamp(
-            f"timestamp {span.newest_ms} lies more than"
+            f"timestamp {span.newest_ms} is more than"
             f" {config.timestamp_after_max_ms} ms in the future"
         )
     if span.oldest_ms != NO_TIMESTAMP and (
         now_ms - span.oldest_ms > config.timestamp_before_max_ms
     ):
         raise InvalidTimestamp(
-            f"timestamp {span.oldest_ms} lies more than"
+            f"timestamp {span.oldest_ms} is more than"
             f" {config.timestamp_before_max_ms} ms in the past"
         )
     return max(span.newest_ms, NO_TIMESTAMP)
 
 
-def is_believed(header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -> bool:
-    """Whether the header alone tells a batch's times.
+def is_header_trusted(header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -> bool:
+    """True if the timestamps in the header can be used without reading the records.
 
     librdkafka counts the largest timestamp up from 0, so a header with 0 may stand for records
-    that have none. A largest timestamp before the first one is wrong in any case. One too far in
-    the future is a reason to refuse the batch, if a record really has it.
+    that have none. A largest timestamp before the first one is always wrong. If one is too far in
+    the future, the batch is refused only if a record really has it.
     """
     return (
         header.base_timestamp_ms <= header.max_timestamp_ms > 0
@@ -65,7 +65,7 @@ def is_believed(header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -
 def record_timestamps(batch: Buffer, header: BatchHeader, bytes_max: int) -> TimeSpan:
     """The oldest and the newest timestamp of a batch's records, leaving out those without one."""
     payload = payload_of(batch, header, bytes_max)
-    found = find_letters(payload, header.record_count)
+    found = slice_records(payload, header.record_count)
     times = [header.base_timestamp_ms + delta_ms for _, _, delta_ms, *_ in found]
     known = [time_ms for time_ms in times if time_ms != NO_TIMESTAMP]
     return TimeSpan(min(known), max(known)) if known else TimeSpan(NO_TIMESTAMP, NO_TIMESTAMP)

@@ -21,7 +21,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.model import BrokerId, Offset, TopicPartition, Uuid, format_uuid
-from ottla.protocol.hot import TopicKey
+from ottla.protocol.hot_fields import TopicKey
 from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.replication.strays import expected_id, judge
 from ottla.storage.cleaner import Cleaner

@@ -291,7 +291,7 @@ async def abort_all(client: Client, producers: Sequence[ProducerIdentity]) -> No
     still_open = still_open_of(producers, await describe(client, producers))
     await asyncio.gather(
         *(
-            end_transaction(client, one, is_committed=False, patience_s=_ABORT_TIMEOUT_S)
+            end_transaction(client, one, is_committed=False, timeout_s=_ABORT_TIMEOUT_S)
             for one in still_open
         ),
         return_exceptions=True,  # a transaction that cannot be aborted times out

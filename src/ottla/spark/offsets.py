@@ -16,8 +16,9 @@ from ottla.client.errors import (
     Unreachable,
 )
 from ottla.client.groups import committed_offsets
-from ottla.client.partitions import EARLIEST, LATEST, FetchLimits, Isolation, fetch, list_offsets
+from ottla.client.partitions import FetchLimits, Isolation, fetch, list_offsets
 from ottla.model import Offset, TimestampMs, TopicPartition
+from ottla.protocol.messages.offsets import EARLIEST, LATEST
 from ottla.spark.offset_bounds import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from ottla.client.positions import AtTime, parse_moment
+from ottla.client.positions import AtTime, parse_log_position
 from ottla.errors import UsageRefused
 from ottla.model import TimestampMs
 
@@ -125,7 +125,7 @@ def parse_time_ms(text: str, now_ms: TimestampMs) -> TimestampMs:
     if stripped.isascii() and stripped.isdigit():
         return TimestampMs(int(stripped))
     try:
-        position = parse_moment(stripped, now_ms)
+        position = parse_log_position(stripped, now_ms)
     except UsageRefused:
         position = None
     if not isinstance(position, AtTime):

@@ -12,10 +12,11 @@ from pyspark import TaskContext
 
 from ottla.client.client import Client
 from ottla.client.errors import Refused, Unreadable
-from ottla.client.partitions import EARLIEST, LATEST, Fetched, FetchLimits, list_offsets
+from ottla.client.partitions import Fetched, FetchLimits, list_offsets
 from ottla.client.reader import ReadRange, fetch_round
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import Offset, OffsetRange, TopicPartition
+from ottla.protocol.messages.offsets import EARLIEST, LATEST
 from ottla.spark.blocking_client import BlockingClient
 from ottla.spark.column_options import BadRows
 from ottla.spark.columns import ProjectedRows, Projection

@@ -16,11 +16,12 @@ from ottla.client.admin import create_topic, settings_of_topics
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, NoSuchTopic, Refused, Unreadable
 from ottla.client.partitioner import partition_of_key
-from ottla.client.partitions import LATEST, Fetched, FetchLimits, Isolation, list_offsets
+from ottla.client.partitions import Fetched, FetchLimits, Isolation, list_offsets
 from ottla.client.producer import IdempotentProducer
 from ottla.client.reader import ReadRange, fetch_round, take
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
+from ottla.protocol.messages.offsets import LATEST
 from ottla.records.batch import Record
 
 TOPIC: Final = "__ottla_spark"

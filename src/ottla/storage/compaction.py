@@ -43,7 +43,7 @@ from ottla.records.batch import (
     read_header,
 )
 from ottla.records.crc import crc32c
-from ottla.records.record_slices import Letter, find_letters, payload_of, rebuild, shell
+from ottla.records.record_slices import RecordSlice, empty_batch, payload_of, rebuild, slice_records
 from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedTransaction
 from ottla.storage.seals import Seal, write_cleaned_seal
@@ -330,11 +330,11 @@ class Pass:
                 last_offsets[short] = base_offset + delta
         return is_orderly
 
-    def _letters(self, batch: memoryview, header: BatchHeader) -> tuple[bytes, list[Letter]]:
+    def _letters(self, batch: memoryview, header: BatchHeader) -> tuple[bytes, list[RecordSlice]]:
         """A batch's records. One that cannot be read has none that anybody could find."""
         try:
             payload = payload_of(batch, header, self.decompressed_bytes_max)
-            return payload, find_letters(payload, header.record_count)
+            return payload, slice_records(payload, header.record_count)
         except ApiError:
             return b"", []
 
@@ -464,7 +464,7 @@ class Pass:
             return False
         return not self._places.has_any(header.base_offset, header.last_offset)
 
-    def _last_of_keys(self, base_offset: int, letters: list[Letter]) -> list[Letter]:
+    def _last_of_keys(self, base_offset: int, letters: list[RecordSlice]) -> list[RecordSlice]:
         """The records that no later one replaces. Those without key cannot be kept apart: gone."""
         last_offset_of = self.last_offsets.get
         kept = []
@@ -478,7 +478,7 @@ class Pass:
         return kept
 
     def _with_horizon(
-        self, header: BatchHeader, payload: bytes, letters: list[Letter]
+        self, header: BatchHeader, payload: bytes, letters: list[RecordSlice]
     ) -> bytearray:
         horizon_ms = TimestampMs(self.now_ms + self.delete_retention_ms)
         return rebuild(header, payload, letters, delete_horizon_ms=horizon_ms)
@@ -550,7 +550,7 @@ def _work_of(header: BatchHeader) -> int:
 
 def _shell(batch: memoryview, header: BatchHeader, *, keeps_producer: bool) -> Buffer:
     """What holds the place of a batch: that batch itself when nothing else was left of it."""
-    left = shell(header, keeps_producer=keeps_producer)
+    left = empty_batch(header, keeps_producer=keeps_producer)
     return batch if left == batch else left
 
 

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from ottla.model import LeaderEpoch, Offset, TimestampMs
-from ottla.records.batch import check_stored, first_since
+from ottla.records.batch import check_stored
+from ottla.records.record_slices import first_since
 from ottla.storage.segment import SealedSegment, Segment, walk
 from ottla.storage.segments import Segments
 

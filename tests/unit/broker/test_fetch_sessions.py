@@ -6,7 +6,8 @@ from ottla.errors import (
     FetchSessionTopicIdMixed,
     InvalidFetchSessionEpoch,
 )
-from ottla.protocol.hot import FetchedPartition, FetchPartition, FetchRequest, TopicKey
+from ottla.protocol.hot_fetch import FetchedPartition, FetchPartition, FetchRequest
+from ottla.protocol.hot_fields import TopicKey
 
 
 class Range:

@@ -48,7 +48,7 @@ def test_wrong_usage_is_one_line_with_a_hint_and_status_2(
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert captured.err.startswith("ottla: ")
-    assert "--help` shows what can be said" in captured.err
+    assert "--help` shows the usage" in captured.err
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_the_nearest_broker_wins(
         raise UsageRefused("enough")
 
     monkeypatch.setenv("OTTLA_BROKER", environment)
-    monkeypatch.setattr(topic, "ask", note)
+    monkeypatch.setattr(topic, "run_with_client", note)
     run([*arguments, "topic", "list"])
     run(["--broker", "127.0.0.1:9", "topic", "list", *arguments])
     before, after = asked

@@ -62,7 +62,7 @@ def numbered(*values: bytes, key: bytes | None = None) -> list[tuple[NumberedRec
 
 def send(
     storing: Storing,
-    letters: list[tuple[NumberedRecord, int | None]],
+    numbered: list[tuple[NumberedRecord, int | None]],
     *,
     partition_count: int = 1,
     acks: Acks = Acks.ALL,
@@ -79,7 +79,7 @@ def send(
                     partitioner=Partitioner(partition_count, Random(1)),
                     acks=acks,
                 )
-                await sender.send(letters)
+                await sender.send(numbered)
                 return sender
 
     return asyncio.run(run())
@@ -97,9 +97,9 @@ def test_records_are_written_in_their_order() -> None:
 
 def test_keys_decide_where_records_go_unless_the_line_does() -> None:
     storing = Storing()
-    letters = numbered(b"by key", key=b"k")
-    letters.append((letters[0][0], 0))
-    send(storing, letters, partition_count=3)
+    written = numbered(b"by key", key=b"k")
+    written.append((written[0][0], 0))
+    send(storing, written, partition_count=3)
     assert partition_of_key(b"k", 3) == 2
     assert storing.written == {2: [b"by key"], 0: [b"by key"]}
 
@@ -159,8 +159,8 @@ def test_an_unanswered_batch_is_neither_written_nor_lost_for_certain() -> None:
 
 def test_batches_are_full_but_not_too_full() -> None:
     value = b"x" * (BATCH_BYTES_MAX // 3)
-    letters = [letter for letter, _ in numbered(value, value, value, b"y" * 2 * BATCH_BYTES_MAX)]
-    assert [[letter.line for letter in batch] for batch in split(letters)] == [[1, 2], [3], [4]]
+    written = [one for one, _ in numbered(value, value, value, b"y" * 2 * BATCH_BYTES_MAX)]
+    assert [[one.line for one in batch] for batch in split(written)] == [[1, 2], [3], [4]]
 
 
 @pytest.mark.parametrize(

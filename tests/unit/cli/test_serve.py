@@ -49,10 +49,10 @@ def test_an_assignment_wins_over_the_file_and_the_file_over_the_defaults(tmp_pat
     ("arguments", "reason"),
     [
         (["--set", "num.partitons=4"], "unknown broker setting: num.partitons"),
-        (["--set", "num.partitions=none"], "num.partitions = 'none' does not work"),
+        (["--set", "num.partitions=none"], "invalid value num.partitions = 'none'"),
         (["--set", "num.partitions"], "is not NAME=VALUE"),
         (["--listen", "9092"], "is not HOST:PORT"),
-        (["--node-id", "-1"], "not a whole number"),
+        (["--node-id", "-1"], "not a number from 0"),
         (["--log-level", "loud"], "invalid choice"),
         (["--dat", "x"], "unrecognized arguments"),
         (["--config", "missing.toml"], "missing.toml cannot be read: No such file"),

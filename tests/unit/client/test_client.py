@@ -118,7 +118,7 @@ def test_a_batch_that_may_have_been_written_is_not_sent_twice() -> None:
     with_client(scenario)
 
 
-def test_a_question_about_offsets_survives_a_lost_connection() -> None:
+def test_a_request_for_offsets_survives_a_lost_connection() -> None:
     found = ListOffsetsTopicResponse(
         name="orders", partitions=[ListOffsetsPartitionResponse(partition_index=0, offset=42)]
     )
@@ -186,7 +186,7 @@ def test_the_second_bootstrap_address_is_tried(unused_endpoint: Endpoint) -> Non
     with_client(scenario)
 
 
-def test_when_nobody_answers_all_who_were_asked_are_named(unused_endpoint: Endpoint) -> None:
+def test_when_no_broker_responds_all_addresses_are_named(unused_endpoint: Endpoint) -> None:
     async def scenario() -> None:
         async with Client([unused_endpoint]) as client:
             await client.describe(None)
@@ -200,13 +200,13 @@ def test_an_advertised_address_that_leads_nowhere_is_explained(unused_endpoint: 
 
     async def scenario(client: Client, broker: AnsweringBroker) -> None:
         topic.endpoint = unused_endpoint
-        with pytest.raises(Unreachable, match="where broker 0 tells its clients to connect"):
+        with pytest.raises(Unreachable, match="the address that broker 0 advertises"):
             await produce(client, TP, BATCH)
 
     with_client(scenario, topic=topic)
 
 
-def test_questions_at_the_same_time_share_one_connection() -> None:
+def test_requests_at_the_same_time_share_one_connection() -> None:
     async def scenario(client: Client, broker: AnsweringBroker) -> None:
         await asyncio.gather(*(client.describe(["orders"]) for _ in range(5)))
         assert broker.connection_count == 1

@@ -31,16 +31,16 @@ def with_broker(
     asyncio.run(run())
 
 
-def test_a_question_gets_its_answer_in_the_highest_common_version() -> None:
+def test_a_request_gets_its_response_in_the_highest_common_version() -> None:
     def older(broker: AnsweringBroker) -> None:
         broker.versions[ApiKey.METADATA] = range(8)
 
     async def scenario(broker: AnsweringBroker) -> None:
         connection = await Connection.open(broker.endpoint)
-        answer = await connection.ask(METADATA, MetadataResponse)
-        assert [topic.name for topic in answer.topics] == ["orders"]
+        response = await connection.send(METADATA, MetadataResponse)
+        assert [topic.name for topic in response.topics] == ["orders"]
         assert [version for _, version, _ in broker.asked] == [7]
-        await connection.ask(METADATA, MetadataResponse, version_max=4)
+        await connection.send(METADATA, MetadataResponse, version_max=4)
         assert [version for _, version, _ in broker.asked] == [7, 4]
         connection.close()
 
@@ -54,7 +54,7 @@ def test_a_broker_that_knows_only_old_api_versions_is_understood(versions: range
 
     async def scenario(broker: AnsweringBroker) -> None:
         connection = await Connection.open(broker.endpoint)
-        assert (await connection.ask(METADATA, MetadataResponse)).topics
+        assert (await connection.send(METADATA, MetadataResponse)).topics
         connection.close()
 
     with_broker(OneTopic("orders"), scenario, change=older)
@@ -67,21 +67,21 @@ def test_an_api_that_the_broker_lacks_is_not_asked_for() -> None:
     async def scenario(broker: AnsweringBroker) -> None:
         connection = await Connection.open(broker.endpoint)
         with pytest.raises(NotSupported, match="does not support Metadata"):
-            await connection.ask(METADATA, MetadataResponse)
+            await connection.send(METADATA, MetadataResponse)
         assert not broker.asked
         connection.close()
 
     with_broker(OneTopic("orders"), scenario, change=without_metadata)
 
 
-def test_several_questions_at_once_get_each_their_own_answer() -> None:
+def test_several_requests_at_once_get_each_their_own_response() -> None:
     async def scenario(broker: AnsweringBroker) -> None:
         connection = await Connection.open(broker.endpoint)
         asked = ["a", "b", "orders", "c"]
-        answers = await asyncio.gather(
-            *(connection.ask(metadata_of(name), MetadataResponse) for name in asked)
+        responses = await asyncio.gather(
+            *(connection.send(metadata_of(name), MetadataResponse) for name in asked)
         )
-        assert [answer.topics[0].name for answer in answers] == asked
+        assert [response.topics[0].name for response in responses] == asked
         connection.close()
 
     with_broker(OneTopic("orders"), scenario)
@@ -90,21 +90,21 @@ def test_several_questions_at_once_get_each_their_own_answer() -> None:
 def test_silence_ends_at_the_deadline() -> None:
     async def scenario(broker: AnsweringBroker) -> None:
         connection = await Connection.open(broker.endpoint)
-        with pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.05 s"):
-            await connection.ask(METADATA, MetadataResponse, timeout_s=0.05)
+        with pytest.raises(DeadlineExceeded, match=r"did not respond within 0\.05 s"):
+            await connection.send(METADATA, MetadataResponse, timeout_s=0.05)
         connection.close()
 
     with_broker(lambda request: None, scenario)
 
 
-def test_an_answer_that_comes_too_late_disturbs_nobody() -> None:
+def test_a_response_that_comes_too_late_disturbs_no_request() -> None:
     async def scenario(broker: AnsweringBroker) -> None:
         connection = await Connection.open(broker.endpoint)
-        late = asyncio.create_task(connection.ask(METADATA, MetadataResponse))
+        late = asyncio.create_task(connection.send(METADATA, MetadataResponse))
         await asyncio.sleep(0)
         late.cancel()
-        answer = await connection.ask(metadata_of("orders"), MetadataResponse)
-        assert answer.topics[0].name == "orders"
+        response = await connection.send(metadata_of("orders"), MetadataResponse)
+        assert response.topics[0].name == "orders"
         connection.close()
 
     with_broker(OneTopic("orders"), scenario)
@@ -118,12 +118,12 @@ def test_everyone_who_waits_is_told_when_the_broker_hangs_up() -> None:
 
         broker.scripts[ApiKey.METADATA] = hang_up_after_three
         connection = await Connection.open(broker.endpoint)
-        questions = [connection.ask(METADATA, MetadataResponse) for _ in range(3)]
-        outcomes = await asyncio.gather(*questions, return_exceptions=True)
+        requests = [connection.send(METADATA, MetadataResponse) for _ in range(3)]
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
         assert not connection.is_open
         with pytest.raises(ConnectionLost):
-            await connection.ask(METADATA, MetadataResponse)
+            await connection.send(METADATA, MetadataResponse)
 
     with_broker(lambda request: None, scenario)
 
@@ -139,11 +139,11 @@ def test_everyone_who_waits_is_told_when_the_broker_hangs_up() -> None:
     ],
     ids=["http", "huge", "short", "unasked", "cut off"],
 )
-def test_what_is_no_answer_ends_the_connection(garbage: bytes) -> None:
+def test_garbage_instead_of_a_response_ends_the_connection(garbage: bytes) -> None:
     async def scenario(broker: AnsweringBroker) -> None:
         connection = await Connection.open(broker.endpoint)
-        with pytest.raises(ConnectionLost, match="does not speak Kafka's protocol"):
-            await connection.ask(METADATA, MetadataResponse, timeout_s=5)
+        with pytest.raises(ConnectionLost, match="violates Kafka's protocol"):
+            await connection.send(METADATA, MetadataResponse, timeout_s=5)
         assert not connection.is_open
 
     with_broker(lambda request: garbage, scenario)
@@ -152,8 +152,8 @@ def test_what_is_no_answer_ends_the_connection(garbage: bytes) -> None:
 def test_a_produce_without_acks_waits_for_nothing() -> None:
     async def scenario(broker: AnsweringBroker) -> None:
         connection = await Connection.open(broker.endpoint)
-        connection.tell(ProduceRequest(acks=0))
-        await connection.ask(METADATA, MetadataResponse)
+        connection.send_oneway(ProduceRequest(acks=0))
+        await connection.send(METADATA, MetadataResponse)
         assert broker.names_asked() == ["PRODUCE", "METADATA"]
         connection.close()
 

@@ -75,7 +75,7 @@ def test_a_coordinator_that_moved_is_looked_for_again(key: ApiKey, code: ErrorCo
     with_member(scenario, coordinator)
 
 
-def test_the_first_question_for_a_coordinator_may_have_to_be_asked_twice() -> None:
+def test_the_first_request_for_a_coordinator_may_have_to_be_sent_twice() -> None:
     async def scenario(member: GroupMember, coordinator: ScriptedCoordinator) -> None:
         assert (await member.join()).partitions == BOTH
 
@@ -122,7 +122,7 @@ def test_a_rebalance_that_begins_before_the_sync_means_to_join_again() -> None:
 
 def test_what_joining_again_cannot_help_is_raised() -> None:
     async def scenario(member: GroupMember, coordinator: ScriptedCoordinator) -> None:
-        with pytest.raises(Refused, match="group g: its members share partitions in another way"):
+        with pytest.raises(Refused, match="group g: its members use other assignors"):
             await member.join()
 
     coordinator = ScriptedCoordinator()

@@ -8,10 +8,10 @@ from ottla.client.positions import (
     AtOffset,
     AtTime,
     Edge,
-    Moment,
+    LogPosition,
     format_time,
-    parse_moment,
-    parse_span_ms,
+    parse_duration_ms,
+    parse_log_position,
     parse_time,
 )
 from ottla.errors import UsageRefused
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize(
-    ("text", "moment"),
+    ("text", "position"),
     [
         ("beginning", Edge.BEGINNING),
         ("end", Edge.END),
@@ -40,23 +40,23 @@ HOUR_MS = 3_600_000
         ("2026-11-15T00:00:00.250Z", AtTime(TimestampMs(NOW_MS + 250))),
     ],
 )
-def test_a_moment_means_what_it_says(text: str, moment: Moment) -> None:
-    assert parse_moment(text, NOW_MS) == moment
+def test_a_position_means_what_it_says(text: str, position: LogPosition) -> None:
+    assert parse_log_position(text, NOW_MS) == position
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-2", "-2x", "2h", "1.5", "2026-13-01", "٣"])
-def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+def test_what_is_no_position_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageRefused, match="beginning, end, 42"):
-        parse_moment(text, NOW_MS)
+        parse_log_position(text, NOW_MS)
 
 
-def test_a_span_beyond_all_time_is_refused() -> None:
-    with pytest.raises(UsageRefused, match="longer ago"):
-        parse_moment("-99999999999999w", NOW_MS)
+def test_a_duration_beyond_all_time_is_refused() -> None:
+    with pytest.raises(UsageRefused, match="duration too long"):
+        parse_log_position("-99999999999999w", NOW_MS)
 
 
 @pytest.mark.parametrize(
-    ("text", "span_ms"),
+    ("text", "duration_ms"),
     [
         ("0s", 0),
         ("500ms", 500),
@@ -66,14 +66,14 @@ def test_a_span_beyond_all_time_is_refused() -> None:
         ("1w1d1h1m1s1ms", (8 * 24 + 1) * HOUR_MS + 61_001),
     ],
 )
-def test_a_span_is_the_sum_of_its_parts(text: str, span_ms: int) -> None:
-    assert parse_span_ms(text) == span_ms
+def test_a_duration_is_the_sum_of_its_parts(text: str, duration_ms: int) -> None:
+    assert parse_duration_ms(text) == duration_ms
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "-2h", "2 h", "2y", "1.5h", "PT2H", "2h!", "٣h"])
 def test_what_is_no_span_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageRefused, match="write 90s"):
-        parse_span_ms(text)
+        parse_duration_ms(text)
 
 
 def test_what_is_no_time_is_refused_with_an_example() -> None:
@@ -83,9 +83,9 @@ def test_what_is_no_time_is_refused_with_an_example() -> None:
             parse_time(text)
 
 
-def test_a_moment_before_1970_is_the_first_one_records_can_have() -> None:
-    assert parse_moment("-99999d", NOW_MS) == AtTime(TimestampMs(0))
-    assert parse_moment("1969-12-31", NOW_MS) == AtTime(TimestampMs(0))
+def test_a_position_before_1970_is_the_first_one_records_can_have() -> None:
+    assert parse_log_position("-99999d", NOW_MS) == AtTime(TimestampMs(0))
+    assert parse_log_position("1969-12-31", NOW_MS) == AtTime(TimestampMs(0))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_timestamp_is_printed_in_utc_or_as_its_number(timestamp_ms: int, text:
 
 def test_a_printed_timestamp_reads_back() -> None:
     printed = format_time(TimestampMs(NOW_MS + 123))
-    assert parse_moment(printed, NOW_MS) == AtTime(TimestampMs(NOW_MS + 123))
+    assert parse_log_position(printed, NOW_MS) == AtTime(TimestampMs(NOW_MS + 123))
 
 
 def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(
@@ -107,6 +107,6 @@ def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "America/New_York")
         time.tzset()
-        found = parse_moment("2026-11-15T00:00", NOW_MS)
+        found = parse_log_position("2026-11-15T00:00", NOW_MS)
     time.tzset()
     assert found == AtTime(NOW_MS)

@@ -121,7 +121,7 @@ def test_a_change_of_leader_is_followed() -> None:
 def test_an_offset_that_is_gone_is_explained() -> None:
     partitions = Partitions(LOG)
     partitions.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
-    with pytest.raises(Refused, match="no offset 0 any more or yet; the log begins at 3 and"):
+    with pytest.raises(Refused, match="offset 0 is out of range; the log begins at 3 and"):
         read_all(partitions, {0: ReadRange(Offset(0), Offset(4))})
 
 

@@ -35,13 +35,13 @@ class ForgetfulClient(Client):
 
     has_lost = False
 
-    async def ask_transaction_coordinator(
-        self, transactional_id: str, request: object, answer_class: type[Any], **more: Any
+    async def send_to_transaction_coordinator(
+        self, transactional_id: str, request: object, response_class: type[Any], **more: Any
     ) -> Any:
-        answer = await super().ask_transaction_coordinator(
-            transactional_id, request, answer_class, **more
+        answer = await super().send_to_transaction_coordinator(
+            transactional_id, request, response_class, **more
         )
-        if answer_class is EndTxnResponse and not self.has_lost:
+        if response_class is EndTxnResponse and not self.has_lost:
             self.has_lost = True
             raise ConnectionLost("the answer was lost")
         return answer

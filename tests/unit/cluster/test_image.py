@@ -1,5 +1,9 @@
 """An image is a value: changes make a new one that shares what stayed the same."""
 
+from dataclasses import replace
+
+import pytest
+
 from ottla.cluster.image import (
     BrokerImage,
     BrokerSettings,
@@ -109,3 +113,35 @@ def test_a_draft_copies_once_however_much_it_changes() -> None:
     draft.apply(put(topic("c", 3)), Revision(1))
     assert draft.at(Revision(1)).topics is first.topics
     assert list(base.topics) == ["a"]
+
+
+def test_a_revision_never_goes_back() -> None:
+    image = ClusterImage().apply([put(topic("a", 1))], Revision(5))
+    with pytest.raises(AssertionError, match="revision 4 is older"):
+        image.apply([put(topic("b", 2))], Revision(4))
+
+
+@pytest.mark.parametrize("epochs", [(1, 9), (9, 1)], ids=["leader epoch", "partition epoch"])
+def test_epochs_of_a_topic_never_go_back(epochs: tuple[int, int]) -> None:
+    def at(leader_epoch: int, partition_epoch: int) -> TopicImage:
+        partition = PartitionImage(ONE, LeaderEpoch(leader_epoch), (ONE,), (ONE,), partition_epoch)
+        return replace(topic("a", 1), partitions=(partition,))
+
+    image = ClusterImage().apply([put(at(9, 9))], Revision(1))
+    with pytest.raises(AssertionError, match="a: PartitionImage"):
+        image.apply([put(at(*epochs))], Revision(2))
+
+
+def test_a_topic_never_loses_partitions() -> None:
+    one = topic("a", 1)
+    two = replace(one, partitions=one.partitions * 2)
+    image = ClusterImage().apply([put(two)], Revision(1))
+    with pytest.raises(AssertionError, match="a would lose partitions"):
+        image.apply([put(one)], Revision(2))
+
+
+def test_a_topic_created_again_begins_its_epochs_anew() -> None:
+    old = topic("a", 1)
+    led = replace(old.partitions[0], leader_epoch=LeaderEpoch(7), partition_epoch=7)
+    image = ClusterImage().apply([put(replace(old, partitions=(led,)))], Revision(1))
+    assert image.apply([put(topic("a", 2))], Revision(2)).topics["a"] == topic("a", 2)

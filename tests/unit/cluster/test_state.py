@@ -13,8 +13,11 @@ import pytest
 from fakes.memory_store import MemoryStore
 from fakes.virtual_loop import VirtualLoop
 from ottla.clock import SystemClock
-from ottla.cluster import controller, layout
-from ottla.cluster.controller import Decision, IneligibleReplica, NewTopic
+from ottla.cluster import layout
+from ottla.cluster.controller import leaders
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.leaders import IneligibleReplica
+from ottla.cluster.controller.topics import NewTopic, create_topic
 from ottla.cluster.image import (
     CLUSTER_KEY,
     BrokerImage,
@@ -85,7 +88,7 @@ def broker(broker_id: int, port: int = 9092) -> BrokerImage:
 async def create(state: ClusterState, name: str, **wanted: int) -> TopicImage:
     def decide(image: ClusterImage) -> Decision[TopicImage]:
         topic = NewTopic(name=name, **wanted)  # type: ignore[arg-type]
-        return controller.create_topic(image, topic, CONFIG, new_id=state.draw_uuid, start=0)
+        return create_topic(image, topic, CONFIG, new_id=state.draw_uuid, start=0)
 
     return await state.commit(decide)
 
@@ -93,7 +96,7 @@ async def create(state: ClusterState, name: str, **wanted: int) -> TopicImage:
 async def alter_isr(state: ClusterState, *isr: BrokerId) -> None:
     def decide(image: ClusterImage) -> Decision[PartitionImage]:
         partition = image.topics["orders"].partitions[0]
-        return controller.alter_isr(
+        return leaders.alter_isr(
             image,
             TopicPartition("orders", 0),
             isr,
@@ -228,7 +231,7 @@ def test_a_commit_that_always_comes_too_late_gives_up_with_advice() -> None:
         identity = layout.encode(CLUSTER_KEY, ClusterIdentity(ClusterId("it")))
         await contested.commit([Put(CLUSTER_KEY, identity)])
         late = await ClusterState.open(contested, random.Random(0), on_lost=print)
-        with pytest.raises(RequestTimedOut, match="look whether it was made, then try again"):
+        with pytest.raises(RequestTimedOut, match="check whether it was made, then try again"):
             await late.commit(lambda _: Decision((rename,), None))
         await late.close()
         await state.commit(lambda _: Decision((rename,), None))
@@ -450,7 +453,7 @@ OTHER_PROCESS = """
 import asyncio, random, sys
 from pathlib import Path
 from ottla.clock import SystemClock
-from ottla.cluster import controller
+from ottla.cluster.controller.topics import NewTopic, create_topic
 from ottla.cluster.image import BrokerImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store_sqlite import SqliteStore
@@ -464,8 +467,8 @@ async def main():
     asked = asyncio.Event()
     state.subscribe(lambda old, new: asked.set() if "question" in new.topics else None)
     await asyncio.wait_for(asked.wait(), 20)
-    await state.commit(lambda image: controller.create_topic(
-        image, controller.NewTopic(name="answer", replication_factor=2), BrokerConfig(),
+    await state.commit(lambda image: create_topic(
+        image, NewTopic(name="answer", replication_factor=2), BrokerConfig(),
         new_id=state.draw_uuid, start=0))
     await state.close()
     await store.close()

@@ -212,13 +212,13 @@ def test_a_known_tagged_field_between_unknown_ones_is_read() -> None:
 @pytest.mark.parametrize(
     ("version", "wire", "complaint"),
     [
-        (3, b"\xff\xff", "group_id has a length of -1"),
-        (3, b"\x80\x00", "group_id has a length of -32768"),
-        (4, b"\x00", "group_id is null"),
-        (4, b"\x80\x00", "group_id is null"),
+        (3, b"\xff\xff", "group_id has the negative length -1"),
+        (3, b"\x80\x00", "group_id has the negative length -32768"),
+        (4, b"\x00", "group_id must not be null"),
+        (4, b"\x80\x00", "group_id must not be null"),
         (3, b"\x00\x02\xc3\x28", "not UTF-8"),
         (4, b"\x03\xc3\x28", "not UTF-8"),
-        (4, b"\xff\xff\xff\xff\x0f", "strings at most 32767"),
+        (4, b"\xff\xff\xff\xff\x0f", "string may have at most 32767"),
         (4, b"\x81\x80\x02", "group_id has 32768 bytes"),
         (4, b"\x80\x80\x02", "end inside"),
         (4, b"\xff\xff\xff\xff\xff", "longer than 5 bytes"),
@@ -233,15 +233,15 @@ def test_a_bad_string_is_refused(version: int, wire: bytes, complaint: str) -> N
 def test_a_nullable_string_may_be_null_but_not_shorter() -> None:
     wire = encode(HEARTBEAT, 3)
     assert decode(HeartbeatRequest, 3, wire).group_instance_id is None
-    with pytest.raises(ProtocolViolation, match="group_instance_id has a length of -2"):
+    with pytest.raises(ProtocolViolation, match="group_instance_id has the negative length -2"):
         decode(HeartbeatRequest, 3, wire[:-2] + b"\xff\xfe")
 
 
 @pytest.mark.parametrize(
     ("version", "wire", "complaint"),
     [
-        (0, b"\xff\xff\xff\xff", "topics has a length of -1"),
-        (1, b"\xff\xff\xff\xfe", "topics has a length of -2"),
+        (0, b"\xff\xff\xff\xff", "topics has the negative length -1"),
+        (1, b"\xff\xff\xff\xfe", "topics has the negative length -2"),
         (1, b"\x7f\xff\xff\xff" + bytes(36), "announces 2147483647 elements, but only 36 bytes"),
         (1, b"\x10\x00\x00\x00" + bytes(36), "announces 268435456 elements"),
         (12, b"\xff\xff\xff\xff\x07" + bytes(35), "announces 2147483646 elements"),

@@ -52,10 +52,10 @@ def test_frames_stay_what_they_are_when_more_arrives() -> None:
 
 def test_there_is_always_room_for_the_next_bytes() -> None:
     parser = FrameParser(frame_bytes_max=1 << 20)
-    sizes = [len(parser.room())]
+    sizes = [len(parser.receive_buffer())]
     for piece in (framed(bytes(sizes[0] - 7)), b"\0\0\0", b"\x03", b"on", b"e"):
         arrive(parser, piece)
-        sizes.append(len(parser.room()))
+        sizes.append(len(parser.receive_buffer()))
     assert min(sizes) > 0
 
 

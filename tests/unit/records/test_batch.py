@@ -43,10 +43,10 @@ def with_field(batch: bytearray, position: int, layout: str, value: int) -> byte
 
 
 def test_a_batch_is_byte_for_byte_what_the_format_says() -> None:
-    letter = Record(
+    record = Record(
         timestamp_ms=TimestampMs(1000), key=b"k", value=b"v", headers=(("h", b"x"), ("n", None))
     )
-    batch = build_batch([letter], base_offset=Offset(7), leader_epoch=LeaderEpoch(2))
+    batch = build_batch([record], base_offset=Offset(7), leader_epoch=LeaderEpoch(2))
     assert batch.hex(" ", 4) == bytes.fromhex(
         "0000000000000007"  # base offset
         "00000041"  # length
@@ -163,7 +163,7 @@ def test_a_buffer_of_batches_is_walked_to_the_last_whole_one() -> None:
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("other", Codec)
 def test_records_survive_another_codec(codec: Codec, other: Codec) -> None:
-    letters = [
+    written = [
         Record(
             offset=Offset(number),
             timestamp_ms=TimestampMs(50 - number),
@@ -172,35 +172,15 @@ def test_records_survive_another_codec(codec: Codec, other: Codec) -> None:
         )
         for number in range(20)
     ]
-    batch = recompress(build_batch(letters, codec=codec), other, decompressed_bytes_max=1 << 20)
+    batch = recompress(build_batch(written, codec=codec), other, decompressed_bytes_max=1 << 20)
     assert check_batch(batch).codec is other
-    assert list(records(batch)) == letters
+    assert list(records(batch)) == written
 
 
 @pytest.mark.parametrize("count", [0, 2, 2**31 - 1])
 def test_a_record_count_that_lies_is_noticed_when_records_are_read(count: int) -> None:
     with pytest.raises(InvalidRecord):
         list(records(with_field(build.batch(1, value=b"x"), 57, ">i", count)))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "20 00 00 00 01 01 00",  # longer than the batch
-        "01",  # a negative length
-        "0a 00 00 00 40 01",  # a key that reaches beyond its record
-        "0e 00 00 00 01 01 02 01 00",  # a header without a name
-        "0c 00 00 00 01 01 01",  # a negative count of headers
-        "ff ff ff ff ff ff",  # a varint without an end
-        "10 00 00 00 01 01 02 02 ff 01",  # a name that is not UTF-8
-        "0e 00 00 00 01 01 00 00 00",  # bytes behind the last header
-    ],
-)
-def test_records_that_make_no_sense_are_invalid(body: str) -> None:
-    batch = build.batch()[:HEADER_BYTES] + bytes.fromhex(body)
-    struct.pack_into(">i", batch, 8, len(batch) - 12)
-    with pytest.raises(InvalidRecord):
-        list(records(batch))
 
 
 def test_an_unknown_codec_cannot_be_opened() -> None:
@@ -233,12 +213,12 @@ def test_other_control_records_end_no_transaction() -> None:
 
 
 @pytest.mark.parametrize(
-    "letter",
+    "record",
     [Record(key=None, value=b""), Record(key=b"\0", value=b""), Record(key=bytes(4), value=b"\0")],
 )
-def test_a_control_record_that_is_too_short_is_invalid(letter: Record) -> None:
+def test_a_control_record_that_is_too_short_is_invalid(record: Record) -> None:
     with pytest.raises(InvalidRecord):
-        read_marker(build_batch([letter], is_control=True))
+        read_marker(build_batch([record], is_control=True))
 
 
 def test_every_topic_may_expand_a_batch_to_eight_mebibytes() -> None:

@@ -17,7 +17,7 @@ from ottla.records.batch import (
     stamp_max_timestamp,
 )
 from ottla.records.compression import Codec
-from ottla.records.timestamps import checked_max_timestamp, is_believed
+from ottla.records.timestamps import checked_max_timestamp, is_header_trusted
 
 NOW_MS = build.NOW_MS
 DEFAULT = TopicConfig()
@@ -63,10 +63,10 @@ def test_a_header_that_cannot_be_right_is_replaced_by_what_the_records_say(
 
 
 @pytest.mark.parametrize("timestamp_ms", [1, NOW_MS - 10**9, NOW_MS, NOW_MS + 3_600_000])
-def test_a_plausible_header_is_believed_and_no_record_is_read(timestamp_ms: int) -> None:
+def test_a_plausible_header_is_header_trusted_and_no_record_is_read(timestamp_ms: int) -> None:
     batch = bytearray(batch_of(timestamp_ms))
     del batch[61:]  # there are no records to be read
-    assert is_believed(read_header(batch), DEFAULT, NOW_MS)
+    assert is_header_trusted(read_header(batch), DEFAULT, NOW_MS)
     assert checked_max_timestamp(batch, read_header(batch), DEFAULT, NOW_MS) == timestamp_ms
 
 

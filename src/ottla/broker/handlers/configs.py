@@ -13,8 +13,15 @@ from typing import Any, Final, NamedTuple, TypeVar
 from ottla.broker import slices
 from ottla.broker.metadata_changes import MetadataChanges
 from ottla.broker.services import RequestContext, Services
-from ottla.cluster import controller
-from ottla.cluster.controller import ConfigEdit, Decision, EditKind
+from ottla.cluster.controller.configs import (
+    ConfigEdit,
+    EditKind,
+    alter_broker_config,
+    alter_topic_config,
+    replace_broker_config,
+    replace_topic_config,
+)
+from ottla.cluster.controller.decision import Decision
 from ottla.cluster.image import ClusterImage
 from ottla.config import (
     BrokerConfig,
@@ -252,13 +259,13 @@ class AlterConfigs:
         config: Mapping[str, str | None] = {c.name: c.value for c in resource.configs}
         if resource.resource_type == _TOPIC:
             return partial(
-                controller.replace_topic_config,
+                replace_topic_config,
                 name=resource.resource_name,
                 config=config,
                 defaults=self._settings.broker,
             )
         return partial(
-            controller.replace_broker_config,
+            replace_broker_config,
             config=config,
             defaults=self._settings.broker,
             broker=_broker_id(resource.resource_name),
@@ -284,11 +291,11 @@ class IncrementalAlterConfigs:
         def decide(image: ClusterImage) -> Decision[None]:
             edits = [_edit(c.config_operation, c.name, c.value) for c in resource.configs]
             if resource.resource_type == _TOPIC:
-                return controller.alter_topic_config(
+                return alter_topic_config(
                     image, resource.resource_name, edits, self._settings.broker
                 )
             broker = _broker_id(resource.resource_name)
-            return controller.alter_broker_config(image, edits, self._settings.broker, broker)
+            return alter_broker_config(image, edits, self._settings.broker, broker)
 
         return decide
 

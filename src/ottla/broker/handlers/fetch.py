@@ -23,15 +23,15 @@ from ottla.broker.pending import Part, Pending, Response
 from ottla.broker.services import Services
 from ottla.errors import ApiError, ClusterAuthorizationFailed
 from ottla.model import LeaderEpoch, Offset
-from ottla.protocol.hot import (
+from ottla.protocol.hot_fetch import (
     FETCH_TOPIC_IDS,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    TopicKey,
     read_fetch,
     write_fetched,
 )
+from ottla.protocol.hot_fields import TopicKey
 from ottla.replication.partition import LeaderPartition
 from ottla.storage.log import FileRange
 

@@ -28,13 +28,13 @@ from ottla.errors import (
     UnsupportedCompression,
 )
 from ottla.model import Offset
-from ottla.protocol.hot import (
-    Address,
+from ottla.protocol.hot_fields import TopicKey
+from ottla.protocol.hot_produce import (
     ProducedPartition,
     ProduceRequest,
-    TopicKey,
-    read_addressed,
+    ProduceTarget,
     read_produce,
+    read_single_batch,
     write_produced,
 )
 from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, LeaderPartition
@@ -67,12 +67,12 @@ class Produce:
         self.bytes_count = 0
 
     def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Response:
-        addressed = read_addressed(frame, position, version)
-        if addressed is None:
+        single = read_single_batch(frame, position, version)
+        if single is None:
             return self._take_all(frame, position, version, correlation_id)
         # The frequent case, in fewer steps: one batch that belongs to no transaction.
-        address, batch = addressed
-        acks = address.acks
+        target, batch = single
+        acks = target.acks
         if (
             acks not in _ANSWERED
             or len(batch) < _BATCH_BYTES_MIN
@@ -80,23 +80,23 @@ class Produce:
         ):
             return self._take_all(frame, position, version, correlation_id)
         try:
-            partition = self._locate(address.key, address.partition)
+            partition = self._locate(target.key, target.partition)
             base_offset, last_offset, time_ms, _ = partition.append(
                 batch, acks, self._clock.now_ms()
             )
         except ApiError as refused:
-            refusal = _refusal(address.partition, refused)
-            return write_produced(correlation_id, version, [(address.key, [refusal])])
+            refusal = _refusal(target.partition, refused)
+            return write_produced(correlation_id, version, [(target.key, [refusal])])
         self.batches_count += 1
         self.bytes_count += len(batch)
         log_start = partition.log.start_offset
         end = Offset(last_offset + 1)
         if partition.is_settled(end, acks):
-            return address.answer(correlation_id, base_offset, time_ms, log_start)
-        result = ProducedPartition(address.partition, 0, base_offset, time_ms, log_start)
-        produced: Produced = [(address.key, [result])]
+            return target.response(correlation_id, base_offset, time_ms, log_start)
+        result = ProducedPartition(target.partition, 0, base_offset, time_ms, log_start)
+        produced: Produced = [(target.key, [result])]
         unsettled: Unsettled = [(partition, end, 0, 0)]
-        return _WaitingProduce(self, version, correlation_id, produced, unsettled, address)
+        return _WaitingProduce(self, version, correlation_id, produced, unsettled, target)
 
     def _take_all(
         self,
@@ -188,7 +188,7 @@ class _WaitingProduce(Pending):
         correlation_id: int,
         produced: Produced,
         unsettled: Unsettled,
-        request: ProduceRequest | Address,
+        request: ProduceRequest | ProduceTarget,
     ) -> None:
         super().__init__(is_barrier=False)
         self._handler = handler

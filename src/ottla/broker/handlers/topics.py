@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from ottla.broker import slices
 from ottla.broker.services import RequestContext, Services
-from ottla.cluster import controller
-from ottla.cluster.controller import NewTopic
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.topics import NewTopic, add_partitions, delete_topic
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.config import TopicConfig, format_value, settings_of
 from ottla.errors import ApiError, ErrorCode, InvalidRequest, OffsetOutOfRange
@@ -144,13 +144,13 @@ class DeleteTopics:
                 answer.topic_id = outcome.id
         return DeleteTopicsResponse(responses=answers + found)
 
-    def _decide(self, name: str, times: int) -> Callable[[Any], controller.Decision[TopicImage]]:
+    def _decide(self, name: str, times: int) -> Callable[[Any], Decision[TopicImage]]:
         if times > 1:
             return _refuse_twice
-        return partial(controller.delete_topic, name=name, defaults=self._settings.broker)
+        return partial(delete_topic, name=name, defaults=self._settings.broker)
 
 
-def _refuse_twice(image: ClusterImage) -> controller.Decision[TopicImage]:
+def _refuse_twice(image: ClusterImage) -> Decision[TopicImage]:
     raise InvalidRequest("the topic is named twice: name it once")
 
 
@@ -195,12 +195,12 @@ class CreatePartitions:
             return outcome
         return self._replicas.failure_of(outcome.name) or outcome
 
-    def _decide(self, topic: CreatePartitionsTopic) -> partial[controller.Decision[TopicImage]]:
+    def _decide(self, topic: CreatePartitionsTopic) -> partial[Decision[TopicImage]]:
         assignments = None
         if topic.assignments is not None:
             assignments = [[BrokerId(b) for b in a.broker_ids] for a in topic.assignments]
         return partial(
-            controller.add_partitions,
+            add_partitions,
             name=topic.name,
             total=topic.count,
             defaults=self._settings.broker,

@@ -7,23 +7,30 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from ottla.cli import terminal
+from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.group.description import (
     GroupProgress,
     describe_progress,
     format_count,
     format_partitions,
 )
-from ottla.cli.group.offset_reset import Current, Reset, Shift, Target, gather_facts, plan_reset
+from ottla.cli.group.display import (
+    heading,
+    write_members,
+    write_partitions,
+    write_plan,
+    write_states,
+)
+from ottla.cli.group.offset_reset import Reset, Target, choose_target, gather_facts, plan_reset
 from ottla.cli.options import Broker, Json, parse_topic_choices
-from ottla.cli.session import ask
-from ottla.cli.status import FAILED, OK
+from ottla.cli.partition_choice import choose_partitions
+from ottla.cli.run_client import run_with_client
 from ottla.client import groups
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, NoSuchGroup, Refused
-from ottla.client.positions import AtOffset, AtTime, Edge, before, parse_span_ms, parse_time
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode, UsageRefused
-from ottla.model import Offset, TimestampMs, TopicPartition
+from ottla.model import Offset, TopicPartition
 
 app = typer.Typer(
     rich_markup_mode=None, help="List, describe, reset and delete groups of consumers."
@@ -34,27 +41,33 @@ _STATES: Final = (
     *("Assigning", "Reconciling", "NotReady", "Dead"),
 )
 _TYPES: Final = ("Classic", "Consumer", "Share", "Streams")
-_EMPTY: Final = "Empty"  # the state of a group that nobody is in
+_EMPTY: Final = "Empty"  # the state of a group without members
 
 Result = TypeVar("Result")
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")]
 TopicChoices = Annotated[
     list[str],
-    typer.Option("--topic", metavar="TOPIC[:P,P...]", help="A topic, or some of it; repeatable."),
+    typer.Option(
+        "--topic", metavar="TOPIC[:P,P...]", help="Topic, or some of its partitions; repeatable."
+    ),
 ]
 
 
 @app.command("list")
 def list_groups(
     state: Annotated[
-        list[str], typer.Option("--state", metavar="STATE", help="Only these; repeatable.")
+        list[str],
+        typer.Option("--state", metavar="STATE", help="Only groups in this state; repeatable."),
     ] = [],  # noqa: B006  typer copies it
     kind: Annotated[
-        list[str], typer.Option("--type", metavar="TYPE", help="Only these; repeatable.")
+        list[str],
+        typer.Option("--type", metavar="TYPE", help="Only groups of this type; repeatable."),
     ] = [],  # noqa: B006  typer copies it
     protocol: Annotated[
         list[str],
-        typer.Option("--protocol", metavar="NAME", help="Only these, such as consumer."),
+        typer.Option(
+            "--protocol", metavar="NAME", help="Only this protocol type, such as consumer."
+        ),
     ] = [],  # noqa: B006  typer copies it
     json: Json = False,
     broker: Broker = "",
@@ -71,7 +84,7 @@ def list_groups(
     types = _known_words("--type", kind, _TYPES)
     listed = [
         group
-        for group in _ask(broker, groups.list_groups)
+        for group in _run_reachable(broker, groups.list_groups)
         if (not states or group.state.lower() in states)
         and (not types or group.type.lower() in types)
         and (not protocol or group.protocol_type in protocol)
@@ -107,21 +120,21 @@ def list_groups(
 @app.command()
 def describe(
     names: Annotated[
-        list[str], typer.Argument(metavar="[GROUP]...", help="Which; all without a name.")
+        list[str], typer.Argument(metavar="[GROUP]...", help="Group ids; default: all groups.")
     ] = [],  # noqa: B006  typer copies it
     members: Annotated[
-        bool, typer.Option("--members", help="Show who is in the group instead.")
+        bool, typer.Option("--members", help="Show the members instead of the partitions.")
     ] = False,
     state: Annotated[
-        bool, typer.Option("--state", help="Show only the group's state, a line for each.")
+        bool, typer.Option("--state", help="Show only the state, one line per group.")
     ] = False,
     json: Json = False,
     broker: Broker = "",
 ) -> int:
-    """Show how far groups have read each partition, and who reads it.
+    """Show committed offsets, lag and owner of each partition of groups.
 
-    LAG is how many records lie between what is committed and the end of the log. With --json a
-    group is one object that holds all of it.
+    LAG is the number of records between the committed offset and the end of the log. With --json
+    each group is one object with everything.
 
     \b
     Examples:
@@ -131,59 +144,67 @@ def describe(
       ottla group describe billing --json | jq .lag
     """
     if members and state:
-        raise UsageRefused("--members and --state are two views: leave one of them out")
-    described, problems = _ask(broker, lambda client: _describe(client, names))
+        raise UsageRefused("--members and --state exclude each other: leave one out")
+    described, problems = _run_reachable(broker, lambda client: _describe(client, names))
     if json:
         for progress in described:
             terminal.write_json(progress.as_json())
     elif state:
-        _write_states(described)
+        write_states(described)
     else:
         for position, progress in enumerate(described):
             if position:
                 terminal.write_lines([""])
-            terminal.write_lines([_heading(progress)])
-            (_write_members if members else _write_partitions)(progress)
+            terminal.write_lines([heading(progress)])
+            (write_members if members else write_partitions)(progress)
     for problem in problems:
-        terminal.complain(f"{problem}; `ottla group list` shows what does")
+        terminal.print_error(f"{problem}; `ottla group list` shows the groups that exist")
     return FAILED if problems else OK
+
+
+AllTopics = Annotated[
+    bool, typer.Option("--all-topics", help="Every topic with committed offsets of the group.")
+]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the start of the log.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")]
+ToOffset = Annotated[int | None, typer.Option(min=0, metavar="N", help="To this offset.")]
+ToTime = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="To the first record from this time on (2026-11-15T00:00Z)."),
+]
+ByDuration = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="To this long ago, such as 2h or 1d12h.")
+]
+ShiftBy = Annotated[
+    int | None, typer.Option(metavar="N", help="Forward by N offsets, back if negative.")
+]
+ToCurrent = Annotated[
+    bool,
+    typer.Option("--to-current", help="To the committed offset; to the end if there is none."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
 
 
 @app.command("reset-offsets")
 def reset_offsets(
     name: GroupName,
     topic: TopicChoices = [],  # noqa: B006  typer copies it
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Every topic the group has committed.")
-    ] = False,
-    to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="Where the log begins.")
-    ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="This offset.")] = None,
-    to_time: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="The first record not older, 2026-11-15T00:00Z."),
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="So long ago, such as 2h or 1d12h.")
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="N records on, or back if negative.")
-    ] = None,
-    to_current: Annotated[
-        bool, typer.Option("--to-current", help="Where it is; the end if nowhere yet.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
-    ] = False,
+    all_topics: AllTopics = False,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_offset: ToOffset = None,
+    to_time: ToTime = None,
+    by_duration: ByDuration = None,
+    shift_by: ShiftBy = None,
+    to_current: ToCurrent = False,
+    dry_run: DryRun = False,
     json: Json = False,
     broker: Broker = "",
 ) -> int:
-    """Set how far a group has read. The group must have no members: stop its consumers first.
+    """Set the committed offsets of a group without members: stop its consumers first.
 
-    Shows each partition with its offset before and after. An offset that a log does not have is
-    moved to the nearest that it has, with a note. A group that is not there yet is made.
+    Shows each partition with its offset before and after. An offset out of range is moved to the
+    nearest end of the log, with a note. A group that does not exist is created.
 
     \b
     Examples:
@@ -203,34 +224,32 @@ def reset_offsets(
         to_current=to_current,
     )
     if bool(topic) == all_topics:
-        raise UsageRefused(
-            "say which topics: either --topic, several times if need be, or --all-topics"
-        )
+        raise UsageRefused("name the topics: either --topic (repeatable) or --all-topics")
     choices = parse_topic_choices("--topic", topic)
 
-    async def question(client: Client) -> list[Reset]:
+    async def work(client: Client) -> list[Reset]:
         await _check_unused(client, name, must_exist=all_topics)
         plan = await _plan(client, name, target, choices)
-        news = {reset.tp: reset.new for reset in plan if reset.new is not None}
-        if news and not dry_run:
-            await _commit(client, name, news)
+        offsets = {reset.tp: reset.new for reset in plan if reset.new is not None}
+        if offsets and not dry_run:
+            await _commit(client, name, offsets)
         return plan
 
-    plan = _ask(broker, question)
-    _write_plan(name, plan, dry_run=dry_run, json=json)
+    plan = _run_reachable(broker, work)
+    write_plan(name, plan, dry_run=dry_run, json=json)
     return OK
 
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Which groups.")],
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Group ids.")],
     topic: TopicChoices = [],  # noqa: B006  typer copies it
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     broker: Broker = "",
 ) -> int:
-    """Delete groups without members, or with --topic only what they committed for a topic.
+    """Delete groups without members, or with --topic only their committed offsets of topics.
 
-    Asks first when a person is there to answer.
+    Asks for confirmation on a terminal.
 
     \b
     Examples:
@@ -240,10 +259,10 @@ def delete(
     """
     choices = parse_topic_choices("--topic", topic)
     if not yes and sys.stdin.isatty():
-        what = f"what was committed for {', '.join(choices)} by " if choices else ""
+        what = f"the offsets of {', '.join(choices)} in " if choices else ""
         typer.confirm(f"Delete {what}{', '.join(names)}?", abort=True, err=True)
 
-    async def question(client: Client) -> list[ClientError]:
+    async def work(client: Client) -> list[ClientError]:
         problems = list[ClientError]()
         progress = terminal.Progress(SystemClock())
         for count, name in enumerate(names):
@@ -253,107 +272,66 @@ def delete(
                     problems += await _delete_offsets(client, name, choices)
                 else:
                     await groups.delete_group(client, name)
-                    terminal.note(f"group {name} deleted")
+                    terminal.print_note(f"group {name} deleted")
             except Refused as problem:
                 problems.append(problem)
         progress.clear()
         return problems
 
-    problems = _ask(broker, question)
+    problems = _run_reachable(broker, work)
     for problem in problems:
-        terminal.complain(str(problem))
+        terminal.print_error(str(problem))
     return FAILED if problems else OK
 
 
-# Words
-
-
 def _known_words(option: str, words: Sequence[str], known: Sequence[str]) -> frozenset[str]:
-    """The words in lower case, as they are compared."""
+    """The words in lower case; one that is not in `known` is refused."""
     lowered = {word.lower() for word in known}
     for word in words:
         if word.lower() not in lowered:
-            raise UsageRefused(f"{option} {word!r} is none of {', '.join(known)}")
+            raise UsageRefused(f"{option} {word!r}: choose one of {', '.join(known)}")
     return frozenset(word.lower() for word in words)
 
 
-def choose_target(
-    now_ms: TimestampMs,
-    *,
-    to_earliest: bool,
-    to_latest: bool,
-    to_offset: int | None,
-    to_time: str | None,
-    by_duration: str | None,
-    shift_by: int | None,
-    to_current: bool,
-) -> Target:
-    """Where offsets go: exactly one of the options must say it."""
-    targets = list[Target]()
-    if to_earliest:
-        targets.append(Edge.BEGINNING)
-    if to_latest:
-        targets.append(Edge.END)
-    if to_offset is not None:
-        targets.append(AtOffset(Offset(to_offset)))
-    if to_time is not None:
-        targets.append(AtTime(parse_time(to_time)))
-    if by_duration is not None:
-        targets.append(AtTime(before(now_ms, parse_span_ms(by_duration))))
-    if shift_by is not None:
-        targets.append(Shift(shift_by))
-    if to_current:
-        targets.append(Current.CURRENT)
-    if len(targets) != 1:
-        raise UsageRefused(
-            "say where to, once: --to-earliest, --to-latest, --to-offset, --to-time,"
-            " --by-duration, --shift-by or --to-current"
-        )
-    return targets[0]
-
-
-# Asking
-
-
-def _ask(broker: str, question: Callable[[Client], Awaitable[Result]]) -> Result:
-    """Where nobody answers at all, say so at once: a coordinator that moves is waited for."""
+def _run_reachable(broker: str, work: Callable[[Client], Awaitable[Result]]) -> Result:
+    """Run `work`, but fail at once if no broker is reachable: coordinators are waited for."""
 
     async def reachable(client: Client) -> Result:
         await client.describe([])
-        return await question(client)
+        return await work(client)
 
-    return ask(broker, reachable)
+    return run_with_client(broker, reachable)
 
 
 async def _describe(
     client: Client, names: Sequence[str]
 ) -> tuple[list[GroupProgress], list[NoSuchGroup]]:
-    """These groups in their order or all, and those that there are not."""
+    """The named groups in order, or all groups; and the errors of unknown ones."""
     view = await client.describe(None)
-    asked = list(dict.fromkeys(names)) or [
+    wanted = list(dict.fromkeys(names)) or [
         listed.group_id for listed in await groups.list_groups(client)
     ]
     described, problems = list[GroupProgress](), list[NoSuchGroup]()
     progress = terminal.Progress(SystemClock())
-    for name in asked:
-        progress.show(f"{len(described)} of {len(asked)} groups")
+    for name in wanted:
+        progress.show(f"{len(described)} of {len(wanted)} groups")
         try:
             described.append(await describe_progress(client, view, name))
         except NoSuchGroup as problem:
-            if names:  # otherwise it has gone since it was listed
+            if names:  # otherwise it was deleted since it was listed
                 problems.append(problem)
     progress.clear()
     return described, problems
 
 
 async def _check_unused(client: Client, name: str, *, must_exist: bool) -> None:
-    """Members would commit over what is set here."""
+    """Refuse a group with members, which would overwrite the offsets."""
     try:
         group = await groups.describe_group(client, name)
     except NoSuchGroup:
         if must_exist:
             raise
-        terminal.note(f"there is no group {name} yet")
+        terminal.print_note(f"group {name} does not exist yet")
         return
     if group.state != _EMPTY:
         raise _in_use(name, f"{group.state}, {format_count(len(group.members), 'member')}")
@@ -363,7 +341,7 @@ def _in_use(name: str, detail: str) -> Refused:
     return Refused(
         ErrorCode.NON_EMPTY_GROUP,
         f"group {name}",
-        f"it is in use ({detail}): stop its consumers first, nothing was changed",
+        f"it is in use ({detail}): stop its consumers first; nothing was changed",
     )
 
 
@@ -371,33 +349,21 @@ async def _plan(
     client: Client, name: str, target: Target, choices: dict[str, frozenset[int] | None]
 ) -> list[Reset]:
     committed = await groups.committed_offsets(client, name)
-    tps = await _choose_partitions(client, choices) if choices else sorted(committed)
+    tps = await choose_partitions(client, choices) if choices else sorted(committed)
     if not tps:
         raise Refused(
-            ErrorCode.GROUP_ID_NOT_FOUND, f"group {name}", "it has committed nothing: use --topic"
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"group {name}",
+            "it has no committed offsets: use --topic",
         )
     return plan_reset(target, await gather_facts(client, target, tps, committed))
 
 
-async def _choose_partitions(
-    client: Client, choices: dict[str, frozenset[int] | None]
-) -> list[TopicPartition]:
-    view = await client.describe(list(choices))
-    tps = list[TopicPartition]()
-    for topic, wanted in choices.items():
-        count = len(view.topics[topic].partitions)
-        if wrong := [index for index in sorted(wanted or ()) if index >= count]:
-            raise UsageRefused(f"there is no partition {wrong[0]}, topic {topic} has {count}")
-        indexes = range(count) if wanted is None else sorted(wanted)
-        tps += [TopicPartition(topic, index) for index in indexes]
-    return tps
-
-
-async def _commit(client: Client, name: str, news: dict[TopicPartition, Offset]) -> None:
+async def _commit(client: Client, name: str, offsets: dict[TopicPartition, Offset]) -> None:
     try:
-        await groups.commit_offsets(client, name, news)
+        await groups.commit_offsets(client, name, offsets)
     except Refused as problem:
-        if problem.code is ErrorCode.UNKNOWN_MEMBER_ID:  # somebody has joined since we looked
+        if problem.code is ErrorCode.UNKNOWN_MEMBER_ID:  # a member joined since the check
             raise _in_use(name, "a member has just joined") from None
         raise
 
@@ -407,7 +373,7 @@ async def _delete_offsets(
 ) -> list[ClientError]:
     committed = await groups.committed_offsets(client, name)
     problems = list[ClientError]()
-    doomed = list[TopicPartition]()
+    deletable = list[TopicPartition]()
     for topic, wanted in choices.items():
         found = [
             tp
@@ -417,121 +383,12 @@ async def _delete_offsets(
         if not found:
             subject = f"group {name}, topic {topic}"
             problems.append(
-                Refused(ErrorCode.GROUP_ID_NOT_FOUND, subject, "nothing is committed for it")
+                Refused(ErrorCode.GROUP_ID_NOT_FOUND, subject, "no offset is committed")
             )
-        doomed += sorted(found)
-    if doomed:
-        refused = await groups.delete_offsets(client, name, doomed)
+        deletable += sorted(found)
+    if deletable:
+        refused = await groups.delete_offsets(client, name, deletable)
         problems += refused.values()
-        if deleted := [tp for tp in doomed if tp not in refused]:
-            terminal.note(f"group {name}: offsets of {format_partitions(deleted)} deleted")
+        if deleted := [tp for tp in deletable if tp not in refused]:
+            terminal.print_note(f"group {name}: offsets of {format_partitions(deleted)} deleted")
     return problems
-
-
-# Showing
-
-
-def _heading(progress: GroupProgress) -> str:
-    group = progress.group
-    unknown = progress.unknown_count
-    lag = f"lag {progress.lag}" + (f" and unknown of {unknown}" if unknown else "")
-    return terminal.one_line(
-        f"group {group.group_id}: {group.type.lower()}, {group.state},"
-        f" {format_count(len(group.members), 'member')}, {lag}, coordinator {group.coordinator}"
-    )
-
-
-def _write_partitions(progress: GroupProgress) -> None:
-    terminal.write_table(
-        ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "CLIENT", "HOST"],
-        [
-            [
-                partition.tp.topic,
-                str(partition.tp.partition),
-                _number(partition.committed_offset),
-                "?" if partition.end_offset is None else str(partition.end_offset),
-                _number(partition.lag),
-                *(
-                    ["-", "-", "-"]
-                    if partition.owner is None
-                    else map(
-                        terminal.one_line,
-                        [
-                            partition.owner.member_id,
-                            partition.owner.client_id,
-                            partition.owner.host,
-                        ],
-                    )
-                ),
-            ]
-            for partition in progress.partitions
-        ],
-    )
-
-
-def _write_members(progress: GroupProgress) -> None:
-    terminal.write_table(
-        ["MEMBER", "INSTANCE", "CLIENT", "HOST", "PARTITIONS", "ASSIGNMENT"],
-        [
-            [
-                terminal.one_line(member.member_id),
-                terminal.one_line(member.instance_id or "-"),
-                terminal.one_line(member.client_id),
-                terminal.one_line(member.host),
-                "?" if member.partitions is None else str(len(member.partitions)),
-                format_partitions(member.partitions or ()) or "-",
-            ]
-            for member in progress.group.members
-        ],
-    )
-
-
-def _write_states(described: Sequence[GroupProgress]) -> None:
-    terminal.write_table(
-        ["GROUP", "TYPE", "STATE", "PROTOCOL", "ASSIGNOR", "COORDINATOR", "MEMBERS", "LAG"],
-        [
-            [
-                terminal.one_line(progress.group.group_id),
-                progress.group.type,
-                progress.group.state,
-                terminal.one_line(progress.group.protocol_type) or "-",
-                terminal.one_line(progress.group.assignor) or "-",
-                str(progress.group.coordinator),
-                str(len(progress.group.members)),
-                str(progress.lag),
-            ]
-            for progress in described
-        ],
-    )
-
-
-def _write_plan(name: str, plan: Sequence[Reset], *, dry_run: bool, json: bool) -> None:
-    if json:
-        for reset in plan:
-            done = reset.new is not None and not dry_run
-            terminal.write_json({"group": name, **reset.as_json(), "committed": done})
-    else:
-        terminal.write_table(
-            ["TOPIC", "PARTITION", "CURRENT", "NEW", "NOTE"],
-            [
-                [
-                    reset.tp.topic,
-                    str(reset.tp.partition),
-                    _number(reset.current),
-                    _number(reset.new),
-                    reset.note,
-                ]
-                for reset in plan
-            ],
-        )
-    count = sum(reset.new is not None for reset in plan)
-    if dry_run:
-        terminal.note(
-            f"group {name}: {format_count(count, 'offset')} would be set; nothing was changed"
-        )
-    else:
-        terminal.note(f"group {name}: {format_count(count, 'offset')} set")
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""`ottla consume --group`: records become lines, and the group remembers which."""
+"""`ottla consume --group`: prints records as a member of a group and commits offsets."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.cli import terminal
-from ottla.cli.byte_sink import ByteSink
+from ottla.cli.async_io import AsyncOutput
 from ottla.cli.group.description import format_partitions
 from ottla.cli.record_output import Print
 from ottla.client.client import Client
@@ -24,13 +24,13 @@ from ottla.client.group_reader import (
 )
 from ottla.client.partitions import Isolation
 
-_GRACE_S: Final = 2.0  # so long a line that is being written may take to be read, once told to stop
+_GRACE_S: Final = 2.0  # how long a pending write may take after a signal to stop
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReading:
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     group: str
     topics: Sequence[str]
@@ -41,32 +41,32 @@ class GroupReading:
     isolation: Isolation
 
 
-async def print_as_member(client: Client, asked: GroupReading, printer: Print) -> None:
+async def print_as_member(client: Client, options: GroupReading, printer: Print) -> None:
     """Read and print until the end, enough records, or a signal; then commit and leave."""
-    await client.describe(asked.topics)
+    await client.describe(options.topics)
     reader = GroupReader(
-        GroupMember(client, asked.group, asked.topics),
-        start=asked.start,
-        isolation=asked.isolation,
-        note=lambda event: terminal.note(describe_event(asked.group, event)),
+        GroupMember(client, options.group, options.topics),
+        start=options.start,
+        isolation=options.isolation,
+        note=lambda event: terminal.print_note(describe_event(options.group, event)),
     )
     sys.stdout.flush()
-    work = _Printing(reader, asked, printer, ByteSink(sys.stdout.fileno()))
+    work = _Printing(reader, options, printer, AsyncOutput(sys.stdout.fileno()))
     try:
-        await _run_until_told(work)
+        await _run_until_signal(work)
     finally:
         await reader.close()
-    terminal.note(f"{work.printed_count} records read, group {asked.group} left")
+    terminal.print_note(f"{work.printed_count} records read, group {options.group} left")
 
 
 def describe_event(group: str, event: GroupEvent) -> str:
-    """One line for people."""
+    """The event as one line of text."""
     match event:
         case Assigned(partitions, generation):
-            what = format_partitions(partitions) or "nothing, others have it all"
+            what = format_partitions(partitions) or "no partitions, other members have all"
             return f"group {group}, generation {generation}: reading {what}"
         case Revoked(partitions):
-            return f"group {group}: gave back {format_partitions(partitions)}"
+            return f"group {group}: revoked {format_partitions(partitions)}"
         case Lost(partitions, reason):
             return (
                 f"group {group}: lost {format_partitions(partitions)} ({reason}); records since the"
@@ -77,18 +77,18 @@ def describe_event(group: str, event: GroupEvent) -> str:
 
 
 class _Printing:
-    """The loop: read, write, then say that it is done; commit now and then."""
+    """The loop: read, write, mark as done, commit when due."""
 
     def __init__(
-        self, reader: GroupReader, asked: GroupReading, printer: Print, sink: ByteSink
+        self, reader: GroupReader, options: GroupReading, printer: Print, output: AsyncOutput
     ) -> None:
         self._reader = reader
-        self._asked = asked
+        self._options = options
         self._print = printer
-        self._sink = sink
+        self._output = output
         self._loop = asyncio.get_running_loop()
-        self._commit_s = self._loop.time() + asked.commit_every_s
-        self.told_to_stop = asyncio.Event()
+        self._commit_s = self._loop.time() + options.commit_every_s
+        self.stop_requested = asyncio.Event()
         self.printed_count = 0
 
     async def run(self) -> None:
@@ -99,48 +99,48 @@ class _Printing:
                 if self._is_over():
                     return
             await self._commit_when_due()
-            if not self._asked.follow and self._reader.is_at_end:
+            if not self._options.follow and self._reader.is_at_end:
                 return
 
     async def _write(self, reading: Reading) -> None:
         records, end = reading.records, reading.end
-        if self._asked.count_max is not None:
-            left = self._asked.count_max - self.printed_count
+        if self._options.count_max is not None:
+            left = self._options.count_max - self.printed_count
             if left < len(records):
                 records, end = records[:left], records[left].offset
-        await self._sink.write(b"".join([self._print(reading.tp, record) for record in records]))
+        await self._output.write(b"".join([self._print(reading.tp, record) for record in records]))
         self._reader.note_done(reading.tp, end)
         self.printed_count += len(records)
 
     async def _commit_when_due(self) -> None:
         if self._loop.time() >= self._commit_s:
             await self._reader.commit()
-            self._commit_s = self._loop.time() + self._asked.commit_every_s
+            self._commit_s = self._loop.time() + self._options.commit_every_s
 
     def _is_over(self) -> bool:
-        return self.told_to_stop.is_set() or self.printed_count == self._asked.count_max
+        return self.stop_requested.is_set() or self.printed_count == self._options.count_max
 
 
-async def _run_until_told(work: _Printing) -> None:
-    """SIGINT and SIGTERM end it: what is being written is finished, if somebody reads it."""
+async def _run_until_signal(work: _Printing) -> None:
+    """Run until done, SIGINT or SIGTERM; a pending write is finished if its reader reads."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        work.told_to_stop.set()
+        work.stop_requested.set()
         for signum in _SIGNALS:  # a second one ends the process at once
             loop.remove_signal_handler(signum)
 
     for signum in _SIGNALS:
         loop.add_signal_handler(signum, stop)
     running = asyncio.create_task(work.run())
-    told = asyncio.create_task(work.told_to_stop.wait())
+    stopping = asyncio.create_task(work.stop_requested.wait())
     try:
-        await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             await asyncio.wait([running], timeout=_GRACE_S)
         if running.done():
             running.result()
     finally:
         running.cancel()
-        told.cancel()
-        await asyncio.wait([running, told])
+        stopping.cancel()
+        await asyncio.wait([running, stopping])

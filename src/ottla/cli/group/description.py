@@ -1,4 +1,4 @@
-"""Everything that `ottla group describe` shows, gathered from the brokers."""
+"""The data of `ottla group describe`, collected from the brokers."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,15 +12,16 @@ from ottla.client.groups import (
     committed_offsets,
     describe_group,
 )
-from ottla.client.partitions import LATEST, by_topic, list_offsets
+from ottla.client.partitions import by_topic, list_offsets
 from ottla.model import Offset, TopicPartition
+from ottla.protocol.messages.offsets import LATEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress:
-    """How far a group has read a partition, and who reads it.
+    """The committed offset of a group in a partition, and the partition's owner.
 
-    None is what there is not, or what nobody could tell because the partition has no leader.
+    None is for a missing offset or owner, or an end that is unknown without a leader.
     """
 
     tp: TopicPartition
@@ -56,16 +57,16 @@ class GroupProgress:
 
     @property
     def lag(self) -> int:
-        """Of all partitions whose lag is known."""
+        """The sum over all partitions whose lag is known."""
         return sum(partition.lag or 0 for partition in self.partitions)
 
     @property
     def unknown_count(self) -> int:
-        """Partitions whose lag is not: nothing is committed, or nobody leads them."""
+        """The number of partitions with unknown lag: no committed offset, or no leader."""
         return sum(partition.lag is None for partition in self.partitions)
 
     def as_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The fields of the JSON output."""
         group = self.group
         return {
             "group": group.group_id,
@@ -82,7 +83,7 @@ class GroupProgress:
 
 
 async def describe_progress(client: Client, view: ClusterView, group_id: str) -> GroupProgress:
-    """One group; `view` says which topics there are."""
+    """The progress of one group; `view` has all topics."""
     group = await describe_group(client, group_id)
     committed = await committed_offsets(client, group_id)
     owners = {tp: member for member in group.members for tp in member.partitions or ()}
@@ -104,12 +105,12 @@ async def describe_progress(client: Client, view: ClusterView, group_id: str) ->
 
 
 def format_count(count: int, noun: str) -> str:
-    """1 member, 2 members."""
+    """A count with its noun: 1 member, 2 members."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def format_partitions(tps: Sequence[TopicPartition]) -> str:
-    """Partitions in few words, as `--topic` takes them: orders:0,1 payments:2."""
+    """Partitions in the notation of `--topic`: orders:0,1 payments:2."""
     return " ".join(
         f"{topic}:{','.join(str(tp.partition) for tp in some)}"
         for topic, some in by_topic(sorted(tps)).items()

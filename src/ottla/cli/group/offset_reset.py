@@ -1,4 +1,4 @@
-"""Where a group's offsets go when they are reset: a plan first, then the commit."""
+"""Resets of a group's offsets: the target, and a plan that a commit follows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,20 +6,29 @@ from enum import Enum
 from typing import Any
 
 from ottla.client.client import Client
-from ottla.client.partitions import EARLIEST, LATEST, list_offsets
-from ottla.client.positions import AtOffset, AtTime, Edge
-from ottla.model import Offset, TopicPartition
+from ottla.client.partitions import list_offsets
+from ottla.client.positions import (
+    AtOffset,
+    AtTime,
+    Edge,
+    parse_duration_ms,
+    parse_time,
+    time_before,
+)
+from ottla.errors import UsageRefused
+from ottla.model import Offset, TimestampMs, TopicPartition
+from ottla.protocol.messages.offsets import EARLIEST, LATEST
 
 
 class Current(Enum):
-    """Where the group is now, which makes an offset of an end that was never committed."""
+    """The committed offset, or the end of the log if there is none."""
 
     CURRENT = "current"
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """So many records on, or back if negative."""
+    """Forward by `count` offsets, back if negative."""
 
     count: int
 
@@ -29,7 +38,7 @@ Target = Edge | AtOffset | AtTime | Shift | Current
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """What a plan rests on; `at_time` is None when every record is older, or no time is asked."""
+    """The state of a partition; `at_time` is None if every record is older, or without time."""
 
     start: Offset
     end: Offset
@@ -39,7 +48,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """One line of a plan; without a `new` offset the partition stays as it is."""
+    """One line of a plan; without a `new` offset the partition is unchanged."""
 
     tp: TopicPartition
     current: Offset | None
@@ -47,7 +56,7 @@ class Reset:
     note: str
 
     def as_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The fields of the JSON output."""
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -57,8 +66,43 @@ class Reset:
         }
 
 
+def choose_target(
+    now_ms: TimestampMs,
+    *,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_time: str | None,
+    by_duration: str | None,
+    shift_by: int | None,
+    to_current: bool,
+) -> Target:
+    """The target of a reset: exactly one of the options must be given."""
+    targets = list[Target]()
+    if to_earliest:
+        targets.append(Edge.BEGINNING)
+    if to_latest:
+        targets.append(Edge.END)
+    if to_offset is not None:
+        targets.append(AtOffset(Offset(to_offset)))
+    if to_time is not None:
+        targets.append(AtTime(parse_time(to_time)))
+    if by_duration is not None:
+        targets.append(AtTime(time_before(now_ms, parse_duration_ms(by_duration))))
+    if shift_by is not None:
+        targets.append(Shift(shift_by))
+    if to_current:
+        targets.append(Current.CURRENT)
+    if len(targets) != 1:
+        raise UsageRefused(
+            "give exactly one of --to-earliest, --to-latest, --to-offset, --to-time,"
+            " --by-duration, --shift-by or --to-current"
+        )
+    return targets[0]
+
+
 def plan_reset(target: Target, facts: Mapping[TopicPartition, PartitionFacts]) -> list[Reset]:
-    """What is to be committed for each partition: always an offset that its log has."""
+    """The offset to commit for each partition, always inside its log."""
     return [_plan_partition(target, tp, fact) for tp, fact in sorted(facts.items())]
 
 
@@ -74,7 +118,7 @@ def _plan_partition(target: Target, tp: TopicPartition, fact: PartitionFacts) ->
 
 
 def _wanted(target: Target, fact: PartitionFacts) -> tuple[Offset | None, str]:
-    """The offset that was asked for, whether or not the log has it; or why there is none."""
+    """The requested offset, even if out of range; or None and the reason."""
     match target:
         case Edge.BEGINNING:
             return fact.start, ""
@@ -88,11 +132,11 @@ def _wanted(target: Target, fact: PartitionFacts) -> tuple[Offset | None, str]:
             return fact.at_time, ""
         case Shift(count):
             if fact.committed is None:
-                return None, "nothing is committed that could be shifted"
+                return None, "no committed offset to shift"
             return Offset(fact.committed + count), ""
         case Current.CURRENT:
             if fact.committed is None:
-                return fact.end, "nothing was committed"
+                return fact.end, "no offset was committed"
             return fact.committed, ""
 
 
@@ -102,7 +146,7 @@ async def gather_facts(
     tps: list[TopicPartition],
     committed: Mapping[TopicPartition, Offset],
 ) -> dict[TopicPartition, PartitionFacts]:
-    """The logs as they are now."""
+    """The current state of the partitions."""
     starts = await list_offsets(client, dict.fromkeys(tps, EARLIEST))
     ends = await list_offsets(client, dict.fromkeys(tps, LATEST))
     at_time: dict[TopicPartition, Offset | None] = {}

@@ -1,1 +1,1 @@
-"""Commands of `ottla log`: they read data directories, not brokers."""
+"""Commands of `ottla log`, which read data directories without a broker."""

@@ -1,4 +1,4 @@
-"""What a partition's directory has lost or cannot serve, found without a broker and read-only.
+"""Damaged and missing offsets of a partition's directory, found read-only without a broker.
 
 By the same rules as a broker that opens and reads the log: see `storage.recovery` and
 `storage.verification`.
@@ -26,7 +26,7 @@ from ottla.storage.verification import ChainCheck
 
 
 class ReadOnlyFile:
-    """A file that is only read, also where nothing else is allowed."""
+    """A file opened read-only, also without permission to write."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = -1
@@ -41,9 +41,9 @@ class ReadOnlyFile:
 
 
 def find_partitions(path: Path) -> list[Path]:
-    """The directories at or below `path` that hold files of a log, or what is left of one.
+    """The directories at or below `path` with files of a log, even if its segments are gone.
 
-    Also those that are gone, as far as a clean stop tells that they were there.
+    Includes missing directories that a clean stop has recorded.
     """
     suffixes = (LOG, SEAL, INDEX)
     found = {
@@ -59,9 +59,9 @@ def find_partitions(path: Path) -> list[Path]:
 def damaged_ranges(
     directory: Path, sound: Mapping[Path, Offset] = MappingProxyType({})
 ) -> list[CorruptRange]:
-    """The offsets of a partition that are damaged or missing, as far as files can tell.
+    """The offsets of a partition that are damaged or missing, as far as its files show.
 
-    `sound` are segments in which no problem is known, and where their batches end.
+    `sound` has the segments without known problems, with the offset where their batches end.
     """
     segments = sorted(file for file in directory.glob(f"*{LOG}") if file.stem.isdigit())
     seals = sorted(file for file in directory.glob(f"*{SEAL}") if file.stem.isdigit())
@@ -90,7 +90,7 @@ def damaged_ranges(
 
 
 def _beside(directory: Path, segments: list[Path], start: Offset) -> list[Path]:
-    """What tells where a log began of which no segment is left; nothing if there are segments."""
+    """Files that show where a log without segments began; none if there are segments."""
     if segments:
         return []
     indexes = sorted(file for file in directory.glob(f"*{INDEX}") if file.stem.isdigit())
@@ -103,7 +103,7 @@ def _damages_of(file: Path, end_offset: Offset, placement: Placement) -> Iterato
 
 
 def _damages_of_last(file: Path, known_end: Offset, placement: Placement) -> Iterator[CorruptRange]:
-    """Of the segment that is written on: its end is a loss only if more was known to be there."""
+    """The damage of the active segment; its end is a loss only if it was known to be longer."""
     open_end = Offset(INT64_MAX)
     for one in _check(file, open_end, placement):
         end_offset: Offset | None = one.end_offset
@@ -148,7 +148,7 @@ def _known_ranges(directory: Path) -> list[CorruptRange]:
 
 
 def _known_bounds(directory: Path) -> tuple[Offset, Offset, bool]:
-    """Where the broker has written down that the log begins and ends, and whether it ends there."""
+    """The recorded start and end of the log, and whether the end is exact."""
     start = _noted(directory, START_OFFSETS_FILE)
     end = _noted(directory, RECOVERY_POINTS_FILE)
     return start or Offset(0), end or Offset(0), end is not None and _is_clean(directory.parent)
@@ -159,7 +159,7 @@ def _is_clean(data: Path) -> bool:
 
 
 def _noted(directory: Path, checkpoint: str) -> Offset | None:
-    """What a checkpoint of the broker says of the log in this directory."""
+    """The offset that a checkpoint has for the log in this directory."""
     tp = parse_log_dir(directory.name)
     if tp is None:
         return None

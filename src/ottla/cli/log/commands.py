@@ -1,4 +1,4 @@
-"""`ottla log`: look into segment files without a broker."""
+"""`ottla log`: dump and verify segment files without a broker."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import terminal
+from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.log import strays
 from ottla.cli.log.check import damaged_ranges, find_partitions
 from ottla.cli.log.segment_scan import Problem, ScannedBatch, SegmentCheck, find_segments, scan
 from ottla.cli.options import Json
 from ottla.cli.record_output import json_fields
-from ottla.cli.status import FAILED, OK
 from ottla.client.positions import format_time
 from ottla.clock import SystemClock
 from ottla.errors import ApiError, UsageRefused
@@ -21,7 +21,7 @@ from ottla.model import Offset, TimestampMs
 from ottla.records.batch import check_stored, records
 from ottla.storage.damages import CorruptRange
 
-app = typer.Typer(rich_markup_mode=None, help="Look into a data directory without a broker.")
+app = typer.Typer(rich_markup_mode=None, help="Inspect a data directory without a broker.")
 app.add_typer(strays.app, name="strays")
 app.command()(strays.accept_store)
 
@@ -30,13 +30,15 @@ _DECOMPRESSED_BYTES_MAX = 256 << 20
 
 @app.command()
 def dump(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE|DIR...", help="What to show.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE|DIR...", help="Segment files or directories.")
+    ],
     with_records: Annotated[
-        bool, typer.Option("--records", help="Also every record of every batch.")
+        bool, typer.Option("--records", help="Also print the records of every batch.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Show the batches in segment files. Only reads; a broker may be running.
+    """Print the batches of segment files. Read-only; a broker may be running.
 
     \b
     Examples:
@@ -50,7 +52,7 @@ def dump(
             terminal.write_lines([str(file)])
         for found in scan(file):
             if isinstance(found, Problem):
-                terminal.complain(str(found))
+                terminal.print_error(str(found))
                 status = FAILED
             elif not _write_batch(file, found, with_records=with_records, json=json):
                 status = FAILED
@@ -59,13 +61,13 @@ def dump(
 
 @app.command()
 def verify(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What to check.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Directories to check.")],
     json: Json = False,
 ) -> int:
     """Check segment files: batches, checksums, offsets, indexes, and that none is cut or missing.
 
-    Status 1 if something is wrong. Only reads. While a broker writes, the end of an active segment
-    may look unfinished.
+    Exit code 1 if something is wrong. Read-only. While a broker writes, the end of an active
+    segment may look incomplete.
 
     \b
     Examples:
@@ -91,17 +93,17 @@ def verify(
 
 
 def _damaged(paths: list[Path], checks: list[SegmentCheck]) -> dict[Path, list[CorruptRange]]:
-    """What is damaged or missing in each of the partitions that were asked for as a whole."""
+    """The damaged or missing ranges of each partition that was given as a directory."""
     sound = {check.file: check.end_offset for check in checks if not check.problems}
     directories = {found for path in paths if path.is_dir() for found in find_partitions(path)}
     return {directory: damaged_ranges(directory, sound) for directory in sorted(directories)}
 
 
 def _segments(paths: list[Path], *, or_remains: bool = False) -> list[Path]:
-    """The segment files to look at; there may be none if something is left of a log beside them."""
+    """The segment files to check; there may be none if other files of a log are left."""
     for path in paths:
         if not path.exists():
-            raise UsageRefused(f"{path}: there is no such file or directory")
+            raise UsageRefused(f"no such file or directory: {path}")
     files = [file for path in paths for file in find_segments(path)]
     has_remains = or_remains and any(map(find_partitions, paths))
     if not files and not has_remains:
@@ -110,19 +112,19 @@ def _segments(paths: list[Path], *, or_remains: bool = False) -> list[Path]:
 
 
 def _write_batch(file: Path, batch: ScannedBatch, *, with_records: bool, json: bool) -> bool:
-    """Print one batch; False when it is not sound."""
+    """Print one batch; False if it is damaged."""
     problem = _problem_of(batch)
     fields = _batch_fields(batch, problem)
-    letters = list[dict[str, Any]]()
+    listed = list[dict[str, Any]]()
     if with_records and problem is None:
-        letters, problem = _record_fields(batch)
+        listed, problem = _record_fields(batch)
     if json:
-        fields = {"file": str(file), **fields, **({"records": letters} if with_records else {})}
+        fields = {"file": str(file), **fields, **({"records": listed} if with_records else {})}
         terminal.write_json(fields)
     else:
-        terminal.write_lines(list(_batch_lines(fields, letters)))
+        terminal.write_lines(list(_batch_lines(fields, listed)))
     if problem is not None:
-        terminal.complain(f"{file} at byte {batch.position}: {problem}")
+        terminal.print_error(f"{file} at byte {batch.position}: {problem}")
     return problem is None
 
 
@@ -159,19 +161,19 @@ def _batch_fields(batch: ScannedBatch, problem: str | None) -> dict[str, Any]:
 
 
 def _record_fields(batch: ScannedBatch) -> tuple[list[dict[str, Any]], str | None]:
-    """The records of a batch, and why there are no more."""
-    letters = list[dict[str, Any]]()
+    """The decodable records of a batch, and the error that ended them."""
+    listed = list[dict[str, Any]]()
     try:
-        letters.extend(
+        listed.extend(
             json_fields(record)
             for record in records(batch.content, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
         )
     except ApiError as problem:
-        return letters, str(problem)
-    return letters, None
+        return listed, str(problem)
+    return listed, None
 
 
-def _batch_lines(fields: dict[str, Any], letters: list[dict[str, Any]]) -> Iterator[str]:
+def _batch_lines(fields: dict[str, Any], listed: list[dict[str, Any]]) -> Iterator[str]:
     flags = [name for name in ("transactional", "control", "log_append_time") if fields[name]]
     words = [
         f"  byte {fields['position']}",
@@ -188,13 +190,13 @@ def _batch_lines(fields: dict[str, Any], letters: list[dict[str, Any]]) -> Itera
     if fields["delete_horizon"] is not None:
         words.append(f"tombstones until {format_time(TimestampMs(fields['delete_horizon']))}")
     yield "  ".join([*words, *flags, *([] if fields["sound"] else ["DAMAGED"])])
-    for letter in letters:
-        time = format_time(TimestampMs(letter["timestamp"]))
-        rest = {name: letter[name] for name in letter if name not in {"offset", "timestamp"}}
+    for one in listed:
+        time = format_time(TimestampMs(one["timestamp"]))
+        rest = {name: one[name] for name in one if name not in {"offset", "timestamp"}}
         shown = "  ".join(f"{name} {value!r}" for name, value in rest.items())
         if rest.get("value", "") is None:
             shown += "  tombstone"
-        yield f"    offset {letter['offset']}  {time}  {shown}"
+        yield f"    offset {one['offset']}  {time}  {shown}"
 
 
 def _report(
@@ -214,15 +216,15 @@ def _report(
                 {"directory": str(directory), "damaged": [one[:2] for one in found]}
             )
     for text in [*problems, *ranges]:
-        terminal.complain(text)
+        terminal.print_error(text)
     if not json:
         batches = sum(check.batch_count for check in checks)
-        letters = sum(check.record_count for check in checks)
+        record_count = sum(check.record_count for check in checks)
         verdict = "all sound"
         if problems or ranges:
             verdict = f"{len(problems)} problems, {len(ranges)} damaged ranges"
         terminal.write_lines(
-            [f"{len(checks)} segments, {batches} batches, {letters} records: {verdict}"]
+            [f"{len(checks)} segments, {batches} batches, {record_count} records: {verdict}"]
         )
     return FAILED if problems or ranges else OK
 

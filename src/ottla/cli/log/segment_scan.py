@@ -1,4 +1,4 @@
-"""Segment files looked at from outside, read-only: what is in them, and what is wrong."""
+"""Scans segment files read-only: their batches, and problems in them and their indexes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ _TIME_ENTRY: Final = Struct(">qi")  # timestamp, offset relative to the segment
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that should not be so; `position` is a byte of the file, where that makes sense."""
+    """A problem in a file, at byte `position` if it has one."""
 
     file: Path
     what: str
     position: int | None = None
 
     def __str__(self) -> str:
-        place = "" if self.position is None else f" at byte {self.position}"
-        return f"{self.file}{place}: {self.what}"
+        where = "" if self.position is None else f" at byte {self.position}"
+        return f"{self.file}{where}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedBatch:
-    """One batch of a segment file, whole but not necessarily sound."""
+    """One batch of a segment file, complete but perhaps damaged."""
 
     position: int
     header: BatchHeader
@@ -42,27 +42,27 @@ class ScannedBatch:
 
 
 def find_segments(path: Path) -> list[Path]:
-    """The log files that `path` is or contains, however deep, in the order of their offsets."""
+    """The segment files at or below `path`, ordered by offset."""
     if path.is_file():
         return [path]
     return sorted(file for file in path.rglob(f"*{LOG}") if file.stem.isdigit())
 
 
 def scan(file: Path) -> Iterator[ScannedBatch | Problem]:
-    """Every whole batch of a segment file; ends with a problem where no batch follows."""
+    """Every complete batch of a segment file; ends with a problem if other bytes follow."""
     with file.open("rb", buffering=_BUFFER_BYTES) as stream:
         position = 0
         while head := stream.read(HEADER_BYTES):
             if len(head) < HEADER_BYTES:
-                yield Problem(file, f"{len(head)} bytes behind the last batch", position)
+                yield Problem(file, f"{len(head)} bytes after the last batch", position)
                 return
             header = read_header(head)
             if header.magic != MAGIC or header.size_bytes < HEADER_BYTES:
-                yield Problem(file, "this is not the beginning of a record batch", position)
+                yield Problem(file, "not a record batch", position)
                 return
             content = head + stream.read(header.size_bytes - HEADER_BYTES)
             if len(content) < header.size_bytes:
-                what = f"a batch of {header.size_bytes} bytes of which {len(content)} are there"
+                what = f"incomplete batch: {len(content)} of {header.size_bytes} bytes"
                 yield Problem(file, what, position)
                 return
             yield ScannedBatch(position, header, content)
@@ -70,9 +70,9 @@ def scan(file: Path) -> Iterator[ScannedBatch | Problem]:
 
 
 class SegmentCheck:
-    """Looks at one segment batch by batch, then at its indexes; collects what is wrong.
+    """Checks one segment batch by batch, then its indexes; collects the problems.
 
-    `floor` is where the segment before it ended: nothing here may lie below.
+    `floor` is the end offset of the segment before: no batch may begin below.
     """
 
     def __init__(self, file: Path, floor: Offset) -> None:
@@ -87,7 +87,7 @@ class SegmentCheck:
         self._leader_epoch = -1
 
     def run(self) -> Iterator[int]:
-        """Check it all; yields the number of bytes looked at since the last time."""
+        """Check everything; yields the number of bytes checked since the last yield."""
         for found in scan(self.file):
             if isinstance(found, Problem):
                 self.problems.append(found)
@@ -103,15 +103,17 @@ class SegmentCheck:
         try:
             check_stored(batch.content)
         except ApiError as problem:
-            self._complain(str(problem), batch.position)
+            self._note_problem(str(problem), batch.position)
         floor = max(self.end_offset, self._base_offset)
         if header.base_offset < floor:
-            what = f"the batch begins at offset {header.base_offset}, {floor} was expected or more"
-            self._complain(what, batch.position)
+            what = f"the batch begins at offset {header.base_offset}, expected {floor} or more"
+            self._note_problem(what, batch.position)
         if header.record_count < 0 or header.record_count > header.last_offset_delta + 1:
-            self._complain("it claims more records than it has offsets", batch.position)
+            self._note_problem("the batch has more records than offsets", batch.position)
         if header.leader_epoch < self._leader_epoch:
-            self._complain("its leader epoch is lower than the one before", batch.position)
+            self._note_problem(
+                "the leader epoch is lower than that of the batch before", batch.position
+            )
         self.batch_count += 1
         self.record_count += max(0, header.record_count)
         self.size_bytes = batch.position + header.size_bytes
@@ -120,17 +122,17 @@ class SegmentCheck:
         self._offsets[batch.position] = header.base_offset, header.last_offset
 
     def _check_offset_index(self) -> None:
-        """An entry points at a batch that does not begin behind the entry's offset."""
+        """Check that each entry points at a batch that does not begin after its offset."""
         file, data = self._index(INDEX, _INDEX_ENTRY)
         before = (-1, -1)
         for entry in _INDEX_ENTRY.iter_unpack(data):
             relative_offset, position = entry
             if relative_offset <= before[0] or position <= before[1]:
-                self.problems.append(Problem(file, "the entries do not rise"))
+                self.problems.append(Problem(file, "the entries do not ascend"))
                 return
             before = entry
             first, last = self._offsets.get(position, (0, -1))
-            # Recovery may enter a batch under the offset before it.
+            # Recovery may index a batch under the offset before it.
             if not first - 1 <= self._base_offset + relative_offset <= last:
                 what = f"offset {self._base_offset + relative_offset} is not at byte {position}"
                 self.problems.append(Problem(file, what))
@@ -140,14 +142,14 @@ class SegmentCheck:
         before = (-1, -1)
         for entry in _TIME_ENTRY.iter_unpack(data):
             if entry[0] <= before[0] or entry[1] < before[1]:
-                self.problems.append(Problem(file, "the entries do not rise"))
+                self.problems.append(Problem(file, "the entries do not ascend"))
                 return
             before = entry
         if before[1] >= 0 and self._base_offset + before[1] >= self.end_offset:
-            self.problems.append(Problem(file, "it knows offsets that the segment does not have"))
+            self.problems.append(Problem(file, "it has offsets that the segment does not have"))
 
     def _check_aborted_index(self) -> None:
-        """Most segments have no aborted transactions, and no file; the checksum is in the seal."""
+        """Check the aborted transactions; most segments have none and no file."""
         file = self.file.with_suffix(ABORTED_INDEX)
         content = file.read_bytes() if file.exists() else b""
         try:
@@ -162,7 +164,7 @@ class SegmentCheck:
             return None
 
     def _index(self, suffix: str, entry: Struct) -> tuple[Path, bytes]:
-        """An index file's whole entries; a missing one is no problem, it will be rebuilt."""
+        """The complete entries of an index file; a missing file is rebuilt, so it is no problem."""
         file = self.file.with_suffix(suffix)
         try:
             data = file.read_bytes()
@@ -170,10 +172,10 @@ class SegmentCheck:
             return file, b""
         if len(data) % entry.size:
             self.problems.append(Problem(file, "it ends inside an entry"))
-        # A broker of Apache Kafka reserves room in its active index: zeros behind the entries.
+        # Apache Kafka preallocates its active index: zeros after the entries.
         used_bytes = len(data.rstrip(b"\0"))
         whole_count = min(-(-used_bytes // entry.size), len(data) // entry.size)
         return file, data[: whole_count * entry.size]
 
-    def _complain(self, what: str, position: int) -> None:
+    def _note_problem(self, what: str, position: int) -> None:
         self.problems.append(Problem(self.file, what, position))

@@ -1,4 +1,4 @@
-"""`ottla log strays` and `ottla log accept-store`: a stopped broker's directory is put in order."""
+"""`ottla log strays` and `ottla log accept-store`: repair the directory of a stopped broker."""
 
 import asyncio
 import sys
@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli import terminal
+from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.options import Json
-from ottla.cli.status import FAILED, OK
 from ottla.errors import ApiError, UsageRefused
 from ottla.model import BrokerId, TopicPartition, format_uuid, topic_name_problem
 
-if TYPE_CHECKING:  # most commands do without the broker's rooms, and without the time they take
+if TYPE_CHECKING:  # most commands do not need the broker, which is slow to import
     from ottla.broker.offline import Acceptance, DoubtfulStore, Stray
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Logs that a broker has set aside, because its store does not know them.",
+    help="List, adopt or delete logs that a broker has set aside as unknown.",
 )
 
-Data = Annotated[Path, typer.Argument(metavar="DIR", help="The broker's data directory.")]
-Names = Annotated[list[str], typer.Argument(metavar="STRAY...", help="Which, as listed.")]
-All = Annotated[bool, typer.Option("--all", help="All that there are.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+Data = Annotated[Path, typer.Argument(metavar="DIR", help="Data directory of the broker.")]
+Names = Annotated[list[str], typer.Argument(metavar="STRAY...", help="Names of strays, as listed.")]
+All = Annotated[bool, typer.Option("--all", help="All strays.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @app.command(name="list")
 def list_strays(data: Data, json: Json = False) -> int:
-    """Show the logs that were set aside, and whether they can be adopted. Stop the broker first.
+    """List the logs that were set aside, and whether they can be adopted. Stop the broker first.
 
     \b
     Examples:
@@ -61,7 +61,7 @@ def list_strays(data: Data, json: Json = False) -> int:
             ],
         )
     else:
-        terminal.note("no strays")
+        terminal.print_note("no strays")
     return OK
 
 
@@ -72,14 +72,14 @@ def adopt(
     all_: All = False,
     topic: Annotated[
         str,
-        typer.Option("--as", metavar="TOPIC", help="The topic's name, if it has to be another."),
+        typer.Option("--as", metavar="TOPIC", help="Adopt under another topic name."),
     ] = "",
     json: Json = False,
 ) -> int:
-    """Make strays logs of their topics again. Stop the broker first.
+    """Return strays to their topics. Stop the broker first.
 
-    A topic that the store has lost is made again with its id and its partitions. Its settings are
-    lost: it keeps its records for ever until `ottla topic alter` says otherwise.
+    A topic that the store has lost is created again with its id and its partitions. Its settings
+    are lost: it keeps its records without limit until `ottla topic alter` changes that.
 
     \b
     Examples:
@@ -105,9 +105,9 @@ def adopt(
     results = asyncio.run(work())
     for stray, result in results:
         if isinstance(result, TopicPartition):
-            terminal.note(f"{stray.directory} is {result} again")
+            terminal.print_note(f"{stray.directory} is {result} again")
         else:
-            terminal.complain(f"{stray.directory} was not adopted: {result}")
+            terminal.print_error(f"{stray.directory} was not adopted: {result}")
         if json:
             is_adopted = isinstance(result, TopicPartition)
             problem = None if is_adopted else str(result)
@@ -123,7 +123,7 @@ def purge(
     yes: Yes = False,
     json: Json = False,
 ) -> int:
-    """Remove strays and all their records for good. Stop the broker first.
+    """Delete strays with all their records permanently. Stop the broker first.
 
     \b
     Examples:
@@ -139,16 +139,16 @@ def purge(
             chosen = strays.found() if all_ else strays.find(names)
             size_bytes = sum(stray.size_bytes for stray in chosen)
             what = f"{len(chosen)} strays, {terminal.format_size(size_bytes)}"
-            _confirm(f"Remove {what}, for good?", yes=yes)
+            _confirm(f"Delete {what} permanently?", yes=yes)
             is_done = True
             for stray in chosen:
                 try:
                     strays.purge(stray)
                 except UsageRefused as problem:
-                    terminal.complain(str(problem))
+                    terminal.print_error(str(problem))
                     is_done = False
                     continue
-                terminal.note(f"{stray.directory} removed")
+                terminal.print_note(f"{stray.directory} removed")
                 if json:
                     terminal.write_json(_fields(stray))
             return is_done
@@ -160,15 +160,18 @@ def accept_store(
     data: Data,
     node_id: Annotated[
         int,
-        typer.Option("--node-id", metavar="N", help="The broker's number, if it is not known."),
+        typer.Option(
+            "--node-id", metavar="N", help="Broker id, if the directory does not have it."
+        ),
     ] = 0,
     yes: Yes = False,
     json: Json = False,
 ) -> int:
-    """Go on with a store that a broker refuses: an older copy, a damaged one, or none.
+    """Accept a store that a broker refuses: an older copy, a damaged one, or none.
 
-    Says what it will do and asks. No record is removed: logs that the store does not know are set
-    aside by the next start, and `ottla log strays adopt` brings them back. Stop the broker first.
+    Prints the plan and asks for confirmation. No record is removed: logs that the store does not
+    know are set aside at the next start, and `ottla log strays adopt` returns them. Stop the broker
+    first.
 
     \b
     Examples:
@@ -187,26 +190,26 @@ def accept_store(
 
 async def _accept(store: "DoubtfulStore", plan: "Acceptance", *, yes: bool, json: bool) -> None:
     for sentence in plan.sentences:
-        terminal.note(sentence)
+        terminal.print_note(sentence)
     _confirm("Accept the store?", yes=yes)
     await store.accept(plan)
-    terminal.note("the store is accepted: start the broker")
+    terminal.print_note("the store is accepted: start the broker")
     if json:
         dropped = sorted(plan.dropped)
         terminal.write_json({"revision": plan.revision, "dropped": dropped, "done": plan.sentences})
 
 
-def _confirm(question: str, *, yes: bool) -> None:
+def _confirm(prompt: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageRefused("nobody is there to be asked: say --yes if it is to be done")
-    typer.confirm(question, abort=True, err=True)
+        raise UsageRefused("standard input is not a terminal to ask for confirmation: use --yes")
+    typer.confirm(prompt, abort=True, err=True)
 
 
 def _check_choice(names: list[str], *, all_: bool) -> None:
     if all_ == bool(names):
-        raise UsageRefused("name strays, or say --all: one of the two")
+        raise UsageRefused("give names of strays or --all, not both")
 
 
 def _fields(stray: "Stray") -> dict[str, Any]:

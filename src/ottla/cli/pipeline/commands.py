@@ -1,4 +1,4 @@
-"""`ottla pipeline`: streams and batches on Spark, without a program."""
+"""`ottla pipeline`: ready-made Spark streams and batches."""
 
 # ruff: noqa: PLC0415  # Spark takes a second to import, and need not be installed at all
 import os
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli import terminal
+from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.options import parse_assignments
 from ottla.cli.pipeline.options import (
     Bootstrap,
@@ -19,9 +20,8 @@ from ottla.cli.pipeline.options import (
     streaming,
     with_options_of,
 )
-from ottla.cli.session import ask
-from ottla.cli.status import FAILED, OK
-from ottla.client.positions import AtTime, Edge, parse_moment, parse_span_ms
+from ottla.cli.run_client import run_with_client
+from ottla.client.positions import AtTime, Edge, parse_duration_ms, parse_log_position
 from ottla.clock import SystemClock
 from ottla.errors import UsageRefused
 from ottla.model import TimestampMs, topic_name_problem
@@ -32,19 +32,22 @@ if TYPE_CHECKING:
     from ottla.spark.pipelines.project import Project
     from ottla.spark.pipelines.topic_frames import TopicSource
 
-app = typer.Typer(rich_markup_mode=None, help="Move, sift and count records with Spark.")
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="Archive, deduplicate, aggregate, enrich, replay and query records with Spark.",
+)
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read.")]
-Out = Annotated[str, typer.Argument(metavar="OUT", help="The topic to write to.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")]
+Out = Annotated[str, typer.Argument(metavar="OUT", help="Topic to write to.")]
 Schema = Annotated[
     str,
     typer.Option(
         metavar="COLUMNS",
-        help="Of values that are JSON, such as 'id BIGINT, name STRING'; else they are text.",
+        help="Schema of JSON values, such as 'id BIGINT, name STRING'; default: text.",
     ),
 ]
 ProjectDirectory = Annotated[
-    Path, typer.Argument(metavar="[DIR]", help="The project; else the current directory.")
+    Path, typer.Argument(metavar="[DIR]", help="Project directory; default: the current one.")
 ]
 
 
@@ -52,17 +55,17 @@ ProjectDirectory = Annotated[
 @with_options_of(streaming)
 def archive(
     topic: Topic,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory for the files.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Directory for the files.")],
     format: Annotated[  # noqa: A002  the option's name
-        ArchiveFormat, typer.Option(help="Files alone, or a Delta table.")
+        ArchiveFormat, typer.Option(help="Parquet files, or a Delta table.")
     ] = ArchiveFormat.PARQUET,
     partition_by: Annotated[
-        list[SplitBy], typer.Option(help="A directory for each; repeatable.")
+        list[SplitBy], typer.Option(help="Column to partition by; repeatable.")
     ] = [],  # noqa: B006  typer copies it
     *,
     how: "Streaming",
 ) -> int:
-    """Keep every record of a topic in files, with all that it has.
+    """Write every record of a topic, with all its fields, to files.
 
     \b
     Examples:
@@ -92,16 +95,18 @@ def dedupe(
     key: Annotated[
         str,
         typer.Option(
-            metavar="EXPR", help="What must not come twice: SQL over key, value, partition, ..."
+            metavar="EXPR",
+            help="SQL expression that identifies duplicates, over key, value, partition, ...",
         ),
     ],
     within: Annotated[
-        str, typer.Option(metavar="SPAN", help="For so long, by the times of the records.")
+        str,
+        typer.Option(metavar="DURATION", help="How long duplicates are dropped, by record time."),
     ] = "10m",
     *,
     how: "Streaming",
 ) -> int:
-    """Write records to another topic, without those that come again.
+    """Copy a topic to another one without duplicates.
 
     \b
     Examples:
@@ -115,7 +120,7 @@ def dedupe(
         source=_source(topic, "", how.running),
         topic=_target(out),
         key=key,
-        within_ms=parse_span_ms(within),
+        within_ms=parse_duration_ms(within),
         name=how.name,
     )
     return run_stream(pipeline, how)
@@ -127,30 +132,33 @@ def aggregate(
     topic: Topic,
     out: Out,
     window: Annotated[
-        str, typer.Option(metavar="SPAN", help="Figures for each 1m, 1h of records' times.")
+        str, typer.Option(metavar="DURATION", help="Length of time windows, such as 1m or 1h.")
     ] = "",
     by: Annotated[
-        list[str], typer.Option(metavar="EXPR", help="And for each of these; repeatable.")
+        list[str], typer.Option(metavar="EXPR", help="Group also by this expression; repeatable.")
     ] = [],  # noqa: B006  typer copies it
     figure: Annotated[
         list[str],
-        typer.Option(metavar="EXPR", help="Such as 'sum(value.amount) AS total'; repeatable."),
+        typer.Option(
+            metavar="EXPR", help="Aggregate, such as 'sum(value.amount) AS total'; repeatable."
+        ),
     ] = ["count(*) AS count"],  # noqa: B006  typer copies it
     sql: Annotated[
-        str, typer.Option(metavar="QUERY", help="Instead of all this: a SELECT from records.")
+        str,
+        typer.Option(metavar="QUERY", help="SELECT from records, instead of the options above."),
     ] = "",
     watermark: Annotated[
-        str, typer.Option(metavar="SPAN", help="How much later than others a record may come.")
+        str, typer.Option(metavar="DURATION", help="How late a record may arrive.")
     ] = "10m",
     mode: Annotated[
         OutputMode,
-        typer.Option(help="append: each window once, when it is over; update: at every change."),
+        typer.Option(help="append: each window once, when it ends; update: at every change."),
     ] = OutputMode.APPEND,
     schema: Schema = "",
     *,
     how: "Streaming",
 ) -> int:
-    """Count and sum over windows of time; rows become JSON in another topic.
+    """Aggregate records over time windows and write the rows as JSON to another topic.
 
     \b
     Examples:
@@ -168,8 +176,10 @@ def aggregate(
     pipeline = Aggregate(
         source=_source(topic, schema, how.running),
         topic=_target(out),
-        computed=Query(sql) if sql else Windows(parse_span_ms(window), tuple(by), tuple(figure)),
-        watermark_ms=parse_span_ms(watermark),
+        computed=(
+            Query(sql) if sql else Windows(parse_duration_ms(window), tuple(by), tuple(figure))
+        ),
+        watermark_ms=parse_duration_ms(watermark),
         mode=mode,
         name=how.name,
     )
@@ -182,16 +192,17 @@ def enrich(
     topic: Topic,
     out: Out,
     join: Annotated[
-        str, typer.Option(metavar="FILE", help="What is known: a .parquet, .json or .csv file.")
+        str, typer.Option(metavar="FILE", help="File to join: .parquet, .json or .csv.")
     ],
-    on: Annotated[str, typer.Option(metavar="COLUMN", help="What both have.")],
+    on: Annotated[str, typer.Option(metavar="COLUMN", help="Column to join on.")],
     schema: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Of the values, such as 'id BIGINT, n INT'.")
+        str,
+        typer.Option(metavar="COLUMNS", help="Schema of the values, such as 'id BIGINT, n INT'."),
     ],
     *,
     how: "Streaming",
 ) -> int:
-    """Add to JSON values what a file knows about them.
+    """Join JSON values with the rows of a file.
 
     \b
     Examples:
@@ -202,7 +213,7 @@ def enrich(
     from ottla.spark.pipelines.enrich import Enrich
 
     if "://" not in join and not Path(join).exists():
-        raise UsageRefused(f"--join {join}: there is no such file")
+        raise UsageRefused(f"--join {join}: no such file")
     pipeline = Enrich(
         source=_source(topic, schema, how.running),
         topic=_target(out),
@@ -216,14 +227,16 @@ def enrich(
 @app.command("run")
 @with_options_of(streaming)
 def run_program(
-    file: Annotated[Path, typer.Argument(metavar="FILE.py", help="Has pipeline(spark).")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.py", help="Python file with a function pipeline(spark).")
+    ],
     *,
     how: "Streaming",
 ) -> int:
-    """Run a stream of your own: what the function pipeline(spark) of a file returns.
+    """Run your own stream, which the function pipeline(spark) of a file returns.
 
     The function returns df.writeStream with a format, without .start(): trigger, checkpoint and
-    name come from the command.
+    name are set by the command.
 
     \b
     Examples:
@@ -240,24 +253,24 @@ def run_program(
 @with_options_of(running)
 def replay(
     origin: Annotated[
-        str, typer.Argument(metavar="TOPIC|PATH", help="A topic, or what archive has written.")
+        str, typer.Argument(metavar="TOPIC|PATH", help="Topic, or directory of an archive.")
     ],
     out: Out,
     first: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="Records not older than this.")
+        str, typer.Option("--from", metavar="TIME", help="Records from this time on.")
     ] = "beginning",
     last: Annotated[
-        str, typer.Option("--to", metavar="TIME", help="Records older than this.")
+        str, typer.Option("--to", metavar="TIME", help="Records before this time.")
     ] = "end",
     rate: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="No more than this in a second.")
+        int | None, typer.Option(min=1, metavar="N", help="At most N records per second.")
     ] = None,
     *,
     how: "Running",
 ) -> int:
-    """Write records again, those of a key in the order of their times; with --rate, all.
+    """Write records again, ordered by time within a key; with --rate, ordered by time.
 
-    Where each was before is in its headers: ottla.original-topic, -partition, -offset, -timestamp.
+    Their origin is in headers: ottla.original-topic, -partition, -offset, -timestamp.
 
     \b
     Examples:
@@ -271,7 +284,7 @@ def replay(
     start_ms, end_ms = _time_ms("--from", first), _time_ms("--to", last)
     is_path = os.sep in origin or Path(origin).is_dir()
     if is_path and not Path(origin).is_dir():
-        raise UsageRefused(f"{origin}: there is no such directory")
+        raise UsageRefused(f"no such directory: {origin}")
     pipeline = Replay(
         origin=ArchivePath(_absolute(origin)) if is_path else _source(origin, "", how),
         bootstrap=how.bootstrap,
@@ -285,15 +298,15 @@ def replay(
 
 @app.command("sql")
 @with_options_of(running)
-def ask_sql(
+def query_sql(
     topic: Topic,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="A SELECT from records.")],
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many rows at most.")] = 1000,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="SELECT from records.")],
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most N rows.")] = 1000,
     schema: Schema = "",
     *,
     how: "Running",
 ) -> int:
-    """Ask a topic something: its records are the table `records`.
+    """Query a topic with SQL: its records are the table `records`.
 
     \b
     Examples:
@@ -301,12 +314,12 @@ def ask_sql(
       ottla pipeline sql orders "SELECT max(value.amount) AS max FROM records"
         --schema 'amount DOUBLE' --json
     """
-    from ottla.cli.pipeline.running import run_question
+    from ottla.cli.pipeline.running import run_query
     from ottla.spark.pipelines.aggregate import Query
     from ottla.spark.pipelines.sql import TopicQuery
 
-    request = TopicQuery(source=_source(topic, schema, how), query=Query(query))
-    return run_question(request, how, limit)
+    sql_query = TopicQuery(source=_source(topic, schema, how), query=Query(query))
+    return run_query(sql_query, how, limit)
 
 
 # Declared pipelines
@@ -314,11 +327,11 @@ def ask_sql(
 
 @app.command()
 def init(
-    name: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory.")],
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="The topic it reads.")],
+    name: Annotated[Path, typer.Argument(metavar="DIR", help="New directory.")],
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Topic that it reads.")],
     broker: Bootstrap = "",
 ) -> int:
-    """Make a project of declared tables for Spark's pipelines, ready to start.
+    """Create a project of declared tables for Spark's declarative pipelines.
 
     \b
     Examples:
@@ -328,7 +341,7 @@ def init(
     if problem := topic_name_problem(topic):
         raise UsageRefused(f"{topic!r}: {problem}")
     for file in _project(name).create(broker, topic):
-        terminal.note(f"written: {file}")
+        terminal.print_note(f"written: {file}")
     return OK
 
 
@@ -337,7 +350,7 @@ def validate(
     directory: ProjectDirectory = Path(),
     conf: Conf = [],  # noqa: B006  typer copies it
 ) -> int:
-    """Check a project without moving data: spark-pipelines dry-run."""
+    """Check a project without processing data: spark-pipelines dry-run."""
     return _run_project(directory, "dry-run", conf, ())
 
 
@@ -345,11 +358,11 @@ def validate(
 def start(
     directory: ProjectDirectory = Path(),
     full_refresh: Annotated[
-        bool, typer.Option("--full-refresh", help="Forget all and read from the beginning.")
+        bool, typer.Option("--full-refresh", help="Discard all state and read from the beginning.")
     ] = False,
     conf: Conf = [],  # noqa: B006  typer copies it
 ) -> int:
-    """Bring all tables of a project up to date, and end: spark-pipelines run.
+    """Update all tables of a project, then end: spark-pipelines run.
 
     \b
     Examples:
@@ -377,7 +390,7 @@ def _run_project(directory: Path, action: str, conf: list[str], more: tuple[str,
         command, env=environment, cwd=project.directory, check=False
     )
     if done.returncode:
-        terminal.complain("the pipeline has failed; what Spark says of it is above")
+        terminal.print_error("the pipeline failed; see Spark's output above")
         return FAILED
     return OK
 
@@ -393,22 +406,19 @@ def _project(directory: Path) -> "Project":
     return Project(directory)
 
 
-# What was asked for
-
-
 def _source(topic: str, schema: str, how: "Running") -> "TopicSource":
-    """The topic, if it is there."""
+    """The topic as source; an unknown one is refused."""
     from ottla.spark.pipelines.topic_frames import TopicSource
 
     topics = [name.strip() for name in topic.split(",")]
     for name in topics:
         _target(name)
-    ask(how.bootstrap, lambda client: client.describe(topics))
+    run_with_client(how.bootstrap, lambda client: client.describe(topics))
     return TopicSource(bootstrap=how.bootstrap, topic=",".join(topics), value_schema=schema or None)
 
 
 def _absolute(path: str) -> str:
-    """A path that means the same in every process; addresses of object stores do already."""
+    """An absolute path; addresses of object stores are returned as they are."""
     return path if "://" in path else str(Path(path).absolute())
 
 
@@ -419,10 +429,10 @@ def _target(topic: str) -> str:
 
 
 def _time_ms(option: str, text: str) -> TimestampMs | None:
-    """A time, or None for an end of the log."""
-    moment = parse_moment(text, SystemClock().now_ms())
-    if moment in (Edge.BEGINNING, Edge.END):
+    """The time of a position, or None for an end of the log."""
+    position = parse_log_position(text, SystemClock().now_ms())
+    if position in (Edge.BEGINNING, Edge.END):
         return None
-    if not isinstance(moment, AtTime):
+    if not isinstance(position, AtTime):
         raise UsageRefused(f"{option} {text}: write a time such as 2026-11-15T00:00Z or -2h")
-    return moment.timestamp_ms
+    return position.timestamp_ms

@@ -1,4 +1,4 @@
-"""Pages for Prometheus beside a pipeline, from a thread of their own."""
+"""The metrics endpoint of a pipeline, served by its own thread."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ _TIMEOUT_S: Final = 10
 
 @contextmanager
 def metrics_pages(endpoint: Endpoint, collect: Collect) -> Iterator[Endpoint]:
-    """Serve /metrics, /healthz and /readyz meanwhile; yields where."""
+    """Serve /metrics, /healthz and /readyz inside the block; yields the address."""
     loop = asyncio.new_event_loop()
     pages = MetricsPages(collect, obstacle=lambda: None, watch=lambda task: None)
     thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)

@@ -1,4 +1,4 @@
-"""Options that all pipelines share, declared once and added to the parameters of each command."""
+"""Options shared by all pipelines, declared once and added to each command."""
 
 # ruff: noqa: PLC0415  # Spark takes a second to import, and need not be installed at all
 import inspect
@@ -19,7 +19,7 @@ from ottla.cli.options import (
     parse_brokers,
     resolve_broker,
 )
-from ottla.client.positions import parse_span_ms
+from ottla.client.positions import parse_duration_ms
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
@@ -43,28 +43,27 @@ Bootstrap = Annotated[
     ),
 ]
 Master = Annotated[
-    str, typer.Option(metavar="URL", help="Where Spark runs, such as spark://host:7077.")
+    str, typer.Option(metavar="URL", help="Spark master, such as spark://host:7077.")
 ]
 Conf = Annotated[
-    list[str], typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; repeatable.")
+    list[str], typer.Option("--conf", metavar="NAME=VALUE", help="Spark setting; repeatable.")
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would run; nothing is read or written.")
-]
-Once = Annotated[bool, typer.Option("--once", help="Read what is there now, and end.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan; read and write nothing.")]
+Once = Annotated[bool, typer.Option("--once", help="Process the records that exist now, then end.")]
 Every = Annotated[
-    str, typer.Option(metavar="SPAN", help="A batch each 30s, 5m; else as soon as there is news.")
+    str, typer.Option(metavar="DURATION", help="Interval of batches; default: without pause.")
 ]
 Name = Annotated[
-    str, typer.Option(metavar="NAME", help="Of the checkpoint; else made of the topics.")
+    str, typer.Option(metavar="NAME", help="Name of the checkpoint; default: from the topics.")
 ]
-Checkpoints = Annotated[Path, typer.Option(metavar="DIR", help="Where checkpoints are kept.")]
-Metrics = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where Prometheus may scrape.")]
+Checkpoints = Annotated[Path, typer.Option(metavar="DIR", help="Directory of checkpoints.")]
+Metrics = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Address of the metrics endpoint for Prometheus.")
+]
 
 
 def with_options_of(make: Callable[..., Any]) -> Callable[[Command], Command]:
-    """Gives a command the parameters of `make` in place of its last one, which gets what `make`
-    returns."""
+    """Replace the last parameter of a command by those of `make`, whose result it receives."""
     shared = inspect.signature(make).parameters
 
     def decorate(command: Command) -> Command:
@@ -90,7 +89,7 @@ def running(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> "Running":
-    """How a batch is run."""
+    """The options of a batch."""
     settings = parse_assignments("--conf", conf)
     parse_brokers(broker)
     need_spark()
@@ -111,10 +110,10 @@ def streaming(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> "Streaming":
-    """How a stream is run."""
+    """The options of a stream."""
     if once and every:
-        raise UsageRefused("--once reads what is there and ends: leave out --every")
-    every_ms = parse_span_ms(every) if every else None
+        raise UsageRefused("--once and --every exclude each other: leave one out")
+    every_ms = parse_duration_ms(every) if every else None
     endpoint = _endpoint(metrics) if metrics else None
     how = running(broker, master, conf, dry_run, json)
     from ottla.cli.pipeline.running import Streaming
@@ -130,7 +129,7 @@ def streaming(
 
 
 def need_spark(package: str = "pyspark", extras: str = "spark,java") -> None:
-    """Say that it takes a while, or in one line what is missing."""
+    """Print that Spark is starting, or refuse if the package is missing."""
     try:
         is_there = find_spec(package) is not None
     except ModuleNotFoundError:
@@ -139,7 +138,7 @@ def need_spark(package: str = "pyspark", extras: str = "spark,java") -> None:
         raise UsageRefused(
             f"this needs {package}, which is not installed: pip install 'ottla[{extras}]'"
         )
-    terminal.note("starting Spark ...")
+    terminal.print_note("starting Spark ...")
 
 
 def _endpoint(text: str) -> Endpoint:

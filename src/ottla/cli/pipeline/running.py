@@ -1,4 +1,4 @@
-"""Runs pipelines for commands: says how it goes, guards checkpoints, stops in good order."""
+"""Runs pipelines: prints progress, checks checkpoints, stops cleanly on signals."""
 
 import logging
 import os
@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ottla.cli import terminal
+from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.pipeline.metrics import metrics_pages
-from ottla.cli.status import FAILED, OK
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 from ottla.spark.java_home import NoJava
@@ -38,14 +38,14 @@ from ottla.spark.stream_metrics import StreamMetrics
 
 Built = TypeVar("Built")
 
-_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # PySpark's own
-_LOOK_S: Final = 1  # how soon a signal is obeyed
+_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # of PySpark
+_POLL_S: Final = 1  # how soon a signal takes effect
 _REPORT_TIMEOUT_S: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """How pipelines are run, whatever they are."""
+    """Options of every pipeline."""
 
     bootstrap: str
     master: str
@@ -56,7 +56,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """How streams are run: `every_ms` is None for as fast as it goes."""
+    """Options of streams; `every_ms` is None for batches without pause."""
 
     running: Running
     name: str = ""
@@ -74,22 +74,22 @@ class Streaming:
 
 
 def run_stream(pipeline: StreamPipeline, streaming: Streaming) -> int:
-    """Run until everything there is has been read, or until told to stop."""
+    """Run a stream until its end (--once), or until a signal."""
     declaration = pipeline.declaration
     checkpoint = Checkpoint.of(declaration, streaming.checkpoints)
-    _obeyed(lambda: checkpoint.check(declaration))
+    _refusing(lambda: checkpoint.check(declaration))
     with _spark(declaration.label, streaming.running) as spark:
         writer = _built(lambda: pipeline.build(spark))
         if streaming.running.is_dry:
             _show_plan(declaration, writer._df, streaming.running, checkpoint)
             return OK
-        _obeyed(lambda: checkpoint.claim(declaration))
+        _refusing(lambda: checkpoint.claim(declaration))
         ready = streaming.trigger(writer).queryName(declaration.label)
         return _follow(spark, ready, checkpoint, streaming)
 
 
 def run_replay(replay: Replay, running: Running) -> int:
-    """Write everything once."""
+    """Write all records of a replay."""
     with _spark(replay.declaration.label, running) as spark:
         if running.is_dry:
             _show_plan(replay.declaration, _built(lambda: replay.rows(spark)), running)
@@ -98,16 +98,16 @@ def run_replay(replay: Replay, running: Running) -> int:
             replay.write(spark)
         except PySparkException as problem:
             return _failed(problem)
-    terminal.note("replayed")
+    terminal.print_note("replayed")
     return OK
 
 
-def run_question(request: TopicQuery, running: Running, rows_max: int) -> int:
-    """Print what a query finds."""
-    with _spark(request.declaration.label, running) as spark:
-        rows = _built(lambda: request.rows(spark))
+def run_query(query: TopicQuery, running: Running, rows_max: int) -> int:
+    """Print the rows of a query."""
+    with _spark(query.declaration.label, running) as spark:
+        rows = _built(lambda: query.rows(spark))
         if running.is_dry:
-            _show_plan(request.declaration, rows, running)
+            _show_plan(query.declaration, rows, running)
             return OK
         try:
             _print_rows(rows, running, rows_max)
@@ -121,7 +121,7 @@ def run_question(request: TopicQuery, running: Running, rows_max: int) -> int:
 
 @contextmanager
 def _spark(name: str, running: Running) -> Iterator[SparkSession]:
-    """A session that ends with the command, unless there was one before it."""
+    """A Spark session that ends with the command, unless it existed before."""
     before = SparkSession.getActiveSession()
     try:
         spark = session(f"ottla {name}", master=running.master, conf=running.conf)
@@ -136,7 +136,7 @@ def _spark(name: str, running: Running) -> Iterator[SparkSession]:
 
 
 def _silence(spark: SparkSession, running: Running) -> None:
-    """People are told in one line what went wrong; pages of Java beside it only hide that."""
+    """Turn off Java's log output: errors are printed in one line."""
     if "spark.log.level" in running.conf or os.environ.get("OTTLA_TRACEBACK"):
         return
     spark.sparkContext.setLogLevel("OFF")
@@ -147,50 +147,50 @@ def _silence(spark: SparkSession, running: Running) -> None:
 def _follow(
     spark: SparkSession, writer: DataStreamWriter, checkpoint: Checkpoint, streaming: Streaming
 ) -> int:
-    figures = StreamMetrics()
+    metrics = StreamMetrics()
     printer = _print_json if streaming.running.is_json else _print_line
 
     def on_batch(batch: BatchDone) -> None:
-        figures.note(batch)
+        metrics.note(batch)
         printer(batch)
 
     listener = BatchListener(on_batch)
     with ExitStack() as stack:
         if streaming.metrics is not None:
-            endpoint = stack.enter_context(metrics_pages(streaming.metrics, figures.collect))
-            terminal.note(f"metrics on http://{endpoint}/metrics")
+            endpoint = stack.enter_context(metrics_pages(streaming.metrics, metrics.collect))
+            terminal.print_note(f"metrics on http://{endpoint}/metrics")
         spark.streams.addListener(listener)
         stack.callback(spark.streams.removeListener, listener)
         try:
             query = writer.option("checkpointLocation", str(checkpoint.directory)).start()
-            terminal.note(f"reading; the checkpoint is {checkpoint.directory}")
+            terminal.print_note(f"reading; the checkpoint is {checkpoint.directory}")
             _wait(query)
             listener.wait_ended(str(query.runId), _REPORT_TIMEOUT_S)
         except PySparkException as problem:
             return _failed(problem)
-    batches, rows = figures.totals()
-    terminal.note(f"{rows} records read in {batches} batches")
+    batches, rows = metrics.totals()
+    terminal.print_note(f"{rows} records read in {batches} batches")
     return OK
 
 
 def _wait(query: StreamingQuery) -> None:
-    """Until the query ends, by itself or because of a signal."""
-    told = threading.Event()
+    """Wait until the query ends, by itself or by a signal."""
+    stopping = threading.Event()
 
-    def tell(number: int, frame: FrameType | None) -> None:
-        told.set()
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
 
-    before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while not query.awaitTermination(_LOOK_S):
-            if told.is_set():
+        while not query.awaitTermination(_POLL_S):
+            if stopping.is_set():
                 query.stop()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _obeyed(check: Callable[[], None]) -> None:
+def _refusing(check: Callable[[], None]) -> None:
     try:
         check()
     except CheckpointRefused as problem:
@@ -198,7 +198,7 @@ def _obeyed(check: Callable[[], None]) -> None:
 
 
 def _built(build: Callable[[], Built]) -> Built:
-    """What is wrong with a query is known before anything runs."""
+    """Build a query; Spark's analysis errors are refused before anything runs."""
     try:
         return build()
     except AnalysisException as problem:
@@ -206,12 +206,12 @@ def _built(build: Callable[[], Built]) -> Built:
 
 
 def _failed(problem: PySparkException) -> int:
-    terminal.complain(explain(str(problem)))
+    terminal.print_error(explain(str(problem)))
     return FAILED
 
 
 def explain(text: str) -> str:
-    """The sentence in what Spark says: the last line of a Python traceback, else the first line."""
+    """The message in Spark's text: the last line of a Python traceback, else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for at in reversed(range(len(lines))):
         if lines[at].startswith("File ") and at + 2 < len(lines):
@@ -249,11 +249,11 @@ def _show_plan(
         terminal.write_json(plan)
     else:
         terminal.write_lines(terminal.align([[f"{name}:", text] for name, text in plan.items()]))
-    terminal.note("nothing was read or written")
+    terminal.print_note("nothing was read or written")
 
 
 def _print_rows(rows: DataFrame, running: Running, rows_max: int) -> None:
-    some = rows.limit(rows_max + 1)  # one more tells whether that is all
+    some = rows.limit(rows_max + 1)  # one more shows whether there are more
     if running.is_json:
         as_json = sql.to_json(sql.struct("*"), {"ignoreNullFields": "false"})
         found = some.select(as_json).collect()
@@ -263,7 +263,7 @@ def _print_rows(rows: DataFrame, running: Running, rows_max: int) -> None:
         cells = [[_cell(value) for value in row] for row in found[:rows_max]]
         terminal.write_table(rows.columns, cells)
     if len(found) > rows_max:
-        terminal.note(f"there are more than {rows_max} rows; --limit shows more")
+        terminal.print_note(f"there are more than {rows_max} rows; --limit shows more")
 
 
 def _cell(value: object) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from ottla.cluster.controller import NewTopic
+from ottla.cluster.controller.topics import NewTopic
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, InvalidConfig
 

@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: who may do what."""
+"""DescribeAcls, CreateAcls and DeleteAcls."""
 
 from ottla.protocol.schema import array, int8, int16, int32, message, string, struct, wire
 
@@ -68,7 +68,7 @@ class AclCreationResult:
 
 @message(versions="1-3", flexible="2+")
 class CreateAclsResponse:
-    """What became of each rule, in the order of the request."""
+    """The result for each rule, in the order of the request."""
 
     throttle_time_ms: int = wire(int32, "0+")
     results: list[AclCreationResult] = wire(array(AclCreationResult), "0+")

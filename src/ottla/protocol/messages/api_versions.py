@@ -1,11 +1,11 @@
-"""ApiVersions: which requests this broker answers, in which versions."""
+"""ApiVersions: the requests that this broker serves, with their versions."""
 
 from ottla.protocol.schema import array, boolean, int16, int32, int64, message, string, struct, wire
 
 
 @message(versions="0-4", flexible="3+")
 class ApiVersionsRequest:
-    """The first request on a connection; answered before authentication."""
+    """The first request on a connection; served before authentication."""
 
     client_software_name: str = wire(string, "3+")
     client_software_version: str = wire(string, "3+")
@@ -34,7 +34,7 @@ class FinalizedFeatureKey:
 
 @message(versions="0-4", flexible="3+")
 class ApiVersionsResponse:
-    """The version range of each request; always sent behind the oldest header."""
+    """The version range of each request; always sent with the oldest header version."""
 
     error_code: int = wire(int16, "0+")
     api_keys: list[ApiVersion] = wire(array(ApiVersion), "0+")

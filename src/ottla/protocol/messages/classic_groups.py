@@ -1,4 +1,4 @@
-"""Groups whose members agree among themselves: join, sync, heartbeat, leave; and their admin."""
+"""Classic groups, whose members compute the assignment: join, sync, heartbeat, leave, admin."""
 
 from ottla.protocol.schema import (
     array,
@@ -42,7 +42,7 @@ class JoinGroupResponseMember:
 
 @message(versions="0-9", flexible="6+")
 class JoinGroupResponse:
-    """The generation joined; only its leader is told the members."""
+    """The generation joined; only its leader receives the members."""
 
     throttle_time_ms: int = wire(int32, "2+")
     error_code: int = wire(int16, "0+")
@@ -63,7 +63,7 @@ class SyncGroupRequestAssignment:
 
 @message(versions="0-5", flexible="4+")
 class SyncGroupRequest:
-    """Fetch one's assignment; the leader brings everybody's."""
+    """Fetch a member's assignment; the leader sends those of all members."""
 
     group_id: str = wire(string, "0+")
     generation_id: int = wire(int32, "0+")
@@ -87,7 +87,7 @@ class SyncGroupResponse:
 
 @message(versions="0-4", flexible="4+")
 class HeartbeatRequest:
-    """Still here."""
+    """Keep a member's session alive."""
 
     group_id: str = wire(string, "0+")
     generation_id: int = wire(int32, "0+")
@@ -97,7 +97,7 @@ class HeartbeatRequest:
 
 @message(versions="0-4", flexible="4+")
 class HeartbeatResponse:
-    """Carry on, or join again."""
+    """No error, or the reason to rejoin."""
 
     throttle_time_ms: int = wire(int32, "1+")
     error_code: int = wire(int16, "0+")
@@ -128,7 +128,7 @@ class MemberResponse:
 
 @message(versions="0-5", flexible="4+")
 class LeaveGroupResponse:
-    """What became of each member."""
+    """The result for each member."""
 
     throttle_time_ms: int = wire(int32, "1+")
     error_code: int = wire(int16, "0+")
@@ -167,7 +167,7 @@ class DescribedGroup:
 
 @message(versions="0-6", flexible="5+")
 class DescribeGroupsResponse:
-    """State, protocol and members; every group asked for is answered."""
+    """State, protocol and members; one result for every requested group."""
 
     throttle_time_ms: int = wire(int32, "1+")
     groups: list[DescribedGroup] = wire(array(DescribedGroup), "0+")
@@ -213,7 +213,7 @@ class DeletableGroupResult:
 
 @message(versions="0-2", flexible="2+")
 class DeleteGroupsResponse:
-    """What became of each group."""
+    """The result for each group."""
 
     throttle_time_ms: int = wire(int32, "0+")
     results: list[DeletableGroupResult] = wire(array(DeletableGroupResult), "0+")

@@ -37,14 +37,14 @@ class DescribeClusterResponse:
 
 @message(versions="0", flexible="0+")
 class UnregisterBrokerRequest:
-    """Forget a broker that will not come back."""
+    """Unregister a broker that will not come back."""
 
     broker_id: int = wire(int32, "0+")
 
 
 @message(versions="0", flexible="0+")
 class UnregisterBrokerResponse:
-    """Whether the broker was forgotten."""
+    """The result of unregistering the broker."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")
@@ -77,7 +77,7 @@ class UpdatableFeatureResult:
 
 @message(versions="0-2", flexible="0+")
 class UpdateFeaturesResponse:
-    """What became of each feature."""
+    """The result for each feature."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")

@@ -86,7 +86,7 @@ class AlterConfigsResourceResponse:
 
 @message(versions="0-2", flexible="2+")
 class AlterConfigsResponse:
-    """What became of each resource."""
+    """The result for each resource."""
 
     throttle_time_ms: int = wire(int32, "0+")
     responses: list[AlterConfigsResourceResponse] = wire(array(AlterConfigsResourceResponse), "0+")
@@ -118,7 +118,7 @@ class IncrementalAlterConfigsRequest:
 
 @message(versions="0-1", flexible="1+")
 class IncrementalAlterConfigsResponse:
-    """What became of each resource."""
+    """The result for each resource."""
 
     throttle_time_ms: int = wire(int32, "0+")
     responses: list[AlterConfigsResourceResponse] = wire(array(AlterConfigsResourceResponse), "0+")
@@ -126,7 +126,7 @@ class IncrementalAlterConfigsResponse:
 
 @message(versions="0-1", flexible="0+")
 class ListConfigResourcesRequest:
-    """List what has settings, by type."""
+    """List the resources that have settings, by type."""
 
     resource_types: list[int] = wire(array(int8), "1+")
 
@@ -139,7 +139,7 @@ class ConfigResource:
 
 @message(versions="0-1", flexible="0+")
 class ListConfigResourcesResponse:
-    """The names of what has settings."""
+    """The names and types of resources that have settings."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")

@@ -111,7 +111,7 @@ class DescribedGroup:
 
 @message(versions="0-1", flexible="0+")
 class ConsumerGroupDescribeResponse:
-    """Epochs, members and assignments; every group asked for is answered."""
+    """Epochs, members and assignments; one result for every requested group."""
 
     throttle_time_ms: int = wire(int32, "0+")
     groups: list[DescribedGroup] = wire(array(DescribedGroup), "0+")

@@ -1,11 +1,11 @@
-"""FindCoordinator: which broker looks after a group or a transactional id."""
+"""FindCoordinator: the broker that coordinates a group or a transactional id."""
 
 from ottla.protocol.schema import array, int8, int16, int32, message, string, struct, wire
 
 
 @message(versions="0-6", flexible="3+")
 class FindCoordinatorRequest:
-    """Who coordinates this key? Type 0 group, 1 transactional id, 2 share group."""
+    """Find the coordinator of a key; type 0 group, 1 transactional id, 2 share group."""
 
     key: str = wire(string, "0-3")
     key_type: int = wire(int8, "1+")

@@ -38,7 +38,7 @@ class CreateDelegationTokenResponse:
 
 @message(versions="1-2", flexible="2+")
 class RenewDelegationTokenRequest:
-    """Let a token live longer."""
+    """Renew a token: a later expiry time."""
 
     hmac: bytes = wire(binary, "0+")
     renew_period_ms: int = wire(int64, "0+")
@@ -46,7 +46,7 @@ class RenewDelegationTokenRequest:
 
 @message(versions="1-2", flexible="2+")
 class RenewDelegationTokenResponse:
-    """When the token now expires."""
+    """The token's new expiry time."""
 
     error_code: int = wire(int16, "0+")
     expiry_timestamp_ms: int = wire(int64, "0+")
@@ -55,7 +55,7 @@ class RenewDelegationTokenResponse:
 
 @message(versions="1-2", flexible="2+")
 class ExpireDelegationTokenRequest:
-    """Let a token end earlier."""
+    """Expire a token: an earlier expiry time."""
 
     hmac: bytes = wire(binary, "0+")
     expiry_time_period_ms: int = wire(int64, "0+")
@@ -63,7 +63,7 @@ class ExpireDelegationTokenRequest:
 
 @message(versions="1-2", flexible="2+")
 class ExpireDelegationTokenResponse:
-    """When the token now expires."""
+    """The token's new expiry time."""
 
     error_code: int = wire(int16, "0+")
     expiry_timestamp_ms: int = wire(int64, "0+")

@@ -125,7 +125,7 @@ class NodeEndpoint:
 
 @message(versions="4-18", flexible="12+")
 class FetchResponse:
-    """Batches by partition, with the marks of each partition."""
+    """Batches by partition, with the watermarks of each partition."""
 
     throttle_time_ms: int = wire(int32, "1+")
     error_code: int = wire(int16, "7+")

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: how far a group has read."""
+"""OffsetCommit, OffsetFetch and OffsetDelete: committed offsets of a group."""
 
 from ottla.model import Uuid
 from ottla.protocol.schema import (
@@ -32,7 +32,7 @@ class OffsetCommitRequestTopic:
 
 @message(versions="2-10", flexible="8+")
 class OffsetCommitRequest:
-    """Remember how far a group has read."""
+    """Commit offsets of a group."""
 
     group_id: str = wire(string, "0+")
     generation_id_or_member_epoch: int = wire(int32, "1+", default=-1)
@@ -59,7 +59,7 @@ class OffsetCommitResponseTopic:
 
 @message(versions="2-10", flexible="8+")
 class OffsetCommitResponse:
-    """What became of each partition."""
+    """The result for each partition."""
 
     throttle_time_ms: int = wire(int32, "3+")
     topics: list[OffsetCommitResponseTopic] = wire(array(OffsetCommitResponseTopic), "0+")
@@ -90,7 +90,7 @@ class OffsetFetchRequestGroup:
 
 @message(versions="1-10", flexible="6+")
 class OffsetFetchRequest:
-    """How far has a group read? From version 8 several groups at once."""
+    """Fetch committed offsets of a group; from version 8 of several groups."""
 
     group_id: str = wire(string, "0-7")
     topics: list[OffsetFetchRequestTopic] | None = wire(
@@ -165,7 +165,7 @@ class OffsetDeleteRequestTopic:
 
 @message(versions="0", flexible="none")
 class OffsetDeleteRequest:
-    """Forget committed offsets. This message never became flexible."""
+    """Delete committed offsets. This message never became flexible."""
 
     group_id: str = wire(string, "0+")
     topics: list[OffsetDeleteRequestTopic] = wire(array(OffsetDeleteRequestTopic), "0+")
@@ -187,7 +187,7 @@ class OffsetDeleteResponseTopic:
 
 @message(versions="0", flexible="none")
 class OffsetDeleteResponse:
-    """What became of each partition."""
+    """The result for each partition."""
 
     error_code: int = wire(int16, "0+")
     throttle_time_ms: int = wire(int32, "0+")

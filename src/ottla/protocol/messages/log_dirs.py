@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: where on disk replicas live."""
+"""DescribeLogDirs and AlterReplicaLogDirs: the data directories of replicas."""
 
 from ottla.protocol.schema import array, boolean, int16, int32, int64, message, string, struct, wire
 
@@ -11,7 +11,7 @@ class DescribableLogDirTopic:
 
 @message(versions="1-5", flexible="2+")
 class DescribeLogDirsRequest:
-    """How large are replicas on disk? Null topics mean all."""
+    """Describe data directories and replica sizes; null topics mean all."""
 
     topics: list[DescribableLogDirTopic] | None = wire(
         array(DescribableLogDirTopic), "0+", nullable="0+"
@@ -86,7 +86,7 @@ class AlterReplicaLogDirTopicResult:
 
 @message(versions="1-2", flexible="2+")
 class AlterReplicaLogDirsResponse:
-    """What became of each partition."""
+    """The result for each partition."""
 
     throttle_time_ms: int = wire(int32, "0+")
     results: list[AlterReplicaLogDirTopicResult] = wire(array(AlterReplicaLogDirTopicResult), "0+")

@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: brokers, topics, and who leads which partition."""
+"""Metadata and DescribeTopicPartitions: brokers, topics and partition leaders."""
 
 from ottla.model import Uuid
 from ottla.protocol.schema import array, boolean, int16, int32, message, string, struct, uuid, wire

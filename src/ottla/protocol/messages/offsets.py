@@ -1,6 +1,12 @@
 """ListOffsets and OffsetForLeaderEpoch: find offsets by time or by leader epoch."""
 
+from typing import Final
+
 from ottla.protocol.schema import array, int8, int16, int32, int64, message, string, struct, wire
+
+# Timestamps in ListOffsets that mean an offset.
+LATEST: Final = -1  # the offset of the next record
+EARLIEST: Final = -2  # the start of the log
 
 
 @struct
@@ -18,7 +24,7 @@ class ListOffsetsTopic:
 
 @message(versions="1-11", flexible="6+")
 class ListOffsetsRequest:
-    """Find the offset of a time in each partition; -1 means the latest, -2 the earliest."""
+    """Find the offset of a timestamp in each partition; -1 means the latest, -2 the earliest."""
 
     replica_id: int = wire(int32, "0+")
     isolation_level: int = wire(int8, "2+")
@@ -64,7 +70,7 @@ class OffsetForLeaderTopic:
 
 @message(versions="2-4", flexible="4+")
 class OffsetForLeaderEpochRequest:
-    """Where does this leader epoch end? Asked after a change of leader."""
+    """Find the end offset of a leader epoch; sent after a change of leader."""
 
     replica_id: int = wire(int32, "3+", default=-2)
     topics: list[OffsetForLeaderTopic] = wire(array(OffsetForLeaderTopic), "0+")
@@ -86,7 +92,7 @@ class OffsetForLeaderTopicResult:
 
 @message(versions="2-4", flexible="4+")
 class OffsetForLeaderEpochResponse:
-    """The last epoch not newer than the one asked for, and the offset where it ends."""
+    """The last epoch not newer than the requested one, and its end offset."""
 
     throttle_time_ms: int = wire(int32, "2+")
     topics: list[OffsetForLeaderTopicResult] = wire(array(OffsetForLeaderTopicResult), "0+")

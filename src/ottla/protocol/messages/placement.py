@@ -11,7 +11,7 @@ class ElectLeadersTopic:
 
 @message(versions="0-2", flexible="2+")
 class ElectLeadersRequest:
-    """Elect leaders: 0 the preferred replica, 1 also one that may have lost records."""
+    """Elect leaders: 0 the preferred replica, 1 also a replica that may have lost records."""
 
     election_type: int = wire(int8, "1+")
     topic_partitions: list[ElectLeadersTopic] | None = wire(
@@ -35,7 +35,7 @@ class ReplicaElectionResult:
 
 @message(versions="0-2", flexible="2+")
 class ElectLeadersResponse:
-    """What became of each election."""
+    """The result for each election."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "1+")
@@ -80,7 +80,7 @@ class ReassignableTopicResponse:
 
 @message(versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse:
-    """What became of each partition."""
+    """The result for each partition."""
 
     throttle_time_ms: int = wire(int32, "0+")
     allow_replication_factor_change: bool = wire(boolean, "1+", default=True)
@@ -97,7 +97,7 @@ class ListPartitionReassignmentsTopic:
 
 @message(versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest:
-    """Which partitions are moving?"""
+    """List the partitions that are being moved."""
 
     timeout_ms: int = wire(int32, "0+", default=60000)
     topics: list[ListPartitionReassignmentsTopic] | None = wire(
@@ -121,7 +121,7 @@ class OngoingTopicReassignment:
 
 @message(versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse:
-    """The partitions that are moving, with replicas to add and to remove."""
+    """The partitions that are being moved, with replicas to add and to remove."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")

@@ -31,7 +31,7 @@ class TopicProduceData:
 
 @message(versions="3-13", flexible="9+")
 class ProduceRequest:
-    """Append these batches; `acks` says how safe they must be before the answer."""
+    """Append these batches; `acks` is the guarantee that must hold before the response."""
 
     transactional_id: str | None = wire(string, "3+", nullable="3+", default=None)
     acks: int = wire(int16, "0+")
@@ -82,7 +82,7 @@ class NodeEndpoint:
 
 @message(versions="3-13", flexible="9+")
 class ProduceResponse:
-    """Where each batch went, or why not."""
+    """The base offset of each batch, or its error."""
 
     responses: list[TopicProduceResponse] = wire(array(TopicProduceResponse), "0+")
     throttle_time_ms: int = wire(int32, "1+")

@@ -5,7 +5,7 @@ from ottla.protocol.schema import array, int16, int32, int64, message, string, s
 
 @message(versions="0-5", flexible="2+")
 class InitProducerIdRequest:
-    """Ask for a producer id; a transactional id gets its own back with a higher epoch."""
+    """Request a producer id; a transactional id keeps its own and gets a higher epoch."""
 
     transactional_id: str | None = wire(string, "0+", nullable="0+")
     transaction_timeout_ms: int = wire(int32, "0+")
@@ -31,7 +31,7 @@ class DescribeProducersRequestTopic:
 
 @message(versions="0", flexible="0+")
 class DescribeProducersRequest:
-    """Which producers have written to these partitions?"""
+    """Describe the producers that have written to these partitions."""
 
     topics: list[DescribeProducersRequestTopic] = wire(array(DescribeProducersRequestTopic), "0+")
 
@@ -64,7 +64,7 @@ class DescribeProducersResponseTopic:
 
 @message(versions="0", flexible="0+")
 class DescribeProducersResponse:
-    """The producers that each partition remembers."""
+    """The active producers of each partition."""
 
     throttle_time_ms: int = wire(int32, "0+")
     topics: list[DescribeProducersResponseTopic] = wire(array(DescribeProducersResponseTopic), "0+")

@@ -1,4 +1,4 @@
-"""DescribeQuorum: who keeps the cluster metadata."""
+"""DescribeQuorum: the voters that keep the cluster metadata."""
 
 from ottla.model import Uuid
 from ottla.protocol.schema import (

@@ -89,7 +89,7 @@ class AlterQuotaResult:
 
 @message(versions="0-1", flexible="1+")
 class AlterClientQuotasResponse:
-    """What became of each entity."""
+    """The result for each entity."""
 
     throttle_time_ms: int = wire(int32, "0+")
     entries: list[AlterQuotaResult] = wire(array(AlterQuotaResult), "0+")

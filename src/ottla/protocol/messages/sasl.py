@@ -23,7 +23,7 @@ class SaslHandshakeRequest:
 
 @message(versions="0-1", flexible="none")
 class SaslHandshakeResponse:
-    """Whether the mechanism will do, and which ones would."""
+    """The result for the mechanism, and all supported mechanisms."""
 
     error_code: int = wire(int16, "0+")
     mechanisms: list[str] = wire(array(string), "0+")
@@ -38,7 +38,7 @@ class SaslAuthenticateRequest:
 
 @message(versions="0-2", flexible="2+")
 class SaslAuthenticateResponse:
-    """The broker's answer to one step."""
+    """The broker's response to one step."""
 
     error_code: int = wire(int16, "0+")
     error_message: str | None = wire(string, "0+", nullable="0+")
@@ -53,7 +53,7 @@ class ScramUserName:
 
 @message(versions="0", flexible="0+")
 class DescribeUserScramCredentialsRequest:
-    """Which SCRAM credentials do these users have? Null means all users."""
+    """Describe the SCRAM credentials of these users; null means all users."""
 
     users: list[ScramUserName] | None = wire(array(ScramUserName), "0+", nullable="0+")
 
@@ -116,7 +116,7 @@ class AlterUserScramCredentialsResult:
 
 @message(versions="0", flexible="0+")
 class AlterUserScramCredentialsResponse:
-    """What became of each user."""
+    """The result for each user."""
 
     throttle_time_ms: int = wire(int32, "0+")
     results: list[AlterUserScramCredentialsResult] = wire(

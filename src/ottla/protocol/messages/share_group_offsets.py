@@ -1,4 +1,4 @@
-"""Where share groups start: describe, alter and delete their offsets."""
+"""Start offsets of share groups: describe, alter and delete."""
 
 from ottla.model import Uuid
 from ottla.protocol.schema import array, int16, int32, int64, message, string, struct, uuid, wire
@@ -20,7 +20,7 @@ class DescribeShareGroupOffsetsRequestGroup:
 
 @message(versions="0-1", flexible="0+")
 class DescribeShareGroupOffsetsRequest:
-    """Where do share groups start? Null topics mean all."""
+    """Describe start offsets of share groups; null topics mean all."""
 
     groups: list[DescribeShareGroupOffsetsRequestGroup] = wire(
         array(DescribeShareGroupOffsetsRequestGroup), "0+"
@@ -82,7 +82,7 @@ class AlterShareGroupOffsetsRequestTopic:
 
 @message(versions="0", flexible="0+")
 class AlterShareGroupOffsetsRequest:
-    """Move the start of a share group."""
+    """Set start offsets of a share group."""
 
     group_id: str = wire(string, "0+")
     topics: list[AlterShareGroupOffsetsRequestTopic] = wire(
@@ -108,7 +108,7 @@ class AlterShareGroupOffsetsResponseTopic:
 
 @message(versions="0", flexible="0+")
 class AlterShareGroupOffsetsResponse:
-    """What became of each partition."""
+    """The result for each partition."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")
@@ -125,7 +125,7 @@ class DeleteShareGroupOffsetsRequestTopic:
 
 @message(versions="0", flexible="0+")
 class DeleteShareGroupOffsetsRequest:
-    """Forget what a share group knows about topics."""
+    """Delete a share group's offsets of topics."""
 
     group_id: str = wire(string, "0+")
     topics: list[DeleteShareGroupOffsetsRequestTopic] = wire(
@@ -143,7 +143,7 @@ class DeleteShareGroupOffsetsResponseTopic:
 
 @message(versions="0", flexible="0+")
 class DeleteShareGroupOffsetsResponse:
-    """What became of each topic."""
+    """The result for each topic."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")

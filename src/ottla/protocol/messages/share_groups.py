@@ -103,7 +103,7 @@ class DescribedGroup:
 
 @message(versions="1", flexible="0+")
 class ShareGroupDescribeResponse:
-    """Epochs, members and assignments; every group asked for is answered."""
+    """Epochs, members and assignments; one result for every requested group."""
 
     throttle_time_ms: int = wire(int32, "0+")
     groups: list[DescribedGroup] = wire(array(DescribedGroup), "0+")
@@ -245,7 +245,7 @@ class ShareAcknowledgeTopicResponse:
 
 @message(versions="1-2", flexible="0+")
 class ShareAcknowledgeResponse:
-    """What became of each partition."""
+    """The result for each partition."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")

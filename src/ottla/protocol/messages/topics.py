@@ -1,5 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords."""
 
+from typing import Final
+
 from ottla.model import Uuid
 from ottla.protocol.schema import (
     array,
@@ -14,6 +16,8 @@ from ottla.protocol.schema import (
     uuid,
     wire,
 )
+
+BROKER_DEFAULT: Final = -1  # as a number of partitions or replicas: the broker's setting
 
 
 @struct
@@ -71,7 +75,7 @@ class CreatableTopicResult:
 
 @message(versions="2-7", flexible="5+")
 class CreateTopicsResponse:
-    """What became of each topic, and the settings it has."""
+    """The result for each topic, and its settings."""
 
     throttle_time_ms: int = wire(int32, "2+")
     topics: list[CreatableTopicResult] = wire(array(CreatableTopicResult), "0+")
@@ -102,7 +106,7 @@ class DeletableTopicResult:
 
 @message(versions="1-6", flexible="4+")
 class DeleteTopicsResponse:
-    """What became of each topic."""
+    """The result for each topic."""
 
     throttle_time_ms: int = wire(int32, "1+")
     responses: list[DeletableTopicResult] = wire(array(DeletableTopicResult), "0+")
@@ -140,7 +144,7 @@ class CreatePartitionsTopicResult:
 
 @message(versions="0-3", flexible="2+")
 class CreatePartitionsResponse:
-    """What became of each topic."""
+    """The result for each topic."""
 
     throttle_time_ms: int = wire(int32, "0+")
     results: list[CreatePartitionsTopicResult] = wire(array(CreatePartitionsTopicResult), "0+")
@@ -160,7 +164,7 @@ class DeleteRecordsTopic:
 
 @message(versions="0-2", flexible="2+")
 class DeleteRecordsRequest:
-    """Forget all records before an offset; -1 means the high watermark."""
+    """Delete all records before an offset; -1 means the high watermark."""
 
     topics: list[DeleteRecordsTopic] = wire(array(DeleteRecordsTopic), "0+")
     timeout_ms: int = wire(int32, "0+")

@@ -31,7 +31,7 @@ class AddPartitionsToTxnTransaction:
 
 @message(versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest:
-    """Add partitions to a transaction; from version 4 brokers ask about several."""
+    """Add partitions to a transaction; from version 4 brokers verify several."""
 
     transactions: list[AddPartitionsToTxnTransaction] = wire(
         array(AddPartitionsToTxnTransaction), "4+"
@@ -66,7 +66,7 @@ class AddPartitionsToTxnResult:
 
 @message(versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse:
-    """What became of each partition."""
+    """The result for each partition."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "4+")
@@ -90,7 +90,7 @@ class AddOffsetsToTxnRequest:
 
 @message(versions="0-4", flexible="3+")
 class AddOffsetsToTxnResponse:
-    """Whether the offsets were added."""
+    """The result of adding the offsets."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")
@@ -108,7 +108,7 @@ class EndTxnRequest:
 
 @message(versions="0-5", flexible="3+")
 class EndTxnResponse:
-    """Whether the end was accepted; from version 5 the epoch to go on with."""
+    """The result; from version 5 also the producer epoch to continue with."""
 
     throttle_time_ms: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")
@@ -161,7 +161,7 @@ class WritableTxnMarkerResult:
 
 @message(versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse:
-    """What became of each marker."""
+    """The result for each marker."""
 
     markers: list[WritableTxnMarkerResult] = wire(array(WritableTxnMarkerResult), "0+")
 
@@ -212,7 +212,7 @@ class TxnOffsetCommitResponseTopic:
 
 @message(versions="0-5", flexible="3+")
 class TxnOffsetCommitResponse:
-    """What became of each partition."""
+    """The result for each partition."""
 
     throttle_time_ms: int = wire(int32, "0+")
     topics: list[TxnOffsetCommitResponseTopic] = wire(array(TxnOffsetCommitResponseTopic), "0+")

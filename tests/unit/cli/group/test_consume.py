@@ -14,8 +14,8 @@ TPS = (TopicPartition("a", 1), TopicPartition("a", 10), TopicPartition("b", 0))
     ("event", "line"),
     [
         (Assigned(TPS, 7), "group g, generation 7: reading a:1,10 b:0"),
-        (Assigned((), 7), "group g, generation 7: reading nothing, others have it all"),
-        (Revoked(TPS), "group g: gave back a:1,10 b:0"),
+        (Assigned((), 7), "group g, generation 7: reading no partitions, other members have all"),
+        (Revoked(TPS), "group g: revoked a:1,10 b:0"),
         (
             Lost(TPS[:1], "gone"),
             "group g: lost a:1 (gone); records since the last commit will be read again",

@@ -89,12 +89,12 @@ def test_a_time_is_its_record_or_the_end() -> None:
 
 def test_where_nothing_is_committed_nothing_can_be_shifted() -> None:
     reset = plan(Shift(-1), facts(committed=None))
-    assert (reset.new, reset.note) == (None, "nothing is committed that could be shifted")
+    assert (reset.new, reset.note) == (None, "no committed offset to shift")
 
 
 def test_to_current_makes_an_offset_of_the_end() -> None:
     reset = plan(Current.CURRENT, facts(committed=None))
-    assert (reset.new, reset.note) == (100, "nothing was committed")
+    assert (reset.new, reset.note) == (100, "no offset was committed")
 
 
 def test_a_plan_is_in_order() -> None:
@@ -127,5 +127,5 @@ def test_one_option_says_where_to(said: dict[str, object], target: Target) -> No
     ids=str,
 )
 def test_no_option_or_two_make_no_sense(said: dict[str, object]) -> None:
-    with pytest.raises(UsageRefused, match="say where to, once"):
+    with pytest.raises(UsageRefused, match="give exactly one of"):
         choose_target(NOW_MS, **{**NOWHERE, **said})  # type: ignore[arg-type]

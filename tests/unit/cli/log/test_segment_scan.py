@@ -51,38 +51,38 @@ def test_half_a_batch_at_the_end_is_found(segment: Path) -> None:
     content = segment.read_bytes()
     segment.write_bytes(content + content[:70])
     (what,) = problems(segment)
-    assert what.startswith("a batch of ")
+    assert what.startswith("incomplete batch: ")
     segment.write_bytes(content + content[:30])
-    assert problems(segment) == ["30 bytes behind the last batch"]
+    assert problems(segment) == ["30 bytes after the last batch"]
 
 
 def test_zeros_where_a_batch_should_be_are_found(segment: Path) -> None:
     segment.write_bytes(segment.read_bytes() + bytes(100))
-    assert problems(segment) == ["this is not the beginning of a record batch"]
+    assert problems(segment) == ["not a record batch"]
 
 
 def test_offsets_that_go_back_are_found(segment: Path) -> None:
     segment.write_bytes(segment.read_bytes() + batch(5, b"x"))
-    assert problems(segment) == ["the batch begins at offset 5, 13 was expected or more"]
+    assert problems(segment) == ["the batch begins at offset 5, expected 13 or more"]
 
 
 def test_a_segment_that_overlaps_the_one_before_is_found(segment: Path) -> None:
-    assert problems(segment, floor=11) == ["the batch begins at offset 10, 11 was expected or more"]
+    assert problems(segment, floor=11) == ["the batch begins at offset 10, expected 11 or more"]
 
 
 def test_a_leader_epoch_that_goes_back_is_found(segment: Path) -> None:
     segment.write_bytes(segment.read_bytes() + batch(13, b"x", epoch=3) + batch(14, b"y", epoch=2))
-    assert problems(segment) == ["its leader epoch is lower than the one before"]
+    assert problems(segment) == ["the leader epoch is lower than that of the batch before"]
 
 
 @pytest.mark.parametrize(
     ("suffix", "content", "what"),
     [
         (".index", struct.pack(">ii", 2, 7), "offset 12 is not at byte 7"),
-        (".index", struct.pack(">iiii", 2, 100, 1, 200), "the entries do not rise"),
+        (".index", struct.pack(">iiii", 2, 100, 1, 200), "the entries do not ascend"),
         (".index", b"12345", "it ends inside an entry"),
-        (".timeindex", struct.pack(">qi", 5, 99), "it knows offsets that the segment does not"),
-        (".timeindex", struct.pack(">qiqi", 5, 1, 4, 2), "the entries do not rise"),
+        (".timeindex", struct.pack(">qi", 5, 99), "it has offsets that the segment does not"),
+        (".timeindex", struct.pack(">qiqi", 5, 1, 4, 2), "the entries do not ascend"),
         (".txnindex", b"123", "half an entry"),
     ],
 )

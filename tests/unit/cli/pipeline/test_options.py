@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from ottla.cli.exit_codes import OK, WRONG_USAGE
 from ottla.cli.pipeline.options import need_spark
-from ottla.cli.status import OK, WRONG_USAGE
 from ottla.errors import UsageRefused
 
 TRACEBACK = """\

@@ -1,4 +1,4 @@
-"""Lines from a file or a pipe, as many as are there, without ever blocking the event loop."""
+"""Lines from and bytes to files and pipes, without blocking the event loop."""
 
 import asyncio
 import os
@@ -9,13 +9,14 @@ from ottla.errors import UsageRefused
 
 CHUNK_BYTES: Final = 1 << 20
 LINE_BYTES_MAX: Final = 256 << 20
+_PIPE_WRITE_BYTES: Final = 4096  # POSIX' PIPE_BUF: a writable pipe takes this much at once
 
 
-class LineSource:
-    """Cuts a descriptor's bytes into lines; only "\\n" ends a line, and it is taken off.
+class AsyncLines:
+    """Reads lines from a descriptor; only "\\n" ends a line, and it is removed.
 
-    Belongs to whoever reads from it. The descriptor stays open and stays blocking: it may be a
-    terminal that other programs share.
+    Owned by one reader. The descriptor stays open and blocking: it may be a terminal shared with
+    other programs.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -33,7 +34,7 @@ class LineSource:
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             if len(self._rest) > LINE_BYTES_MAX:
-                raise UsageRefused(f"a line is longer than {LINE_BYTES_MAX} bytes")
+                raise UsageRefused(f"a line of the input is longer than {LINE_BYTES_MAX} bytes")
             if lines:
                 return lines
         last, self._rest = self._rest, b""
@@ -45,14 +46,14 @@ class LineSource:
         try:
             loop.add_reader(self._descriptor, _resolve, readable)
         except PermissionError:
-            return  # an ordinary file: it is always readable, and loops do not watch such
+            return  # a regular file: always readable, and not supported by event loops
         try:
             await readable
         finally:
             loop.remove_reader(self._descriptor)
 
     def _read_available(self) -> bytes:
-        """What can be read now, up to a chunk; a pipe gives it in small pieces."""
+        """The bytes that can be read now, up to a chunk; a pipe returns small pieces."""
         parts = [os.read(self._descriptor, CHUNK_BYTES)]
         size_bytes = len(parts[0])
         while parts[-1] and size_bytes < CHUNK_BYTES and self._is_readable():
@@ -63,6 +64,37 @@ class LineSource:
     def _is_readable(self) -> bool:
         readable, _, _ = select.select([self._descriptor], [], [], 0)
         return bool(readable)
+
+
+class AsyncOutput:
+    """Writes to a descriptor at the pace of its reader; owned by one writer.
+
+    The descriptor stays open and blocking: it may be a terminal shared with other programs.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    async def write(self, data: bytes) -> None:
+        """Write all of `data`; after a cancellation an unknown part of it is written."""
+        left = memoryview(data)
+        while left:
+            if not self._is_writable():
+                await self._wait_writable()
+            left = left[os.write(self._descriptor, left[:_PIPE_WRITE_BYTES]) :]
+
+    async def _wait_writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        writable: asyncio.Future[None] = loop.create_future()
+        loop.add_writer(self._descriptor, _resolve, writable)
+        try:
+            await writable
+        finally:
+            loop.remove_writer(self._descriptor)
+
+    def _is_writable(self) -> bool:
+        _, writable, _ = select.select([], [self._descriptor], [], 0)
+        return bool(writable)
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""`ottla` itself: which commands there are. Only the one that is asked for is imported."""
+"""The command `ottla` with its subcommands, each imported on first use."""
 
 import sys
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ottla import __version__
+from ottla.cli.exit_codes import FAILED
 from ottla.cli.options import BROKER_HELP
-from ottla.cli.status import FAILED
-from ottla.cli.terminal import complain
+from ottla.cli.terminal import print_error
 from ottla.client.errors import ClientError, NoSuchGroup, NoSuchTopic, Unreachable
 from ottla.errors import UsageRefused
 
@@ -41,7 +41,7 @@ _MODULES: Final = {
 
 
 class _Commands(TyperGroup):
-    """Finds a command's module when it is needed; `--help` needs them all."""
+    """Imports a command's module on first use; `--help` imports all."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_COMMANDS)
@@ -63,25 +63,27 @@ app = typer.Typer(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; returns its exit status."""
+    """Run one command; returns its exit code."""
     try:
         status = get_command(app).main(
             args=list(arguments) or ["--help"], prog_name="ottla", standalone_mode=False
         )
     except Unreachable as problem:
-        complain(f"{problem}; is one running? `ottla serve` starts one, --broker names another")
+        print_error(f"{problem}; `ottla serve` starts a broker, --broker names another")
         return FAILED
     except NoSuchTopic as problem:
-        complain(f"{problem}; `ottla topic list` shows what does, `ottla topic create` makes one")
+        print_error(
+            f"{problem}; `ottla topic list` shows the topics, `ottla topic create` creates one"
+        )
         return FAILED
     except NoSuchGroup as problem:
-        complain(f"{problem}; `ottla group list` shows what does")
+        print_error(f"{problem}; `ottla group list` shows the groups that exist")
         return FAILED
     except ClientError as problem:
-        complain(str(problem))
+        print_error(str(problem))
         return FAILED
     except typer.Abort:
-        complain("nothing was done")
+        print_error("aborted, nothing was done")
         return FAILED
     except typer.TyperException as problem:
         raise UsageRefused(_with_hint(problem)) from None
@@ -91,11 +93,11 @@ def run(arguments: Sequence[str]) -> int:
 def _with_hint(problem: typer.TyperException) -> str:
     context = getattr(problem, "ctx", None)
     path = context.command_path if context is not None else "ottla"
-    return f"{problem.format_message().rstrip('.')}; `{path} --help` shows what can be said"
+    return f"{problem.format_message().rstrip('.')}; `{path} --help` shows the usage"
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
         sys.stdout.write(f"ottla {__version__}\n")
         raise typer.Exit
 
@@ -121,8 +123,8 @@ def ottla(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def serve(context: typer.Context) -> int:
-    """Run a broker until it is told to stop."""
-    # The arguments are read in one place only; `main` comes there without this detour.
+    """Run a broker until SIGTERM or Ctrl-C."""
+    # The arguments are parsed by `serve`, which `main` calls directly.
     from ottla.cli import serve as command  # noqa: PLC0415  a client must not import the broker
 
     return command.run(context.args)
@@ -131,4 +133,4 @@ def serve(context: typer.Context) -> int:
 @app.command()
 def version() -> None:
     """Print the version."""
-    _print_version(asked=True)
+    _print_version(is_wanted=True)

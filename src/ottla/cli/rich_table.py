@@ -1,4 +1,4 @@
-"""Tables for people. A room of its own because rich takes its time to import."""
+"""Tables on a terminal, with rich. A module of its own because rich is slow to import."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_WRAPPED_COLUMNS: Final = 2  # the last ones hold sentences; names stay in one piece
+_WRAPPED_COLUMNS: Final = 2  # the last columns have sentences; names are not wrapped
 
 
-def draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as wide as the terminal allows; cells are text, never markup."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):

@@ -1,0 +1,191 @@
+"""Decisions on settings of topics and brokers."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+from ottla.cluster.controller.decision import (
+    Decision,
+    find_topic,
+    topic_change,
+)
+from ottla.cluster.controller.leaders import settle_leaders, settle_topic, unclean_rule
+from ottla.cluster.image import (
+    BrokerSettings,
+    Change,
+    ClusterImage,
+    broker_settings_key,
+)
+from ottla.config import (
+    BrokerConfig,
+    Kind,
+    Setting,
+    TopicConfig,
+    format_value,
+    settings_of,
+    shared_broker_settings,
+)
+from ottla.errors import (
+    InvalidConfig,
+    InvalidRequest,
+)
+from ottla.model import (
+    BrokerId,
+)
+
+FIXED_SETTINGS: Final = frozenset({"node.id", "advertised.listeners"})  # shown, not changed
+
+
+class EditKind(IntEnum):
+    """The operations of IncrementalAlterConfigs, with their numbers on the wire."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEdit:
+    """One operation of IncrementalAlterConfigs."""
+
+    kind: EditKind
+    name: str
+    value: str | None = None
+
+
+def alter_topic_config(
+    image: ClusterImage, name: str, edits: Sequence[ConfigEdit], defaults: BrokerConfig
+) -> Decision[None]:
+    """Change some settings of a topic and keep the others."""
+    config = _edit(find_topic(image, name).config, edits, _topic_lists(defaults))
+    return replace_topic_config(image, name, config, defaults)
+
+
+def replace_topic_config(
+    image: ClusterImage, name: str, config: Mapping[str, str | None], defaults: BrokerConfig
+) -> Decision[None]:
+    """Replace all settings of a topic; one that is not named returns to its default."""
+    topic = find_topic(image, name)
+    given = values_given(config)
+    defaults.topic.override(given)
+    if given == topic.config:
+        return Decision((), None)
+    # Leaders are elected at once, because the change may have allowed an unclean election.
+    unclean = unclean_rule(image.broker_config, defaults)
+    changed = settle_topic(replace(topic, config=given), image.brokers.keys(), unclean)
+    return Decision((topic_change(changed),), None)
+
+
+def alter_broker_config(
+    image: ClusterImage,
+    edits: Sequence[ConfigEdit],
+    defaults: BrokerConfig,
+    broker: BrokerId | None = None,
+) -> Decision[None]:
+    """Change some settings of one broker, or of all of them, and keep the others."""
+    config = _edit(image.config_of(broker), edits, _broker_lists(defaults))
+    return replace_broker_config(image, config, defaults, broker)
+
+
+def replace_broker_config(
+    image: ClusterImage,
+    config: Mapping[str, str | None],
+    defaults: BrokerConfig,
+    broker: BrokerId | None = None,
+) -> Decision[None]:
+    """Replace the changed settings of one broker, or of all; those at its start stay."""
+    if broker is not None and broker not in image.brokers:
+        raise InvalidRequest(f"unknown broker {broker}: it is not registered in this cluster")
+    given = values_given(config)
+    _check_changeable(given.keys(), broker)
+    BrokerConfig.parse(given)
+    if given == image.config_of(broker):
+        return Decision((), None)
+    key = broker_settings_key(broker)
+    change = Change(key, BrokerSettings(given) if given or broker is None else None)
+    settled = settle_leaders(image.apply((change,), image.revision), defaults)
+    return Decision((change, *settled.changes), None)
+
+
+def _check_changeable(names: Collection[str], broker: BrokerId | None) -> None:
+    """Refuse settings fixed at a broker's start, and shared ones for a single broker."""
+    if fixed := sorted(FIXED_SETTINGS.intersection(names)):
+        raise InvalidRequest(
+            f"{', '.join(fixed)} cannot be changed while a broker runs: set it in its file, restart"
+        )
+    if broker is not None and (shared := sorted(shared_broker_settings().intersection(names))):
+        raise InvalidRequest(
+            f"all brokers share {', '.join(shared)}: change it for all of them (an empty name),"
+            f" not for broker {broker}"
+        )
+
+
+def values_given(config: Mapping[str, str | None]) -> dict[str, str]:
+    """`config` without nulls, which are refused: CreateTopics and AlterConfigs set values."""
+    given = {name: value for name, value in config.items() if value is not None}
+    if missing := sorted(config.keys() - given.keys()):
+        raise InvalidConfig(
+            f"no value given for {', '.join(missing)}: give one, or leave the setting out to get"
+            " its default"
+        )
+    return given
+
+
+def _edit(
+    config: Mapping[str, str], edits: Sequence[ConfigEdit], lists: Mapping[str, str]
+) -> dict[str, str]:
+    """`config` after all edits; `lists` maps each list setting to its default."""
+    named = Counter(edit.name for edit in edits)
+    if len(named) != len(edits):
+        twice = sorted(name for name, times in named.items() if times > 1)
+        raise InvalidRequest(f"{', '.join(twice)} named twice: send one change per setting")
+    edited = dict(config)
+    for edit in edits:
+        if edit.kind is EditKind.DELETE:
+            edited.pop(edit.name, None)
+        else:
+            edited[edit.name] = _edited_value(edited.get(edit.name), edit, lists)
+    return edited
+
+
+def _edited_value(current: str | None, edit: ConfigEdit, lists: Mapping[str, str]) -> str:
+    if edit.value is None:
+        raise InvalidRequest(f"no value given for {edit.name}: give one, or delete the setting")
+    if edit.kind is EditKind.SET:
+        return edit.value
+    if edit.name not in lists:
+        raise InvalidConfig(
+            f"{edit.name} is not a list, so nothing can be appended or subtracted: set it instead"
+        )
+    items = _split(lists[edit.name] if current is None else current)
+    named = _split(edit.value)
+    if edit.kind is EditKind.APPEND:
+        return ",".join([*items, *(item for item in named if item not in items)])
+    return ",".join(item for item in items if item not in named)
+
+
+def _split(text: str) -> list[str]:
+    return [item for item in map(str.strip, text.split(",")) if item]
+
+
+def _topic_lists(defaults: BrokerConfig) -> dict[str, str]:
+    return {row.name: value for row, value in _list_settings(defaults.topic)}
+
+
+def _broker_lists(defaults: BrokerConfig) -> dict[str, str]:
+    own = {row.name: value for row, value in _list_settings(defaults)}
+    topic = {
+        row.broker_name: value
+        for row, value in _list_settings(defaults.topic)
+        if row.broker_name is not None
+    }
+    return own | topic
+
+
+def _list_settings(config: TopicConfig | BrokerConfig) -> Iterable[tuple[Setting, str]]:
+    for name, row in settings_of(type(config)):
+        if row.kind is Kind.LIST:
+            yield row, format_value(getattr(config, name))

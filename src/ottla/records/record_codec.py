@@ -1,0 +1,73 @@
+"""One record as encoded inside a batch: deltas, key, value and headers behind its length."""
+
+from collections.abc import Sequence
+
+from ottla.errors import InvalidRecord
+from ottla.protocol.primitives import read_varint, read_varlong, write_varint, write_varlong
+
+Buffer = bytes | bytearray | memoryview
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+def read_record(
+    payload: Buffer, position: int
+) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
+    """Timestamp delta, offset delta, key, value and headers at `position`, and the end position."""
+    size_bytes, position = read_varint(payload, position)
+    end = position + size_bytes
+    if size_bytes < 0 or end > len(payload):
+        raise InvalidRecord(f"a record of {size_bytes} bytes exceeds its batch")
+    timestamp_delta, position = read_varlong(payload, position + 1)  # after unused attributes
+    offset_delta, position = read_varint(payload, position)
+    key, position = _read_bytes(payload, position, end)
+    value, position = _read_bytes(payload, position, end)
+    header_count, position = read_varint(payload, position)
+    headers = []
+    for _ in range(header_count):
+        name, position = _read_bytes(payload, position, end)
+        if name is None:
+            raise InvalidRecord("a record header without a name")
+        content, position = _read_bytes(payload, position, end)
+        headers.append((name.decode(), content))
+    if position != end or header_count < 0:
+        raise InvalidRecord("a record's length does not match its content")
+    return timestamp_delta, offset_delta, key, value, tuple(headers), end
+
+
+def write_record(
+    out: bytearray,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+) -> None:
+    """Append one encoded record."""
+    body = bytearray(1)  # attributes, unused
+    write_varlong(body, timestamp_delta)
+    write_varint(body, offset_delta)
+    _write_bytes(body, key)
+    _write_bytes(body, value)
+    write_varint(body, len(headers))
+    for name, content in headers:
+        _write_bytes(body, name.encode())
+        _write_bytes(body, content)
+    write_varint(out, len(body))
+    out += body
+
+
+def _read_bytes(payload: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
+    size_bytes, position = read_varint(payload, position)
+    if size_bytes < 0:
+        return None, position
+    if position + size_bytes > end:
+        raise InvalidRecord("a field exceeds its record")
+    return bytes(payload[position : position + size_bytes]), position + size_bytes
+
+
+def _write_bytes(out: bytearray, content: bytes | None) -> None:
+    if content is None:
+        write_varint(out, -1)
+    else:
+        write_varint(out, len(content))
+        out += content

@@ -1,0 +1,137 @@
+"""Lines from pipes and files, and bytes to them at the pace of their reader."""
+
+import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ottla.cli import async_io
+from ottla.cli.async_io import AsyncLines, AsyncOutput
+from ottla.errors import UsageRefused
+
+MUCH = bytes(range(256)) * 4000  # more than a pipe holds
+
+
+async def all_lines(descriptor: int) -> list[bytes]:
+    source = AsyncLines(descriptor)
+    lines = list[bytes]()
+    while some := await source.next_lines():
+        lines += some
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"one", [b"one"]),
+        (b"one\n", [b"one"]),
+        (b"one\n\ntwo\r\n", [b"one", b"", b"two\r"]),
+        (b"\n", [b""]),
+        (b"a" * 3_000_000 + b"\nb", [b"a" * 3_000_000, b"b"]),
+    ],
+    ids=["nothing", "no newline", "one", "empty line inside", "only a newline", "long"],
+)
+def test_a_file_is_read_line_by_line(content: bytes, lines: list[bytes], tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(content)
+    descriptor = os.open(file, os.O_RDONLY)
+    assert asyncio.run(all_lines(descriptor)) == lines
+    os.close(descriptor)
+
+
+def test_a_pipe_gives_its_lines_before_it_ends() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        source = AsyncLines(reading)
+        os.write(writing, b"one\ntwo\nthr")
+        assert await source.next_lines() == [b"one", b"two"]
+        waiting = asyncio.create_task(source.next_lines())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        os.write(writing, b"ee\n")
+        assert await waiting == [b"three"]
+        os.write(writing, b"rest")
+        os.close(writing)
+        assert await source.next_lines() == [b"rest"]
+        assert await source.next_lines() == []
+        os.close(reading)
+
+    asyncio.run(scenario())
+
+
+def test_waiting_for_lines_can_be_cancelled() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await AsyncLines(reading).next_lines()
+        os.close(reading)
+        os.close(writing)
+
+    asyncio.run(scenario())
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(async_io, "LINE_BYTES_MAX", 10)
+    file = tmp_path / "lines"
+    file.write_bytes(b"x" * 11)
+    descriptor = os.open(file, os.O_RDONLY)
+    with pytest.raises(UsageRefused, match="longer than 10 bytes"):
+        asyncio.run(all_lines(descriptor))
+    os.close(descriptor)
+
+
+def test_a_pipe_that_is_full_does_not_stop_the_loop() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        work = asyncio.create_task(AsyncOutput(writing).write(MUCH))
+        found = b""
+        while not work.done():  # the loop turns all the time: a writer that blocks it would hang
+            await asyncio.sleep(0)
+            with suppress(BlockingIOError):
+                found += os.read(reading, 65_536)
+        await work
+        os.close(writing)
+        while piece := os.read(reading, 65_536):
+            found += piece
+        os.close(reading)
+        assert found == MUCH
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_write_that_waits_for_its_reader_can_be_cancelled() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        work = asyncio.create_task(AsyncOutput(writing).write(MUCH))
+        await asyncio.wait([work], timeout=0.05)
+        assert not work.done()
+        work.cancel()
+        await asyncio.wait([work])
+        assert work.cancelled()
+        os.close(reading)
+        os.close(writing)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_reader_that_has_gone_is_noticed() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        with pytest.raises(BrokenPipeError):
+            await AsyncOutput(writing).write(b"lost")
+        os.close(writing)
+
+    asyncio.run(scenario())
+
+
+def test_a_file_takes_it_all(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+    asyncio.run(AsyncOutput(descriptor).write(MUCH))
+    os.close(descriptor)
+    assert (tmp_path / "out").read_bytes() == MUCH

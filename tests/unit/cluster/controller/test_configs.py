@@ -1,0 +1,155 @@
+"""Decisions on settings of topics and brokers, and every refusal."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from fakes.cluster_images import CONFIG, after, cluster, with_topic
+from ottla.cluster.controller.configs import (
+    ConfigEdit,
+    EditKind,
+    alter_broker_config,
+    alter_topic_config,
+    replace_broker_config,
+    replace_topic_config,
+)
+from ottla.errors import (
+    InvalidConfig,
+    InvalidRequest,
+    UnknownTopicOrPartition,
+)
+from ottla.model import (
+    BrokerId,
+)
+
+
+def edited(config: Mapping[str, str], *edits: ConfigEdit) -> Mapping[str, str]:
+    image = with_topic(cluster(1), (1,), config=config)
+    return after(image, alter_topic_config(image, "orders", edits, CONFIG)).topics["orders"].config
+
+
+def test_single_settings_are_set_and_deleted_and_the_others_stay() -> None:
+    before = {"retention.ms": "1", "segment.ms": "2"}
+    assert edited(
+        before,
+        ConfigEdit(EditKind.SET, "retention.bytes", "3"),
+        ConfigEdit(EditKind.SET, "segment.ms", "4"),
+        ConfigEdit(EditKind.DELETE, "retention.ms"),
+    ) == {"retention.bytes": "3", "segment.ms": "4"}
+
+
+def test_appending_to_a_list_begins_with_its_default_and_adds_nothing_twice() -> None:
+    assert edited({}, ConfigEdit(EditKind.APPEND, "cleanup.policy", "delete")) == {
+        "cleanup.policy": "delete"
+    }
+
+
+def test_a_policy_is_added_and_taken_away() -> None:
+    both = {"cleanup.policy": "delete,compact"}
+    assert edited({}, ConfigEdit(EditKind.APPEND, "cleanup.policy", "compact")) == both
+    assert edited(both, ConfigEdit(EditKind.SUBTRACT, "cleanup.policy", "delete")) == {
+        "cleanup.policy": "compact"
+    }
+
+
+def test_subtracting_all_of_a_list_is_refused_as_a_value() -> None:
+    with pytest.raises(InvalidConfig, match=r"cleanup.policy = ''"):
+        edited({}, ConfigEdit(EditKind.SUBTRACT, "cleanup.policy", "delete"))
+
+
+def test_subtracting_what_is_not_in_a_list_leaves_it() -> None:
+    assert edited({}, ConfigEdit(EditKind.SUBTRACT, "cleanup.policy", "other")) == {
+        "cleanup.policy": "delete"
+    }
+
+
+@pytest.mark.parametrize("kind", [EditKind.APPEND, EditKind.SUBTRACT])
+def test_only_lists_can_be_appended_to_or_subtracted_from(kind: EditKind) -> None:
+    with pytest.raises(InvalidConfig, match=r"retention.ms is not a list.*set it instead"):
+        edited({}, ConfigEdit(kind, "retention.ms", "1"))
+
+
+def test_one_setting_named_twice_is_refused() -> None:
+    edit = ConfigEdit(EditKind.SET, "retention.ms", "1")
+    with pytest.raises(InvalidRequest, match=r"retention.ms named twice"):
+        edited({}, edit, edit)
+
+
+def test_setting_nothing_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="give one, or delete the setting"):
+        edited({}, ConfigEdit(EditKind.SET, "retention.ms", None))
+
+
+def test_a_value_out_of_range_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"retention.ms = '-7'"):
+        edited({}, ConfigEdit(EditKind.SET, "retention.ms", "-7"))
+
+
+def test_replacing_settings_forgets_the_ones_that_are_not_named() -> None:
+    image = with_topic(cluster(1), (1,), config={"retention.ms": "1"})
+    decision = replace_topic_config(image, "orders", {"segment.ms": "2"}, CONFIG)
+    assert after(image, decision).topics["orders"].config == {"segment.ms": "2"}
+    with pytest.raises(InvalidConfig, match="no value given"):
+        replace_topic_config(image, "orders", {"segment.ms": None}, CONFIG)
+
+
+def test_settings_of_what_does_not_exist_are_refused() -> None:
+    with pytest.raises(UnknownTopicOrPartition):
+        alter_topic_config(cluster(1), "orders", [], CONFIG)
+    with pytest.raises(UnknownTopicOrPartition):
+        replace_topic_config(cluster(1), "orders", {}, CONFIG)
+
+
+def test_settings_that_are_so_already_change_nothing() -> None:
+    image = with_topic(cluster(1), (1,), config={"retention.ms": "1"})
+    assert replace_topic_config(image, "orders", {"retention.ms": "1"}, CONFIG).changes == ()
+    assert replace_broker_config(image, {}, CONFIG).changes == ()
+
+
+def test_broker_settings_are_altered_and_replaced_under_their_broker_names() -> None:
+    image = cluster(1)
+    edits = [ConfigEdit(EditKind.SET, "log.retention.ms", "5")]
+    image = after(image, alter_broker_config(image, edits, CONFIG))
+    edits = [ConfigEdit(EditKind.APPEND, "log.cleanup.policy", "delete")]
+    image = after(image, alter_broker_config(image, edits, CONFIG))
+    assert image.broker_config == {"log.retention.ms": "5", "log.cleanup.policy": "delete"}
+    image = after(image, replace_broker_config(image, {"num.partitions": "3"}, CONFIG))
+    assert image.broker_config == {"num.partitions": "3"}
+
+
+def test_one_broker_can_differ_from_the_others() -> None:
+    image, second = cluster(1, 2), BrokerId(2)
+    for broker, value in ((None, "5000"), (second, "6000")):
+        edits = [ConfigEdit(EditKind.SET, "fetch.max.bytes", value)]
+        image = after(image, alter_broker_config(image, edits, CONFIG, broker))
+    assert image.config_of(None) == {"fetch.max.bytes": "5000"}
+    assert image.config_of(BrokerId(1)) == {}
+    assert image.config_of(second) == {"fetch.max.bytes": "6000"}
+    edits = [ConfigEdit(EditKind.DELETE, "fetch.max.bytes", None)]
+    image = after(image, alter_broker_config(image, edits, CONFIG, second))
+    assert image.config_of(second) == {}
+    assert image.own_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "broker", "said"),
+    [
+        ("num.partitions", 1, "all brokers share num.partitions"),
+        ("min.insync.replicas", 1, "all brokers share"),
+        ("node.id", 1, "cannot be changed while a broker runs"),
+        ("advertised.listeners", None, "cannot be changed"),
+        ("fetch.max.bytes", 7, "unknown broker 7"),
+    ],
+)
+def test_what_one_broker_cannot_have_for_itself_is_refused(
+    name: str, broker: int | None, said: str
+) -> None:
+    edits = [ConfigEdit(EditKind.SET, name, "3000")]
+    with pytest.raises(InvalidRequest, match=said):
+        alter_broker_config(cluster(1), edits, CONFIG, None if broker is None else BrokerId(broker))
+
+
+def test_unknown_broker_settings_are_refused() -> None:
+    edits = [ConfigEdit(EditKind.SET, "retention.ms", "5")]
+    with pytest.raises(InvalidConfig, match="unknown broker setting"):
+        alter_broker_config(cluster(1), edits, CONFIG)

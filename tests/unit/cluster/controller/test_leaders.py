@@ -1,0 +1,224 @@
+"""Decisions on brokers, leaders and in-sync replicas, and every refusal."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes.cluster_images import CONFIG, ORDERS_0, after, broker, cluster, ids, orders_0, with_topic
+from ottla.cluster.controller.configs import (
+    replace_broker_config,
+    replace_topic_config,
+)
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.leaders import (
+    IneligibleReplica,
+    StalePartitionEpoch,
+    alter_isr,
+    broker_gone,
+    raise_epochs,
+    register_broker,
+    settle_leaders,
+)
+from ottla.cluster.image import (
+    Change,
+    ClusterImage,
+    PartitionImage,
+    broker_key,
+)
+from ottla.cluster.store import Revision
+from ottla.errors import (
+    ApiError,
+    FencedLeaderEpoch,
+    InvalidRequest,
+    NotLeader,
+    UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
+)
+from ottla.model import (
+    BrokerId,
+    LeaderEpoch,
+    TopicPartition,
+)
+
+# Brokers and leaders
+
+
+def gone(image: ClusterImage, *brokers: int) -> ClusterImage:
+    for number in brokers:
+        image = after(image, broker_gone(image, BrokerId(number), CONFIG))
+    return image
+
+
+def back(image: ClusterImage, number: int) -> ClusterImage:
+    return after(image, register_broker(image, broker(number), CONFIG))
+
+
+def test_a_brokers_epoch_is_the_revision_of_its_registration() -> None:
+    image = back(cluster(1), 2)
+    assert image.brokers[BrokerId(2)] == replace(broker(2), epoch=image.revision)
+
+
+def test_when_the_leader_goes_the_next_replica_in_sync_leads() -> None:
+    image = gone(with_topic(cluster(1, 2, 3), (1, 2, 3)), 1)
+    assert orders_0(image) == PartitionImage(
+        leader=BrokerId(2),
+        leader_epoch=LeaderEpoch(1),
+        replicas=ids(1, 2, 3),
+        isr=ids(2, 3),
+        partition_epoch=1,
+    )
+
+
+def test_when_a_follower_goes_only_the_isr_shrinks() -> None:
+    image = gone(with_topic(cluster(1, 2), (1, 2)), 2)
+    partition = orders_0(image)
+    assert (partition.leader, partition.leader_epoch, partition.partition_epoch) == (1, 0, 1)
+    assert partition.isr == (1,)
+
+
+def test_the_last_one_in_sync_stays_in_sync_though_nobody_leads() -> None:
+    partition = orders_0(gone(with_topic(cluster(1, 2), (1, 2)), 1, 2))
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (None, (2,), 2)
+
+
+def test_only_a_replica_in_sync_brings_the_partition_back() -> None:
+    image = gone(with_topic(cluster(1, 2), (1, 2)), 1, 2)
+    image = back(image, 1)
+    assert orders_0(image).leader is None
+    image = back(image, 2)
+    assert (orders_0(image).leader, orders_0(image).isr) == (2, (2,))
+    assert orders_0(image).leader_epoch == 3
+
+
+def test_an_unclean_leader_is_elected_where_the_topic_allows_it() -> None:
+    image = with_topic(cluster(1, 2), (1, 2), config={"unclean.leader.election.enable": "true"})
+    image = back(gone(image, 1, 2), 1)
+    assert (orders_0(image).leader, orders_0(image).isr) == (1, (1,))
+
+
+def test_allowing_unclean_election_elects_at_once_for_the_topic_or_for_all() -> None:
+    image = back(gone(with_topic(cluster(1, 2), (1, 2)), 1, 2), 1)
+    allowed = {"unclean.leader.election.enable": "true"}
+    for decision in (
+        replace_topic_config(image, "orders", allowed, CONFIG),
+        replace_broker_config(image, allowed, CONFIG),
+    ):
+        assert orders_0(after(image, decision)).leader == 1
+
+
+def test_a_topic_that_forbids_unclean_election_outweighs_the_brokers() -> None:
+    forbidden = {"unclean.leader.election.enable": "false"}
+    image = back(gone(with_topic(cluster(1, 2), (1, 2), config=forbidden), 1, 2), 1)
+    allowed = {"unclean.leader.election.enable": "true"}
+    image = after(image, replace_broker_config(image, allowed, CONFIG))
+    assert orders_0(image).leader is None
+
+
+def test_a_leader_that_starts_anew_leads_in_a_new_epoch_only() -> None:
+    image = back(with_topic(cluster(1), (1,)), 1)
+    partition = orders_0(image)
+    assert partition.leader == 1
+    assert partition.leader_epoch > 0
+
+
+def test_a_leader_that_starts_anew_hands_over_to_those_who_stayed() -> None:
+    partition = orders_0(back(with_topic(cluster(1, 2), (1, 2)), 1))
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (2, (2,), 1)
+
+
+def test_a_restart_is_no_reason_for_an_unclean_election() -> None:
+    image = with_topic(cluster(1, 2), (1, 2), config={"unclean.leader.election.enable": "true"})
+    image = back(gone(image, 2), 2)
+    assert orders_0(back(image, 1)).leader == 1
+
+
+def test_a_broker_that_is_not_known_can_go_without_a_change() -> None:
+    image = with_topic(cluster(1), (1,))
+    assert broker_gone(image, BrokerId(7), CONFIG).changes == ()
+
+
+def test_leaders_are_settled_from_the_image_alone_and_then_stay() -> None:
+    image = with_topic(cluster(1, 2, 3), (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    image = image.apply(  # two leases ran out: the store removes keys and knows nothing of leaders
+        [Change(broker_key(BrokerId(number)), None) for number in (1, 2)], Revision(9)
+    )
+    image = after(image, settle_leaders(image, CONFIG))
+    partitions = image.topics["orders"].partitions
+    assert [partition.leader for partition in partitions] == [3, 3, 3]
+    assert [partition.leader_epoch for partition in partitions] == [1, 1, 0]
+    assert settle_leaders(image, CONFIG).changes == ()
+
+
+# In-sync replicas
+
+
+def isr_change(
+    image: ClusterImage, isr: Sequence[BrokerId], **seen: Any
+) -> Decision[PartitionImage]:
+    partition = orders_0(image)
+    assert partition.leader is not None
+    return alter_isr(
+        image,
+        ORDERS_0,
+        isr,
+        leader=seen.get("leader", partition.leader),
+        leader_epoch=LeaderEpoch(seen.get("leader_epoch", partition.leader_epoch)),
+        partition_epoch=seen.get("partition_epoch", partition.partition_epoch),
+    )
+
+
+def test_the_leader_takes_followers_out_of_the_isr_and_back_in() -> None:
+    image = with_topic(cluster(1, 2, 3), (1, 2, 3))
+    image = after(image, isr_change(image, ids(3, 1)))
+    assert orders_0(image).isr == (1, 3)
+    image = after(image, isr_change(image, ids(3, 2, 1)))
+    assert (orders_0(image).isr, orders_0(image).partition_epoch) == ((1, 2, 3), 2)
+    assert orders_0(image).leader_epoch == 0
+    assert isr_change(image, ids(1, 2, 3)).changes == ()
+
+
+@pytest.mark.parametrize(
+    ("isr", "seen", "refusal"),
+    [
+        (ids(1), {"leader_epoch": 0}, FencedLeaderEpoch),
+        (ids(1), {"leader_epoch": 2}, UnknownLeaderEpoch),
+        (ids(3), {"leader": BrokerId(3)}, NotLeader),
+        (ids(2), {"partition_epoch": 0}, StalePartitionEpoch),
+        (ids(3), {}, InvalidRequest),
+        ((), {}, InvalidRequest),
+        (ids(2, 4), {}, InvalidRequest),
+        (ids(2, 1), {}, IneligibleReplica),
+    ],
+)
+def test_a_change_of_the_isr_that_does_not_fit_is_refused(
+    isr: Sequence[BrokerId], seen: Mapping[str, int], refusal: type[ApiError]
+) -> None:
+    image = gone(with_topic(cluster(1, 2, 3, 4), (1, 2, 3)), 1)
+    with pytest.raises(refusal):
+        isr_change(image, isr, **seen)
+
+
+def test_a_change_of_the_isr_of_nothing_is_refused() -> None:
+    for name, partition in (("orders", 1), ("orders", -1), ("other", 0)):
+        with pytest.raises(UnknownTopicOrPartition):
+            alter_isr(
+                with_topic(cluster(1), (1,)),
+                TopicPartition(name, partition),
+                ids(1),
+                leader=BrokerId(1),
+                leader_epoch=LeaderEpoch(0),
+                partition_epoch=0,
+            )
+
+
+def test_leader_epochs_are_raised_to_what_the_logs_have_seen() -> None:
+    image = with_topic(cluster(1), (1,), (1,))
+    seen = {
+        TopicPartition("orders", 0): LeaderEpoch(4),
+        TopicPartition("orders", 1): LeaderEpoch(-1),
+    }
+    raised = after(image, raise_epochs(image, seen))
+    assert [one.leader_epoch for one in raised.topics["orders"].partitions] == [4, 0]
+    assert raise_epochs(raised, seen).changes == ()
