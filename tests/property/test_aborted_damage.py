@@ -39,7 +39,7 @@ Harm = Callable[[bytes], bytes | None]
 def is_in_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Where the states of logs lie: in files if they are large, and here also if they are small."""
     if request.param:
-        monkeypatch.setattr("ottla.storage.log.fits", lambda indexes, producers: False)
+        monkeypatch.setattr("ottla.storage.log_flush.fits", lambda indexes, producers: False)
     is_in_files: bool = request.param
     return is_in_files
 
@@ -268,7 +268,7 @@ def test_segments_that_are_being_replaced_are_read_through_the_files_that_are_op
         files.unlink(path)
     log = open_dir(files).logs[TP]
     first, second = log.sealed_segments[:2]
-    log._segments.open(first)
+    assert log.read(first.base_offset, first.end_offset, 1, at_least_one=True) is not None
     files.unlink(DIRECTORY / f"{first.base_offset:020d}.log")  # its name is a worker's
     files.unlink(DIRECTORY / f"{second.base_offset:020d}.txnindex")
     assert aborted_of(log) == start.aborted
@@ -342,7 +342,7 @@ def test_a_list_that_a_truncation_has_emptied_is_not_believed_again(
     transactions = Transactions(log, Random(5))
     while not (aborted := aborted_of(log)):
         transactions.step()
-    log.save()
+    log.flushing.save()
     log.flush()
     assert bool(paths_of(files, ".txnindex")) == is_in_files
     log.truncate(Offset(aborted[0].last_offset), build.NOW_MS)

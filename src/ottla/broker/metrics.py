@@ -152,7 +152,7 @@ def _compaction(replicas: Replicas) -> Iterable[Metric]:
         "Bytes of sealed segments not compacted yet.",
         ("topic", "partition"),
         [
-            ((log.tp.topic, str(log.tp.partition)), log.dirty_bytes)
+            ((log.tp.topic, str(log.tp.partition)), log.cleaning.dirty_bytes)
             for log, _ in sorted(replicas.compacted(), key=lambda item: item[0].tp)
         ],
     )

@@ -39,6 +39,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
 LENGTH_END: Final = 12  # a batch's length counts the bytes behind this position
+MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21  # the CRC covers everything from here on
 MAX_TIMESTAMP_AT: Final = 35

@@ -84,8 +84,6 @@ class Replicas:
         self._prepared: set[TopicPartition] = set()  # logs that are made and not yet adopted
         self._left_behind: set[Uuid] = set()  # deleted topics with logs that could not be removed
         self._follower: asyncio.Task[None] | None = None
-        log_dir.on_offline = self._note_offline
-        log_dir.discard = self._discard
 
     def open(self, image: ClusterImage, *, is_checked: bool = True) -> "asyncio.Task[None]":
         """Open every log that the image knows, and begin to follow it.
@@ -105,6 +103,7 @@ class Replicas:
             judge=partial(judge, image, self._broker_id),
             expected=partial(expected_id, image, self._broker_id),
             is_checked=is_checked,
+            listener=self,
         )
         if not self._log_dir.has_recovery_points:
             self._note_missing(image)
@@ -189,8 +188,7 @@ class Replicas:
     def note_settings(self) -> None:
         """The broker's settings have changed, and with them the defaults of every topic."""
         for (topic, _), partition in self.leaders.items():
-            partition.log.config = self._topic_config(self._image.topics[topic].config)
-            partition.note_config()
+            partition.configure(self._topic_config(self._image.topics[topic].config))
 
     async def wait_applied(self, revision: Revision) -> None:
         """Returns when the partitions are as the image of this revision says."""
@@ -334,7 +332,7 @@ class Replicas:
         self._worker.run(lambda _: work(), settle)
         await done
 
-    def _discard(self, discarded: Discarded) -> None:
+    def discard(self, discarded: Discarded) -> None:
         """Have the worker remove a file: a segment of a gigabyte takes a third of a second."""
         self._worker.run(lambda _: discarded.remove(), self._note_removal)
 
@@ -347,9 +345,8 @@ class Replicas:
     def _change(
         self, leader: LeaderPartition, partition: PartitionImage, config: TopicConfig
     ) -> None:
-        leader.log.config = config
         leader.note_leadership(partition.leader_epoch, frozenset(partition.isr))
-        leader.note_config()
+        leader.configure(config)
 
     async def _drop_topic(self, topic: TopicImage, *, is_deleted: bool) -> None:
         """The logs are gone for everybody at once; then the worker removes what they were.
@@ -364,14 +361,16 @@ class Replicas:
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
             if tp not in self._log_dir.logs:
-                work.append(partial(self._log_dir.remove_unmade, tp))
+                work.append(partial(self._log_dir.directories.remove_unmade, tp))
                 continue
             forgotten = self._log_dir.forget_log(tp, self._rng)
             if is_deleted:
-                work.append(partial(self._log_dir.remove_log, forgotten))
+                work.append(partial(self._log_dir.directories.remove, forgotten))
             else:
                 reason = f"the store has lost the topic of id {format_uuid(topic.id)}"
-                work.append(partial(self._log_dir.set_aside, forgotten.directory, reason))
+                work.append(
+                    partial(self._log_dir.directories.set_aside, forgotten.directory, reason)
+                )
         for step in work:
             try:
                 await self._work(step)
@@ -420,7 +419,7 @@ class Replicas:
     @property
     def stray_count(self) -> int:
         """Directories of logs that were set aside because the store does not know them."""
-        return self._log_dir.stray_count
+        return self._log_dir.directories.stray_count
 
     @property
     def is_offline(self) -> bool:
@@ -435,7 +434,17 @@ class Replicas:
         found = os.statvfs(self._log_dir.path)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
-    def _note_offline(self, reason: str) -> None:
+    def note_durable(self, tp: TopicPartition) -> None:
+        partition = self.leaders.get(tp)
+        if partition is not None:
+            partition.note_durable()
+
+    def note_crowded(self, tp: TopicPartition) -> None:
+        partition = self.leaders.get(tp)
+        if partition is not None:
+            partition.request_flush()
+
+    def note_offline(self, reason: str) -> None:
         for tp in list(self.leaders):
             partition = self.leaders.pop(tp)
             partition.give_up(StorageFailed(reason))

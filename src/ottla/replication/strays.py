@@ -6,7 +6,7 @@ know is set aside: it may be the store that has forgotten, not the log that is t
 
 from ottla.cluster.image import ClusterImage, Tombstone
 from ottla.model import BrokerId, TopicPartition, Uuid, format_uuid
-from ottla.storage.log_dir import Fate, FoundLog, Verdict
+from ottla.storage.found_logs import Fate, FoundLog, Verdict
 
 
 def judge(image: ClusterImage, broker: BrokerId, found: FoundLog) -> Verdict:

@@ -8,14 +8,8 @@ from typing import Final
 
 from ottla.errors import ApiError, StorageFailed
 from ottla.model import Offset, TimestampMs
-from ottla.storage.compaction import (
-    Cleanable,
-    CleanedSegment,
-    Counts,
-    Pass,
-    dirtiest,
-    is_worth_it,
-)
+from ottla.storage.compaction import Cleanable, CleanedSegment, Counts, dirtiest, is_worth_it
+from ottla.storage.compaction_pass import Pass
 from ottla.storage.disk_worker import Worker
 from ottla.storage.files import FULL_DISK_ERRNOS, Files
 from ottla.storage.log import Log
@@ -60,7 +54,7 @@ class Cleaner:
             return
         log, part = worth[dirtiest([part for _, part in worth])]
         self._is_busy = True
-        self._step(log, log.begin_cleaning(part, now_ms, memory_bytes_max))
+        self._step(log, log.cleaning.begin(part, now_ms, memory_bytes_max))
 
     def close(self) -> None:
         self._worker.close()
@@ -73,7 +67,7 @@ class Cleaner:
         if log in self._shunned:
             return None
         try:
-            return log.cleanable(limit, now_ms)
+            return log.cleaning.cleanable(limit, now_ms)
         except StorageFailed:
             return None  # the disk is full, or gone: others may still be compacted
         except ApiError as problem:
@@ -98,11 +92,11 @@ class Cleaner:
                 self._swap_in(log, work, outcome)
         except OSError as error:
             self._is_busy = False
-            log.on_failed(error)
+            log.fail(error)
 
     def _finish(self, log: Log, work: Pass) -> None:
         """The pass has come to its end: have the worker write down how far it came."""
-        written = log.end_cleaning(work)
+        written = log.cleaning.end(work)
         if written is None:
             self._note_finished(log, work)
         else:
@@ -120,7 +114,7 @@ class Cleaner:
         self._note_finished(log, work)
 
     def _swap_in(self, log: Log, work: Pass, cleaned: CleanedSegment) -> None:
-        swap = log.begin_swap(work, cleaned)
+        swap = log.cleaning.begin_swap(work, cleaned)
         if swap is None:
             self._is_busy = False  # the log has changed: begin anew with what it is now
             return
@@ -131,11 +125,11 @@ class Cleaner:
             self._is_busy = False  # deleted, or its disk is known to have failed
         elif isinstance(outcome, OSError):  # half done: nothing here may be trusted any more
             self._is_busy = False
-            log.on_failed(outcome)
+            log.fail(outcome)
         elif isinstance(outcome, Exception):
             raise outcome
         else:
-            log.end_swap(swap)
+            log.cleaning.end_swap(swap)
             self._step(log, work)
 
     def _note_finished(self, log: Log, work: Pass) -> None:
@@ -166,7 +160,7 @@ class Cleaner:
             self.failure_count += 1
             _log.error("no room to compact", extra={"tp": str(log.tp)})
         elif problem.errno not in _GONE_ERRNOS:
-            log.on_failed(problem)
+            log.fail(problem)
             return
         remove_cleaned(self._files, log.directory)
 

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Final, Protocol
 
 from ottla.storage.files import Files
-from ottla.storage.log import FlushWork, Log
+from ottla.storage.log import Log
+from ottla.storage.log_flush import FlushWork
 
 _THREADS: Final = 4  # files that are synced at the same time
 _ROUND_LOGS_MAX: Final = 256  # a round of more would keep the owner from everything else
@@ -42,7 +43,7 @@ class InlineFlusher:
         self._on_failed = on_failed
 
     def request(self, log: Log) -> None:
-        work = log.begin_flush()
+        work = log.flushing.begin()
         if work is None:
             return
         try:
@@ -50,7 +51,7 @@ class InlineFlusher:
         except OSError as error:
             self._on_failed(error)
             return
-        log.end_flush(work)
+        log.flushing.end(work)
 
     def close(self) -> None:
         return
@@ -120,7 +121,7 @@ class ThreadFlusher:
         while self._dirty and not round_:
             for log in list(islice(self._dirty, _ROUND_LOGS_MAX)):
                 del self._dirty[log]
-                if (work := log.begin_flush()) is not None:
+                if (work := log.flushing.begin()) is not None:
                     round_.append(work)
         if round_:
             self._begun_s = self._monotonic_s()
@@ -136,7 +137,7 @@ class ThreadFlusher:
         if problem is not None:
             raise problem
         for work in round_:
-            work.log.end_flush(work)
+            work.flushing.end(work)
         self._begun_s = None
         if self._dirty:
             self._begin_round()

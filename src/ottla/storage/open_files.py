@@ -31,8 +31,11 @@ def _do_nothing() -> None:
 class OpenFiles:
     """The logs of one directory that hold files open, in the order in which they opened them."""
 
-    def __init__(self, count_max: int = sys.maxsize) -> None:
-        self.flush_all: Callable[[], None] = _do_nothing  # brings every log to disk
+    def __init__(
+        self, count_max: int = sys.maxsize, flush_all: Callable[[], None] = _do_nothing
+    ) -> None:
+        """`flush_all` brings every log to disk."""
+        self._flush_all = flush_all
         self._count_max = count_max
         self._held_max = count_max - count_max // 8  # the rest is for what is being sent
         self._holders: dict[Holder, None] = {}
@@ -62,7 +65,7 @@ class OpenFiles:
     def make_room(self) -> None:
         """Before a file is opened: have others close theirs if the share is taken."""
         if open_file_count() >= self._held_max and not self._release():
-            self.flush_all()
+            self._flush_all()
             self._release()
 
     def _release(self) -> bool:

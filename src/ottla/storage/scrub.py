@@ -164,10 +164,8 @@ class Scrubber:
                 self._note_damages(log, check)
 
     def _note_damages(self, log: Log, check: SegmentCheck) -> None:
-        news = log.note_damages(check.segment, check.damages)
+        news = log.repair.note_damages(check.segment, check.damages)
         self.damage_count += len(news)
-        for damage in news:
-            log.on_damaged(damage)
 
     def _begin_next(self) -> bool:
         while self._queue:

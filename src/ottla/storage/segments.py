@@ -19,7 +19,7 @@ from ottla.records.batch import HEADER_BYTES, BatchHeader, read_header
 from ottla.storage.disk_worker import Errand
 from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedDamaged, AbortedTransaction, IndexDamaged, aborted_crc
-from ottla.storage.recovery import rebuild_indexes, report_aborted
+from ottla.storage.recovery_scan import rebuild_indexes, report_aborted
 from ottla.storage.seals import Seal, begin_seal, read_seal, store_sealed, write_seal
 from ottla.storage.segment import (
     DELETED,
@@ -176,6 +176,20 @@ class Segments:
                 return load_aborted(self._files, self._directory, base, self._aborted_crc(base))
             self.open(segment)
         return segment.indexes.aborted
+
+    def aborted_between(self, start: Offset, end: Offset) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of `start` to `end` has to skip."""
+        found = []
+        for segment in self.all():
+            if segment.end_offset <= start:
+                continue
+            self.open(segment)
+            for item in segment.indexes.aborted:
+                if item.last_offset >= start and item.first_offset < end:
+                    found.append(item)
+                if item.last_stable_offset >= end:
+                    return found
+        return found
 
     def _aborted_crc(self, base: Offset) -> int | None:
         seal = read_seal(self._files, self._directory, base)

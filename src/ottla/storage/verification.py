@@ -10,9 +10,9 @@ from typing import Final
 
 from ottla.model import Offset, Position
 from ottla.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, read_header
+from ottla.storage.batch_scan import Placement, find_intact, intact_batches
 from ottla.storage.damages import Damage
 from ottla.storage.files import Readable
-from ottla.storage.recovery import Placement, find_intact, intact_batches
 from ottla.storage.segment import CheckedPart, Segment
 
 _READ_BYTES_MIN: Final = 64 << 10

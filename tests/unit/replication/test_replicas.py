@@ -87,7 +87,8 @@ def _replicas(
 def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
     files, worker = MemoryFiles(), LaterWorker()
     log_dir = LogDir(files, Path("/data"))
-    _replicas(files, worker, log_dir)
+    replicas = _replicas(files, worker, log_dir)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS, listener=replicas)
     config = TopicConfig(retention_bytes=0)
     log = log_dir.create_log(ORDERS, Uuid(bytes(range(16))), config, build.NOW_MS)
     build.append(log)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import build
+from fakes.listeners import FakeLogListener
 from fakes.memory_files import MachineStopped, MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import InvalidRecord
@@ -37,19 +38,19 @@ from ottla.records.batch import (
 from ottla.records.compression import Codec
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.compaction import (
-    KEY_COST_BYTES,
     Cleanable,
-    LastPlaces,
     SegmentFacts,
     cleanable,
     dirtiest,
     fits,
     is_worth_it,
 )
+from ottla.storage.compaction_pass import KEY_COST_BYTES, LastPlaces
+from ottla.storage.damages import Damage
 from ottla.storage.disk_worker import InlineWorker
-from ottla.storage.files import OsFiles
-from ottla.storage.log import Damage, Log
-from ottla.storage.recovery import EVERYTHING
+from ottla.storage.files import OsFiles, open_file_count
+from ottla.storage.log import Log
+from ottla.storage.recovery_scan import EVERYTHING
 from ottla.storage.segment import TIME_INDEX, file_name
 from ottla.storage.swap import Swap
 
@@ -108,7 +109,7 @@ def compact(
     if rolls:
         log.roll(TimestampMs(now_ms))
     log.flush()
-    cleaner = Cleaner(log._files, InlineWorker())
+    cleaner = Cleaner(log.files, InlineWorker())
     limit = log.last_stable_offset(log.end_offset)
     cleaner.begin([(log, limit)], TimestampMs(now_ms), memory_bytes)
     return cleaner
@@ -165,10 +166,10 @@ def test_nothing_is_swapped_when_nothing_is_gained(files: MemoryFiles) -> None:
     log = build.log(files, CONFIG)
     put(log, (b"a", b"1"))
     log.roll(build.NOW_MS)
-    segment = log._segments.sealed[0]
+    segment = log.sealed_segments[0]
     compact(log, rolls=False)
-    assert log._segments.sealed == [segment]
-    assert log.clean_offset == 1
+    assert log.sealed_segments == (segment,)
+    assert log.cleaning.clean_offset == 1
 
 
 def test_a_place_that_is_only_held_is_not_written_anew(files: MemoryFiles) -> None:
@@ -180,10 +181,10 @@ def test_a_place_that_is_only_held_is_not_written_anew(files: MemoryFiles) -> No
     log.config = replace(CONFIG, segment_bytes=200)  # they are not merged
     compact(log)
     assert [(one.base_offset, one.record_count) for one in headers(log)] == [(0, 1), (1, 0), (2, 1)]
-    segments = list(log._segments.sealed)
-    log.clean_offset = Offset(0)
+    segments = log.sealed_segments
+    log.cleaning.clean_offset = Offset(0)
     compact(log, rolls=False)
-    assert log._segments.sealed == segments
+    assert log.sealed_segments == segments
 
 
 def test_a_record_outside_the_offsets_of_its_batch_is_not_taken_for_gone(
@@ -273,11 +274,11 @@ def test_a_pass_ends_where_memory_is_full_and_the_next_goes_on(files: MemoryFile
         put(log, (b"%d" % (number % 4), b"%d" % number))
     log.roll(build.NOW_MS)
     compact(log, memory_bytes=2 * KEY_COST_BYTES, rolls=False)
-    assert log.clean_offset == 2
+    assert log.cleaning.clean_offset == 2
     assert [offset for offset, _, _ in contents(log)] == [0, 1, 2, 3, 4, 5]
     compact(log, memory_bytes=2 * KEY_COST_BYTES, rolls=False)
     compact(log, memory_bytes=2 * KEY_COST_BYTES, rolls=False)
-    assert log.clean_offset == 6
+    assert log.cleaning.clean_offset == 6
     assert [offset for offset, _, _ in contents(log)] == [2, 3, 4, 5]
 
 
@@ -288,7 +289,7 @@ def test_what_memory_did_not_reach_is_copied_as_it_is(files: MemoryFiles) -> Non
     before = [bytes(view) for _, view in _read(log)]
     log.roll(build.NOW_MS)
     compact(log, memory_bytes=KEY_COST_BYTES, rolls=False)
-    assert log.clean_offset == 1
+    assert log.cleaning.clean_offset == 1
     assert [bytes(view) for _, view in _read(log)] == before
 
 
@@ -398,7 +399,7 @@ def test_an_open_transaction_stops_compaction_before_it(files: MemoryFiles) -> N
     put(log, (b"a", b"4"))
     compact(log)
     assert [offset for offset, _, _ in contents(log)] == [1, 2, 3]
-    assert log.clean_offset == 2
+    assert log.cleaning.clean_offset == 2
 
 
 # Segments
@@ -411,7 +412,7 @@ def test_small_segments_are_merged(files: MemoryFiles) -> None:
         log.roll(build.NOW_MS)
     names = {entry.name for entry in files.list(log.directory)}
     compact(log, rolls=False)
-    assert [segment.base_offset for segment in log._segments.sealed] == [0]
+    assert [segment.base_offset for segment in log.sealed_segments] == [0]
     assert len(contents(log)) == 10
     left = {entry.name for entry in files.list(log.directory)}
     assert f"{1:020d}.log" in names - left
@@ -423,10 +424,10 @@ def test_segments_are_merged_by_what_is_left_of_them(files: MemoryFiles) -> None
     log = build.log(files, config)
     for number in range(12):
         put(log, (b"%d" % (number % 4), bytes(1000)))
-    assert len(log._segments.sealed) == 11
+    assert len(log.sealed_segments) == 11
     compact(log)
     assert [offset for offset, _, _ in contents(log)] == [8, 9, 10, 11]
-    assert [one.base_offset for one in log._segments.sealed] == [0, 9, 10, 11]
+    assert [one.base_offset for one in log.sealed_segments] == [0, 9, 10, 11]
 
 
 def test_the_worker_closes_what_was_replaced(tmp_path: Path) -> None:
@@ -436,13 +437,15 @@ def test_the_worker_closes_what_was_replaced(tmp_path: Path) -> None:
         put(log, (b"a", b"%d" % number))
         log.roll(build.NOW_MS)
     log.flush()
-    work = log.begin_cleaning(log.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20)
+    work = log.cleaning.begin(
+        log.cleaning.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20
+    )
     cleaned = work.run_next(OsFiles(), lambda: None)
     assert cleaned is not None
-    swap = log.begin_swap(work, cleaned)
+    swap = log.cleaning.begin_swap(work, cleaned)
     assert swap is not None
     swap.errand.run()
-    log.end_swap(swap)
+    log.cleaning.end_swap(swap)
     del swap
     assert len(replaced_but_open(tmp_path)) == 3
     assert work.run_next(OsFiles(), lambda: None) is None
@@ -455,9 +458,12 @@ def test_segments_that_stay_as_they_are_are_not_kept_open(tmp_path: Path) -> Non
     for number in range(12):
         put(log, (b"%d" % number, bytes(1000)))
     log.flush()
-    work = log.begin_cleaning(log.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20)
+    work = log.cleaning.begin(
+        log.cleaning.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20
+    )
+    before = open_file_count()
     assert work.run_next(OsFiles(), lambda: None) is None, "there is nothing to gain"
-    assert len(work._sources) <= 1
+    assert open_file_count() <= before + 1
 
 
 def replaced_but_open(directory: Path) -> list[str]:
@@ -522,24 +528,26 @@ def test_a_log_that_changed_meanwhile_is_not_touched(files: MemoryFiles) -> None
         put(log, (b"a", b"%d" % number))
     log.roll(build.NOW_MS)
     log.flush()
-    work = log.begin_cleaning(log.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20)
+    work = log.cleaning.begin(
+        log.cleaning.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20
+    )
     cleaned = work.run_next(files, lambda: None)
     assert cleaned is not None
     log.truncate(Offset(3), build.NOW_MS)
-    assert log.begin_swap(work, cleaned) is None
+    assert log.cleaning.begin_swap(work, cleaned) is None
     assert [offset for offset, _, _ in contents(log)] == [0, 1, 2]
-    log.end_cleaning(work)
-    assert log.clean_offset == 0
+    log.cleaning.end(work)
+    assert log.cleaning.clean_offset == 0
 
 
 def begin_swap(files: MemoryFiles, log: Log) -> Swap:
     """A pass over everything but the active segment, up to the moment a worker has to swap."""
     log.flush()
-    part = log.cleanable(log.end_offset, build.NOW_MS)
-    work = log.begin_cleaning(part, build.NOW_MS, PLENTY_BYTES)
+    part = log.cleaning.cleanable(log.end_offset, build.NOW_MS)
+    work = log.cleaning.begin(part, build.NOW_MS, PLENTY_BYTES)
     cleaned = work.run_next(files, lambda: None)
     assert cleaned is not None
-    swap = log.begin_swap(work, cleaned)
+    swap = log.cleaning.begin_swap(work, cleaned)
     assert swap is not None
     return swap
 
@@ -551,7 +559,7 @@ def swapping(files: MemoryFiles) -> tuple[Log, Swap]:
         put(log, (b"a", b"%d" % number))
         if number % 2:
             log.roll(build.NOW_MS)
-    log.save()
+    log.flushing.save()
     return log, begin_swap(files, log)
 
 
@@ -562,7 +570,7 @@ def test_readers_see_the_old_segments_until_the_owner_knows_of_the_new_one(
     assert len(contents(log)) == 6
     swap.errand.run()
     assert len(contents(log)) == 6, "their names are gone, but they are open"
-    log.end_swap(swap)
+    log.cleaning.end_swap(swap)
     assert contents(log) == [(5, b"a", b"5")]
     assert log.size_bytes == sum(len(view) for _, view in _read(log))
 
@@ -575,13 +583,13 @@ def test_however_many_segments_are_replaced_all_of_them_can_be_read_meanwhile(
         put(log, (b"a", b"%d" % number))
         log.roll(build.NOW_MS)
     log.flush()
-    log = build.log(files.kill(), CONFIG, recovery_point=20)
-    files = log._files  # type: ignore[assignment]
+    files = files.kill()
+    log = build.log(files, CONFIG, recovery_point=20)
     swap = begin_swap(files, log)
     assert len(swap.old) == 20
     swap.errand.run()
     assert [offset for offset, _, _ in contents(log)] == list(range(20))
-    log.end_swap(swap)
+    log.cleaning.end_swap(swap)
     assert contents(log) == [(19, b"a", b"19")]
 
 
@@ -595,7 +603,7 @@ def test_a_log_that_is_truncated_in_the_middle_of_a_swap_finishes_it_first(
         swap.errand.run()
     log.truncate(Offset(6), build.NOW_MS)
     swap.errand.run()
-    log.end_swap(swap)
+    log.cleaning.end_swap(swap)
     assert contents(log) == [(5, b"a", b"5")]
     assert contents(build.log(files.kill(), CONFIG, recovery_point=6)) == [(5, b"a", b"5")]
 
@@ -604,7 +612,7 @@ def test_a_log_that_begins_again_in_the_middle_of_a_swap_is_empty(files: MemoryF
     log, swap = swapping(files)
     log.restart_at(Offset(100), build.NOW_MS)
     swap.errand.run()
-    log.end_swap(swap)
+    log.cleaning.end_swap(swap)
     assert (log.start_offset, log.end_offset, log.size_bytes) == (100, 100, 0)
     assert contents(build.log(files.kill(), CONFIG, start_offset=100)) == []
 
@@ -620,7 +628,7 @@ def test_what_is_being_replaced_is_deleted_afterwards(files: MemoryFiles, has_ru
     assert log.delete_old_segments(build.NOW_MS) == 0
     assert contents(log) == [(6, b"b", b"6")]
     swap.errand.run()
-    log.end_swap(swap)
+    log.cleaning.end_swap(swap)
     assert log.delete_old_segments(build.NOW_MS) == 1
     assert log.size_bytes == sum(len(view) for _, view in _read(log))
     names = [entry.name for entry in files.list(log.directory)]
@@ -630,10 +638,10 @@ def test_what_is_being_replaced_is_deleted_afterwards(files: MemoryFiles, has_ru
 def test_damage_to_what_is_being_replaced_is_none_of_the_new_one(files: MemoryFiles) -> None:
     log, swap = swapping(files)
     damaged = log.sealed_segments[0]
-    assert log.note_damages(damaged, [Damage(Offset(0), Offset(2), Position(0), None)]) == []
+    assert log.repair.note_damages(damaged, [Damage(Offset(0), Offset(2), Position(0), None)]) == []
     assert log.corrupt == []
     swap.errand.run()
-    log.end_swap(swap)
+    log.cleaning.end_swap(swap)
     assert contents(log) == [(5, b"a", b"5")]
 
 
@@ -644,13 +652,15 @@ def test_indexes_made_again_in_the_middle_of_a_swap_are_not_given_to_the_new_seg
     swap.errand.run()
     index = log.directory / file_name(Offset(0), TIME_INDEX)
     new = files.read_whole(index)
-    log._segments._rebuild_indexes(swap.old[0], None)
+    swap.old[0].indexes.by_offset.append(0, Position(1))  # leads to no batch: made again
+    assert log.read(Offset(0), log.end_offset, 1000, at_least_one=True) is not None
+    assert len(swap.old[0].indexes.by_offset) == 0
     assert files.read_whole(index) == new
 
 
 def test_nobody_touches_the_files_of_a_log_that_is_about_to_go(files: MemoryFiles) -> None:
     log, swap = swapping(files)
-    log.give_up_files()
+    log.retire("about to be deleted")
     before = files.list(log.directory)
     swap.errand.run()
     assert files.list(log.directory) == before
@@ -661,10 +671,10 @@ def test_truncation_makes_what_follows_dirty_again(files: MemoryFiles) -> None:
     for number in range(6):
         put(log, (b"%d" % number, b"1"))
     compact(log)
-    assert log.clean_offset == 6
+    assert log.cleaning.clean_offset == 6
     log.truncate(Offset(3), build.NOW_MS)
-    assert log.clean_offset == 3
-    assert build.log(files.kill(), CONFIG).clean_offset == 3
+    assert log.cleaning.clean_offset == 3
+    assert build.log(files.kill(), CONFIG).cleaning.clean_offset == 3
 
 
 def test_a_damaged_checkpoint_means_beginning_again(files: MemoryFiles) -> None:
@@ -673,7 +683,7 @@ def test_a_damaged_checkpoint_means_beginning_again(files: MemoryFiles) -> None:
     compact(log)
     log.close()
     files.create(log.directory / "cleaner-offset-checkpoint").append(b"1\n1\n7\ncrc32c 0\n")
-    assert build.log(files.kill(), CONFIG, recovery_point=EVERYTHING).clean_offset == 0
+    assert build.log(files.kill(), CONFIG, recovery_point=EVERYTHING).cleaning.clean_offset == 0
 
 
 def test_compaction_alone_deletes_nothing_by_age(files: MemoryFiles) -> None:
@@ -699,7 +709,7 @@ def test_a_stop_at_any_moment_leaves_the_old_or_the_new(files: MemoryFiles) -> N
             put(log, (b"%d" % (number % 2), b"%d" % number))
             if number % 2:
                 log.roll(build.NOW_MS)
-        log.save()
+        log.flushing.save()
         log.flush()
         disk.stop_after = stops
         try:
@@ -712,7 +722,7 @@ def test_a_stop_at_any_moment_leaves_the_old_or_the_new(files: MemoryFiles) -> N
             again = build.log(after, CONFIG, recovery_point=6)
             offsets = tuple(offset for offset, _, _ in contents(again))
             assert offsets in {(0, 1, 2, 3, 4, 5), (4, 5)}
-            assert [one.end_offset for one in again._segments.sealed][-1] == 6
+            assert [one.end_offset for one in again.sealed_segments][-1] == 6
             assert not [
                 entry.name
                 for entry in after.list(again.directory)
@@ -809,14 +819,15 @@ def test_overdue_logs_go_first_then_the_dirtiest() -> None:
 
 def test_a_record_that_waited_too_long_is_sealed_and_compacted(files: MemoryFiles) -> None:
     config = replace(CONFIG, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=100)
-    log = build.log(files, config)
+    listener = FakeLogListener()
+    log = build.log(files, config, listener=listener)
     put(log, (b"x", b"1"))
     compact(log)
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
     compact(log, rolls=False, now_ms=build.NOW_MS + 99)
     assert len(contents(log)) == 3
-    log.on_crowded = log.flush
+    listener.on_crowded = log.flush
     compact(log, rolls=False, now_ms=build.NOW_MS + 100)
     assert [offset for offset, _, _ in contents(log)] == [0, 2]
 
@@ -829,18 +840,18 @@ def test_a_segment_is_compacted_only_when_its_indexes_are_on_disk(
     log = build.log(files, replace(CONFIG, max_compaction_lag_ms=100))
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
-    work = log.begin_flush()
+    work = log.flushing.begin()
     assert work is not None
     if not is_overdue:
         log.roll(build.NOW_MS)
     work.run(files)
-    log.end_flush(work)
+    log.flushing.end(work)
     assert log.durable_offset == log.end_offset
     now_ms = TimestampMs(build.NOW_MS + 100 * is_overdue)
-    assert log.cleanable(log.end_offset, now_ms).end == 0
+    assert log.cleaning.cleanable(log.end_offset, now_ms).end == 0
     assert len(log.sealed_segments) == 1
     log.flush()
-    assert log.cleanable(log.end_offset, now_ms).end == 2
+    assert log.cleaning.cleanable(log.end_offset, now_ms).end == 2
 
 
 def test_a_segment_joins_those_before_it_if_there_is_room_for_all_of_it() -> None:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from fakes import build
+from fakes.listeners import FakeLogListener
 from fakes.memory_files import MemoryFiles
 from ottla.config import TimestampType, TopicConfig
 from ottla.errors import (
@@ -32,9 +33,9 @@ from ottla.model import (
 )
 from ottla.records.batch import Marker, MarkerKind, batches, build_marker, read_header, records
 from ottla.records.compression import Codec
-from ottla.storage.log import Appended, Log
-from ottla.storage.recovery import EVERYTHING
-from ottla.storage.segments import Discarded
+from ottla.storage.log import Log
+from ottla.storage.log_append import Appended
+from ottla.storage.recovery_scan import EVERYTHING
 
 SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
 
@@ -61,7 +62,7 @@ def append(log: Log, batch: bytearray, epoch: int = build.EPOCH) -> Appended:
 
 def fill(log: Log, segments: int) -> None:
     """Append one batch after the other until there are so many sealed segments."""
-    while len(log._segments.sealed) < segments:
+    while len(log.sealed_segments) < segments:
         build.append(log, 2, value=bytes(100))
 
 
@@ -203,17 +204,19 @@ def test_a_full_segment_is_followed_by_the_next(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 3)
     names = [entry.name for entry in files.list(log.directory) if entry.name.endswith(".log")]
-    assert names == [f"{segment.base_offset:020d}.log" for segment in log._segments.all()]
-    assert all(segment.size_bytes <= 1024 for segment in log._segments.sealed)
+    assert names == [
+        f"{segment.base_offset:020d}.log" for segment in (*log.sealed_segments, log.active_segment)
+    ]
+    assert all(segment.size_bytes <= 1024 for segment in log.sealed_segments)
 
 
 def test_an_old_segment_is_followed_by_the_next(files: MemoryFiles) -> None:
     log = build.log(files, TopicConfig(segment_ms=1000))
     build.append(log)
     log.append_as_leader(build.batch(), build.EPOCH, TimestampMs(build.NOW_MS + 999))
-    assert not log._segments.sealed
+    assert not log.sealed_segments
     log.append_as_leader(build.batch(), build.EPOCH, TimestampMs(build.NOW_MS + 1000))
-    assert len(log._segments.sealed) == 1
+    assert len(log.sealed_segments) == 1
 
 
 def test_offsets_too_far_apart_for_one_index_get_a_new_segment(files: MemoryFiles) -> None:
@@ -221,7 +224,7 @@ def test_offsets_too_far_apart_for_one_index_get_a_new_segment(files: MemoryFile
     build.append(log)
     log.append_as_follower(build.batch(base_offset=2**30), build.NOW_MS)
     log.append_as_follower(build.batch(base_offset=2**31 + 5), build.NOW_MS)
-    assert [segment.base_offset for segment in log._segments.sealed] == [0]
+    assert [segment.base_offset for segment in log.sealed_segments] == [0]
     found = log.read(Offset(2**30 + 1), log.end_offset, 1000, at_least_one=True)
     assert found is not None
     assert found.end_offset == 2**31 + 6
@@ -240,14 +243,14 @@ def test_a_follower_that_is_too_far_behind_has_to_restart(files: MemoryFiles) ->
 def test_an_empty_segment_is_not_rolled(files: MemoryFiles) -> None:
     log = build.log(files)
     log.roll(build.NOW_MS)
-    assert not log._segments.sealed
+    assert not log.sealed_segments
 
 
 def test_old_segments_go_and_the_log_starts_later(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 3)
-    second = log._segments.sealed[1].base_offset
-    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._segments.sealed[0].size_bytes)
+    second = log.sealed_segments[1].base_offset
+    log.config = replace(SMALL, retention_bytes=log.size_bytes - log.sealed_segments[0].size_bytes)
     assert log.delete_old_segments(build.NOW_MS) == 1
     assert log.start_offset == second
     assert not any(entry.name.startswith(f"{0:020d}") for entry in files.list(log.directory))
@@ -256,17 +259,18 @@ def test_old_segments_go_and_the_log_starts_later(files: MemoryFiles) -> None:
 
 
 def test_somebody_else_removes_the_files_of_old_segments(files: MemoryFiles) -> None:
-    log = build.log(files, SMALL)
+    listener = FakeLogListener()
+    log = build.log(files, SMALL, listener=listener)
     fill(log, 3)
-    discarded: list[Discarded] = []
-    log.discard = discarded.append
-    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._segments.sealed[0].size_bytes)
+    discarded = listener.discarded
+    log.config = replace(SMALL, retention_bytes=log.size_bytes - log.sealed_segments[0].size_bytes)
     assert log.delete_old_segments(build.NOW_MS) == 1
     first = [one.name for one in files.list(log.directory) if one.name.startswith(f"{0:020d}")]
     assert first == [f"{0:020d}.log.deleted"]
-    again = build.log(files.kill(), SMALL, start_offset=log.start_offset)
+    killed = files.kill()
+    again = build.log(killed, SMALL, start_offset=log.start_offset)
     assert again.start_offset == log.start_offset
-    assert not [e.name for e in again._files.list(log.directory) if e.name.endswith(".deleted")]
+    assert not [e.name for e in killed.list(log.directory) if e.name.endswith(".deleted")]
     discarded[0].remove()
     discarded[0].remove()
     assert not [e.name for e in files.list(log.directory) if e.name.endswith(".deleted")]
@@ -286,7 +290,7 @@ def test_a_range_outlives_the_segment_it_points_to(files: MemoryFiles) -> None:
     fill(log, 2)
     found = log.read(Offset(0), log.end_offset, 10_000, at_least_one=True)
     assert found is not None
-    log.advance_start(log._segments.sealed[1].base_offset)
+    log.advance_start(log.sealed_segments[1].base_offset)
     assert offsets_of(log, log.read_bytes(found))[0] == 0
 
 
@@ -294,9 +298,9 @@ def test_few_sealed_segments_stay_open(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 20)
     log.flush()
-    for segment in list(log._segments.sealed):
+    for segment in list(log.sealed_segments):
         assert log.read(segment.base_offset, log.end_offset, 10, at_least_one=True) is not None
-    assert sum(segment.is_warm for segment in log._segments.sealed) <= 8
+    assert sum(segment.is_warm for segment in log.sealed_segments) <= 8
 
 
 def names_of(files: MemoryFiles, log: Log, *suffixes: str) -> list[str]:
@@ -307,26 +311,27 @@ def test_a_roll_waits_for_no_disk_and_a_flush_stores_what_it_left(files: MemoryF
     log = build.log(files, SMALL)
     fill(log, 2)
     assert not names_of(files, log, ".index", ".timeindex")
-    assert all(segment.is_warm for segment in log._segments.sealed)
+    assert all(segment.is_warm for segment in log.sealed_segments)
     log.flush()
-    assert len(names_of(files, log, ".index")) == len(log._segments.sealed) == 2
+    assert len(names_of(files, log, ".index")) == len(log.sealed_segments) == 2
     assert not names_of(files, log, ".tmp", ".saving")
     after = files.cut_power(Random(1))
     again = build.log(after, SMALL, recovery_point=log.end_offset)
     assert again.end_offset == log.end_offset
-    for segment in again._segments.sealed:
+    for segment in again.sealed_segments:
         segment.open(after, None)
 
 
 def test_a_log_that_grows_fast_asks_to_be_flushed(files: MemoryFiles) -> None:
-    log = build.log(files, SMALL)
+    listener = FakeLogListener()
+    log = build.log(files, SMALL, listener=listener)
     asked: list[int] = []
-    log.on_crowded = lambda: asked.append(len(log._segments.sealed))
+    listener.on_crowded = lambda: asked.append(len(log.sealed_segments))
     fill(log, 5)
     assert asked == [4, 5]
-    log.on_crowded = log.flush
+    listener.on_crowded = log.flush
     fill(log, 20)
-    assert sum(segment.is_warm for segment in log._segments.sealed) <= 12
+    assert sum(segment.is_warm for segment in log.sealed_segments) <= 12
 
 
 def test_a_segment_that_goes_before_its_indexes_are_stored_leaves_nothing(
@@ -334,27 +339,27 @@ def test_a_segment_that_goes_before_its_indexes_are_stored_leaves_nothing(
 ) -> None:
     log = build.log(files, SMALL)
     fill(log, 3)
-    work = log.begin_flush()
+    work = log.flushing.begin()
     assert work is not None
-    log.config = replace(SMALL, retention_bytes=log.size_bytes - log._segments.sealed[0].size_bytes)
+    log.config = replace(SMALL, retention_bytes=log.size_bytes - log.sealed_segments[0].size_bytes)
     assert log.delete_old_segments(build.NOW_MS) == 1
     work.run(files)
-    log.end_flush(work)
+    log.flushing.end(work)
     assert not [name for name in names_of(files, log, "") if name.startswith(f"{0:020d}")]
     assert not names_of(files, log, ".tmp", ".saving")
-    assert len(names_of(files, log, ".index")) == len(log._segments.sealed)
+    assert len(names_of(files, log, ".index")) == len(log.sealed_segments)
 
 
 def test_a_log_that_is_cut_in_the_middle_of_a_flush_has_its_indexes(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 3)
-    work = log.begin_flush()
+    work = log.flushing.begin()
     assert work is not None
     log.truncate(Offset(log.end_offset - 1), build.NOW_MS)
     work.run(files)
-    log.end_flush(work)
+    log.flushing.end(work)
     assert not names_of(files, log, ".tmp", ".saving")
-    for segment in log._segments.sealed:
+    for segment in log.sealed_segments:
         segment.cool_down()
         segment.open(files, None)
 
@@ -380,7 +385,7 @@ def test_a_roll_that_finds_no_room_leaves_no_half_index(files: MemoryFiles) -> N
     assert not names_of(files, log, ".tmp", ".saving")
     log.roll(build.NOW_MS)
     log.flush()
-    assert len(log._segments.sealed) == 1
+    assert len(log.sealed_segments) == 1
 
 
 # Reading
@@ -439,13 +444,14 @@ def test_at_the_end_there_is_nothing_yet(files: MemoryFiles) -> None:
 def test_readers_that_go_on_need_no_search(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 2)
+    bases = {segment.base_offset for segment in (*log.sealed_segments, log.active_segment)}
     offset = Offset(0)
     while (found := log.read(offset, log.end_offset, 400, at_least_one=True)) is not None:
         offset = found.end_offset
-        assert offset in log._hints or offset in {one.base_offset for one in log._segments.all()}
+        assert offset in log.remembered_offsets or offset in bases
     for number in range(200):
         log.read(Offset(number % log.end_offset), log.end_offset, 1, at_least_one=True)
-    assert len(log._hints) <= 64
+    assert len(log.remembered_offsets) <= 64
 
 
 def test_a_truncated_log_forgets_where_its_readers_were(files: MemoryFiles) -> None:
@@ -471,7 +477,7 @@ def test_a_record_is_found_by_its_time(files: MemoryFiles) -> None:
             LeaderEpoch(number // 30),
             build.NOW_MS,
         )
-    assert len(log._segments.sealed) > 2
+    assert len(log.sealed_segments) > 2
     for number in (0, 1, 29, 30, 59):
         base_ms = 1_000_000 + number * 10
         expected = (number * 3 + 1, base_ms + 1, number // 30)
@@ -575,7 +581,7 @@ def test_readers_of_committed_records_are_told_what_to_skip(files: MemoryFiles) 
         write(log, number * 2)
         write(log, number * 2 + 1)
         end(log, MarkerKind.ABORT if number % 3 == 0 else MarkerKind.COMMIT)
-    assert len(log._segments.sealed) > 1
+    assert len(log.sealed_segments) > 1
     skipped = log.aborted_transactions(Offset(0), log.end_offset)
     assert [(item.first_offset, item.last_offset) for item in skipped] == [
         (0, 2),
@@ -618,9 +624,10 @@ def test_a_follower_knows_what_was_aborted(files: MemoryFiles) -> None:
 
 
 def test_nothing_is_durable_before_it_is_synced(files: MemoryFiles) -> None:
-    log = build.log(files)
+    listener = FakeLogListener()
+    log = build.log(files, listener=listener)
     told: list[int] = []
-    log.on_durable = lambda: told.append(log.durable_offset)
+    listener.on_durable = lambda: told.append(log.durable_offset)
     build.append(log, 3)
     assert log.durable_offset == 0
     log.flush()
@@ -632,13 +639,13 @@ def test_nothing_is_durable_before_it_is_synced(files: MemoryFiles) -> None:
 def test_what_arrives_while_the_disk_works_is_not_yet_durable(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     build.append(log, 3)
-    work = log.begin_flush()
+    work = log.flushing.begin()
     assert work is not None
     fill(log, 2)
     work.run(files)
-    log.end_flush(work)
+    log.flushing.end(work)
     assert log.durable_offset == 3
-    rest = log.begin_flush()
+    rest = log.flushing.begin()
     assert rest is not None
     assert len(rest.sealed_files) == 2, "segments sealed meanwhile are synced before the active"
     assert rest.directory == log.directory
@@ -649,23 +656,24 @@ def test_a_flush_that_was_overtaken_by_a_truncation_proves_nothing(files: Memory
     build.append(log)
     log.flush()
     build.append(log, 4)
-    work = log.begin_flush()
+    work = log.flushing.begin()
     assert work is not None
     work.run(files)
     log.truncate(Offset(1), build.NOW_MS)
     build.append(log, 2)
-    log.end_flush(work)
+    log.flushing.end(work)
     assert log.durable_offset == 1
 
 
 def test_truncating_lowers_the_promise_on_disk_first(files: MemoryFiles) -> None:
-    log = build.log(files)
+    listener = FakeLogListener()
+    log = build.log(files, listener=listener)
     for _ in range(4):
         build.append(log)
     log.flush()
-    log.checkpointed_offset = Offset(4)
+    log.flushing.note_checkpoint(Offset(4))
     promised: list[tuple[int, int]] = []
-    log.before_truncate = lambda: promised.append((log.durable_offset, log.end_offset))
+    listener.on_truncate = lambda: promised.append((log.durable_offset, log.end_offset))
     log.truncate(Offset(2), build.NOW_MS)
     assert promised == [(2, 4)]
     assert (log.durable_offset, log.end_offset) == (2, 2)
@@ -749,7 +757,7 @@ def test_a_failed_sync_is_never_retried_and_nothing_is_durable(files: MemoryFile
     with pytest.raises(StorageFailed):
         log.flush()
     assert log.durable_offset == 0
-    assert log.begin_flush() is None
+    assert log.flushing.begin() is None
     log.flush()
     assert log.durable_offset == 0
 
@@ -771,7 +779,7 @@ def test_what_only_shortens_the_next_start_may_fail_on_a_full_disk(
 ) -> None:
     log = build.log(files)
     build.enlarge(log)
-    log.save()
+    log.flushing.save()
     files.fail_next("create", errno.ENOSPC, suffix=suffix)
     log.flush()
     assert not files.has_faults
@@ -786,7 +794,7 @@ def test_a_disk_that_fails_while_saving_is_a_failing_disk(
 ) -> None:
     log = build.log(files)
     build.enlarge(log)
-    log.save()
+    log.flushing.save()
     files.fail_next(operation, errno.EIO, suffix=".saving")
     with suppress(StorageFailed):  # what was appended is on disk when names are given
         log.flush()
@@ -798,15 +806,15 @@ def test_what_is_saved_while_its_segment_is_sealed_does_not_replace_what_sealing
 ) -> None:
     log = build.log(files)
     build.enlarge(log)
-    log.save()
-    work = log.begin_flush()
+    log.flushing.save()
+    work = log.flushing.begin()
     assert work is not None
     log.roll(build.NOW_MS)
     work.run(files)
-    log.end_flush(work)
+    log.flushing.end(work)
     log.flush()
     assert not names_of(files, log, ".tmp", ".saving")
-    for segment in log._segments.sealed:
+    for segment in log.sealed_segments:
         newest_ms = segment.indexes.max_timestamp_ms
         assert newest_ms >= build.NOW_MS
         segment.cool_down()
@@ -832,12 +840,12 @@ def test_who_reads_on_costs_one_look_at_the_file(files: MemoryFiles) -> None:
 def test_a_topic_that_asks_for_something_leaves_the_short_way(files: MemoryFiles) -> None:
     log = build.log(files)
     assert build.append(log) == 0
-    assert log._plain_config is log.config
+    assert log.is_plain
     assert build.append(log) == 1
     log.config = replace(log.config, cleanup_policy=("compact",))
     with pytest.raises(InvalidRecord):  # it has no key
         build.append(log)
-    assert log._plain_config is None
+    assert not log.is_plain
 
 
 @pytest.mark.parametrize(("number", "offline"), [(errno.ENOSPC, False), (errno.EIO, True)])

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from fakes import build
+from fakes.listeners import FakeDirListener
 from fakes.memory_files import MachineStopped, MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch, DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
@@ -18,6 +19,7 @@ from ottla.storage.checkpoints import encode_checkpoint
 from ottla.storage.files import OsFiles
 from ottla.storage.log_dir import MANY as MANY_LOGS
 from ottla.storage.log_dir import LogDir
+from ottla.storage.log_dir_listener import LogDirListener
 from ottla.storage.log_states import decode_states
 from ottla.storage.reserve import RESERVE_BYTES
 
@@ -34,9 +36,9 @@ def files() -> MemoryFiles:
     return MemoryFiles()
 
 
-def open_dir(files: MemoryFiles) -> LogDir:
+def open_dir(files: MemoryFiles, listener: LogDirListener | None = None) -> LogDir:
     log_dir = LogDir(files, ROOT)
-    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS, listener=listener)
     return log_dir
 
 
@@ -125,11 +127,11 @@ def test_a_log_that_does_not_say_whose_it_is_is_set_aside(
     before = {name: files.read_whole(path) for name, path in contents(files, "orders-0")}
     again = open_dir(files)
     assert damages(again) == [(0, 3)], "what takes its place goes on behind it"
-    assert again.stray_count == 1
+    assert again.directories.stray_count == 1
     stray = f"orders-0.{0:032x}-stray"
     assert {name: files.read_whole(path) for name, path in contents(files, stray)} == before
     again.close()
-    assert open_dir(files).stray_count == 1
+    assert open_dir(files).directories.stray_count == 1
 
 
 def damages(log_dir: LogDir, tp: TopicPartition = ORDERS) -> list[tuple[int, int]]:
@@ -170,13 +172,13 @@ def test_a_log_that_is_deleted_while_it_is_saved_fails_nobody(tmp_path: Path) ->
     create(log_dir, CLICKS)
     log = log_dir.logs[ORDERS]
     build.append(log)
-    log.save()
-    work = log.begin_flush()
+    log.flushing.save()
+    work = log.flushing.begin()
     assert work is not None
     assert work.saved is not None
     work.run(OsFiles())
     log_dir.delete_log(ORDERS, Random(1))
-    log.end_flush(work)
+    log.flushing.end(work)
     assert log_dir.offline_reason is None
     build.append(log_dir.logs[CLICKS])
     log_dir.close()
@@ -191,13 +193,13 @@ def test_a_log_that_is_deleted_while_it_is_flushed_fails_nobody(tmp_path: Path) 
     build.append(log)
     log.roll(build.NOW_MS)
     build.append(log)
-    work = log.begin_flush()
+    work = log.flushing.begin()
     assert work is not None
     assert work.directory is not None  # it has names that are not on disk yet
     log_dir.delete_log(ORDERS, Random(1))
     work.run(OsFiles())
-    log.end_flush(work)
-    log.on_failed(OSError(errno.EIO, "a file that goes"))
+    log.flushing.end(work)
+    log.fail(OSError(errno.EIO, "a file that goes"))
     assert log_dir.offline_reason is None
     build.append(log_dir.logs[CLICKS])
     log_dir.close()
@@ -215,11 +217,11 @@ def test_a_log_that_is_deleted_while_it_is_compacted_fails_nobody(tmp_path: Path
         log.append_as_leader(build_batch([letter]), LeaderEpoch(0), build.NOW_MS)
     log.roll(build.NOW_MS)
     log.flush()
-    part = log.cleanable(log.end_offset, build.NOW_MS)
-    work = log.begin_cleaning(part, build.NOW_MS, 1 << 20)
+    part = log.cleaning.cleanable(log.end_offset, build.NOW_MS)
+    work = log.cleaning.begin(part, build.NOW_MS, 1 << 20)
     cleaned = work.run_next(files, lambda: None)
     assert cleaned is not None
-    swap = log.begin_swap(work, cleaned)
+    swap = log.cleaning.begin_swap(work, cleaned)
     assert swap is not None
     log_dir.delete_log(ORDERS, Random(1))
     swap.errand.run()
@@ -235,7 +237,7 @@ def test_a_directory_that_is_missing_without_a_deletion_is_a_failure(tmp_path: P
     build.append(log)
     log.roll(build.NOW_MS)
     build.append(log)
-    work = log.begin_flush()
+    work = log.flushing.begin()
     assert work is not None
     log.directory.rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError):
@@ -305,7 +307,7 @@ def test_a_checkpoint_says_how_far_logs_are_durable(files: MemoryFiles) -> None:
     log_dir.checkpoint()
     lines = files.read_whole(ROOT / "recovery-point-offset-checkpoint").decode().splitlines()
     assert lines[:3] == ["1", "1", f"orders 0 {format_uuid(TOPIC_ID)} 3"]
-    assert log.checkpointed_offset == 3
+    assert log.flushing.checkpointed_offset == 3
 
 
 def test_checkpoints_of_quiet_logs_cost_nothing(files: MemoryFiles) -> None:
@@ -456,11 +458,11 @@ def test_a_truncated_log_is_not_promised_to_be_longer(files: MemoryFiles) -> Non
 
 
 def test_a_failing_disk_takes_all_of_its_logs_offline(files: MemoryFiles) -> None:
-    log_dir = open_dir(files)
+    listener = FakeDirListener()
+    log_dir = open_dir(files, listener)
     for tp in (ORDERS, CLICKS):
         create(log_dir, tp)
-    told: list[str] = []
-    log_dir.on_offline = told.append
+    told = listener.offline
     files.fail_next("append", errno.EIO)
     with pytest.raises(StorageFailed):
         build.append(log_dir.logs[ORDERS])
@@ -634,7 +636,7 @@ def test_what_lies_where_a_lost_log_was_is_set_aside() -> None:
     files.create(ROOT / str(ORDERS) / f"{0:020d}.timeindex").append(b"left")
     log_dir = open_dir(files)
     assert damages(log_dir) == [(0, 5)]
-    assert log_dir.stray_count == 1
+    assert log_dir.directories.stray_count == 1
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
@@ -736,7 +738,7 @@ def test_a_file_that_is_not_ours_keeps_a_deleted_log_from_being_removed(
     stray = tmp_path / f"orders-0.{0:032x}-stray"
     assert (stray / "notes.txt").read_text() == "mine"
     assert (stray / f"{0:020d}.log").stat().st_size > 0
-    assert log_dir.stray_count == 1
+    assert log_dir.directories.stray_count == 1
     (said,) = [line for line in caplog.records if line.getMessage() == "set a log aside"]
     assert "'notes.txt' in it is not ours" in vars(said)["reason"]
     log_dir.close()
@@ -763,8 +765,8 @@ def test_what_a_failed_attempt_to_make_a_log_left_is_removed(tmp_path: Path) -> 
     log_dir.prepare_log(CLICKS, TOPIC_ID)
     with (tmp_path / str(CLICKS) / f"{0:020d}.log").open("wb") as file:
         file.write(b"a record")
-    log_dir.remove_unmade(ORDERS)
-    log_dir.remove_unmade(CLICKS)
+    log_dir.directories.remove_unmade(ORDERS)
+    log_dir.directories.remove_unmade(CLICKS)
     assert not (tmp_path / str(ORDERS)).exists()
     assert (tmp_path / str(CLICKS)).exists()
     log_dir.release()
@@ -795,7 +797,7 @@ def test_a_power_cut_while_many_logs_are_made_leaves_no_stray(
         log_dir.prepare_logs([(tp, TOPIC_ID) for tp in MANY])
     files.stop_after = None
     after = open_dir(files.cut_power(Random(seed)))
-    assert after.stray_count == 0
+    assert after.directories.stray_count == 0
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
     assert all(log.end_offset == 0 for log in after.logs.values())
     after.prepare_logs([(tp, TOPIC_ID) for tp in MANY if tp not in after.logs])
@@ -811,7 +813,7 @@ def test_what_has_the_name_of_one_of_many_new_logs_is_set_aside(files: MemoryFil
     build.append(log_dir.logs[ORDERS])
     log_dir.forget_log(ORDERS, Random(1))
     log_dir.prepare_logs([(tp, TOPIC_ID) for tp in (ORDERS, *MANY)])
-    assert log_dir.stray_count == 1
+    assert log_dir.directories.stray_count == 1
     assert log_dir.adopt_log(ORDERS, TOPIC_ID, TopicConfig(), build.NOW_MS).end_offset == 0
 
 
@@ -880,7 +882,7 @@ def test_a_disk_that_fails_while_everything_is_synced_is_offline_whoever_asked(
     log_dir = crowd(files)
     files.fail_next("sync_all", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        log_dir._open_files.flush_all()
+        log_dir.flush_all()
     assert log_dir.offline_reason is not None
     assert {log.durable_offset for log in log_dir.logs.values()} == {0}
     log_dir.close()

@@ -34,7 +34,7 @@ from ottla.protocol.hot import (
 )
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
-from ottla.storage.log import FileRange
+from ottla.storage.log_read import FileRange
 
 _READ_COMMITTED: Final = 1
 _COSTLY_PARTITIONS: Final = 100  # in one fetch; with fewer, looking again costs next to nothing
