@@ -115,7 +115,7 @@ def test_a_log_that_is_gone_is_named(
     async def look(broker: Broker, client: Client) -> None:
         log = broker._replicas.find(ORDERS).log
         assert (log.start_offset, log.end_offset) == (0, 1 if is_known else 0)
-        assert broker._replicas.damaged_range_count == (1 if is_known else 0)
+        assert broker._replicas.chores.damaged_range_count == (1 if is_known else 0)
 
     serving(tmp_path, work)
     shutil.rmtree(tmp_path / "orders-0")

@@ -115,7 +115,7 @@ def collect(
 
 
 def _scrubbing(replicas: Replicas) -> Iterable[Metric]:
-    scrubber = replicas.scrubber
+    scrubber = replicas.chores.scrubber
     figures = [
         ("rounds", "Times that all old segments have been read again.", scrubber.round_count),
         ("segments", "Segments read again to the end.", scrubber.segment_count),
@@ -129,12 +129,12 @@ def _scrubbing(replicas: Replicas) -> Iterable[Metric]:
         "ottla_log_damaged_ranges",
         _GAUGE,
         "Ranges of offsets that are corrupt on disk and not served.",
-        replicas.damaged_range_count,
+        replicas.chores.damaged_range_count,
     )
 
 
 def _compaction(replicas: Replicas) -> Iterable[Metric]:
-    cleaner, totals = replicas.cleaner, replicas.cleaner.totals
+    cleaner, totals = replicas.chores.cleaner, replicas.chores.cleaner.totals
     figures = [
         ("passes", "Logs compacted from start to end.", cleaner.pass_count),
         ("failures", "Passes that were given up.", cleaner.failure_count),
@@ -153,7 +153,7 @@ def _compaction(replicas: Replicas) -> Iterable[Metric]:
         ("topic", "partition"),
         [
             ((log.tp.topic, str(log.tp.partition)), log.cleaning.dirty_bytes)
-            for log, _ in sorted(replicas.compacted(), key=lambda item: item[0].tp)
+            for log, _ in sorted(replicas.chores.compacted(), key=lambda item: item[0].tp)
         ],
     )
 

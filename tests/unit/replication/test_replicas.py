@@ -203,7 +203,7 @@ def test_a_checkpoint_does_not_keep_a_deleted_log_open() -> None:
         replicas = _replicas(files, worker, log_dir)
         log_dir.create_log(ORDERS, Uuid(bytes(range(16))), TopicConfig(), build.NOW_MS)
         build.append(log_dir.logs[ORDERS])
-        checkpoint = asyncio.create_task(replicas.checkpoint())
+        checkpoint = asyncio.create_task(replicas.chores.checkpoint())
         while not worker.steps:
             await _turn()
         log = ref(log_dir.logs[ORDERS])
