@@ -134,9 +134,9 @@ def stopped(*, is_clean: bool, steps_behind: int) -> Stopped:
 
 def copy_of(files: MemoryFiles) -> MemoryFiles:
     copy = MemoryFiles()
-    for directory in sorted(files._dirs):
+    for directory in files.directories():
         copy.make_dir(directory)
-    for path in files._names:
+    for path in files.paths():
         copy.create(path).append(files.read_whole(path))
         copy.open(path).sync()
     for directory in (ROOT, DIRECTORY):
@@ -322,7 +322,7 @@ def test_a_list_whose_marker_is_damaged_as_well_is_rebuilt_once(
     files = start.files
     path = paths_of(files, ".txnindex")[1]
     files.unlink(path)
-    content = files._names[path.with_suffix(".log")].content
+    content = files.content(path.with_suffix(".log"))
     *_, (header, _) = batches(bytes(content))
     assert header.base_offset in [one.last_offset for one in start.aborted], "it is a marker"
     content[-1] ^= 1

@@ -78,7 +78,7 @@ class ThreadWorker:
     def __init__(self, name: str, *, post: Post, pause: Pause) -> None:
         self._post = post
         self._pause = pause
-        self._is_closing = False
+        self.is_closing = False
         self._is_abandoned = False  # then the owner is no longer there to be told
         self._steps: queue.SimpleQueue[tuple[Step[Any], Callable[[Any], None]] | None]
         self._steps = queue.SimpleQueue()
@@ -89,18 +89,18 @@ class ThreadWorker:
         self._steps.put((step, done))
 
     def close(self) -> None:
-        self._is_closing = True
+        self.is_closing = True
         self._steps.put(None)
         self._thread.join()
 
     def abandon(self, patience_s: float) -> bool:
-        self._is_closing = self._is_abandoned = True
+        self.is_closing = self._is_abandoned = True
         self._steps.put(None)
         self._thread.join(patience_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (work := self._steps.get()) is not None and not self._is_closing:
+        while (work := self._steps.get()) is not None and not self.is_closing:
             step, done = work
             try:
                 outcome = _outcome(step, self._take_breath)
@@ -111,7 +111,7 @@ class ThreadWorker:
             self._post(partial(done, outcome))
 
     def _take_breath(self) -> None:
-        if self._is_closing:
+        if self.is_closing:
             raise _Closing
         self._pause()
 

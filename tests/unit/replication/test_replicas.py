@@ -2,16 +2,15 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 from weakref import ref
 
 import pytest
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
+from fakes.workers import LaterWorker
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import Change, ClusterImage, PartitionImage, TopicImage, topic_key
 from ottla.cluster.store import Revision
@@ -25,35 +24,6 @@ from ottla.storage.log_dir import MANY, LogDir
 from ottla.storage.scrub import Scrubber
 
 ORDERS = TopicPartition("orders", 0)
-
-
-class LaterWorker:
-    """Works when it is told to."""
-
-    def __init__(self) -> None:
-        self.steps: list[Callable[[], None]] = []
-
-    def run(self, step: Callable[..., Any], done: Callable[[Any], None]) -> None:
-        self.steps.append(lambda: done(_outcome(step)))
-
-    def work(self) -> None:
-        """Do what there is to do now."""
-        steps, self.steps = self.steps, []
-        for step in steps:
-            step()
-
-    def close(self) -> None:
-        return
-
-    def abandon(self, patience_s: float) -> bool:
-        return True
-
-
-def _outcome(step: Callable[..., Any]) -> Any:
-    try:
-        return step(lambda: None)
-    except OSError as error:
-        return error
 
 
 class ManualClock(SystemClock):

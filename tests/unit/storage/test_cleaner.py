@@ -8,6 +8,7 @@ import pytest
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
+from fakes.workers import LaterWorker
 from ottla.config import TopicConfig
 from ottla.model import LeaderEpoch, Offset, TimestampMs
 from ottla.records.batch import Record, build_batch
@@ -110,19 +111,20 @@ def test_a_second_pass_waits_for_the_first(
 
 
 def test_a_log_that_is_deleted_meanwhile_is_nobodys_failure(
-    files: MemoryFiles, owner: Owner, worker: ThreadWorker
+    files: MemoryFiles,
 ) -> None:
+    worker = LaterWorker()
     cleaner = Cleaner(files, worker)
     log, other = log_of(files, "a-0", 10), log_of(files, "b-0", 10)
-    work = log.cleaning.begin(
-        log.cleaning.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20
-    )
+    begin(cleaner, log)
     for entry in files.list(log.directory):
         files.unlink(log.directory / entry.name)
     log.retire("deleted")
-    cleaner._step(log, work)
+    worker.work()
     begin(cleaner, other)
-    owner.run_until(lambda: cleaner.pass_count == 1)
+    while worker.steps:
+        worker.work()
+    assert cleaner.pass_count == 1
     assert cleaner.failure_count == 0
     assert other.cleaning.clean_offset == 10
 
@@ -140,7 +142,7 @@ def test_closing_gives_up_what_is_under_way(files: MemoryFiles, owner: Owner) ->
     assert is_begun.wait(PATIENCE_S)
     closing = threading.Thread(target=worker.close)
     closing.start()
-    while not worker._is_closing:
+    while not worker.is_closing:
         may_go_on.wait(0.001)
     may_go_on.set()
     closing.join(PATIENCE_S)
@@ -156,7 +158,7 @@ def test_closing_gives_up_what_is_under_way(files: MemoryFiles, owner: Owner) ->
 def test_a_damaged_log_is_not_tried_again(files: MemoryFiles) -> None:
     cleaner = Cleaner(files, InlineWorker())
     log = log_of(files, "a-0", 10)
-    files._names[log.directory / f"{0:020d}.log"].content[70] ^= 1
+    files.content(log.directory / f"{0:020d}.log")[70] ^= 1
     begin(cleaner, log)
     begin(cleaner, log)
     assert (cleaner.failure_count, cleaner.pass_count) == (1, 0)

@@ -257,7 +257,7 @@ def test_a_damaged_segment_is_left_alone(files: MemoryFiles) -> None:
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
     log.roll(build.NOW_MS)
-    files._names[log.directory / f"{0:020d}.log"].content[65] ^= 4
+    files.content(log.directory / f"{0:020d}.log")[65] ^= 4
     size_bytes = log.size_bytes
     cleaner = compact(log, rolls=False)
     assert (cleaner.failure_count, cleaner.pass_count) == (1, 0)

@@ -100,10 +100,11 @@ def test_partition_metadata_of_old_gets_a_checksum_once(files: MemoryFiles) -> N
     path = ROOT / "orders-0" / "partition.metadata"
     with_checksum = files.read_whole(path)
     files.create(path).append(b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n")
-    log_dir = LogDir(files.kill(), ROOT)
+    files = files.kill()
+    log_dir = LogDir(files, ROOT)
     log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS, is_checked=False)
     assert log_dir.topic_ids == {ORDERS: TOPIC_ID}
-    assert log_dir._files.read_whole(path) == with_checksum
+    assert files.read_whole(path) == with_checksum
 
 
 @pytest.mark.parametrize(
@@ -266,7 +267,7 @@ def test_a_clean_close_leaves_nothing_to_scan(files: MemoryFiles) -> None:
     log_dir.close()
     after = files.kill()
     path = ROOT / "orders-0" / f"{0:020d}.log"
-    after._names[path].content[300] ^= 1  # an unclean start would notice
+    after.content(path)[300] ^= 1  # an unclean start would notice
     log = open_dir(after).logs[ORDERS]
     assert log.corrupt == []
     assert log.end_offset == 500
@@ -282,7 +283,7 @@ def test_the_mark_of_a_clean_close_is_good_for_one_start(files: MemoryFiles) -> 
     for _ in range(3):
         build.append(log_dir.logs[ORDERS])
     crashed = after.kill()
-    crashed._names[ROOT / "orders-0" / f"{0:020d}.log"].content[-1] ^= 1
+    crashed.content(ROOT / "orders-0" / f"{0:020d}.log")[-1] ^= 1
     assert open_dir(crashed).logs[ORDERS].end_offset == 2
 
 
@@ -292,8 +293,8 @@ def test_a_damaged_mark_is_no_mark(files: MemoryFiles) -> None:
     build.append(log_dir.logs[ORDERS])
     log_dir.close()
     after = files.kill()
-    after._names[ROOT / ".clean-shutdown"].content[0] ^= 1
-    after._names[ROOT / "orders-0" / f"{0:020d}.log"].content.extend(b"torn")
+    after.content(ROOT / ".clean-shutdown")[0] ^= 1
+    after.content(ROOT / "orders-0" / f"{0:020d}.log").extend(b"torn")
     assert open_dir(after).logs[ORDERS].cut_bytes == 4
 
 
@@ -398,9 +399,9 @@ def test_a_start_after_a_clean_stop_writes_no_checkpoint_that_is_there(files: Me
     build.append(log_dir.logs[ORDERS], 3)
     log_dir.close()
     files = files.kill()
-    kept = files._names[RECOVERY_POINTS]
+    kept = files.content(RECOVERY_POINTS)
     open_dir(files)
-    assert files._names[RECOVERY_POINTS] is kept
+    assert files.content(RECOVERY_POINTS) is kept
 
 
 def test_a_start_writes_down_what_its_checkpoints_do_not_say(files: MemoryFiles) -> None:
@@ -410,7 +411,7 @@ def test_a_start_writes_down_what_its_checkpoints_do_not_say(files: MemoryFiles)
     build.append(log_dir.logs[ORDERS], 3)
     log_dir.close()
     files = files.kill()
-    files._names[ROOT / str(ORDERS) / f"{0:020d}.log"].content.clear()
+    files.content(ROOT / str(ORDERS) / f"{0:020d}.log").clear()
     files.unlink(RECOVERY_POINTS)
     opened = open_dir(files)
     assert opened.logs[ORDERS].end_offset == 0
@@ -427,7 +428,7 @@ def test_a_checkpoint_that_is_damaged_means_reading_more_not_less(files: MemoryF
     log_dir.checkpoint()
     after = files.kill()
     for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
-        after._names[ROOT / name].content[0] ^= 1
+        after.content(ROOT / name)[0] ^= 1
     assert open_dir(after).logs[ORDERS].end_offset == 3
 
 
@@ -645,7 +646,7 @@ def test_checkpoints_of_an_older_ottla_count_for_the_log_of_their_name(is_closed
     old = encode_checkpoint(["orders 0 5"])
     files.create(RECOVERY_POINTS).append(old)
     path = ROOT / str(ORDERS) / f"{0:020d}.log"
-    del files._names[path].content[-10:]
+    del files.content(path)[-10:]
     log_dir = open_dir(files)
     assert damages(log_dir) == [(0, 5)]
     assert files.read_whole(RECOVERY_POINTS) != old
@@ -848,10 +849,11 @@ def test_many_logs_are_closed_with_one_wait_or_two(files: MemoryFiles, are_large
 
 def test_to_close_what_has_not_changed_writes_nothing_for_each_log(files: MemoryFiles) -> None:
     crowd(files).close()
-    again = open_dir(files.kill())
-    before = again._files.counts.copy()
+    files = files.kill()
+    again = open_dir(files)
+    before = files.counts.copy()
     again.close()
-    assert (again._files.counts - before)["append"] < 10
+    assert (files.counts - before)["append"] < 10
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -34,7 +34,7 @@ def log_of(files: MemoryFiles, count: int, config: TopicConfig | None = None) ->
 
 def damage(files: MemoryFiles, path: Path, position: int) -> None:
     """Flip one bit."""
-    files._names[path].content[position] ^= 4
+    files.content(path)[position] ^= 4
 
 
 def rewrite(files: MemoryFiles, path: Path, content: bytes) -> None:
@@ -154,7 +154,7 @@ def test_what_was_durable_and_is_gone_is_reported_and_its_offsets_are_not_reused
 def test_segments_behind_a_lost_tail_are_set_aside(files: MemoryFiles) -> None:
     log = log_of(files, 30, SMALL)
     first = log.sealed_segments[0]
-    files._names[FIRST].content[first.size_bytes - 30 :] = b""
+    files.content(FIRST)[first.size_bytes - 30 :] = b""
     files = files.kill()
     log = build.log(files, SMALL)
     assert log.end_offset == first.end_offset - 2
@@ -353,7 +353,7 @@ def test_a_log_whose_deleted_start_did_not_survive_starts_empty_there(
     files: MemoryFiles,
 ) -> None:
     log = log_of(files, 3)
-    files._names[FIRST].content.clear()
+    files.content(FIRST).clear()
     log = build.log(files.kill(), start_offset=4)
     assert (log.start_offset, log.end_offset) == (4, 4)
     assert build.append(log) == 4

@@ -42,7 +42,7 @@ def path_of(base: int) -> Path:
 
 
 def cut(files: MemoryFiles, base: int, size_bytes: int) -> None:
-    del files._names[path_of(base)].content[-size_bytes:]
+    del files.content(path_of(base))[-size_bytes:]
 
 
 def ranges(log: Log) -> list[tuple[int, int]]:

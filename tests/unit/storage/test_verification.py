@@ -110,7 +110,7 @@ def test_a_segment_that_ends_too_early_at_a_batch_is_read_once_and_refused_behin
 ) -> None:
     segment = opened(files).sealed_segments[0]
     batch_bytes = segment.size_bytes // (segment.end_offset - segment.base_offset)
-    del files._names[segment.directory / f"{0:020d}.log"].content[batch_bytes:]
+    del files.content(segment.directory / f"{0:020d}.log")[batch_bytes:]
     log = opened(files.kill())
     found = log.read(Offset(0), log.end_offset, 1 << 20, at_least_one=True)
     assert found is not None
