@@ -90,6 +90,7 @@ class LeaderPartition:
         self._readers: set[Callable[[], None]] = set()
         self._is_waking = False
         self._is_given_up = False
+        assert broker_id in isr, f"{tp}: the leader {broker_id} is not in its ISR {set(isr)}"
         log.epochs.note(leader_epoch, log.end_offset)
         self.configure(log.config)
 
@@ -189,7 +190,8 @@ class LeaderPartition:
             self._flusher.request(self.log)
 
     def note_leadership(self, leader_epoch: LeaderEpoch, isr: frozenset[BrokerId]) -> None:
-        assert leader_epoch >= self.leader_epoch, "epochs only rise"
+        assert leader_epoch >= self.leader_epoch, f"{self.tp}: epochs only rise"
+        assert self._broker_id in isr, f"{self.tp}: the leader is not in its ISR {set(isr)}"
         self.leader_epoch = leader_epoch
         self.isr = isr
         self.log.epochs.note(leader_epoch, self.log.end_offset)
@@ -204,6 +206,10 @@ class LeaderPartition:
 
     def _note_progress(self) -> None:
         reached = high_watermark(self.high_watermark, self.isr, self._ends(), isr_min=self._isr_min)
+        assert self.high_watermark <= reached <= self.log.end_offset, (
+            f"{self.tp}: high watermark {self.high_watermark} to {reached},"
+            f" the log ends at {self.log.end_offset}"
+        )
         if reached > self.high_watermark:
             self._commit(reached)
         self._durable.advance(self.log.durable_offset if self._is_fsync else self.log.end_offset)

@@ -182,6 +182,7 @@ class Replicas:
 
     def note_image(self, image: ClusterImage) -> None:
         """The cluster has changed; partitions follow in a moment."""
+        assert image.revision >= self._image.revision, "images only get newer"
         self._image = image
         if self._behind_since_s is None:
             self._behind_since_s = self._clock.monotonic_s()

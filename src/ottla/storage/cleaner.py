@@ -80,6 +80,7 @@ class Cleaner:
         _log.error("cannot compact", extra={"tp": str(log.tp)}, exc_info=problem)
 
     def _step(self, log: Log, work: Pass) -> None:
+        assert self._is_busy, "one pass at a time"
         self._worker.run(partial(work.run_next, self._files), partial(self._note, log, work))
 
     def _note(self, log: Log, work: Pass, outcome: Outcome) -> None:

@@ -136,12 +136,15 @@ class DirCheckpoints:
 
     def write_clean_mark(self) -> None:
         """Say that every log was closed, and all of it is on disk."""
+        unsynced = [tp for tp, log in self._logs.items() if log.flushing.wants_sync]
+        assert not unsynced, f"not on disk: {unsynced}"
         write_checkpoint(self._files, self._path / CLEAN_FILE, [])
 
     # Reading
 
     def take_clean_mark(self) -> bool:
         """Whether the last close was clean. The mark goes: from here on it no longer is."""
+        assert not self._logs, "logs are opened when the mark is gone"
         try:
             was_clean = read_checkpoint(self._files, self._path / CLEAN_FILE) is not None
         except CheckpointDamaged:

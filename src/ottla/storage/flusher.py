@@ -117,6 +117,7 @@ class ThreadFlusher:
         return 0.0 if self._begun_s is None else self._monotonic_s() - self._begun_s
 
     def _begin_round(self) -> None:
+        assert self._begun_s is None, "one round at a time"
         round_ = list[FlushWork]()
         while self._dirty and not round_:
             for log in list(islice(self._dirty, _ROUND_LOGS_MAX)):
@@ -138,6 +139,7 @@ class ThreadFlusher:
             raise problem
         for work in round_:
             work.flushing.end(work)
+        assert self._begun_s is not None, "a round ends that was begun"
         self._begun_s = None
         if self._dirty:
             self._begin_round()

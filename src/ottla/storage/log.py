@@ -103,6 +103,7 @@ class Log:
         self._plain_config: TopicConfig | None = None  # the config, once known to ask for nothing
         if core.start_offset > core.end_offset:  # records were deleted that have not survived
             self.restart_at(core.start_offset, now_ms)
+        assert core.start_offset <= core.durable_offset == core.end_offset, f"{tp}: not whole"
 
     @property
     def config(self) -> TopicConfig:

@@ -65,6 +65,9 @@ class LogCleaning:
     def begin(self, part: Cleanable, now_ms: TimestampMs, memory_bytes_max: int) -> Pass:
         """A pass that compacts `part` of this log on a worker's thread."""
         core, config = self._core, self._core.config
+        assert part.end <= core.durable_offset, (
+            f"{core.tp}: compaction behind {core.durable_offset}"
+        )
         wanted = [segment for segment in core.segments.sealed if segment.base_offset < part.end]
         return Pass(
             tp=core.tp,

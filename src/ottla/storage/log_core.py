@@ -204,6 +204,7 @@ class LogCore:
 
     def note_durable(self, offset: Offset) -> None:
         """Everything below `offset` is on disk."""
+        assert offset <= self.end_offset, f"{self.tp}: {offset} is behind the end"
         if offset > self.durable_offset:
             self.durable_offset = offset
             self.listener.note_durable(self.tp)

@@ -254,6 +254,7 @@ class LogDirectories:
 
         An empty log that has the name is set aside for it.
         """
+        assert parse_stray(stray) is not None, f"not a stray: {stray}"
         directory = self.path / str(tp)
         if self._content(directory):
             self.set_aside(directory, f"{stray} takes its name")

@@ -144,6 +144,7 @@ class LogFlush:
         core = self._core
         if core.offline_reason is not None or not self.wants_flush:
             return None
+        assert core.durable_offset <= core.end_offset, f"{core.tp}: durable behind the end"
         active = core.segments.active
         core.remember(core.end_offset, active, Position(active.size_bytes))
         has_new_names = core.segments_created != self._segments_synced
@@ -188,6 +189,8 @@ class LogFlush:
 
     def note_checkpoint(self, offset: Offset) -> None:
         """From now on a checkpoint on disk may say that everything below `offset` is durable."""
+        core = self._core
+        assert offset <= core.durable_offset, f"{core.tp}: {offset} is not synced"
         self._core.checkpointed_offset = max(self._core.checkpointed_offset, offset)
 
     def _begin_save(self) -> Saved | None:

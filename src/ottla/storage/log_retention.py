@@ -67,6 +67,7 @@ class LogRetention:
         if deleted:
             core.size_bytes -= sum(segment.size_bytes for segment in deleted)
             core.start_offset = max(core.start_offset, core.segments.first_base)
+            assert core.start_offset <= core.end_offset, f"{core.tp}: start behind the end"
             self._forget_before_start()
         return len(deleted)
 

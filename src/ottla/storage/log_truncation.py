@@ -68,6 +68,7 @@ class LogTruncation:
         core.files.unlink(core.directory / CORRUPT_FILE)
         core.start_offset = offset
         self._reopen(offset, now_ms)
+        assert core.start_offset == core.end_offset == offset, f"{core.tp}: not empty at {offset}"
 
     def _settle(self) -> None:
         """Have every file under its name, now, and no worker on any of them."""
@@ -95,6 +96,7 @@ class LogTruncation:
             file.sync()
         core.unsynced.clear()
         core.durable_offset = min(core.durable_offset, offset)
+        assert core.durable_offset <= core.end_offset, f"{core.tp}: durable behind the end"
         self._cleaning.lower_clean_offset(offset)
         if core.checkpointed_offset > core.durable_offset:
             core.listener.before_truncate(core.tp)

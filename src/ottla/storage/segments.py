@@ -255,6 +255,7 @@ class Segments:
 
     def roll(self, now_ms: TimestampMs) -> SealedSegment:
         """End the active segment and begin the next. Waits for no disk: see `Unstored`."""
+        assert self.active.size_bytes, "only a segment with batches is sealed"
         sealed = self.active.seal()
         base_offset = sealed.base_offset
         seal = Seal.of(sealed.end_offset, sealed.size_bytes, sealed.indexes)
@@ -304,6 +305,7 @@ class Segments:
         return deleted
 
     def _delete(self, segment: SealedSegment) -> Discarded:
+        assert not self.is_swapped(segment), "its names are the worker's until the swap has ended"
         file = segment.file if segment.is_warm else None
         if segment in self._warm:
             self._warm.remove(segment)
@@ -330,6 +332,13 @@ class Segments:
         Until `end_swap` the old ones are read through the files that are open now: their names
         are the worker's. Whoever is reading them even then can finish.
         """
+        assert self._swap is None, "one swap at a time"
+        assert (old[0].base_offset, old[-1].end_offset) == (new.base_offset, new.end_offset), (
+            "the new segment touches what the old ones touch"
+        )
+        assert not any(one.segment in old for one in self.unstored), (
+            "a flush would give an old segment's indexes to the new one"
+        )
         self._warm = [segment for segment in self._warm if segment not in old]
         for segment in old:
             self._load(segment)  # however many: none may be closed before it is replaced
@@ -344,6 +353,7 @@ class Segments:
             return False  # somebody could not wait
         self._swap = None
         at = bisect_left(self._bases, swap.new.base_offset)
+        assert self.sealed[at : at + len(swap.old)] == list(swap.old), "replaced where they were"
         self.sealed[at : at + len(swap.old)] = [swap.new]
         self._bases[at : at + len(swap.old)] = [swap.new.base_offset]
         return True

@@ -37,6 +37,7 @@ class Swap:
 def carry_out(files: Files, directory: Path, replaced: Sequence[Offset]) -> None:
     """Put the cleaned segment in the place of those that began at these offsets."""
     base_offset, *merged = replaced
+    assert list(replaced) == sorted(replaced), f"out of order: {replaced}"
     commit_swap(files, directory, base_offset)
     complete_swap(files, directory, base_offset, merged)
 
