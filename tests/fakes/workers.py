@@ -22,7 +22,7 @@ class LaterWorker:
     def close(self) -> None:
         return
 
-    def abandon(self, patience_s: float) -> bool:
+    def abandon(self, timeout_s: float) -> bool:
         return True
 
 

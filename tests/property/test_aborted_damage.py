@@ -29,7 +29,7 @@ TP: Final = TopicPartition("orders", 0)
 DIRECTORY: Final = ROOT / str(TP)
 CONFIG: Final = TopicConfig(segment_bytes=1000, index_interval_bytes=200)
 CASES: Final = int(os.environ.get("OTTLA_DAMAGE_CASES", "160"))
-REBUILT: Final = "rebuilding a list of aborted transactions"
+REBUILT: Final = "list of aborted transactions rebuilt"
 ENTRY_BYTES: Final = 34
 
 Harm = Callable[[bytes], bytes | None]

@@ -55,7 +55,7 @@ class Chores:
     async def checkpoint(self) -> None:
         """Write down up to where every log is on disk: where recovery would begin.
 
-        Logs that nobody waits for are brought to disk on the way, for the next time: otherwise
+        Logs that no producer waits for are brought to disk on the way, for the next time: otherwise
         they would keep every segment open, and be read from their beginning after a crash. The
         worker waits for the disk.
         """
@@ -84,7 +84,7 @@ class Chores:
                 count = self._log_dir.reserve.lend(
                     partial(partition.log.delete_old_segments, self._clock.now_ms())
                 )
-            except StorageFailed as problem:  # a full disk, say: others may still make room
+            except StorageFailed as problem:  # for example a full disk: others may still make room
                 log.error("retention failed", extra={"tp": partition.tp, "reason": problem})
                 continue
             except OSError as error:
@@ -95,7 +95,7 @@ class Chores:
                 return
             if count:
                 log.info(
-                    "deleted old segments",
+                    "old segments deleted",
                     extra={
                         "tp": partition.tp,
                         "count": count,
@@ -115,7 +115,7 @@ class Chores:
         self.cleaner.on_finished = partial(self._soon, partial(self.compact, memory_bytes_max))
         try:
             self.cleaner.begin(self.compacted(), self._clock.now_ms(), memory_bytes_max)
-        except StorageFailed as problem:  # a full disk, say: there may be room later
+        except StorageFailed as problem:  # for example a full disk: try again with the next chore
             log.error("compaction failed", extra={"reason": problem})
         except OSError as error:
             self._log_dir.take_offline(error)

@@ -33,7 +33,7 @@ _FSYNC: Final = Durability.FSYNC
 
 
 class Flushes(Protocol):
-    """Whoever brings a log to disk and tells it."""
+    """A flusher, as far as a partition calls it: brings a log to disk and notifies it."""
 
     def request(self, log: Log) -> None: ...
 
@@ -42,7 +42,7 @@ class LeaderPartition:
     """Owner of one partition's high watermark and of everyone who waits for it.
 
     Called from the broker's loop only. `soon` runs a callback in the loop's next turn: readers
-    are woken there, after the producer has its answer.
+    are woken there, after the producer has its response.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class LeaderPartition:
     # Writing
 
     def append(self, batch: memoryview, acks: int, now_ms: TimestampMs) -> Appended:
-        """Give a producer's batch its place in the log; it is not promised to anybody yet."""
+        """Append a producer's batch; nothing is promised about it yet."""
         log = self.log
         if acks == ACKS_ALL and len(self.isr) < self._isr_min:
             raise NotEnoughReplicas(
@@ -120,7 +120,7 @@ class LeaderPartition:
         producer_epoch: ProducerEpoch,
         now_ms: TimestampMs,
     ) -> Offset:
-        """End a producer's transaction here; the answer is where the log ends now."""
+        """End a producer's transaction here; returns the log's end."""
         if len(self.isr) < self._isr_min:
             raise NotEnoughReplicas(f"{self.tp} has {len(self.isr)} in-sync replicas")
         self.log.append_marker(marker, producer_id, producer_epoch, self.leader_epoch, now_ms)
@@ -131,7 +131,7 @@ class LeaderPartition:
         return self.log.end_offset
 
     def is_settled(self, end: Offset, acks: int) -> bool:
-        """Whether what a producer with these acks was promised is true up to `end`."""
+        """True when the promise to a producer with these acks holds up to `end`."""
         if acks == ACKS_ALL:
             return self.high_watermark >= end
         return not self._is_fsync or self.log.durable_offset >= end
@@ -157,7 +157,7 @@ class LeaderPartition:
             )
 
     def readable_end(self, *, read_committed: bool) -> Offset:
-        """Where a consumer must stop."""
+        """The offset at which a consumer must stop."""
         if read_committed:
             return self.log.last_stable_offset(self.high_watermark)
         return self.high_watermark
@@ -198,7 +198,7 @@ class LeaderPartition:
         self._note_progress()
 
     def give_up(self, error: ApiError) -> None:
-        """The partition is no longer ours: tell everyone who waits for it."""
+        """The partition is no longer ours: fail all waiters and wake all readers."""
         self._is_given_up = True
         self._durable.fail(error)
         self._committed.fail(error)
@@ -223,7 +223,7 @@ class LeaderPartition:
             self._soon(self._wake_readers)
 
     def _ends(self) -> Mapping[BrokerId, Offset]:
-        """How far each in-sync replica has got; the leader counts what its topic promises."""
+        """The end of each in-sync replica; the leader's is durable if its topic promises that."""
         if self._is_fsync:
             return {self._broker_id: self.log.durable_offset}
         return {self._broker_id: self.log.end_offset}

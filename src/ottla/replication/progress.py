@@ -1,4 +1,4 @@
-"""How far a partition has got: the arithmetic of in-sync replicas, and nothing else."""
+"""The high watermark: arithmetic of in-sync replicas, and nothing else."""
 
 from collections.abc import Mapping
 

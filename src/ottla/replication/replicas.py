@@ -41,7 +41,7 @@ _LOGS_PER_STEP: Final = 64  # of a checkpoint, before the loop does what others 
 
 
 class Replicas:
-    """Owner of every partition here. It follows the image; nobody commands it.
+    """Owner of every partition here. Follows the image, and takes no commands.
 
     `leaders` and `topic_names` are read on the hot path and changed only in here.
     """
@@ -122,13 +122,13 @@ class Replicas:
         return self._follower
 
     def _note_missing(self, image: ClusterImage) -> None:
-        """Name the logs that are not here, when no checkpoint tells which of them had records."""
+        """Name the logs that are not here, when no checkpoint says which of them had records."""
         for topic in image.topics.values():
             for index, partition in enumerate(topic.partitions):
                 tp = TopicPartition(topic.name, index)
                 if self._broker_id in partition.replicas and tp not in self._log_dir.logs:
                     log.error(
-                        "a log is missing, and so is the checkpoint that tells where it ended",
+                        "log missing, and with it the checkpoint of its end",
                         extra={
                             "tp": str(tp),
                             "help": "it begins at offset 0: bring its directory back if you can",
@@ -152,7 +152,7 @@ class Replicas:
         return partition
 
     def locate(self, key: TopicKey, index: int) -> LeaderPartition:
-        """The same for clients that name the topic or, in newer versions, give its id."""
+        """The partition, for clients that send the topic's name or, in newer versions, its id."""
         if isinstance(key, bytes):
             name = self.topic_names.get(key)
             if name is None:
@@ -164,7 +164,7 @@ class Replicas:
         return partition
 
     def absence(self, topic: str, index: int) -> ApiError:
-        """Why a partition is not here, as an error to raise."""
+        """The error to raise for a partition that is not here."""
         tp = TopicPartition(topic, index)
         if self._image.partition(tp) is None:
             return UnknownTopicOrPartition(f"there is no partition {tp}")
@@ -173,7 +173,7 @@ class Replicas:
         return NotLeader(f"this broker does not lead {tp}")
 
     def is_ready(self, tp: TopicPartition, partition: PartitionImage) -> bool:
-        """Whether clients that go to the leader will find it working, as far as we can tell."""
+        """True when clients will find the leader working, as far as this broker knows."""
         if partition.leader is None:
             return False
         return partition.leader != self._broker_id or tp in self.leaders
@@ -181,7 +181,7 @@ class Replicas:
     # Following the image
 
     def note_image(self, image: ClusterImage) -> None:
-        """The cluster has changed; partitions follow in a moment."""
+        """The cluster has changed; partitions follow soon."""
         assert image.revision >= self._image.revision, "images only get newer"
         self._image = image
         if self._behind_since_s is None:
@@ -190,7 +190,7 @@ class Replicas:
 
     @property
     def behind_s(self) -> float:
-        """How long a newer image has been waiting and none was applied; 0 when none waits."""
+        """Seconds since when a newer image waits and none was applied; 0 when none waits."""
         if self._behind_since_s is None:
             return 0.0
         return self._clock.monotonic_s() - self._behind_since_s
@@ -277,7 +277,7 @@ class Replicas:
             self._unfinished.pop(topic, None)
             return
         if str(problem) != str(self._unfinished.get(topic)):
-            log.error("cannot make a log", extra={"topic": topic, "reason": problem})
+            log.error("log creation failed", extra={"topic": topic, "reason": problem})
         self._unfinished[topic] = problem
 
     async def _lead(
@@ -315,9 +315,9 @@ class Replicas:
             raise outcome
 
     async def _drop_topic(self, topic: TopicImage, *, is_deleted: bool) -> None:
-        """The logs are gone for everybody at once; then the worker removes what they were.
+        """Forget the logs of a topic at once; then the worker removes their files.
 
-        Without a tombstone nobody has deleted the topic: the store has lost it, and the logs are
+        Without a tombstone the topic was not deleted: the store has lost it, and the logs are
         set aside.
         """
         self.topic_names.pop(topic.id, None)
@@ -343,7 +343,7 @@ class Replicas:
             except OSError as error:  # files that stay behind go at the next start
                 self._left_behind.add(topic.id)
                 problem = self._log_dir.refusal(error)
-                log.error("cannot delete a log", extra={"topic": topic.name, "reason": problem})
+                log.error("log deletion failed", extra={"topic": topic.name, "reason": problem})
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
@@ -356,7 +356,7 @@ class Replicas:
         """Return once the directory knows that the store has been at `revision`.
 
         It is a guard against a store that went back, not a promise: a directory that takes no
-        writes must not keep topics from being deleted, so then it is tried again later.
+        writes must not keep topics from being deleted, so it is tried again with the next change.
         """
         if self.is_offline:
             return
@@ -424,7 +424,7 @@ class Replicas:
     # Unfinished topics
 
     def failure_of(self, topic: str) -> StorageFailed | None:
-        """Why not all logs of a topic that this broker should have are there; None if they are."""
+        """The reason why logs of a topic are missing on this broker; None if they are not."""
         if topic in self._unfinished:
             return self._unfinished[topic]
         found = self._image.topics.get(topic)
@@ -443,4 +443,4 @@ class Replicas:
 
 def _note_recovery(done: int, total: int) -> None:
     if done == total or done % 100 == 0:
-        log.info("opened logs", extra={"done": done, "total": total})
+        log.info("logs opened", extra={"done": done, "total": total})

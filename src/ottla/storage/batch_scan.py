@@ -27,7 +27,7 @@ _COPIED_BYTES: Final = 1024  # to copy so few bytes costs less than to make a vi
 
 
 class Placement(NamedTuple):
-    """What helps to judge a batch that does not follow the one before it at once.
+    """Bounds on a batch that does not follow the one before it at once.
 
     Compaction leaves gaps, and so does what was lost; but a batch that jumps over the one behind
     it, or over the end, has a wrong offset, which the CRC does not cover.
@@ -100,7 +100,7 @@ def _is_placed(
     size_bytes: int,
     placement: Placement,
 ) -> bool:
-    """Whether an intact batch that lies behind a gap can have the offset that it says."""
+    """True when an intact batch behind a gap can have the offset in its header."""
     end_offset = fields[0] + fields[6] + 1
     if end_offset > placement.end_max:
         return False
@@ -114,7 +114,7 @@ def _is_placed(
 def misplaced_end(
     file: Readable, position: int, size_bytes: int, next_offset: Offset
 ) -> Offset | None:
-    """Where an intact last batch ends whose own offset is wrong; None if there is none."""
+    """The end offset of an intact last batch with a wrong base offset; None if there is none."""
     batch = file.read(position, size_bytes - position)
     if len(batch) < HEADER_BYTES:
         return None
@@ -147,7 +147,7 @@ def find_intact(
     next_offset: Offset,
     end_max: int = INT64_MAX,
 ) -> Position | None:
-    """Where behind `position` the next intact batch begins that could belong to this log."""
+    """The position of the next intact batch behind `position` that could be of this log."""
     overlap = HEADER_BYTES - 1
     start = position
     while size_bytes - start >= HEADER_BYTES:

@@ -59,9 +59,9 @@ class Cleaner:
     def close(self) -> None:
         self._worker.close()
 
-    def abandon(self, patience_s: float) -> bool:
-        """Stop without waiting longer than `patience_s`; whether the pass has stopped."""
-        return self._worker.abandon(patience_s)
+    def abandon(self, timeout_s: float) -> bool:
+        """Stop without waiting longer than `timeout_s`; whether the pass has stopped."""
+        return self._worker.abandon(timeout_s)
 
     def _cleanable(self, log: Log, limit: Offset, now_ms: TimestampMs) -> Cleanable | None:
         if log in self._shunned:
@@ -77,7 +77,7 @@ class Cleaner:
     def _shun(self, log: Log, problem: Exception) -> None:
         self.failure_count += 1
         self._shunned.add(log)
-        _log.error("cannot compact", extra={"tp": str(log.tp)}, exc_info=problem)
+        _log.error("compaction failed", extra={"tp": str(log.tp)}, exc_info=problem)
 
     def _step(self, log: Log, work: Pass) -> None:
         assert self._is_busy, "one pass at a time"
@@ -138,7 +138,7 @@ class Cleaner:
         self.pass_count += 1
         self.totals.add(work.counts)
         _log.info(
-            "compacted",
+            "log compacted",
             extra={
                 "tp": str(log.tp),
                 "end": work.end,
@@ -159,7 +159,7 @@ class Cleaner:
             self._shun(log, problem)  # a segment is damaged, or our understanding of it
         elif problem.errno in FULL_DISK_ERRNOS:
             self.failure_count += 1
-            _log.error("no room to compact", extra={"tp": str(log.tp)})
+            _log.error("compaction failed: disk full", extra={"tp": str(log.tp)})
         elif problem.errno not in _GONE_ERRNOS:
             log.fail(problem)
             return

@@ -18,7 +18,7 @@ _EMPTIED_MAX: Final = 16
 
 
 class SegmentFacts(NamedTuple):
-    """What planning asks of a sealed segment."""
+    """The facts about a sealed segment that planning needs."""
 
     base_offset: Offset
     end_offset: Offset
@@ -27,7 +27,7 @@ class SegmentFacts(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """Which part of a log a pass would read for keys, and what the log would gain."""
+    """The part of a log that a pass would read for keys, and the bytes it would look at."""
 
     dirty_start: Offset
     end: Offset
@@ -70,19 +70,19 @@ def cleanable(
 
 
 def is_worth_it(part: Cleanable, config: TopicConfig) -> bool:
-    """Whether a pass over this part should begin."""
+    """True when a pass over this part should begin."""
     if not part.dirty_bytes:
         return False
     return part.is_overdue or part.dirty_ratio >= config.min_cleanable_dirty_ratio
 
 
 def dirtiest(parts: Sequence[Cleanable]) -> int:
-    """Which of several logs to compact first; those that are overdue go before all others."""
+    """The index of the log to compact first; overdue ones go before all others."""
     return max(range(len(parts)), key=lambda at: (parts[at].is_overdue, parts[at].dirty_ratio))
 
 
 def fits(group: Sequence[SegmentFacts], left_bytes: int, next_: SegmentFacts, max_: int) -> bool:
-    """Whether a segment may join those of which `left_bytes` are left, even if it stays whole.
+    """True when a segment may join those of which `left_bytes` are left, even if it stays whole.
 
     Small ones are merged up to a number, emptied ones only a few at a time.
     """
@@ -98,7 +98,7 @@ def fits(group: Sequence[SegmentFacts], left_bytes: int, next_: SegmentFacts, ma
 
 
 class LiveProducer(NamedTuple):
-    """What a log remembers of a producer, and its batches have to go on telling."""
+    """The state of a producer that its batches in the log have to keep readable."""
 
     epoch: int
     base_offsets: frozenset[Offset]
@@ -106,7 +106,7 @@ class LiveProducer(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What a pass has done so far."""
+    """Totals of a pass."""
 
     read_bytes: int = 0
     written_bytes: int = 0

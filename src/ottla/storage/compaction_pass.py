@@ -1,4 +1,4 @@
-"""One pass of compaction over one log: read the keys, then copy the records that stay.
+"""A pass of compaction over one log: read the keys, then copy the records that stay.
 
 A pass reads the dirty end of a log and remembers the last offset of every key it meets, then
 copies the log from its start without the records that have a later one. Of what it has just read
@@ -6,14 +6,14 @@ it knows where the last records are: a batch without any is dropped by its heade
 change, so a log becomes one with gaps:
 
 * a batch that keeps all its records is copied as it is;
-* one that loses some keeps its place, its producer's numbers and its codec;
-* one that loses all goes, unless its place is needed. Then it stays as a shell without records:
-  the batches that tell what a producer sent last, as the log knows them; the first batch of every
+* one that loses some keeps its offsets, its producer's numbers and its codec;
+* one that loses all goes, unless its offsets are needed. Then it stays as a shell without records:
+  the batches that show what a producer sent last, as the log knows them; the first batch of every
   leader epoch, because replicas compare where epochs begin; and the last batch of a segment, so
   that segments touch and their ends can be read off the files.
 
 A tombstone (a record without value) outlives what it deletes: the first pass that meets it writes
-the moment when it may go into its batch (KIP-534), and a pass after that moment drops it. The
+the time when it may go into its batch (KIP-534), and a pass after that time drops it. The
 marker of a transaction of which nothing is left goes the same way. Aborted records go at once.
 
 A pass touches only sealed segments, which do not change, and files of its own: it runs on any
@@ -53,24 +53,24 @@ from ottla.storage.swap import remove_cleaned
 
 _IS_TOMBSTONE: Final = itemgetter(5)
 
-KEY_COST_BYTES: Final = 192  # of one remembered key: measured, at the moment its table grows
+KEY_COST_BYTES: Final = 192  # of one remembered key: measured when its table grows
 _RAW_KEY_BYTES_MAX: Final = 15  # longer keys are remembered by a digest, one byte longer than this
 _DIGEST_BYTES: Final = 16
 _READ_BYTES: Final = 1 << 20
 _WRITE_BYTES: Final = 1 << 20
 _RECORDS_PER_TURN: Final = 200  # between two pauses, in which the owner's thread gets its turn
 _BYTES_PER_RECORD: Final = 4096  # that cost as much as one more record
-_RUNS_MAX: Final = 1 << 20  # of offsets that are told apart when looking for last records
+_RUNS_MAX: Final = 1 << 20  # of offsets that are distinguished when looking for last records
 
 
 class SegmentDamaged(Exception):
     """A segment that is to be compacted is not what was written: leave the log alone."""
 
 
-class LastPlaces:
-    """Where the last records of keys are among many offsets, in little memory.
+class LastOffsets:
+    """The offsets of the last records of keys, in little memory.
 
-    Offsets are taken together in runs, so the answer may be yes by mistake, and never no.
+    Offsets are taken together in runs: `has_any` may be True by mistake, and never False.
     """
 
     __slots__ = ("_runs", "_shift", "_start")
@@ -84,14 +84,14 @@ class LastPlaces:
         self._runs[(offset - self._start) >> self._shift] = 1
 
     def has_any(self, first: int, last: int) -> bool:
-        """Whether a last record may be at `first`, at `last`, or between them."""
+        """True when a last record may be at `first`, at `last`, or between them."""
         run = (first - self._start) >> self._shift
         return self._runs.find(1, run, ((last - self._start) >> self._shift) + 1) >= 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Pass:
-    """One compaction of one log, group by group.
+    """The state of one compaction of one log, group by group.
 
     Made by the owner, then used by one thread at a time: `run_next` on the worker's, everything
     else on the owner's between two runs.
@@ -114,7 +114,7 @@ class Pass:
     counts: Counts = field(default_factory=Counts)
     last_offsets: dict[bytes, int] = field(default_factory=dict)  # of every key that is dirty
     _aborted_by_producer: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
-    _places: LastPlaces | None = None  # None when a batch's header does not tell where they are
+    _last_runs: LastOffsets | None = None  # None when headers do not bound the offsets of records
     _left: deque[SegmentFacts] | None = None  # still to be copied
     _sources: list[File] = field(default_factory=list)  # of the segment that was written last
     _seen: set[int] = field(default_factory=set)  # producers with data since their last marker
@@ -123,8 +123,8 @@ class Pass:
 
     def run_next(self, files: Files, pause: Callable[[], None]) -> CleanedSegment | None:
         """Write the next segment; None when there is no other. `pause` is called often."""
-        # By now they have been replaced. Whoever closes them last frees their pages, which takes
-        # long enough for the owner not to do it.
+        # By now they have been replaced. Closing them for the last time frees their pages, which
+        # takes too long for the owner's thread.
         self._sources.clear()
         if self._left is None:
             self._index_aborted()
@@ -172,9 +172,9 @@ class Pass:
                 self.end = header.next_offset
                 break
         if is_orderly and dirty:
-            self._places = LastPlaces(dirty[0].base_offset, self.end)
+            self._last_runs = LastOffsets(dirty[0].base_offset, self.end)
             for offset in self.last_offsets.values():
-                self._places.add(offset)
+                self._last_runs.add(offset)
                 self._take_turn(1, pause)
 
     def _dirty_batches(
@@ -190,9 +190,9 @@ class Pass:
         """Remember a batch's keys; False unless all of its records are where its header says."""
         last_offsets = self.last_offsets
         base_offset, last_delta = header.base_offset, header.last_offset_delta
-        _, letters = self._letters(batch, header)
-        is_orderly = len(letters) == header.record_count
-        for _, _, _, delta, key, _ in letters:
+        _, slices = self._slices(batch, header)
+        is_orderly = len(slices) == header.record_count
+        for _, _, _, delta, key, _ in slices:
             if not 0 <= delta <= last_delta:
                 is_orderly = False
             if key is not None:
@@ -200,8 +200,8 @@ class Pass:
                 last_offsets[short] = base_offset + delta
         return is_orderly
 
-    def _letters(self, batch: memoryview, header: BatchHeader) -> tuple[bytes, list[Letter]]:
-        """A batch's records. One that cannot be read has none that anybody could find."""
+    def _slices(self, batch: memoryview, header: BatchHeader) -> tuple[bytes, list[Letter]]:
+        """The payload and records of a batch; no records if they cannot be read."""
         try:
             payload = payload_of(batch, header, self.decompressed_bytes_max)
             return payload, find_letters(payload, header.record_count)
@@ -213,7 +213,7 @@ class Pass:
     def _write_segment(
         self, files: Files, left: deque[SegmentFacts], pause: Callable[[], None]
     ) -> CleanedSegment | None:
-        """One segment out of those that are left, as many of them as it takes to fill it.
+        """A segment made of those that are left, as many of them as it takes to fill it.
 
         None when it is a copy of one, and a swap not worth it.
         """
@@ -260,7 +260,7 @@ class Pass:
             self._take_turn(1 if self._is_outlived(header) else _work_of(header), pause)
 
     def _kept(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
-        """What is left of a batch: itself, a smaller one, a shell, or nothing."""
+        """The rest of a batch: the batch itself, a smaller one, a shell, or nothing."""
         begins_epoch = header.leader_epoch != self._leader_epoch
         self._leader_epoch = header.leader_epoch
         if header.base_offset >= self.end:
@@ -271,12 +271,12 @@ class Pass:
             left = self._data_left(batch, header)
         if left is not None:
             return left
-        if self._is_last_word(header):
+        if self._is_last_of_producer(header):
             return _shell(batch, header, keeps_producer=True)
         return _shell(batch, header, keeps_producer=False) if begins_epoch else None
 
-    def _is_last_word(self, header: BatchHeader) -> bool:
-        """Whether the log could not tell without this batch what its producer sent last."""
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        """True when only this batch shows what its producer sent last."""
         live = self.producers.get(ProducerId(header.producer_id))
         if live is None or live.epoch != header.producer_epoch:
             return False
@@ -291,13 +291,13 @@ class Pass:
         self._seen.discard(header.producer_id)
         if not header.record_count:
             return None
-        if has_data or self._is_last_word(header):
+        if has_data or self._is_last_of_producer(header):
             return batch
         horizon_ms = header.delete_horizon_ms
         if horizon_ms is not None:
             return batch if self.now_ms < horizon_ms else None
-        payload, letters = self._letters(batch, header)
-        return self._with_horizon(header, payload, letters) if letters else batch
+        payload, slices = self._slices(batch, header)
+        return self._with_horizon(header, payload, slices) if slices else batch
 
     def _data_left(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
         if header.attributes & TRANSACTIONAL:
@@ -307,51 +307,49 @@ class Pass:
         if self._is_aborted(header) or self._is_outlived(header):
             self.counts.dropped_records += header.record_count
             return None
-        payload, letters = self._letters(batch, header)
-        if not letters:
+        payload, slices = self._slices(batch, header)
+        if not slices:
             self.counts.kept_records += header.record_count
             return batch
         horizon_ms = header.delete_horizon_ms
         is_past = horizon_ms is not None and self.now_ms >= horizon_ms
-        kept = self._last_of_keys(header.base_offset, letters)
+        kept = self._last_of_keys(header.base_offset, slices)
         has_tombstones = any(map(_IS_TOMBSTONE, kept))
         if has_tombstones and is_past:
             count = len(kept)
-            kept = [letter for letter in kept if not _IS_TOMBSTONE(letter)]
+            kept = [one for one in kept if not _IS_TOMBSTONE(one)]
             self.counts.dropped_tombstones += count - len(kept)
             has_tombstones = False
         self.counts.kept_records += len(kept)
-        self.counts.dropped_records += len(letters) - len(kept)
+        self.counts.dropped_records += len(slices) - len(kept)
         if not kept:
             return None
         if has_tombstones and horizon_ms is None:
             return self._with_horizon(header, payload, kept)
-        return batch if len(kept) == len(letters) else rebuild(header, payload, kept)
+        return batch if len(kept) == len(slices) else rebuild(header, payload, kept)
 
     def _is_outlived(self, header: BatchHeader) -> bool:
-        """Whether a batch whose keys were read is known to hold the last record of none."""
-        if self._places is None or header.last_offset < self.dirty_start:
+        """True when the keys of a batch were read, and it holds the last record of none."""
+        if self._last_runs is None or header.last_offset < self.dirty_start:
             return False
-        return not self._places.has_any(header.base_offset, header.last_offset)
+        return not self._last_runs.has_any(header.base_offset, header.last_offset)
 
-    def _last_of_keys(self, base_offset: int, letters: list[Letter]) -> list[Letter]:
-        """The records that no later one replaces. Those without key cannot be kept apart: gone."""
+    def _last_of_keys(self, base_offset: int, slices: list[Letter]) -> list[Letter]:
+        """The records that no later one replaces. Records without a key are dropped."""
         last_offset_of = self.last_offsets.get
         kept = []
-        for letter in letters:
-            key = letter[4]
+        for one in slices:
+            key = one[4]
             if key is not None:
                 if len(key) > _RAW_KEY_BYTES_MAX:
                     key = _digest(key)
-                if last_offset_of(key, -1) <= base_offset + letter[3]:
-                    kept.append(letter)
+                if last_offset_of(key, -1) <= base_offset + one[3]:
+                    kept.append(one)
         return kept
 
-    def _with_horizon(
-        self, header: BatchHeader, payload: bytes, letters: list[Letter]
-    ) -> bytearray:
+    def _with_horizon(self, header: BatchHeader, payload: bytes, slices: list[Letter]) -> bytearray:
         horizon_ms = TimestampMs(self.now_ms + self.delete_retention_ms)
-        return rebuild(header, payload, letters, delete_horizon_ms=horizon_ms)
+        return rebuild(header, payload, slices, delete_horizon_ms=horizon_ms)
 
 
 class _Output:
@@ -395,7 +393,7 @@ class _Output:
             self._write()
 
     def finish(self) -> None:
-        """The last batch's place is where the next segment begins: it stays, if only as a shell."""
+        """Write the rest. The last batch stays, if only as a shell: it has the segment's end."""
         if self._dropped is not None:
             batch, header = self._dropped
             self._dropped = None
@@ -414,12 +412,12 @@ def _digest(key: bytes) -> bytes:
 
 
 def _work_of(header: BatchHeader) -> int:
-    """How much of a turn it takes to read a batch's records."""
+    """The share of a turn that reading a batch's records takes."""
     return header.record_count + header.size_bytes // _BYTES_PER_RECORD
 
 
 def _shell(batch: memoryview, header: BatchHeader, *, keeps_producer: bool) -> Buffer:
-    """What holds the place of a batch: that batch itself when nothing else was left of it."""
+    """A batch without records at the same offsets; the batch itself if it is one already."""
     left = shell(header, keeps_producer=keeps_producer)
     return batch if left == batch else left
 

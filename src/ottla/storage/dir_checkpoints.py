@@ -44,18 +44,18 @@ _log = logging.getLogger("ottla.storage")
 
 
 class NotedMarks(NamedTuple):
-    """What the checkpoints say; None for one that is not there, or not believed."""
+    """The offsets in the checkpoints; None for a file that is missing or damaged."""
 
     points: NotedOffsets | None
     starts: NotedOffsets | None
     deleted: NotedOffsets | None
 
     def end_of(self, tp: TopicPartition, topic_id: Uuid) -> Offset | None:
-        """Up to where a log was on disk, if that is known."""
+        """The offset below which a log was on disk, if that is known."""
         return noted_offset(self.points or {}, tp, topic_id)
 
     def start_of(self, tp: TopicPartition, topic_id: Uuid) -> Offset:
-        """Where a log begins: behind what retention or DeleteRecords has taken."""
+        """The first offset of a log, behind what retention or DeleteRecords has taken."""
         starts = (noted_offset(one or {}, tp, topic_id) for one in (self.starts, self.deleted))
         return max(start or Offset(0) for start in starts)
 
@@ -81,7 +81,7 @@ class DirCheckpoints:
     # Writing
 
     def begin(self) -> list[Replacement[Any]]:
-        """What a checkpoint has to write, for any thread to run in this order.
+        """The files that a checkpoint has to write, for any thread to run in this order.
 
         Recovery trusts the epochs of a log up to its recovery point: they are written before.
         """
@@ -102,14 +102,14 @@ class DirCheckpoints:
             one.end()
 
     def _states(self) -> NotedStates:
-        """From where the next start can go on with every log."""
+        """The state of every log that the next start can go on from."""
         return {
             tp: NotedState(self._topic_ids[tp], log.epochs.encode(), log.flushing.state)
             for tp, log in self._logs.items()
         }
 
     def offsets(self) -> tuple[NotedOffsets, NotedOffsets]:
-        """Up to where every log is durable, and where those begin that do not begin with 0."""
+        """The durable offset of every log, and the start offset of those that do not start at 0."""
         points = {
             tp: NotedOffset(self._topic_ids[tp], log.durable_offset)
             for tp, log in self._logs.items()
@@ -124,7 +124,7 @@ class DirCheckpoints:
         }
 
     def deletions(self) -> list[str]:
-        """Where every log begins that has lost records, as `write_deletions` takes it."""
+        """The start offsets of logs that do not start at 0, as `write_deletions` takes them."""
         return encode_offsets(self._starts())
 
     def write_deletions(self, lines: Sequence[str]) -> None:
@@ -143,7 +143,7 @@ class DirCheckpoints:
     # Reading
 
     def take_clean_mark(self) -> bool:
-        """Whether the last close was clean. The mark goes: from here on it no longer is."""
+        """True when the last close was clean. The mark is removed: from here on it no longer is."""
         assert not self._logs, "logs are opened when the mark is gone"
         try:
             was_clean = read_checkpoint(self._files, self._path / CLEAN_FILE) is not None
@@ -158,7 +158,7 @@ class DirCheckpoints:
         return NotedMarks(*map(self._read_offsets, names))
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, NotedOffset] | None:
-        """What a checkpoint says; None when it is not there, or not believed."""
+        """The offsets in a checkpoint; None when it is missing or damaged."""
         try:
             lines = read_checkpoint(self._files, self._path / name)
         except CheckpointDamaged as damage:
@@ -167,7 +167,7 @@ class DirCheckpoints:
         return None if lines is None else decode_offsets(lines)
 
     def read_states(self) -> FoundStates:
-        """What the file of states says. An older Ottla has none, and files of epochs instead."""
+        """The states of all logs. An older Ottla has no such file, and files of epochs instead."""
         try:
             return decode_states(self._files.read_whole(self._path / LOG_STATES_FILE))
         except FileNotFoundError:
@@ -185,7 +185,7 @@ class DirCheckpoints:
 
 def report_ignored(file: str, reason: str) -> None:
     """Log that a checkpoint is not used: logs take longer to open."""
-    _log.warning("ignoring a checkpoint", extra={"file": file, "why": reason})
+    _log.warning("checkpoint ignored", extra={"file": file, "reason": reason})
 
 
 def _encode_noted(noted: NotedOffsets) -> bytes:

@@ -19,7 +19,7 @@ class FoundLog(NamedTuple):
 
 
 class Fate(Enum):
-    """What becomes of a log that was found."""
+    """The fate of a log that was found."""
 
     OPEN = 1
     DELETE = 2
@@ -38,7 +38,7 @@ Judge = Callable[[FoundLog], Verdict]
 
 
 def keep_known(found: FoundLog) -> Verdict:
-    """Open every log that says whose it is."""
+    """Open every log that has its topic's id."""
     return Verdict(Fate.SET_ASIDE if found.topic_id is None else Fate.OPEN, found.problem)
 
 

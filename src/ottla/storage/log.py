@@ -51,7 +51,7 @@ from ottla.storage.time_search import TimedOffset, max_timestamp, offset_for_tim
 
 
 class Log:
-    """One partition's batches, in order, and everything derived from them."""
+    """The batches of one partition, in order, and everything derived from them."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Log:
     def append_as_leader(
         self, batch: bytearray | memoryview, leader_epoch: LeaderEpoch, now_ms: TimestampMs
     ) -> Appended:
-        """Give the batch its place in the log, then write it to the page cache.
+        """Give the batch its offset and epoch, then write it to the page cache.
 
         Everything is checked before anything changes: a batch that is refused leaves no trace.
         """
@@ -180,7 +180,7 @@ class Log:
         if config is not self._plain_config:
             self._plain_config = config if is_plain(config) else None
             return append_checked(core, batch, config, leader_epoch, now_ms)
-        # The frequent case, in fewer steps: a batch that needs nothing but its place.
+        # The frequent case, in fewer steps: a batch that needs nothing but its offset.
         plain = check_plain(batch)
         if plain is None:
             return append_checked(core, batch, config, leader_epoch, now_ms)
@@ -313,7 +313,7 @@ class Log:
     # Epochs and transactions
 
     def epoch_end(self, epoch: LeaderEpoch) -> EpochEnd:
-        """Where `epoch` ends in this log (KIP-279); (-1, -1) when nothing is known of it."""
+        """The end of `epoch` in this log (KIP-279); (-1, -1) when nothing is known of it."""
         return self.repair.epoch_end(epoch)
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
@@ -372,7 +372,7 @@ class Log:
 
     @property
     def offline_reason(self) -> str | None:
-        """Why nothing can be read or written any more; None as long as it can."""
+        """The reason why the log can no longer be read or written; None as long as it can."""
         return self._core.offline_reason
 
     def take_offline(self, reason: str) -> None:

@@ -73,14 +73,14 @@ def append_checked(
 
 
 def _repeated(known: ProducedBatch, append_time_ms: TimestampMs) -> Appended:
-    """A batch that is here already keeps its place, and its time if the broker gave it one."""
+    """The result for a batch that is in the log already, with its first offset and time."""
     if append_time_ms >= 0:
         append_time_ms = known.appended_ms
     return Appended(known.base_offset, known.last_offset, append_time_ms, True)
 
 
 def is_plain(config: TopicConfig) -> bool:
-    """Whether the topic takes batches as they are: no time to give, nothing to look into."""
+    """True when the topic takes batches as they are, without a look at their records."""
     return (
         config.timestamp_type is _CREATE_TIME
         and config.compression_type == "producer"

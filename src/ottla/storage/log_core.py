@@ -102,7 +102,7 @@ class LogCore:
         self.epochs = found.epochs
         self.producers = found.producers
         self.snapshots = Snapshots(self.files, self.directory, found.snapshots)
-        self.state = found.state  # where a start can go on, for the checkpoint; or empty
+        self.state = found.state  # that a start goes on from, for the checkpoint; or empty
         self.saved_end = NOT_SAVED  # timeline and end when that was last stored
         if found.is_saved:
             self.saved_end = (self.timeline, found.active.end_offset)

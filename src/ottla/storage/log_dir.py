@@ -1,12 +1,10 @@
-"""One data directory: its lock, its logs, and what has to be known to open them again.
+"""A data directory: its lock, its logs, and the checkpoints by which they are opened again.
 
 Every file of metadata says whether it is whole. The recovery points, the start offsets, the states
 of logs, the mark of a clean close, `partition.metadata` and snapshots carry a checksum; indexes
 are caches.
 
-Nothing is removed that nobody asked to delete. Which logs are opened, and which belong to topics
-that were deleted, is not decided here: `open_logs` asks. What is neither is set aside, its files
-as they are, under a name that ends with `-stray`.
+Which of the logs are opened, deleted or set aside decides the judge that `open_logs` is given.
 """
 
 import logging
@@ -113,9 +111,9 @@ class LogDir:
             self._checkpoint_opened(noted, states, is_recovered=bool(found) and not was_clean)
         except OSError as error:
             self.take_offline(error)
-            place, reason = error.filename or self.path, error.strerror or error
+            path, reason = error.filename or self.path, error.strerror or error
             raise StorageFailed(
-                f"{place} cannot be opened: {reason}; repair what is there, or bring it back from a"
+                f"{path} cannot be opened: {reason}; repair what is there, or bring it back from a"
                 " copy, and start again"
             ) from error
         return self.logs
@@ -152,7 +150,7 @@ class LogDir:
             raise self.refusal(error) from error
 
     def refusal(self, error: OSError) -> StorageFailed:
-        """Why there is no new log, as an answer."""
+        """The error to raise for a log that could not be made."""
         if error.errno in REFUSAL_ERRNOS:  # nothing that is here already is in doubt
             return StorageFailed(f"{self.path} may not be changed: {error}")
         return self.note_failure(error)
@@ -168,7 +166,7 @@ class LogDir:
         self._files.sync_dir(self.path)
 
     def prepare_logs(self, wanted: Sequence[tuple[TopicPartition, Uuid]]) -> None:
-        """The same for many logs, with one wait for all of them."""
+        """`prepare_log` for many logs, with one wait for all of them."""
         taken = set(self._files.names(self.path))
         for tp, topic_id in wanted:
             if str(tp) in taken:
@@ -257,7 +255,7 @@ class LogDir:
         self._checkpoints.write()
 
     def deletions(self) -> list[str]:
-        """Where every log begins that has lost records, as `write_deletions` takes it."""
+        """The start offsets of logs that do not start at 0, as `write_deletions` takes them."""
         return self._checkpoints.deletions()
 
     def write_deletions(self, lines: Sequence[str]) -> None:
@@ -274,7 +272,7 @@ class LogDir:
             for work in works:
                 work.run(self._files, is_synced=True)
         except OSError as error:
-            self.take_offline(error)  # whoever wanted to open a file: it is told only once
+            self.take_offline(error)  # whatever the caller does with it: the error is reported once
             raise
         for work in works:
             work.flushing.end(work)
@@ -317,7 +315,7 @@ class LogDir:
             self._sync_disk()
 
     def release(self) -> None:
-        """Let go of a directory whose logs were not opened; nothing is said about them."""
+        """Release a directory without opened logs; no checkpoint is written."""
         assert not self.logs, "logs that were opened are closed"
         self._lock = None
 
@@ -366,15 +364,15 @@ class LogDir:
         )
         self.logs[tp] = log
         if log.cut_bytes:
-            _log.warning("cut a torn tail", extra={"tp": str(tp), "bytes": log.cut_bytes})
+            _log.warning("torn tail cut", extra={"tp": str(tp), "bytes": log.cut_bytes})
         for damage in log.corrupt:
             _report_damage(tp, damage)
         return log
 
     def note_failure(self, error: OSError) -> StorageFailed:
-        """A full disk is told, anything else takes the directory offline; what to answer."""
+        """The error to raise. Anything but a full disk takes the directory offline."""
         if error.errno in FULL_DISK_ERRNOS:
-            _log.error("the disk is full", extra={"path": str(self.path)})
+            _log.error("disk full", extra={"path": str(self.path)})
             return DiskFull("the disk is full")
         self.take_offline(error)
         return StorageFailed(f"{self.path} is offline: {error}")
@@ -408,4 +406,4 @@ class _LogEvents:
 
 
 def _report_damage(tp: TopicPartition, damage: CorruptRange) -> None:
-    _log.error("a log is damaged", extra={"tp": str(tp), "range": damage})
+    _log.error("log damaged", extra={"tp": str(tp), "range": damage})

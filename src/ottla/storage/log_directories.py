@@ -88,7 +88,7 @@ class LogDirectories:
             else:  # another log may get its name
                 self._names.pop(tp, None)
         if self.stray_count:
-            _log.warning("logs lie aside", extra={"count": self.stray_count, "path": self.path})
+            _log.warning("stray logs present", extra={"count": self.stray_count, "path": self.path})
         return topic_ids
 
     def make_lost(
@@ -103,7 +103,7 @@ class LogDirectories:
             if tp in topic_ids or (topic_id := expected(tp, topic_id)) is None:
                 continue
             _log.error(
-                "the directory of a log is missing",
+                "log directory missing",
                 extra={
                     "tp": str(tp),
                     "known_end": offset,
@@ -115,9 +115,9 @@ class LogDirectories:
             topic_ids[tp] = topic_id
 
     def _is_log(self, tp: TopicPartition) -> bool:
-        """Whether a directory with the name of a log is one.
+        """True when a directory with the name of a log is one.
 
-        `create_log` may have been interrupted: nobody was told of the log, and nothing is in it.
+        `create_log` may have been interrupted: no client knows the log, and it is empty.
         Kept, it would never learn its topic's id, and outlive the topic.
         """
         names = self._files.names(within(self.path, str(tp)))
@@ -131,15 +131,15 @@ class LogDirectories:
         if METADATA_FILE in content or any(map(_is_segment, content)):
             return True
         if content:
-            _log.warning("not a log: left alone", extra={"directory": str(tp)})
+            _log.warning("directory ignored: not a log", extra={"directory": str(tp)})
         return False
 
     def _settle(self, tp: TopicPartition, judge: Judge, *, is_checked: bool) -> Uuid | None:
         """Do with a log that was found what `judge` says; its topic id if it is to be opened."""
         found = self._find(tp, is_checked=is_checked)
         if found.topic_id is None and self._is_begun(self._content(self.path / str(tp))):
-            # The power was cut while `prepare_logs` made it: nobody was told of it.
-            _log.warning("removing a log that was not finished", extra={"directory": str(tp)})
+            # The power was cut while `prepare_logs` made it: no client knows it.
+            _log.warning("unfinished log removed", extra={"directory": str(tp)})
             self._remove(self.path / str(tp))
             return None
         verdict = judge(found)
@@ -147,7 +147,7 @@ class LogDirectories:
             case Fate.SET_ASIDE:
                 self.set_aside(self.path / str(tp), verdict.reason)
             case Fate.DELETE:
-                _log.info("deleting the log of a deleted topic", extra={"tp": str(tp)})
+                _log.info("log of a deleted topic removed", extra={"tp": str(tp)})
                 aside = self.path / deleted_name(tp, int.from_bytes(found.topic_id or b""))
                 self.remove(Forgotten(self.path / str(tp), aside))
             case Fate.OPEN:
@@ -170,13 +170,13 @@ class LogDirectories:
     def _claim(self, found: FoundLog, verdict: Verdict, *, is_checked: bool) -> Uuid:
         """The id of a log that is opened, written down with a checksum if it was not."""
         topic_id = found.topic_id or verdict.topic_id
-        assert topic_id is not None, "a log is opened as somebody's"
+        assert topic_id is not None, "a log is opened with its topic's id"
         if found.topic_id is not None and is_checked:
             return topic_id
         path = self.path / str(found.tp) / METADATA_FILE
         if found.topic_id is None:
             _log.error(
-                "wrote a topic id again",
+                "topic id rewritten",
                 extra={"tp": str(found.tp), "id": format_uuid(topic_id), "reason": found.problem},
             )
         if found.topic_id is None or not has_checksum(self._files.read_whole(path)):
@@ -224,7 +224,7 @@ class LogDirectories:
         self._files.sync_dir(self.path)
 
     def _foreign(self, directory: Path) -> list[str]:
-        """What is in a log's directory that we have not made."""
+        """The entries of a log's directory that Ottla has not made."""
         return [
             entry.name
             for entry in self._files.list(directory)
@@ -235,14 +235,14 @@ class LogDirectories:
         return [entry.name for entry in self._files.list(self.path) if entry.is_dir]
 
     def _content(self, directory: Path) -> dict[str, Entry]:
-        """What is in a directory, by name; nothing if there is no such directory."""
+        """The entries of a directory, by name; none if there is no such directory."""
         try:
             return {entry.name: entry for entry in self._files.list(directory)}
         except FileNotFoundError:
             return {}
 
     def _is_begun(self, content: Mapping[str, Entry]) -> bool:
-        """Whether this is no more than what `prepare_log` makes: no record can be in it."""
+        """True when there is no more than `prepare_log` makes: no record can be in it."""
         made = {METADATA_FILE, METADATA_FILE + TEMPORARY, FIRST_SEGMENT}
         is_empty = FIRST_SEGMENT not in content or not content[FIRST_SEGMENT].size_bytes
         return content.keys() <= made and is_empty
@@ -270,7 +270,7 @@ class LogDirectories:
         self._files.sync_dir(self.path)
         self.stray_count += 1
         _log.error(
-            "set a log aside",
+            "log set aside",
             extra={
                 "directory": directory.name,
                 "stray": stray.name,

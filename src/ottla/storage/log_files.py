@@ -31,7 +31,7 @@ STRAY: Final = ".stray"  # a segment that nothing connects with the log before i
 
 
 class LogFiles(NamedTuple):
-    """What a log's directory holds: all names, and by the offsets in them."""
+    """The content of a log's directory: all names, and the offsets in them by kind."""
 
     names: set[str]
     sizes: dict[Offset, int]
@@ -43,7 +43,7 @@ class LogFiles(NamedTuple):
 
 
 def list_files(files: Files, directory: Path, names: Sequence[str] | None) -> LogFiles:
-    """What is there when everything that was interrupted has been brought to its end."""
+    """Finish or undo what was interrupted, then list the directory."""
     if names is None:
         names = files.names(directory)
     if any(name.endswith((CLEANED, SWAP, DELETED)) for name in names):
@@ -83,7 +83,7 @@ def usable_snapshots(found: LogFiles) -> list[Offset]:
 def first_offset_of(
     found: LogFiles, start_offset: Offset, first_base: Offset, known_corrupt: list[CorruptRange]
 ) -> Offset:
-    """Where the log begins, as far as its files tell: maybe with segments that are lost."""
+    """The log's first offset by its files: perhaps that of a segment that is lost."""
     before = [one.start_offset for one in known_corrupt if one.end_offset == first_base]
     return max(start_offset, min([first_base, *before, *found.lost, *found.indexes]))
 
@@ -93,11 +93,11 @@ def begin_behind_loss(
 ) -> None:
     """Begin a log without segments behind `known_end`; what it held before is lost.
 
-    The loss is noted first: once a segment is there, nothing else tells of it.
+    The loss is noted first: once a segment is there, nothing else shows it.
     """
     base = max(start_offset, known_end)
     if not found.indexes:
-        found.indexes.append(start_offset)  # nothing tells where the log began
+        found.indexes.append(start_offset)  # the log's start is unknown
     first = first_offset_of(found, start_offset, base, [])
     if first < base:
         lost = CorruptRange(first, base, first, Position(0))
@@ -124,7 +124,7 @@ def finish_deletions(files: Files, directory: Path) -> None:
 def finish_swaps(files: Files, directory: Path) -> None:
     """Bring the compaction that was interrupted here to its end, or undo it.
 
-    A segment that compaction had committed takes the place of those it was made from; whatever
+    A segment that compaction had committed replaces those it was made from; whatever
     was not committed goes.
     """
     found = files.list(directory)
@@ -143,7 +143,7 @@ def finish_swaps(files: Files, directory: Path) -> None:
 
 
 def _end_of_whole(file: File, base: Offset) -> Offset | None:
-    """Where the batches of a file end; None unless all of it is intact, as it was when synced."""
+    """The end offset of a file's batches; None unless all of it is intact, as when synced."""
     size_bytes = file.size_bytes()
     behind, end_offset = 0, base
     for at, fields in intact_batches(file, Position(0), size_bytes, base):

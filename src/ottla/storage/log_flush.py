@@ -114,7 +114,7 @@ class LogFlush:
 
     @property
     def state(self) -> bytes:
-        """Where a start can go on, for the checkpoint; empty if files tell that."""
+        """The state that a start goes on from, for the checkpoint; empty if files have it."""
         return self._core.state
 
     @property

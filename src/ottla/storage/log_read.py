@@ -64,7 +64,7 @@ def read_range(
 def _limit(
     core: LogCore, segment: Segment, start: Offset, end: Offset, checked: CheckedPart | None
 ) -> tuple[Position, Offset]:
-    """Where in `segment` the last batch ends that a reader up to `end` may see."""
+    """The end of the last batch of `segment` that a reader up to `end` may see."""
     limit, end_offset = Position(segment.size_bytes), segment.end_offset
     if checked is not None:
         limit, end_offset = checked.end, checked.end_offset

@@ -68,7 +68,7 @@ class LogRepair:
         raise CorruptBatch(f"too much is damaged around offset {start} on this broker's disk")
 
     def epoch_end(self, epoch: LeaderEpoch) -> EpochEnd:
-        """Where `epoch` ends in this log (KIP-279); (-1, -1) when nothing is known of it.
+        """The end of `epoch` in this log (KIP-279); (-1, -1) when nothing is known of it.
 
         Replicas truncate by this offset, so it is checked against the batches around it.
         """

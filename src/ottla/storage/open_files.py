@@ -1,9 +1,9 @@
-"""How many files of segments are open: a share of the process's descriptors, and no more.
+"""A limit on open segment files: a share of the process's descriptors.
 
 A log opens its files when it reads or writes them and leaves them open, for it is likely to do so
 again. When the share is taken, the logs that have had files open for the longest time close what
-they can. What is not on disk yet stays open: a file that was closed would not tell of a write that
-failed later. If nothing else is left, everything is brought to disk, and then closed.
+they can. A file that is not on disk yet stays open: closed, it would not report a write that
+fails afterwards. If nothing else is left, everything is brought to disk, and then closed.
 """
 
 import sys
@@ -20,7 +20,7 @@ class Holder(Protocol):
     """A log, as far as it holds files open. On its owner's thread."""
 
     def release_files(self) -> bool:
-        """Close what is on disk and not needed at the moment; False if anything stays open."""
+        """Close what is on disk and not in use; False if anything stays open."""
         ...
 
 
@@ -42,7 +42,7 @@ class OpenFiles:
 
     @property
     def is_full(self) -> bool:
-        """Whether whoever can do without an open file should."""
+        """True when a caller that can do without an open file should."""
         return open_file_count() >= self._count_max
 
     def admit(self, holder: "ref[Holder]") -> None:
@@ -56,7 +56,7 @@ class OpenFiles:
             self.note(found)
 
     def note(self, holder: Holder) -> None:
-        """It holds a file open."""
+        """The holder has a file open."""
         self._holders[holder] = None
 
     def forget(self, holder: Holder) -> None:
@@ -69,7 +69,7 @@ class OpenFiles:
             self._release()
 
     def _release(self) -> bool:
-        """Whether there is room, after those were asked who opened their files first."""
+        """Close files, those that were opened first before others; True when there is room."""
         for _ in range(min(_ASKED_MAX, len(self._holders))):
             holder = next(iter(self._holders))
             del self._holders[holder]

@@ -7,7 +7,7 @@ index, producers and epochs are rebuilt on the way. What does not check out is o
 * the file ends inside a batch, or in bytes that are no batch with nothing intact behind them:
   a torn tail, never acknowledged as durable, cut off;
 * there are intact batches behind it: corruption in the middle. Nothing is deleted; the range is
-  remembered, never served, and an operator is told;
+  remembered, never served, and reported to the operator;
 * batches are missing that were on disk: below the recovery point, before the end that a clean stop
   has written down, or in a segment that has a seal, or before one. The disk has lost what it
   promised to keep. That is corruption too, up to where the log goes on: no offset is given out
@@ -51,7 +51,7 @@ _log = logging.getLogger("ottla.storage")
 
 @dataclass(slots=True, kw_only=True)
 class Recovered:
-    """What opening a log found. Taken over, with everything in it, by the log."""
+    """The result of opening a log. Owned, with everything in it, by the log."""
 
     sealed: list[SealedSegment]
     active: ActiveSegment
@@ -124,7 +124,7 @@ def recover(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recovery:
-    """One opening of a log, with everything that is known before its batches are read."""
+    """An opening of a log, with everything that is known before its batches are read."""
 
     files: Files
     directory: Path
@@ -230,7 +230,7 @@ def begin_empty(directory: Path, now_ms: TimestampMs) -> Recovered:
 
 
 def _read_old_epochs(files: Files, directory: Path, found: LogFiles) -> NotedState:
-    """What a log without an entry knows: only what Kafka or an older Ottla has left beside it."""
+    """The epochs of a log without an entry, as Kafka or an older Ottla has left them beside it."""
     epochs = b""
     if EPOCHS_FILE in found.names:
         epochs = files.read_whole(within(directory, EPOCHS_FILE))
@@ -247,7 +247,7 @@ def _usable_state(stored: bytes, found: LogFiles, recovery_point: Offset) -> Log
     try:
         state = LogState.decode(stored)
     except StateDamaged as damage:
-        _log.error("ignoring the state of a log", extra={"reason": damage})
+        _log.error("log state ignored", extra={"reason": damage})
         return None
     base = max(found.sizes)
     is_there = state.segment_base == base and state.size_bytes <= found.sizes[base]

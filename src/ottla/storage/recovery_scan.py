@@ -72,7 +72,7 @@ _PRODUCER: Final = BatchHeader._fields.index("producer_id")
 
 
 class Evidence(NamedTuple):
-    """What tells a loss from an interrupted write."""
+    """The facts that distinguish a loss from an interrupted write."""
 
     known_end: Offset = FIRST_OFFSET  # everything below was on disk
     closed_at: Offset | None = None
@@ -82,7 +82,7 @@ class Evidence(NamedTuple):
     is_dense: bool = False
 
     def placement(self, following: Offset | None) -> Placement:
-        """Where the batches of a segment may lie; `following` is the base of the next one."""
+        """The bounds of a segment's batches; `following` is the base of the next one."""
         if following is not None:
             return Placement(following, self.skips)
         return Placement(self.closed_at or INT64_MAX, self.skips, self.is_dense)
@@ -98,7 +98,7 @@ class AbortedUnknown(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryScan:
-    """One reading of a log's end; its fields fill as it goes."""
+    """A reading of a log's end; its fields fill as it goes."""
 
     files: Files
     directory: Path
@@ -148,7 +148,7 @@ class RecoveryScan:
         return ActiveSegment(self.directory, base, file, self.now_ms)
 
     def _trust(self, base: Offset, following: Offset, size_bytes: int) -> None:
-        """Take a sealed segment as it is: it is looked at when somebody reads it."""
+        """Take a sealed segment as it is: it is checked when it is first read."""
         segment = SealedSegment(self.directory, base, following, size_bytes)
         segment.unchecked = Unchecked(max(size_bytes, 1))  # an empty one has lost everything
         self.sealed.append(segment)
@@ -248,8 +248,10 @@ class RecoveryScan:
     def _lost_until(
         self, segment: ActiveSegment, size_bytes: int, following: Offset | None
     ) -> Offset | None:
-        """Where the log goes on behind what this segment has lost; None when it has lost nothing
-        that was known to be on disk."""
+        """The offset at which the log goes on behind what this segment has lost.
+
+        None when it has lost nothing that was known to be on disk.
+        """
         end_offset = segment.end_offset
         if following is None:
             if self.evidence.known_end > end_offset:
@@ -266,7 +268,7 @@ class RecoveryScan:
         return None
 
     def _was_durable(self, segment: ActiveSegment) -> bool:
-        """Whether seals say that more of a segment, or something behind it, was on disk."""
+        """True when seals say that more of a segment, or something behind it, was on disk."""
         seals = self.evidence.seals
         if seals and seals[-1] > segment.base_offset:
             return True
@@ -393,13 +395,13 @@ class RecoveryScan:
                 segment.indexes.aborted.append(aborted)
 
     def _note_corrupt(self, segment: ActiveSegment, resumed: Position, until: Offset) -> None:
-        """What lies between the last intact batch and `resumed` is not to be trusted."""
+        """Note that the bytes from the last intact batch to `resumed` are corrupt."""
         self.corrupt.append(
             CorruptRange(
                 segment.end_offset, until, segment.base_offset, Position(segment.size_bytes)
             )
         )
-        # Nobody can walk over what is corrupt: an entry for the last offset before the batch
+        # No search can walk over what is corrupt: an entry for the last offset before the batch
         # makes every search for what lies behind begin there.
         segment.indexes.by_offset.append(until - 1 - segment.base_offset, resumed)
         segment.size_bytes = resumed
@@ -453,10 +455,10 @@ def _first_timestamp(file: File, now_ms: TimestampMs) -> TimestampMs:
 
 
 def report_aborted(directory: Path, base: Offset, damage: AbortedDamaged) -> None:
-    """Tell that aborted transactions are read off the log again. Nothing is lost by it."""
+    """Log that aborted transactions are read off the log again. Nothing is lost by it."""
     path = directory / file_name(base, ABORTED_INDEX)
     _log.error(
-        "rebuilding a list of aborted transactions",
+        "list of aborted transactions rebuilt",
         extra={"tp": directory.name, "file": str(path), "reason": str(damage)},
     )
 

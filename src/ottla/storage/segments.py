@@ -1,7 +1,7 @@
 """The segments of one log: which there are, which of them are open, and how they come and go.
 
 Sealed segments are opened when they are read, and few of them stay open. Two kinds stay open for
-another reason: those that were sealed a moment ago, whose indexes are on disk only after the next
+another reason: those that were just sealed, whose indexes are on disk only after the next
 flush, and those that a compacted segment is about to replace, whose names are a worker's until it
 has. Owned by the log, and called from its owner's thread only.
 """
@@ -45,9 +45,9 @@ _WARM_MAX: Final = 8  # sealed segments that stay open because they were read
 
 
 class Discarded(NamedTuple):
-    """A file that is to be removed by somebody who has the time: large ones take a while.
+    """A file that is to be removed by a thread that has the time: large ones take a while.
 
-    Whoever closes a removed file last frees its pages, so the descriptor goes with the name.
+    The last close of a removed file frees its pages, so the descriptor goes with the name.
     """
 
     files: Files
@@ -57,7 +57,7 @@ class Discarded(NamedTuple):
     def remove(self) -> None:
         """On any thread. If this never happens, the next start does it.
 
-        As long as this file is there, it tells that its segment was not lost: what lay beside the
+        As long as this file is there, it shows that its segment was not lost: what lay beside the
         segment has to be gone first.
         """
         with suppress(FileNotFoundError):  # the whole log may have been deleted meanwhile
@@ -66,7 +66,7 @@ class Discarded(NamedTuple):
 
 
 class Unstored(NamedTuple):
-    """A sealed segment whose indexes are not on disk: it stays open, for they are in memory."""
+    """A sealed segment with indexes in memory only: it stays open until they are on disk."""
 
     segment: SealedSegment
     indexes: Sequence[UnsyncedFile]
@@ -129,7 +129,7 @@ class Segments:
         return found
 
     def boundary(self, segment: Segment, position: Position, end: int) -> tuple[Position, Offset]:
-        """Where the last batch that lies wholly before byte `end` ends, and the offset behind."""
+        """The end of the last batch that lies wholly before byte `end`, and the offset behind."""
         try:
             return find_boundary(segment, position, end)
         except CorruptBatch:
@@ -327,10 +327,10 @@ class Segments:
     # Replacing
 
     def begin_swap(self, old: Sequence[SealedSegment], new: SealedSegment) -> Swap:
-        """Prepare to put a compacted segment in the place of those it was made from.
+        """Prepare to replace segments by the compacted one that was made from them.
 
         Until `end_swap` the old ones are read through the files that are open now: their names
-        are the worker's. Whoever is reading them even then can finish.
+        are the worker's. Readers of them can finish even then.
         """
         assert self._swap is None, "one swap at a time"
         assert (old[0].base_offset, old[-1].end_offset) == (new.base_offset, new.end_offset), (
@@ -348,9 +348,9 @@ class Segments:
         return self._swap
 
     def end_swap(self, swap: Swap) -> bool:
-        """It has been carried out, so the new segment is read. False if that was known."""
+        """The swap has been carried out: read the new segment. False if that was done before."""
         if swap is not self._swap:
-            return False  # somebody could not wait
+            return False  # `finish_swap` was faster
         self._swap = None
         at = bisect_left(self._bases, swap.new.base_offset)
         assert self.sealed[at : at + len(swap.old)] == list(swap.old), "replaced where they were"
@@ -366,7 +366,7 @@ class Segments:
         return swap
 
     def give_up_swap(self) -> None:
-        """The log is about to go: nobody may touch its files for compaction any more."""
+        """The log is about to be deleted: compaction may not touch its files any more."""
         if self._swap is not None:
             self._swap.errand.give_up()
 

@@ -20,7 +20,7 @@ _READ_BYTES_MAX: Final = 1 << 20
 
 
 class ChainCheck:
-    """One reading of a segment's batches from some batch on, in steps."""
+    """A reading of a segment's batches from some batch on, in steps."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ChainCheck:
             self._check_end()
 
     def give_up(self) -> None:
-        """The disk cannot be read here: nothing behind this can be told."""
+        """The disk cannot be read here: everything behind this position counts as damaged."""
         self._note_damage(self._end_offset, None)
         self.position, self.next_offset = self._size_bytes, self._end_offset
 
@@ -162,7 +162,7 @@ def lead_over(segment: Segment, damages: Iterable[Damage]) -> None:
 
 
 def _anchor(segment: Segment, offset: Offset) -> tuple[Position, Offset]:
-    """A batch at or before `offset` whose place the index knows, or the segment's first."""
+    """A batch at or before `offset` that the index has, or the segment's first."""
     index, base = segment.indexes.by_offset, segment.base_offset
     entry = index.at_or_below(offset - base)
     while entry is not None:

@@ -45,7 +45,7 @@ from ottla.storage.compaction import (
     fits,
     is_worth_it,
 )
-from ottla.storage.compaction_pass import KEY_COST_BYTES, LastPlaces
+from ottla.storage.compaction_pass import KEY_COST_BYTES, LastOffsets
 from ottla.storage.damages import Damage
 from ottla.storage.disk_worker import InlineWorker
 from ottla.storage.files import OsFiles, open_file_count
@@ -870,13 +870,13 @@ def test_a_segment_joins_those_before_it_if_there_is_room_for_all_of_it() -> Non
 
 
 def test_last_places_are_found_also_when_many_offsets_share_a_run() -> None:
-    few = LastPlaces(100, 200)
+    few = LastOffsets(100, 200)
     few.add(150)
     assert few.has_any(100, 150)
     assert few.has_any(150, 199)
     assert not few.has_any(100, 149)
     assert not few.has_any(151, 199)
-    many = LastPlaces(100, 100 + (1 << 30))
+    many = LastOffsets(100, 100 + (1 << 30))
     many.add(5_000_000)
     assert many.has_any(5_000_000, 5_000_000)
     assert many.has_any(100, 1 << 29)

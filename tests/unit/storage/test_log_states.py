@@ -33,7 +33,7 @@ STATES = ROOT / "log-states"
 ORDERS, CLICKS = TopicPartition("orders", 0), TopicPartition("web-clicks", 12)
 TOPIC_ID, OTHER_ID = Uuid(bytes(range(16))), Uuid(bytes(range(1, 17)))
 CONFIG = TopicConfig(index_interval_bytes=100)
-IGNORED = "ignoring a checkpoint"
+IGNORED = "checkpoint ignored"
 
 
 def open_dir(files: MemoryFiles, config: TopicConfig = CONFIG) -> LogDir:
