@@ -60,6 +60,7 @@ DECOMPRESSED_BYTES_MIN: Final = 8 << 20  # every topic may expand a batch at lea
 SEARCHED_RECORDS_MAX: Final = 20_000  # of one batch, in a search by time
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER_BOUNDS: Final = struct.Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
 _PLAIN: Final = struct.Struct(">8xi4xbIhiqq14xi")  # without offset, epoch and producer
 _STAMP: Final = struct.Struct(">qii")
 _MARKER_KEY: Final = struct.Struct(">hh")
@@ -125,6 +126,18 @@ class BatchHeader(NamedTuple):
         if self.attributes & DELETE_HORIZON:
             return TimestampMs(self.base_timestamp_ms)
         return None
+
+
+# Indexes of fields in what `HEADER` unpacks: for loops in which a `BatchHeader` costs too much.
+BASE_OFFSET_FIELD: Final = BatchHeader._fields.index("base_offset")
+LENGTH_FIELD: Final = BatchHeader._fields.index("length")
+LEADER_EPOCH_FIELD: Final = BatchHeader._fields.index("leader_epoch")
+MAGIC_FIELD: Final = BatchHeader._fields.index("magic")
+CRC_FIELD: Final = BatchHeader._fields.index("crc")
+ATTRIBUTES_FIELD: Final = BatchHeader._fields.index("attributes")
+LAST_DELTA_FIELD: Final = BatchHeader._fields.index("last_offset_delta")
+MAX_TIMESTAMP_FIELD: Final = BatchHeader._fields.index("max_timestamp_ms")
+PRODUCER_ID_FIELD: Final = BatchHeader._fields.index("producer_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,16 @@ from ottla.config import INT32_MAX, INT64_MAX
 from ottla.model import Offset, Position
 from ottla.records.batch import (
     ATTRIBUTES_AT,
+    BASE_OFFSET_FIELD,
+    CRC_FIELD,
     HEADER,
     HEADER_BYTES,
+    LAST_DELTA_FIELD,
     LENGTH_END,
+    LENGTH_FIELD,
     MAGIC,
     MAGIC_AT,
+    MAGIC_FIELD,
     BatchHeader,
     read_header,
 )
@@ -54,6 +59,9 @@ def intact_batches(
     This loop decides how long an unclean start takes, so it does nothing that can wait.
     """
     unpack = HEADER.unpack_from
+    # In local names, which cost nothing in the loop.
+    base_offset, length_, magic = BASE_OFFSET_FIELD, LENGTH_FIELD, MAGIC_FIELD
+    crc, last_delta = CRC_FIELD, LAST_DELTA_FIELD
     start = int(position)
     chunk_bytes = read_bytes
     while size_bytes - start >= HEADER_BYTES:
@@ -63,25 +71,25 @@ def intact_batches(
         behind = HEADER_BYTES
         while end - at >= HEADER_BYTES:
             fields = unpack(chunk, at)
-            length = fields[1]
+            length = fields[length_]
             behind = at + length + LENGTH_END
             if (
-                fields[3] != MAGIC
+                fields[magic] != MAGIC
                 or length < HEADER_BYTES - LENGTH_END
-                or fields[0] < next_offset
-                or fields[6] < 0
+                or fields[base_offset] < next_offset
+                or fields[last_delta] < 0
             ):
                 return
             if behind > end:
                 break
             body = (chunk if length < _COPIED_BYTES else view)[at + ATTRIBUTES_AT : behind]
-            if crc32c(body) != fields[4]:
+            if crc32c(body) != fields[crc]:
                 return
-            if fields[0] != next_offset and not _is_placed(
+            if fields[base_offset] != next_offset and not _is_placed(
                 file, fields, next_offset, start + behind, size_bytes, placement
             ):
                 return
-            next_offset = fields[0] + fields[6] + 1
+            next_offset = fields[base_offset] + fields[last_delta] + 1
             yield start + at, fields
             at = behind
         else:
@@ -101,11 +109,11 @@ def _is_placed(
     placement: Placement,
 ) -> bool:
     """True when an intact batch behind a gap can have the offset in its header."""
-    end_offset = fields[0] + fields[6] + 1
+    end_offset = fields[BASE_OFFSET_FIELD] + fields[LAST_DELTA_FIELD] + 1
     if end_offset > placement.end_max:
         return False
     if size_bytes - behind < HEADER_BYTES:
-        is_known = fields[0] in placement.skips or end_offset == placement.end_max
+        is_known = fields[BASE_OFFSET_FIELD] in placement.skips or end_offset == placement.end_max
         return is_known or not placement.is_dense
     follower = read_header(file.read(behind, HEADER_BYTES))
     return follower.magic != MAGIC or not next_offset <= follower.base_offset < end_offset

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ottla.model import Offset, TopicPartition, Uuid
+from ottla.records.batch import FIRST_OFFSET
 from ottla.storage.checkpoints import (
     CheckpointDamaged,
     encode_checkpoint,
@@ -57,7 +58,7 @@ class NotedMarks(NamedTuple):
     def start_of(self, tp: TopicPartition, topic_id: Uuid) -> Offset:
         """The first offset of a log, behind what retention or DeleteRecords has taken."""
         starts = (noted_offset(one or {}, tp, topic_id) for one in (self.starts, self.deleted))
-        return max(start or Offset(0) for start in starts)
+        return max(start or FIRST_OFFSET for start in starts)
 
 
 class DirCheckpoints:

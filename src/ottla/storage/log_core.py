@@ -13,7 +13,7 @@ from weakref import ref
 
 from ottla.config import INT32_MAX, TopicConfig
 from ottla.errors import DiskFull, StorageFailed
-from ottla.model import Offset, Position, TimestampMs, TopicPartition
+from ottla.model import NO_OFFSET, Offset, Position, TimestampMs, TopicPartition
 from ottla.storage.damages import Damages, merged
 from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, File, Files
 from ottla.storage.index import aborted_crc
@@ -26,7 +26,7 @@ from ottla.storage.segments import UNSTORED_MAX, Segments
 from ottla.storage.snapshots import Snapshots
 
 _HINTS_MAX: Final = 64  # readers whose position is remembered, per log
-NOT_SAVED: Final = (-1, Offset(-1))  # as `LogCore.saved_end`
+NOT_SAVED: Final = (-1, NO_OFFSET)  # as `LogCore.saved_end`
 
 
 class LogCore:

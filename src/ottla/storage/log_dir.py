@@ -18,6 +18,7 @@ from typing import Any, Final
 from ottla.config import TopicConfig
 from ottla.errors import DiskFull, StorageFailed, TopicAlreadyExists
 from ottla.model import Offset, TimestampMs, TopicPartition, Uuid
+from ottla.records.batch import FIRST_OFFSET
 from ottla.storage.damages import CorruptRange
 from ottla.storage.dir_checkpoints import DirCheckpoints, NotedMarks, report_ignored
 from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Files, Lock, within
@@ -93,7 +94,7 @@ class LogDir:
             found = list(self.topic_ids.items())
             for done, (tp, topic_id) in enumerate(found, 1):
                 end = noted.end_of(tp, topic_id)
-                point, closed_at = (EVERYTHING, end) if was_clean else (end or Offset(0), None)
+                point, closed_at = (EVERYTHING, end) if was_clean else (end or FIRST_OFFSET, None)
                 start = noted.start_of(tp, topic_id)
                 self._open(
                     tp,
@@ -187,7 +188,7 @@ class LogDir:
         if self.offline_reason is not None:
             raise StorageFailed(self.offline_reason)
         self.topic_ids[tp] = topic_id
-        return self._open(tp, config, Offset(0), Offset(0), now_ms, is_new=True)
+        return self._open(tp, config, FIRST_OFFSET, FIRST_OFFSET, now_ms, is_new=True)
 
     def delete_log(self, tp: TopicPartition, rng: Random) -> None:
         """Forget a log at once and for good; readers of its files may finish."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ottla.errors import UsageRefused
-from ottla.model import Offset, TopicPartition, Uuid, format_uuid
+from ottla.model import TopicPartition, Uuid, format_uuid
+from ottla.records.batch import FIRST_OFFSET
 from ottla.storage.damages import CORRUPT_FILE
 from ottla.storage.files import Entry, Files, replace_file, within
 from ottla.storage.found_logs import Expected, Fate, FoundLog, Judge, Verdict
@@ -35,7 +36,7 @@ from ottla.storage.partition_metadata import (
 )
 from ottla.storage.segment import LOG, file_name
 
-FIRST_SEGMENT: Final = file_name(Offset(0), LOG)
+FIRST_SEGMENT: Final = file_name(FIRST_OFFSET, LOG)
 
 _log = logging.getLogger("ottla.storage")
 

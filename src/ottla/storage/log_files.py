@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ottla.model import Offset, Position
-from ottla.records.batch import LENGTH_END
+from ottla.records.batch import (
+    BASE_OFFSET_FIELD,
+    LAST_DELTA_FIELD,
+    LENGTH_END,
+    LENGTH_FIELD,
+)
 from ottla.storage.batch_scan import intact_batches
 from ottla.storage.checkpoints import write_checkpoint
 from ottla.storage.compaction import CLEAN_OFFSET_FILE
@@ -147,8 +152,8 @@ def _end_of_whole(file: File, base: Offset) -> Offset | None:
     size_bytes = file.size_bytes()
     behind, end_offset = 0, base
     for at, fields in intact_batches(file, Position(0), size_bytes, base):
-        behind = at + fields[1] + LENGTH_END
-        end_offset = Offset(fields[0] + fields[6] + 1)
+        behind = at + fields[LENGTH_FIELD] + LENGTH_END
+        end_offset = Offset(fields[BASE_OFFSET_FIELD] + fields[LAST_DELTA_FIELD] + 1)
     return end_offset if behind == size_bytes else None
 
 

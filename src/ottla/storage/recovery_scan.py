@@ -14,10 +14,15 @@ from ottla.config import INT32_MAX, INT64_MAX
 from ottla.errors import ApiError
 from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, Position, TimestampMs
 from ottla.records.batch import (
+    ATTRIBUTES_FIELD,
+    BASE_OFFSET_FIELD,
     CONTROL,
     FIRST_OFFSET,
     HEADER_BYTES,
+    LEADER_EPOCH_FIELD,
     MAGIC,
+    MAX_TIMESTAMP_FIELD,
+    PRODUCER_ID_FIELD,
     TRANSACTIONAL,
     BatchHeader,
     read_header,
@@ -63,12 +68,6 @@ from ottla.storage.segment import (
 EVERYTHING: Final = Offset(INT64_MAX)  # the recovery point of a log that was closed cleanly
 
 _log = logging.getLogger("ottla.storage")
-
-# Positions in a header's tuple: names cost as much as the rest of what is done for each batch.
-_LEADER_EPOCH: Final = BatchHeader._fields.index("leader_epoch")
-_ATTRIBUTES: Final = BatchHeader._fields.index("attributes")
-_MAX_TIMESTAMP: Final = BatchHeader._fields.index("max_timestamp_ms")
-_PRODUCER: Final = BatchHeader._fields.index("producer_id")
 
 
 class Evidence(NamedTuple):
@@ -317,13 +316,14 @@ class RecoveryScan:
         if entry is None:
             return
         relative_offset, position = entry
-        batch = next(intact_batches(segment.file, position, size_bytes, base), None)
-        if batch is None or batch[1][0] + batch[1][6] != base + relative_offset:
+        _, fields = next(intact_batches(segment.file, position, size_bytes, base), (0, None))
+        header = None if fields is None else tuple.__new__(BatchHeader, fields)
+        if header is None or header.last_offset != base + relative_offset:
             raise IndexDamaged("the offset index leads to no batch")
         indexes.truncate(position, relative_offset)
         segment.indexes = indexes
         segment.size_bytes = position
-        segment.end_offset = Offset(batch[1][0])
+        segment.end_offset = Offset(header.base_offset)
 
     def _scan_intact(self, segment: ActiveSegment, size_bytes: int, placement: Placement) -> None:
         """Note every batch from where the segment ends so far to the first not intact.
@@ -342,7 +342,7 @@ class RecoveryScan:
         for at, fields in intact_batches(
             segment.file, position, size_bytes, end_offset, placement=placement
         ):
-            if fields[_MAX_TIMESTAMP] > newest_ms or at > entry_due_at:
+            if fields[MAX_TIMESTAMP_FIELD] > newest_ms or at > entry_due_at:
                 header = tuple.__new__(BatchHeader, fields)
                 indexes.rest = at - entry_due_at + self.interval_bytes
                 indexes.note(
@@ -354,15 +354,17 @@ class RecoveryScan:
                 )
                 newest_ms = indexes.max_timestamp_ms
                 entry_due_at = at + header.size_bytes + self.interval_bytes - indexes.rest
-            if fields[_LEADER_EPOCH] != latest_epoch:
-                epochs.note(LeaderEpoch(fields[_LEADER_EPOCH]), Offset(fields[0]))
+            if fields[LEADER_EPOCH_FIELD] != latest_epoch:
+                epochs.note(
+                    LeaderEpoch(fields[LEADER_EPOCH_FIELD]), Offset(fields[BASE_OFFSET_FIELD])
+                )
                 latest_epoch = int(epochs.latest)
-            if fields[_PRODUCER] >= 0 and fields[0] >= self.producers_from:
-                producer = fields[_PRODUCER]
+            if fields[PRODUCER_ID_FIELD] >= 0 and fields[BASE_OFFSET_FIELD] >= self.producers_from:
+                producer = fields[PRODUCER_ID_FIELD]
                 if producer not in recent:
                     recent[producer] = deque(maxlen=BATCHES_KEPT)
                 recent[producer].append(fields)
-                if fields[_ATTRIBUTES] & (TRANSACTIONAL | CONTROL):
+                if fields[ATTRIBUTES_FIELD] & (TRANSACTIONAL | CONTROL):
                     self._note_batches(segment, at, recent.pop(producer))
         for batches in recent.values():
             self._note_batches(segment, position, batches)
@@ -479,4 +481,4 @@ def load_producers(
             return Producers.decode(data), offset
         except (SnapshotDamaged, FileNotFoundError):
             continue
-    return Snapshot(Producers(), None), Offset(0)
+    return Snapshot(Producers(), None), FIRST_OFFSET

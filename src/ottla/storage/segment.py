@@ -1,6 +1,5 @@
 """Segments, the files of a log: the active one, which grows, and the sealed ones before it."""
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -11,7 +10,14 @@ from typing import Final, NamedTuple
 from ottla.config import INT64_MAX
 from ottla.errors import CorruptBatch
 from ottla.model import NO_TIMESTAMP, Offset, Position, TimestampMs
-from ottla.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, read_header
+from ottla.records.batch import (
+    HEADER_BOUNDS,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    BatchHeader,
+    read_header,
+)
 from ottla.storage.files import File, Files, StrPath
 from ottla.storage.index import (
     AbortedTransaction,
@@ -24,7 +30,6 @@ from ottla.storage.index import (
 from ottla.storage.names import TEMPORARY
 
 WALK_BYTES: Final = 8 << 10  # how much is read at a time to look for headers
-_PLACE: Final = struct.Struct(">qi4xb6xi")  # of a header: base offset, length, magic, delta
 
 LOG: Final = ".log"
 INDEX: Final = ".index"
@@ -327,7 +332,7 @@ def find_boundary(segment: Segment, position: Position, end: int) -> tuple[Posit
 
 def _walk_until(segment: Segment, position: Position, offset: int, end: int) -> FoundBatch | None:
     """From `position` on, the first batch that reaches `offset` or reaches beyond byte `end`."""
-    unpack = _PLACE.unpack_from
+    unpack = HEADER_BOUNDS.unpack_from
     size_bytes = segment.size_bytes
     segment_base, segment_end = segment.base_offset, segment.end_offset
     at = int(position)

@@ -9,7 +9,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from ottla.model import Offset, Position
-from ottla.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, read_header
+from ottla.records.batch import (
+    BASE_OFFSET_FIELD,
+    HEADER_BYTES,
+    LAST_DELTA_FIELD,
+    LENGTH_END,
+    LENGTH_FIELD,
+    MAGIC,
+    read_header,
+)
 from ottla.storage.batch_scan import Placement, find_intact, intact_batches
 from ottla.storage.damages import Damage
 from ottla.storage.files import Readable
@@ -73,11 +81,14 @@ class ChainCheck:
             wanted,
             self._placement,
         ):
-            if at + fields[1] + LENGTH_END >= until and fields[0] + fields[6] >= offset:
+            if (
+                at + fields[LENGTH_FIELD] + LENGTH_END >= until
+                and fields[BASE_OFFSET_FIELD] + fields[LAST_DELTA_FIELD] >= offset
+            ):
                 break
         if fields is not None:
-            self.position = at + fields[1] + LENGTH_END
-            self.next_offset = fields[0] + fields[6] + 1
+            self.position = at + fields[LENGTH_FIELD] + LENGTH_END
+            self.next_offset = fields[BASE_OFFSET_FIELD] + fields[LAST_DELTA_FIELD] + 1
 
     def _note_part(self, start: int) -> None:
         end_offset = Offset(self.next_offset)
