@@ -53,7 +53,7 @@ class Chores:
         return self._log_dir.offline_reason is not None
 
     async def checkpoint(self) -> None:
-        """Write down up to where every log is on disk: where recovery would begin.
+        """Write the recovery point of every log: where recovery would begin.
 
         Logs that no producer waits for are brought to disk on the way, for the next time: otherwise
         they would keep every segment open, and be read from their beginning after a crash. The
@@ -78,7 +78,7 @@ class Chores:
             self._log_dir.note_failure(error)
 
     async def delete_old_segments(self) -> None:
-        """Let go of what retention no longer asks to keep."""
+        """Delete the segments that retention no longer keeps."""
         for partition in list(self._leaders.values()):
             try:
                 count = self._log_dir.reserve.lend(
@@ -127,7 +127,7 @@ class Chores:
                 yield partition.log, partition.readable_end(read_committed=True)
 
     def scrub(self, interval_ms: int) -> None:
-        """Read a little more of what lies on disk, to see whether it is still what it was."""
+        """Read a little more of the sealed segments, and check that they are intact."""
         if self._is_offline:
             return
         try:

@@ -4,7 +4,6 @@ import asyncio
 import errno
 from pathlib import Path
 from random import Random
-from weakref import ref
 
 import pytest
 
@@ -162,25 +161,3 @@ def test_partitions_are_behind_while_an_image_waits_and_none_is_applied() -> Non
         await replicas.close()
 
     asyncio.run(scenario())
-
-
-def test_a_checkpoint_does_not_keep_a_deleted_log_open() -> None:
-    """Or what its files took would not be free when the topic is gone."""
-
-    async def scenario() -> None:
-        files, worker = MemoryFiles(), LaterWorker()
-        log_dir = LogDir(files, Path("/data"))
-        replicas = _replicas(files, worker, log_dir)
-        log_dir.create_log(ORDERS, Uuid(bytes(range(16))), TopicConfig(), build.NOW_MS)
-        build.append(log_dir.logs[ORDERS])
-        checkpoint = asyncio.create_task(replicas.chores.checkpoint())
-        while not worker.steps:
-            await _turn()
-        log = ref(log_dir.logs[ORDERS])
-        log_dir.delete_log(ORDERS, Random(1))
-        assert log() is None
-        await _settle(worker)
-        await checkpoint
-        assert log_dir.offline_reason is None
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -10,6 +10,7 @@ from fakes.log_dirs import ORDERS, ROOT, TOPIC_ID, create, open_dir
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.model import Offset, TopicPartition, Uuid, format_uuid
+from ottla.storage.dir_checkpoints import DirCheckpoints
 from ottla.storage.files import OsFiles
 from ottla.storage.log_dir import LogDir
 from ottla.storage.log_states import decode_states
@@ -269,3 +270,18 @@ def test_checkpoints_are_there_from_the_first_start_on(files: MemoryFiles) -> No
     files = files.kill()
     files.unlink(RECOVERY_POINTS)
     assert not open_dir(files).has_recovery_points
+
+
+def test_the_mark_of_a_clean_close_is_not_written_over_what_is_not_on_disk(
+    files: MemoryFiles,
+) -> None:
+    log_dir = open_dir(files)
+    create(log_dir)
+    checkpoints = DirCheckpoints(files, ROOT, log_dir.logs, log_dir.topic_ids)
+    build.append(log_dir.logs[ORDERS])
+    with pytest.raises(AssertionError, match="not on disk"):
+        checkpoints.write_clean_mark()
+    with pytest.raises(AssertionError, match="the mark is gone"):
+        checkpoints.take_clean_mark()
+    log_dir.logs[ORDERS].flush()
+    checkpoints.write_clean_mark()

@@ -163,3 +163,23 @@ def test_what_is_saved_while_its_segment_is_sealed_does_not_replace_what_sealing
         segment.cool_down()
         segment.open(files, None)
         assert segment.indexes.max_timestamp_ms == newest_ms
+
+
+def test_a_checkpoint_beyond_what_is_synced_is_our_mistake(files: MemoryFiles) -> None:
+    log = build.log(files)
+    build.append(log, 3)
+    with pytest.raises(AssertionError, match="3 is not synced"):
+        log.flushing.note_checkpoint(Offset(3))
+    log.flush()
+    log.flushing.note_checkpoint(Offset(3))
+    assert log.flushing.checkpointed_offset == 3
+
+
+def test_a_flush_of_more_than_was_written_is_our_mistake(files: MemoryFiles) -> None:
+    log = build.log(files)
+    build.append(log)
+    work = log.flushing.begin()
+    assert work is not None
+    work.run(files)
+    with pytest.raises(AssertionError, match="behind the end"):
+        log.flushing.end(work._replace(end_offset=Offset(9)))
