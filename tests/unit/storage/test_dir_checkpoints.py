@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from fakes import build
-from fakes.log_dirs import ORDERS, ROOT, TOPIC_ID, create, open_dir
+from fakes.log_dirs import CLICKS, ORDERS, ROOT, TOPIC_ID, create, open_dir
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.model import Offset, TopicPartition, Uuid, format_uuid
@@ -285,3 +285,30 @@ def test_the_mark_of_a_clean_close_is_not_written_over_what_is_not_on_disk(
         checkpoints.take_clean_mark()
     log_dir.logs[ORDERS].flush()
     checkpoints.write_clean_mark()
+
+
+def test_a_log_that_begins_again_at_a_start_writes_no_checkpoint_without_the_others(
+    files: MemoryFiles,
+) -> None:
+    """Or a stop before all logs are open would bring deleted records of the others back."""
+    log_dir = open_dir(files)
+    for tp, start in ((ORDERS, 5), (CLICKS, 2)):
+        create(log_dir, tp)
+        build.append(log_dir.logs[tp], 5)
+        log_dir.logs[tp].advance_start(Offset(start))
+    log_dir.close()
+    files = files.kill()
+    files.unlink(ROOT / "recovery-point-offset-checkpoint")  # so a loss cannot be known
+    files.content(ROOT / str(ORDERS) / f"{0:020d}.log").clear()
+    starts = ROOT / "log-start-offset-checkpoint"
+    written = files.read_whole(starts)
+    seen: list[bytes] = []
+    again = LogDir(files, ROOT)
+    again.open_logs(
+        lambda tp: TopicConfig(),
+        build.NOW_MS,
+        lambda done, total: seen.append(files.read_whole(starts)),
+    )
+    assert seen == [written, written]
+    assert {tp: log.start_offset for tp, log in again.logs.items()} == {ORDERS: 5, CLICKS: 2}
+    assert again.logs[ORDERS].end_offset == 5
