@@ -150,7 +150,7 @@ async def _change(client: Client, broker: Broker) -> None:
     await admin.delete_topic(client, "doomed")
     _leaders(broker)[TopicPartition("orders", 1)].log.advance_start(Offset(3))
     await broker._replicas.commit_deletions()
-    await broker._replicas.checkpoint()
+    await broker._replicas.chores.checkpoint()
 
 
 def _letters(number: int) -> list[Record]:

@@ -80,7 +80,7 @@ def test_a_log_that_lost_its_topic_id_is_its_topics_by_name(
     assert problem is None
     assert outcome.refused is None
     assert outcome.read == prepared[1].acked
-    said = [vars(line) for line in outcome.lines if line.getMessage() == "wrote a topic id again"]
+    said = [vars(line) for line in outcome.lines if line.getMessage() == "topic id rewritten"]
     assert [line["tp"] for line in said] == ["orders-0"]
 
 
@@ -107,7 +107,7 @@ def test_every_directory_that_is_gone_is_named_and_no_offset_is_used_twice(
         assert problem is None, path.name
         assert outcome.refused is None
         said = {line.getMessage() for line in outcome.lines if vars(line).get("tp") == path.name}
-        assert {"the directory of a log is missing", "a log is damaged"} <= said
+        assert {"log directory missing", "log damaged"} <= said
 
 
 @pytest.mark.parametrize("end", [0, 1], ids=["killed", "stopped"])
@@ -120,7 +120,7 @@ def test_a_directory_that_is_gone_with_its_checkpoint_is_named(
     outcome = asyncio.run(damaged.start_damaged(data))
     assert (outcome.refused, outcome.defect) == (None, None)
     said = [line.getMessage() for line in outcome.lines if vars(line).get("tp") == "orders-0"]
-    assert said == ["a log is missing, and so is the checkpoint that tells where it ended"]
+    assert said == ["log missing, and with it the checkpoint of its end"]
 
 
 @pytest.mark.parametrize("end", [0, 1], ids=["killed", "stopped"])

@@ -38,7 +38,7 @@ from ottla.cluster.image import topic_key
 from ottla.cluster.store import Put
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
 from ottla.storage.flusher import ThreadFlusher
-from ottla.storage.log import FlushWork
+from ottla.storage.log_flush import FlushWork
 
 _PARTITIONS: Final = [("t", 0), ("t", 1)]
 _FEW: Final = 20  # acknowledgements, before and after
@@ -128,7 +128,7 @@ def _duration_ms(said: str) -> int:
         ("ottla.storage.flusher:ThreadFlusher._sync", "TypeError"),
         ("ottla.broker.handlers.produce:Produce.take", "AssertionError"),
         _nightly("ottla.storage.flusher:ThreadFlusher._run_one", "TypeError"),
-        _nightly("ottla.storage.log:Log.note_durable", "ValueError"),
+        _nightly("ottla.storage.log_core:LogCore.note_durable", "ValueError"),
     ],
 )
 def test_a_defect_before_an_acknowledgement_ends_the_process_and_loses_nothing(
@@ -235,7 +235,7 @@ _NIGHTLY: Final = (
     Case("ottla.storage.small_file:Replacement.run", "TypeError", _produce),
     Case("ottla.storage.log_dir:LogDir.end_checkpoint", "KeyError", _produce),
     Case("ottla.storage.log_dir:LogDir.prepare_log", "TypeError", _create_topic),
-    Case("ottla.storage.compaction:Pass.run_next", "AssertionError", _produce),
+    Case("ottla.storage.compaction_pass:Pass.run_next", "AssertionError", _produce),
     Case("ottla.storage.cleaner:Cleaner._note", "TypeError", _produce),
     Case("ottla.broker.handlers.produce:write_produced", "KeyError", _produce),
     Case("ottla.broker.connection:Connection._flush", "IndexError", _produce),

@@ -101,7 +101,7 @@ def test_a_topic_that_the_store_loses_while_it_runs_is_set_aside(
         serving(tmp_path, work)
     stray = tmp_path / f"orders-0.{0:032x}-stray"
     assert (stray / f"{0:020d}.log").stat().st_size > 0
-    (said,) = [line for line in caplog.records if line.getMessage() == "set a log aside"]
+    (said,) = [line for line in caplog.records if line.getMessage() == "log set aside"]
     assert "the store has lost the topic" in vars(said)["reason"]
 
 
@@ -115,7 +115,7 @@ def test_a_log_that_is_gone_is_named(
     async def look(broker: Broker, client: Client) -> None:
         log = broker._replicas.find(ORDERS).log
         assert (log.start_offset, log.end_offset) == (0, 1 if is_known else 0)
-        assert broker._replicas.damaged_range_count == (1 if is_known else 0)
+        assert broker._replicas.chores.damaged_range_count == (1 if is_known else 0)
 
     serving(tmp_path, work)
     shutil.rmtree(tmp_path / "orders-0")
@@ -124,8 +124,8 @@ def test_a_log_that_is_gone_is_named(
     with caplog.at_level(logging.ERROR, "ottla"):
         serving(tmp_path, look)
     said = {line.getMessage(): vars(line)["tp"] for line in caplog.records}
-    missing = "a log is missing, and so is the checkpoint that tells where it ended"
-    lost = dict.fromkeys(["the directory of a log is missing", "a log is damaged"], str(ORDERS))
+    missing = "log missing, and with it the checkpoint of its end"
+    lost = dict.fromkeys(["log directory missing", "log damaged"], str(ORDERS))
     assert said == (lost if is_known else {missing: str(ORDERS)})
 
 

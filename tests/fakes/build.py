@@ -19,6 +19,7 @@ from ottla.records.batch import NO_PRODUCER_EPOCH, Record, build_batch
 from ottla.records.compression import Codec
 from ottla.storage.files import Files
 from ottla.storage.log import Log
+from ottla.storage.log_listener import LogListener
 from ottla.storage.log_states import NotedState, fits
 
 NOW_MS = TimestampMs(1_700_000_000_000)
@@ -65,6 +66,7 @@ def log(
     recovery_point: int = 0,
     start_offset: int = 0,
     noted: NotedState | None = None,
+    listener: LogListener | None = None,
 ) -> Log:
     """The log in `directory`, opened, or created when nothing is there."""
     files.make_dir(directory)
@@ -77,17 +79,18 @@ def log(
         recovery_point=Offset(recovery_point),
         now_ms=NOW_MS,
         noted=noted,
+        listener=listener,
     )
 
 
 def noted(log: Log) -> NotedState:
     """The log's entry in a checkpoint that is written now."""
-    return NotedState(NO_UUID, log.epochs.encode(), log.state)
+    return NotedState(NO_UUID, log.epochs.encode(), log.flushing.state)
 
 
 def enlarge(log: Log) -> None:
     """Append until the log's state is too large for a checkpoint, and lies in files."""
-    while fits(log._segments.active.indexes, log.producers):
+    while fits(log.active_segment.indexes, log.producers):
         append(log, epoch=log.epochs.latest, value=bytes(5000))
 
 

@@ -124,6 +124,18 @@ class MemoryFiles:
         """A bit has changed by itself."""
         self._names[path].content[position] ^= 1
 
+    def content(self, path: Path) -> bytearray:
+        """The bytes of a file, to be damaged. Another object once the file was replaced."""
+        return self._names[path].content
+
+    def paths(self) -> list[Path]:
+        """Every file."""
+        return list(self._names)
+
+    def directories(self) -> list[Path]:
+        """Every directory, parents first."""
+        return sorted(self._dirs)
+
     def cut_power(self, rng: Random) -> "MemoryFiles":
         """The disk after a power cut: of what was not synced, some bytes and names survive."""
         after = MemoryFiles()

@@ -29,7 +29,7 @@ TP: Final = TopicPartition("orders", 0)
 DIRECTORY: Final = ROOT / str(TP)
 CONFIG: Final = TopicConfig(segment_bytes=1000, index_interval_bytes=200)
 CASES: Final = int(os.environ.get("OTTLA_DAMAGE_CASES", "160"))
-REBUILT: Final = "rebuilding a list of aborted transactions"
+REBUILT: Final = "list of aborted transactions rebuilt"
 ENTRY_BYTES: Final = 34
 
 Harm = Callable[[bytes], bytes | None]
@@ -39,7 +39,7 @@ Harm = Callable[[bytes], bytes | None]
 def is_in_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Where the states of logs lie: in files if they are large, and here also if they are small."""
     if request.param:
-        monkeypatch.setattr("ottla.storage.log.fits", lambda indexes, producers: False)
+        monkeypatch.setattr("ottla.storage.log_flush.fits", lambda indexes, producers: False)
     is_in_files: bool = request.param
     return is_in_files
 
@@ -134,9 +134,9 @@ def stopped(*, is_clean: bool, steps_behind: int) -> Stopped:
 
 def copy_of(files: MemoryFiles) -> MemoryFiles:
     copy = MemoryFiles()
-    for directory in sorted(files._dirs):
+    for directory in files.directories():
         copy.make_dir(directory)
-    for path in files._names:
+    for path in files.paths():
         copy.create(path).append(files.read_whole(path))
         copy.open(path).sync()
     for directory in (ROOT, DIRECTORY):
@@ -268,7 +268,7 @@ def test_segments_that_are_being_replaced_are_read_through_the_files_that_are_op
         files.unlink(path)
     log = open_dir(files).logs[TP]
     first, second = log.sealed_segments[:2]
-    log._segments.open(first)
+    assert log.read(first.base_offset, first.end_offset, 1, at_least_one=True) is not None
     files.unlink(DIRECTORY / f"{first.base_offset:020d}.log")  # its name is a worker's
     files.unlink(DIRECTORY / f"{second.base_offset:020d}.txnindex")
     assert aborted_of(log) == start.aborted
@@ -322,7 +322,7 @@ def test_a_list_whose_marker_is_damaged_as_well_is_rebuilt_once(
     files = start.files
     path = paths_of(files, ".txnindex")[1]
     files.unlink(path)
-    content = files._names[path.with_suffix(".log")].content
+    content = files.content(path.with_suffix(".log"))
     *_, (header, _) = batches(bytes(content))
     assert header.base_offset in [one.last_offset for one in start.aborted], "it is a marker"
     content[-1] ^= 1
@@ -342,7 +342,7 @@ def test_a_list_that_a_truncation_has_emptied_is_not_believed_again(
     transactions = Transactions(log, Random(5))
     while not (aborted := aborted_of(log)):
         transactions.step()
-    log.save()
+    log.flushing.save()
     log.flush()
     assert bool(paths_of(files, ".txnindex")) == is_in_files
     log.truncate(Offset(aborted[0].last_offset), build.NOW_MS)

@@ -34,10 +34,10 @@ from ottla.records.batch import (
 )
 from ottla.records.compression import Codec
 from ottla.storage.cleaner import Cleaner
-from ottla.storage.compaction import KEY_COST_BYTES
+from ottla.storage.compaction_pass import KEY_COST_BYTES
 from ottla.storage.disk_worker import InlineWorker
 from ottla.storage.log import Log
-from ottla.storage.recovery import EVERYTHING
+from ottla.storage.recovery_scan import EVERYTHING
 from sizes import examples
 
 KEYS = [b"a", b"b", b"c", b"long key, remembered by its digest", b""]
@@ -188,7 +188,7 @@ class History:
 
     def stop_while_compacting(self, changes: int, rng: Random | None) -> None:
         self.log.roll(TimestampMs(self.now_ms))
-        self.log.save()
+        self.log.flushing.save()
         self.log.flush()
         recovery_point = self.log.durable_offset
         before = self.known_producers()
@@ -281,7 +281,7 @@ class History:
             assert found.end_offset > offset
 
     def segments_touch(self) -> None:
-        segments = self.log._segments.all()
+        segments = [*self.log.sealed_segments, self.log.active_segment]
         for before, after in pairwise(segments):
             assert before.end_offset == after.base_offset
         assert self.log.size_bytes == sum(segment.size_bytes for segment in segments)

@@ -89,9 +89,9 @@ def stopped(*, is_clean: bool, sealed_count: int = 4) -> Stopped:
 def copy_of(start: Stopped) -> MemoryFiles:
     """The same disk, to be damaged."""
     files = MemoryFiles()
-    for directory in sorted(start.files._dirs):
+    for directory in start.files.directories():
         files.make_dir(directory)
-    for path in start.files._names:
+    for path in start.files.paths():
         files.create(path).append(start.files.read_whole(path))
         files.open(path).sync()
     for directory in (ROOT, DIRECTORY):
@@ -167,7 +167,7 @@ def check(start: Stopped, files: MemoryFiles, segment_base: int) -> None:
 
 def store(files: MemoryFiles, target: Path) -> Path:
     """Write a disk out for those who read real files; where its one partition lies."""
-    for path in files._names:
+    for path in files.paths():
         file = target / path.relative_to(ROOT)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(files.read_whole(path))

@@ -8,12 +8,13 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fakes import build
+from fakes.listeners import FakeLogListener
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.model import LeaderEpoch, Offset
 from ottla.records.batch import batches, records
 from ottla.storage.log import Log
-from ottla.storage.recovery import EVERYTHING
+from ottla.storage.recovery_scan import EVERYTHING
 from sizes import examples
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=150)
@@ -33,14 +34,19 @@ class LogMachine(RuleBasedStateMachine):
         self.open(0)
 
     def open(self, recovery_point: int) -> None:
+        listener = FakeLogListener()
         self.log = build.log(
-            self.files, CONFIG, recovery_point=recovery_point, start_offset=self.start
+            self.files,
+            CONFIG,
+            recovery_point=recovery_point,
+            start_offset=self.start,
+            listener=listener,
         )
-        self.log.before_truncate = self.note_recovery_point
+        listener.on_truncate = self.note_recovery_point
 
     def note_recovery_point(self) -> None:
         self.recovery_point = self.log.durable_offset
-        self.log.checkpointed_offset = Offset(self.recovery_point)
+        self.log.flushing.note_checkpoint(Offset(self.recovery_point))
 
     def value(self, size: int) -> bytes:
         self.number += 1
@@ -81,7 +87,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.log.save()
+        self.log.flushing.save()
         self.note_recovery_point()
 
     @rule(share=st.floats(0, 1))
@@ -161,7 +167,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def segments_touch_and_do_not_overlap(self) -> None:
-        segments = [*self.log._segments.sealed, self.log._segments.active]
+        segments = [*self.log.sealed_segments, self.log.active_segment]
         for before, after in pairwise(segments):
             assert before.end_offset == after.base_offset
         assert self.log.size_bytes == sum(segment.size_bytes for segment in segments)

@@ -13,7 +13,8 @@ from ottla.errors import ApiError
 from ottla.model import LeaderEpoch, TimestampMs
 from ottla.records.batch import check_batch, check_plain, stamp_max_timestamp
 from ottla.records.compression import Codec
-from ottla.storage.log import Appended, Log
+from ottla.storage.log import Log
+from ottla.storage.log_append import Appended
 
 SMALL = TopicConfig(
     segment_bytes=1500,
@@ -87,12 +88,10 @@ def steps(draw: st.DrawFn) -> list[Step]:
 
 def append(log: Log, step: Step, *, shortly: bool) -> Appended | str:
     """What became of a batch: its place, or the refusal."""
-    log.config = step.config
+    log.config = step.config if shortly else replace(step.config)  # unknown: no steps are left out
     batch = memoryview(bytearray(step.batch))
     try:
-        if shortly:
-            return log.append_as_leader(batch, step.epoch, step.now_ms)
-        return log._append_any(batch, step.config, step.epoch, step.now_ms)
+        return log.append_as_leader(batch, step.epoch, step.now_ms)
     except ApiError as refused:
         return repr(refused)
 

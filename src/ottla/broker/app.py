@@ -400,24 +400,24 @@ class Broker:
             Chore(
                 "retention",
                 lambda: config().retention_check_ms / 1000,
-                replicas.delete_old_segments,
+                replicas.chores.delete_old_segments,
             ),
             Chore(
                 "compaction",
                 lambda: config().cleaner_backoff_ms / 1000,
-                lambda: replicas.compact(config().cleaner_memory_bytes),
+                lambda: replicas.chores.compact(config().cleaner_memory_bytes),
             ),
             Chore(
                 "scrub",
-                lambda: replicas.scrubber.rest_s(
+                lambda: replicas.chores.scrubber.rest_s(
                     config().scrub_interval_ms, config().scrub_bytes_per_s
                 ),
-                lambda: replicas.scrub(config().scrub_interval_ms),
+                lambda: replicas.chores.scrub(config().scrub_interval_ms),
             ),
             Chore(
                 "producers",
                 lambda: config().retention_check_ms / 1000,
-                lambda: replicas.expire_producers(config().producer_expiry_ms),
+                lambda: replicas.chores.expire_producers(config().producer_expiry_ms),
             ),
             Chore(
                 "offsets",
@@ -432,7 +432,7 @@ class Broker:
             Chore(
                 "checkpoint",
                 lambda: config().flush_checkpoint_interval_ms / 1000,
-                replicas.checkpoint,
+                replicas.chores.checkpoint,
             ),
         ]
 

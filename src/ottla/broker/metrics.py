@@ -112,7 +112,7 @@ def collect(
 
 
 def _scrubbing(replicas: Replicas) -> Iterable[Metric]:
-    scrubber = replicas.scrubber
+    scrubber = replicas.chores.scrubber
     figures = [
         ("rounds", "Times that all old segments have been read again.", scrubber.round_count),
         ("segments", "Segments read again to the end.", scrubber.segment_count),
@@ -126,12 +126,12 @@ def _scrubbing(replicas: Replicas) -> Iterable[Metric]:
         "ottla_log_damaged_ranges",
         _GAUGE,
         "Ranges of offsets that are corrupt on disk and not served.",
-        replicas.damaged_range_count,
+        replicas.chores.damaged_range_count,
     )
 
 
 def _compaction(replicas: Replicas) -> Iterable[Metric]:
-    cleaner, totals = replicas.cleaner, replicas.cleaner.totals
+    cleaner, totals = replicas.chores.cleaner, replicas.chores.cleaner.totals
     figures = [
         ("passes", "Logs compacted from start to end.", cleaner.pass_count),
         ("failures", "Passes that were given up.", cleaner.failure_count),
@@ -149,8 +149,8 @@ def _compaction(replicas: Replicas) -> Iterable[Metric]:
         "Bytes of sealed segments not compacted yet.",
         ("topic", "partition"),
         [
-            ((log.tp.topic, str(log.tp.partition)), log.dirty_bytes)
-            for log, _ in sorted(replicas.compacted(), key=lambda item: item[0].tp)
+            ((log.tp.topic, str(log.tp.partition)), log.cleaning.dirty_bytes)
+            for log, _ in sorted(replicas.chores.compacted(), key=lambda item: item[0].tp)
         ],
     )
 

@@ -42,12 +42,14 @@ from ottla.model import (
     Uuid,
 )
 from ottla.replication.strays import judge
+from ottla.storage.batch_scan import intact_batches
 from ottla.storage.epochs import Epochs, EpochsDamaged
 from ottla.storage.files import OsFiles
-from ottla.storage.log_dir import Fate, LogDir
+from ottla.storage.found_logs import Fate
+from ottla.storage.log_dir import LogDir
 from ottla.storage.names import METADATA_FILE, StrayName, parse_stray
 from ottla.storage.partition_metadata import MetadataDamaged, decode_metadata
-from ottla.storage.recovery import EPOCHS_FILE, intact_batches
+from ottla.storage.recovery import EPOCHS_FILE
 from ottla.storage.segment import LOG
 
 DROPPED_FILE: Final = "dropped-store-values.jsonl"
@@ -77,7 +79,7 @@ class Strays:
         self._node_id = identity.node_id
 
     def found(self) -> list[Stray]:
-        found = [self._read(directory) for directory in self._log_dir.strays()]
+        found = [self._read(directory) for directory in self._log_dir.directories.strays()]
         return [self._judged(stray) for stray in found]
 
     def find(self, directories: Sequence[str]) -> list[Stray]:
@@ -97,14 +99,14 @@ class Strays:
         empty log to the next start, and the stray to the next attempt.
         """
         found = self._found(stray, topic)
-        self._log_dir.check_adoptable(found.tp)
+        self._log_dir.directories.check_adoptable(found.tp)
         await self._state.commit(lambda image: adopt_partition(image, found))
         self._log_dir.adopt_stray(stray.directory, found.tp)
         return found.tp
 
     def purge(self, stray: Stray) -> None:
         """Remove a stray and all its records for good."""
-        self._log_dir.purge_stray(stray.directory)
+        self._log_dir.directories.purge_stray(stray.directory)
 
     def _read(self, directory: str) -> Stray:
         path = self._log_dir.path / directory
@@ -121,7 +123,7 @@ class Strays:
         try:
             found = self._found(stray, None)
             adopt_partition(self._state.image, found)
-            self._log_dir.check_adoptable(found.tp)
+            self._log_dir.directories.check_adoptable(found.tp)
         except (ApiError, UsageRefused) as problem:
             return Stray(
                 stray.directory, stray.name, stray.topic_id, stray.size_bytes, str(problem)
@@ -137,7 +139,7 @@ class Strays:
         name = topic or self._name_of(stray)
         directory = self._log_dir.path / stray.directory
         is_internal = name in INTERNAL_TOPICS
-        siblings = (self._read(other) for other in self._log_dir.strays())
+        siblings = (self._read(other) for other in self._log_dir.directories.strays())
         return FoundPartition(
             tp=TopicPartition(name, stray.name.partition),
             topic_id=stray.topic_id,
@@ -277,7 +279,7 @@ class DoubtfulStore:
     def _plan_logs(self, plan: Acceptance, image: ClusterImage) -> None:
         verdicts = {
             found.tp: judge(image, self._identity.node_id, found)
-            for found in self._log_dir.find_logs(is_checked=self._identity.is_checked)
+            for found in self._log_dir.directories.find_logs(is_checked=self._identity.is_checked)
         }
         aside = sorted(tp for tp, verdict in verdicts.items() if verdict.fate is Fate.SET_ASIDE)
         if aside:

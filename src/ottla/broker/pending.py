@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ottla.storage.log import FileRange
+from ottla.storage.log_read import FileRange
 
 Part = bytes | FileRange
 Parts = bytes | list[Part]

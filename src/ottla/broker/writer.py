@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from ottla.broker.pending import Part
 from ottla.model import Position
-from ottla.storage.log import FileRange
+from ottla.storage.log_read import FileRange
 
 SENDFILE_BYTES_MIN: Final = 32 * 1024  # below, one read and one send are cheaper than two sends
 SEND_BUFFER_BYTES: Final = 1 << 20  # a full socket costs a trip through the loop; make it rare

@@ -39,6 +39,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
 LENGTH_END: Final = 12  # a batch's length counts the bytes after this position
+MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21  # the CRC covers everything from here on
 MAX_TIMESTAMP_AT: Final = 35
@@ -58,6 +59,7 @@ NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 DECOMPRESSED_BYTES_MIN: Final = 8 << 20  # every topic may expand a batch at least this far
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER_BOUNDS: Final = struct.Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
 _PLAIN: Final = struct.Struct(">8xi4xbIhiqq14xi")  # without offset, epoch and producer
 _STAMP: Final = struct.Struct(">qii")
 _MARKER_KEY: Final = struct.Struct(">hh")
@@ -123,6 +125,18 @@ class BatchHeader(NamedTuple):
         if self.attributes & DELETE_HORIZON:
             return TimestampMs(self.base_timestamp_ms)
         return None
+
+
+# Indexes of fields in what `HEADER` unpacks: for loops in which a `BatchHeader` costs too much.
+BASE_OFFSET_FIELD: Final = BatchHeader._fields.index("base_offset")
+LENGTH_FIELD: Final = BatchHeader._fields.index("length")
+LEADER_EPOCH_FIELD: Final = BatchHeader._fields.index("leader_epoch")
+MAGIC_FIELD: Final = BatchHeader._fields.index("magic")
+CRC_FIELD: Final = BatchHeader._fields.index("crc")
+ATTRIBUTES_FIELD: Final = BatchHeader._fields.index("attributes")
+LAST_DELTA_FIELD: Final = BatchHeader._fields.index("last_offset_delta")
+MAX_TIMESTAMP_FIELD: Final = BatchHeader._fields.index("max_timestamp_ms")
+PRODUCER_ID_FIELD: Final = BatchHeader._fields.index("producer_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""What a partition promises its readers and writers."""
+"""Promises of a partition to its readers and writers."""

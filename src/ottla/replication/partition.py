@@ -1,10 +1,9 @@
 """A partition this broker leads: its log, and what has been promised about it."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final, Protocol
 
-from ottla.config import Durability
+from ottla.config import Durability, TopicConfig
 from ottla.errors import (
     ApiError,
     FencedLeaderEpoch,
@@ -24,7 +23,8 @@ from ottla.model import (
 from ottla.records.batch import Marker
 from ottla.replication.progress import high_watermark
 from ottla.replication.waiters import OffsetWaiters, Settled
-from ottla.storage.log import Appended, Log
+from ottla.storage.log import Log
+from ottla.storage.log_append import Appended
 
 ACKS_ALL = -1
 ACKS_NONE = 0
@@ -33,7 +33,7 @@ _FSYNC: Final = Durability.FSYNC
 
 
 class Flushes(Protocol):
-    """Whoever brings a log to disk and tells it."""
+    """A flusher, as far as a partition calls it: brings a log to disk and notifies it."""
 
     def request(self, log: Log) -> None: ...
 
@@ -42,7 +42,7 @@ class LeaderPartition:
     """Owner of one partition's high watermark and of everyone who waits for it.
 
     Called from the broker's loop only. `soon` runs a callback in the loop's next turn: readers
-    are woken there, after the producer has its answer.
+    are woken there, after the producer has its response.
     """
 
     __slots__ = (
@@ -50,7 +50,10 @@ class LeaderPartition:
         "_committed",
         "_durable",
         "_flusher",
+        "_is_fsync",
+        "_is_given_up",
         "_is_waking",
+        "_isr_min",
         "_readers",
         "_soon",
         "high_watermark",
@@ -86,23 +89,23 @@ class LeaderPartition:
         self._committed = OffsetWaiters()  # acks=all
         self._readers: set[Callable[[], None]] = set()
         self._is_waking = False
-        log.on_durable = self._note_progress
-        log.on_crowded = partial(flusher.request, log)
+        self._is_given_up = False
+        assert broker_id in isr, f"{tp}: the leader {broker_id} is not in its ISR {set(isr)}"
         log.epochs.note(leader_epoch, log.end_offset)
-        self._note_progress()
+        self.configure(log.config)
 
     # Writing
 
     def append(self, batch: memoryview, acks: int, now_ms: TimestampMs) -> Appended:
-        """Give a producer's batch its place in the log; it is not promised to anybody yet."""
+        """Append a producer's batch; nothing is promised about it yet."""
         log = self.log
-        if acks == ACKS_ALL and len(self.isr) < self._isr_min():
+        if acks == ACKS_ALL and len(self.isr) < self._isr_min:
             raise NotEnoughReplicas(
                 f"{self.tp} has {len(self.isr)} in-sync replicas,"
                 f" min.insync.replicas is {log.config.min_insync_replicas}"
             )
         appended = log.append_as_leader(batch, self.leader_epoch, now_ms)
-        if log.config.durability is _FSYNC:
+        if self._is_fsync:
             self._flusher.request(log)
         elif len(self.replicas) == 1:
             self._commit(log.end_offset)
@@ -117,21 +120,21 @@ class LeaderPartition:
         producer_epoch: ProducerEpoch,
         now_ms: TimestampMs,
     ) -> Offset:
-        """End a producer's transaction here; the answer is where the log ends now."""
-        if len(self.isr) < self._isr_min():
+        """End a producer's transaction here; returns the log's end."""
+        if len(self.isr) < self._isr_min:
             raise NotEnoughReplicas(f"{self.tp} has {len(self.isr)} in-sync replicas")
         self.log.append_marker(marker, producer_id, producer_epoch, self.leader_epoch, now_ms)
-        if self.log.config.durability is Durability.FSYNC:
+        if self._is_fsync:
             self._flusher.request(self.log)
         else:
             self._note_progress()
         return self.log.end_offset
 
     def is_settled(self, end: Offset, acks: int) -> bool:
-        """Whether what a producer with these acks was promised is true up to `end`."""
+        """True when the promise to a producer with these acks holds up to `end`."""
         if acks == ACKS_ALL:
             return self.high_watermark >= end
-        return self.log.config.durability is not _FSYNC or self.log.durable_offset >= end
+        return not self._is_fsync or self.log.durable_offset >= end
 
     def wait_settled(self, end: Offset, acks: int, settled: Settled) -> None:
         """Call `settled` when the promise is true up to `end`, or can no longer become so."""
@@ -154,7 +157,7 @@ class LeaderPartition:
             )
 
     def readable_end(self, *, read_committed: bool) -> Offset:
-        """Where a consumer must stop."""
+        """The offset at which a consumer must stop."""
         if read_committed:
             return self.log.last_stable_offset(self.high_watermark)
         return self.high_watermark
@@ -168,33 +171,48 @@ class LeaderPartition:
 
     # Change
 
-    def note_config(self) -> None:
-        """The topic's settings have changed; a weaker durability may settle who waits."""
+    def configure(self, config: TopicConfig) -> None:
+        """Use these settings from now on; a weaker durability may settle waiting producers."""
+        self.log.config = config
+        self._is_fsync = config.durability is _FSYNC
+        # A topic with fewer replicas than min.insync.replicas asks for what it has.
+        self._isr_min = min(config.min_insync_replicas, len(self.replicas))
         self._note_progress()
 
+    def note_durable(self) -> None:
+        """The log's durable offset has risen."""
+        if not self._is_given_up:
+            self._note_progress()
+
+    def request_flush(self) -> None:
+        """Have the log brought to disk soon."""
+        if not self._is_given_up:
+            self._flusher.request(self.log)
+
     def note_leadership(self, leader_epoch: LeaderEpoch, isr: frozenset[BrokerId]) -> None:
-        assert leader_epoch >= self.leader_epoch, "epochs only rise"
+        assert leader_epoch >= self.leader_epoch, f"{self.tp}: epochs only rise"
+        assert self._broker_id in isr, f"{self.tp}: the leader is not in its ISR {set(isr)}"
         self.leader_epoch = leader_epoch
         self.isr = isr
         self.log.epochs.note(leader_epoch, self.log.end_offset)
         self._note_progress()
 
     def give_up(self, error: ApiError) -> None:
-        """The partition is no longer ours: tell everyone who waits for it."""
-        self.log.on_durable = self.log.on_crowded = _nothing
+        """The partition is no longer ours: fail all waiters and wake all readers."""
+        self._is_given_up = True
         self._durable.fail(error)
         self._committed.fail(error)
         self._wake_readers()
 
     def _note_progress(self) -> None:
-        reached = high_watermark(
-            self.high_watermark, self.isr, self._ends(), isr_min=self._isr_min()
+        reached = high_watermark(self.high_watermark, self.isr, self._ends(), isr_min=self._isr_min)
+        assert self.high_watermark <= reached <= self.log.end_offset, (
+            f"{self.tp}: high watermark {self.high_watermark} to {reached},"
+            f" the log ends at {self.log.end_offset}"
         )
         if reached > self.high_watermark:
             self._commit(reached)
-        self._durable.advance(
-            self.log.durable_offset if self.log.config.durability is _FSYNC else self.log.end_offset
-        )
+        self._durable.advance(self.log.durable_offset if self._is_fsync else self.log.end_offset)
 
     def _commit(self, reached: Offset) -> None:
         self.high_watermark = reached
@@ -205,20 +223,12 @@ class LeaderPartition:
             self._soon(self._wake_readers)
 
     def _ends(self) -> Mapping[BrokerId, Offset]:
-        """How far each in-sync replica has got; the leader counts what its topic promises."""
-        if self.log.config.durability is _FSYNC:
+        """The end of each in-sync replica; the leader's is durable if its topic promises that."""
+        if self._is_fsync:
             return {self._broker_id: self.log.durable_offset}
         return {self._broker_id: self.log.end_offset}
-
-    def _isr_min(self) -> int:
-        """A topic with fewer replicas than min.insync.replicas asks for what it has."""
-        return min(self.log.config.min_insync_replicas, len(self.replicas))
 
     def _wake_readers(self) -> None:
         self._is_waking = False
         for wake in list(self._readers):
             wake()
-
-
-def _nothing() -> None:
-    """Nobody is listening to this log any more."""

@@ -1,4 +1,4 @@
-"""How far a partition has got: the arithmetic of in-sync replicas, and nothing else."""
+"""The high watermark: arithmetic of in-sync replicas, and nothing else."""
 
 from collections.abc import Mapping
 
@@ -20,4 +20,5 @@ def high_watermark(
     assert isr, "a leader is always in its own ISR"
     if len(isr) < isr_min:
         return current
+    assert isr <= ends.keys(), f"the ends of {sorted(isr - ends.keys())} are unknown"
     return max(current, min(ends[broker] for broker in isr))

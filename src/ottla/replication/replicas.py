@@ -5,9 +5,9 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage, PartitionImage, TopicImage
@@ -20,19 +20,20 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.model import BrokerId, Offset, TopicPartition, Uuid, format_uuid
+from ottla.model import BrokerId, TopicPartition, Uuid, format_uuid
 from ottla.protocol.hot_fields import TopicKey
+from ottla.replication.chores import Chores
+from ottla.replication.log_maker import LogMaker
 from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.replication.strays import expected_id, judge
+from ottla.replication.waiting import do_work, wait_called
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
 from ottla.storage.disk_worker import Worker
-from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, REFUSAL_ERRNOS
-from ottla.storage.log import Log
-from ottla.storage.log_dir import MANY, LogDir
+from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS
+from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
 from ottla.storage.segments import Discarded
-from ottla.storage.small_file import Replacement
 
 log = logging.getLogger("ottla.replication")
 
@@ -40,7 +41,7 @@ _LOGS_PER_STEP: Final = 64  # of a checkpoint, before the loop does what others 
 
 
 class Replicas:
-    """Owner of every partition here. It follows the image; nobody commands it.
+    """Owner of every partition here. Follows the image, and takes no commands.
 
     `leaders` and `topic_names` are read on the hot path and changed only in here.
     """
@@ -69,23 +70,29 @@ class Replicas:
         self._rng = rng
         self._broker_id = broker_id
         self._flusher = flusher
-        self.cleaner = cleaner
-        self.scrubber = scrubber
         self._worker = worker
+        self._maker = LogMaker(log_dir, worker, clock)
         self._deletions = deletions
         self._soon = soon
         self._remember = remember
+        self.chores = Chores(
+            log_dir,
+            self.leaders,
+            clock,
+            flusher=flusher,
+            cleaner=cleaner,
+            scrubber=scrubber,
+            worker=worker,
+            soon=soon,
+        )
         self._image = ClusterImage()
         self._applied = ClusterImage()
         self._behind_since_s: float | None = None  # since when there is an image to apply
         self._news = asyncio.Event()
         self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
         self._unfinished: dict[str, StorageFailed] = {}  # topics with logs that could not be made
-        self._prepared: set[TopicPartition] = set()  # logs that are made and not yet adopted
         self._left_behind: set[Uuid] = set()  # deleted topics with logs that could not be removed
         self._follower: asyncio.Task[None] | None = None
-        log_dir.on_offline = self._note_offline
-        log_dir.discard = self._discard
 
     def open(self, image: ClusterImage, *, is_checked: bool = True) -> "asyncio.Task[None]":
         """Open every log that the image knows, and begin to follow it.
@@ -105,6 +112,7 @@ class Replicas:
             judge=partial(judge, image, self._broker_id),
             expected=partial(expected_id, image, self._broker_id),
             is_checked=is_checked,
+            listener=self,
         )
         if not self._log_dir.has_recovery_points:
             self._note_missing(image)
@@ -114,13 +122,13 @@ class Replicas:
         return self._follower
 
     def _note_missing(self, image: ClusterImage) -> None:
-        """Name the logs that are not here, when no checkpoint tells which of them had records."""
+        """Name the logs that are not here, when no checkpoint says which of them had records."""
         for topic in image.topics.values():
             for index, partition in enumerate(topic.partitions):
                 tp = TopicPartition(topic.name, index)
                 if self._broker_id in partition.replicas and tp not in self._log_dir.logs:
                     log.error(
-                        "a log is missing, and so is the checkpoint that tells where it ended",
+                        "log missing, and with it the checkpoint of its end",
                         extra={
                             "tp": str(tp),
                             "help": "it begins at offset 0: bring its directory back if you can",
@@ -144,7 +152,7 @@ class Replicas:
         return partition
 
     def locate(self, key: TopicKey, index: int) -> LeaderPartition:
-        """The same for clients that name the topic or, in newer versions, give its id."""
+        """The partition, for clients that send the topic's name or, in newer versions, its id."""
         if isinstance(key, bytes):
             name = self.topic_names.get(key)
             if name is None:
@@ -156,7 +164,7 @@ class Replicas:
         return partition
 
     def absence(self, topic: str, index: int) -> ApiError:
-        """Why a partition is not here, as an error to raise."""
+        """The error to raise for a partition that is not here."""
         tp = TopicPartition(topic, index)
         if self._image.partition(tp) is None:
             return UnknownTopicOrPartition(f"there is no partition {tp}")
@@ -165,7 +173,7 @@ class Replicas:
         return NotLeader(f"this broker does not lead {tp}")
 
     def is_ready(self, tp: TopicPartition, partition: PartitionImage) -> bool:
-        """Whether clients that go to the leader will find it working, as far as we can tell."""
+        """True when clients will find the leader working, as far as this broker knows."""
         if partition.leader is None:
             return False
         return partition.leader != self._broker_id or tp in self.leaders
@@ -173,7 +181,8 @@ class Replicas:
     # Following the image
 
     def note_image(self, image: ClusterImage) -> None:
-        """The cluster has changed; partitions follow in a moment."""
+        """The cluster has changed; partitions follow soon."""
+        assert image.revision >= self._image.revision, "images only get newer"
         self._image = image
         if self._behind_since_s is None:
             self._behind_since_s = self._clock.monotonic_s()
@@ -181,7 +190,7 @@ class Replicas:
 
     @property
     def behind_s(self) -> float:
-        """How long a newer image has been waiting and none was applied; 0 when none waits."""
+        """Seconds since when a newer image waits and none was applied; 0 when none waits."""
         if self._behind_since_s is None:
             return 0.0
         return self._clock.monotonic_s() - self._behind_since_s
@@ -189,8 +198,7 @@ class Replicas:
     def note_settings(self) -> None:
         """The broker's settings have changed, and with them the defaults of every topic."""
         for (topic, _), partition in self.leaders.items():
-            partition.log.config = self._topic_config(self._image.topics[topic].config)
-            partition.note_config()
+            partition.configure(self._topic_config(self._image.topics[topic].config))
 
     async def wait_applied(self, revision: Revision) -> None:
         """Returns when the partitions are as the image of this revision says."""
@@ -232,13 +240,10 @@ class Replicas:
         await self._prepare_many(changed)
         for topic in changed:
             await self._apply_topic(topic)
-        self._prepared.clear()  # what was not adopted now is prepared again
+        self._maker.forget_prepared()
 
     async def _prepare_many(self, topics: Sequence[TopicImage]) -> None:
-        """Prepare the logs that are missing together, if they are many: it takes one wait.
-
-        If there is no room for all, each is tried by itself, and its topic is told why.
-        """
+        """Prepare the logs that are missing together."""
         missing = [
             (tp, topic.id)
             for topic in topics
@@ -246,15 +251,7 @@ class Replicas:
             if partition.leader == self._broker_id
             and (tp := TopicPartition(topic.name, index)) not in self._log_dir.logs
         ]
-        if len(missing) < MANY or self.is_offline:
-            return
-        try:
-            await self._work(partial(self._log_dir.prepare_logs, missing))
-        except OSError as error:
-            if error.errno not in FULL_DISK_ERRNOS | REFUSAL_ERRNOS:
-                self._log_dir.take_offline(error)
-        else:
-            self._prepared.update(tp for tp, _ in missing)
+        await self._maker.prepare(missing)
 
     async def _apply_topic(self, topic: TopicImage) -> None:
         self.topic_names[topic.id] = topic.name
@@ -265,7 +262,8 @@ class Replicas:
             if partition.leader != self._broker_id:
                 self._give_up(tp, NotLeader(f"this broker no longer leads {tp}"))
             elif tp in self.leaders:
-                self._change(self.leaders[tp], partition, config)
+                self.leaders[tp].note_leadership(partition.leader_epoch, frozenset(partition.isr))
+                self.leaders[tp].configure(config)
             elif problem is None and not self.is_offline:
                 problem = await self._lead(topic, tp, partition, config)
         self._note_made(topic.name, problem)
@@ -279,7 +277,7 @@ class Replicas:
             self._unfinished.pop(topic, None)
             return
         if str(problem) != str(self._unfinished.get(topic)):
-            log.error("cannot make a log", extra={"topic": topic, "reason": problem})
+            log.error("log creation failed", extra={"topic": topic, "reason": problem})
         self._unfinished[topic] = problem
 
     async def _lead(
@@ -289,7 +287,7 @@ class Replicas:
         try:
             opened = self._log_dir.logs.get(tp)
             if opened is None:
-                opened = await self._make_log(tp, topic.id, config)
+                opened = await self._maker.make(tp, topic.id, config)
                 config = self._topic_config(topic.config)  # it may have changed meanwhile
             opened.config = config
         except StorageFailed as problem:
@@ -306,35 +304,7 @@ class Replicas:
         )
         return None
 
-    async def _make_log(self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig) -> Log:
-        """The worker waits for the disk; if that is full, the reserve has room for it."""
-        try:
-            if tp in self._prepared:
-                self._prepared.remove(tp)
-            else:
-                await self._work(partial(self._log_dir.prepare_log, tp, topic_id))
-            return self._log_dir.adopt_log(tp, topic_id, config, self._clock.now_ms())
-        except OSError as error:
-            if error.errno not in FULL_DISK_ERRNOS:
-                raise self._log_dir.refusal(error) from error
-        return self._log_dir.create_log(tp, topic_id, config, self._clock.now_ms())
-
-    async def _work(self, work: Callable[[], None]) -> None:
-        """Have something done by the worker, and wait for it."""
-        done = asyncio.get_running_loop().create_future()
-
-        def settle(outcome: Exception | None) -> None:
-            if done.done():
-                return
-            if outcome is None:
-                done.set_result(None)
-            else:
-                done.set_exception(outcome)
-
-        self._worker.run(lambda _: work(), settle)
-        await done
-
-    def _discard(self, discarded: Discarded) -> None:
+    def discard(self, discarded: Discarded) -> None:
         """Have the worker remove a file: a segment of a gigabyte takes a third of a second."""
         self._worker.run(lambda _: discarded.remove(), self._note_removal)
 
@@ -344,17 +314,10 @@ class Replicas:
         elif outcome is not None:
             raise outcome
 
-    def _change(
-        self, leader: LeaderPartition, partition: PartitionImage, config: TopicConfig
-    ) -> None:
-        leader.log.config = config
-        leader.note_leadership(partition.leader_epoch, frozenset(partition.isr))
-        leader.note_config()
-
     async def _drop_topic(self, topic: TopicImage, *, is_deleted: bool) -> None:
-        """The logs are gone for everybody at once; then the worker removes what they were.
+        """Forget the logs of a topic at once; then the worker removes their files.
 
-        Without a tombstone nobody has deleted the topic: the store has lost it, and the logs are
+        Without a tombstone the topic was not deleted: the store has lost it, and the logs are
         set aside.
         """
         self.topic_names.pop(topic.id, None)
@@ -364,21 +327,23 @@ class Replicas:
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
             if tp not in self._log_dir.logs:
-                work.append(partial(self._log_dir.remove_unmade, tp))
+                work.append(partial(self._log_dir.directories.remove_unmade, tp))
                 continue
             forgotten = self._log_dir.forget_log(tp, self._rng)
             if is_deleted:
-                work.append(partial(self._log_dir.remove_log, forgotten))
+                work.append(partial(self._log_dir.directories.remove, forgotten))
             else:
                 reason = f"the store has lost the topic of id {format_uuid(topic.id)}"
-                work.append(partial(self._log_dir.set_aside, forgotten.directory, reason))
+                work.append(
+                    partial(self._log_dir.directories.set_aside, forgotten.directory, reason)
+                )
         for step in work:
             try:
-                await self._work(step)
+                await do_work(self._worker, step)
             except OSError as error:  # files that stay behind go at the next start
                 self._left_behind.add(topic.id)
                 problem = self._log_dir.refusal(error)
-                log.error("cannot delete a log", extra={"topic": topic.name, "reason": problem})
+                log.error("log deletion failed", extra={"topic": topic.name, "reason": problem})
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
@@ -391,12 +356,12 @@ class Replicas:
         """Return once the directory knows that the store has been at `revision`.
 
         It is a guard against a store that went back, not a promise: a directory that takes no
-        writes must not keep topics from being deleted, so then it is tried again later.
+        writes must not keep topics from being deleted, so it is tried again with the next change.
         """
         if self.is_offline:
             return
         try:
-            await self._work(partial(self._remember, revision))
+            await do_work(self._worker, partial(self._remember, revision))
         except OSError as error:
             if error.errno in FULL_DISK_ERRNOS:
                 with contextlib.suppress(OSError):
@@ -420,7 +385,7 @@ class Replicas:
     @property
     def stray_count(self) -> int:
         """Directories of logs that were set aside because the store does not know them."""
-        return self._log_dir.stray_count
+        return self._log_dir.directories.stray_count
 
     @property
     def is_offline(self) -> bool:
@@ -435,88 +400,31 @@ class Replicas:
         found = os.statvfs(self._log_dir.path)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
-    def _note_offline(self, reason: str) -> None:
+    def note_durable(self, tp: TopicPartition) -> None:
+        partition = self.leaders.get(tp)
+        if partition is not None:
+            partition.note_durable()
+
+    def note_crowded(self, tp: TopicPartition) -> None:
+        partition = self.leaders.get(tp)
+        if partition is not None:
+            partition.request_flush()
+
+    def note_offline(self, reason: str) -> None:
         for tp in list(self.leaders):
             partition = self.leaders.pop(tp)
             partition.give_up(StorageFailed(reason))
 
-    # Chores
-
-    async def delete_old_segments(self) -> None:
-        """Let go of what retention no longer asks to keep."""
-        for partition in list(self.leaders.values()):
-            try:
-                count = self._log_dir.reserve.lend(
-                    partial(partition.log.delete_old_segments, self._clock.now_ms())
-                )
-            except StorageFailed as problem:  # a full disk, say: others may still make room
-                log.error("retention", extra={"tp": partition.tp, "reason": problem})
-                continue
-            except OSError as error:
-                if error.errno in CROWDED_ERRNOS:
-                    log.error("retention", extra={"tp": partition.tp, "reason": error})
-                    continue
-                self._log_dir.take_offline(error)
-                return
-            if count:
-                log.info(
-                    "deleted old segments",
-                    extra={
-                        "tp": partition.tp,
-                        "count": count,
-                        "start": partition.log.start_offset,
-                    },
-                )
-            await asyncio.sleep(0)
+    # Deleted records
 
     async def commit_deletions(self) -> None:
         """Return once nothing can bring back the records that were deleted until now."""
-        committed = asyncio.get_running_loop().create_future()
+        await wait_called(self._deletions.commit)
 
-        def settle(problem: ApiError | None) -> None:
-            if committed.done():
-                return
-            if problem is None:
-                committed.set_result(None)
-            else:
-                committed.set_exception(problem)
-
-        self._deletions.commit(settle)
-        await committed
-
-    def scrub(self, interval_ms: int) -> None:
-        """Read a little more of what lies on disk, to see whether it is still what it was."""
-        if self.is_offline:
-            return
-        try:
-            logs = [partition.log for partition in self.leaders.values()]
-            self.scrubber.advance(logs, self._clock.now_ms(), interval_ms)
-        except OSError as error:
-            self._log_dir.take_offline(error)
-
-    @property
-    def damaged_range_count(self) -> int:
-        """Ranges of offsets that are known to be corrupt, and not served."""
-        return sum(len(partition.log.corrupt) for partition in self.leaders.values())
-
-    def compact(self, memory_bytes_max: int) -> None:
-        """Begin to compact the log that needs it most; the others follow until none does."""
-        self.cleaner.on_finished = partial(self._soon, partial(self.compact, memory_bytes_max))
-        try:
-            self.cleaner.begin(self.compacted(), self._clock.now_ms(), memory_bytes_max)
-        except StorageFailed as problem:  # a full disk, say: there may be room later
-            log.error("compaction", extra={"reason": problem})
-        except OSError as error:
-            self._log_dir.take_offline(error)
-
-    def compacted(self) -> Iterator[tuple[Log, Offset]]:
-        """The logs of compacted topics, each with the offset below which nothing will change."""
-        for partition in self.leaders.values():
-            if "compact" in partition.log.config.cleanup_policy:
-                yield partition.log, partition.readable_end(read_committed=True)
+    # Unfinished topics
 
     def failure_of(self, topic: str) -> StorageFailed | None:
-        """Why not all logs of a topic that this broker should have are there; None if they are."""
+        """The reason why logs of a topic are missing on this broker; None if they are not."""
         if topic in self._unfinished:
             return self._unfinished[topic]
         found = self._image.topics.get(topic)
@@ -532,43 +440,7 @@ class Replicas:
         if self._unfinished:
             self._news.set()
 
-    async def expire_producers(self, after_ms: int) -> None:
-        """Forget idempotent producers that went silent."""
-        for partition in list(self.leaders.values()):
-            partition.log.producers.expire(self._clock.now_ms(), after_ms)
-            await asyncio.sleep(0)
-
-    async def checkpoint(self) -> None:
-        """Write down up to where every log is on disk: where recovery would begin.
-
-        Logs that nobody waits for are brought to disk on the way, for the next time: otherwise
-        they would keep every segment open, and be read from their beginning after a crash. The
-        worker waits for the disk.
-        """
-        if self.is_offline:
-            return
-        logs = self._log_dir.logs
-        names = list(logs)  # not the logs: one that is deleted meanwhile would stay open
-        for first in range(0, len(names), _LOGS_PER_STEP):
-            some = (logs[tp] for tp in names[first : first + _LOGS_PER_STEP] if tp in logs)
-            self._log_dir.save_logs(some, self._flusher.request)
-            await asyncio.sleep(0)
-            if self.is_offline:
-                return
-        replacements = self._log_dir.begin_checkpoint()
-        try:
-            await self._work(partial(_run_all, replacements))
-            if not self.is_offline:
-                self._log_dir.end_checkpoint(replacements)
-        except OSError as error:
-            self._log_dir.note_failure(error)
-
-
-def _run_all(replacements: Sequence[Replacement[Any]]) -> None:
-    for one in replacements:
-        one.run()
-
 
 def _note_recovery(done: int, total: int) -> None:
     if done == total or done % 100 == 0:
-        log.info("opened logs", extra={"done": done, "total": total})
+        log.info("logs opened", extra={"done": done, "total": total})

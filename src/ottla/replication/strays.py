@@ -1,4 +1,4 @@
-"""Which of the logs on disk this broker may open, and which one it may remove.
+"""Verdicts on the logs on disk: which the broker may open, and which it may remove.
 
 A log is removed only if the store remembers that its topic was deleted. What the store does not
 know is set aside: it may be the store that has forgotten, not the log that is too much.
@@ -6,11 +6,11 @@ know is set aside: it may be the store that has forgotten, not the log that is t
 
 from ottla.cluster.image import ClusterImage, Tombstone
 from ottla.model import BrokerId, TopicPartition, Uuid, format_uuid
-from ottla.storage.log_dir import Fate, FoundLog, Verdict
+from ottla.storage.found_logs import Fate, FoundLog, Verdict
 
 
 def judge(image: ClusterImage, broker: BrokerId, found: FoundLog) -> Verdict:
-    """What becomes of a log that was found, as far as this image knows it."""
+    """The verdict on a log that was found, as far as this image knows it."""
     if found.topic_id is None:
         return _judge_nameless(image, broker, found)
     if found.topic_id in image.tombstones:
@@ -38,7 +38,7 @@ def _judge_named(image: ClusterImage, tp: TopicPartition, topic_id: Uuid) -> Ver
 
 
 def _judge_nameless(image: ClusterImage, broker: BrokerId, found: FoundLog) -> Verdict:
-    """A log that does not say whose it is, is its name's, if nothing else ever had that name here.
+    """A log without a topic id belongs to the topic of its name, if no other had that name here.
 
     To set it aside would be as safe, and take a partition away that is whole. A log of a deleted
     topic of the same name, the only other thing it can be, has a tombstone as long as it exists.
@@ -59,7 +59,7 @@ def expected_id(
     """The topic id of a log that this broker must have, if a checkpoint names it with `noted_id`.
 
     None if the log is not the broker's any more: its topic was deleted, or made again. An older
-    Ottla noted no id; then an older topic of the name must not have been deleted a moment ago.
+    Ottla noted no id; then an older topic of the name must not have been deleted just now.
     """
     topic, partition = image.topics.get(tp.topic), image.partition(tp)
     if topic is None or partition is None or broker not in partition.replicas:
@@ -70,7 +70,7 @@ def expected_id(
 
 
 def _was_just_deleted(image: ClusterImage, broker: BrokerId, topic: str) -> bool:
-    """Whether logs of a deleted topic of this name may still be here."""
+    """True when logs of a deleted topic of this name may still be here."""
     return any(
         tombstone.topic == topic and broker in tombstone.brokers
         for tombstone in image.tombstones.values()

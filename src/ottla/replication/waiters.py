@@ -1,4 +1,4 @@
-"""Those who wait until a partition's mark passes an offset."""
+"""Waiters for a partition's high watermark, or durable offset, to pass an offset."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Settled = Callable[[ApiError | None], None]
 
 
 class OffsetWaiters:
-    """First come, first woken: appends give out rising offsets, so a queue is already in order."""
+    """A queue, woken in order: appends give out rising offsets."""
 
     __slots__ = ("queue",)
 
@@ -21,7 +21,7 @@ class OffsetWaiters:
         return len(self.queue)
 
     def add(self, offset: Offset, settled: Settled) -> None:
-        """Call `settled` once the mark is at `offset` or beyond, or there is no hope for it."""
+        """Call `settled` once `offset` is reached, or with an error if it cannot be any more."""
         self.queue.append((offset, settled))
 
     def advance(self, reached: Offset) -> None:
@@ -30,7 +30,7 @@ class OffsetWaiters:
             queue.popleft()[1](None)
 
     def fail(self, error: ApiError) -> None:
-        """Nobody will reach anything any more: the partition has been lost."""
+        """The partition has been lost: fail all waiters."""
         queue, self.queue = self.queue, deque()
         for _, settled in queue:
             settled(error)

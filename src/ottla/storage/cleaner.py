@@ -8,14 +8,8 @@ from typing import Final
 
 from ottla.errors import ApiError, StorageFailed
 from ottla.model import Offset, TimestampMs
-from ottla.storage.compaction import (
-    Cleanable,
-    CleanedSegment,
-    Counts,
-    Pass,
-    dirtiest,
-    is_worth_it,
-)
+from ottla.storage.compaction import Cleanable, CleanedSegment, Counts, dirtiest, is_worth_it
+from ottla.storage.compaction_pass import Pass
 from ottla.storage.disk_worker import Worker
 from ottla.storage.files import FULL_DISK_ERRNOS, Files
 from ottla.storage.log import Log
@@ -60,20 +54,20 @@ class Cleaner:
             return
         log, part = worth[dirtiest([part for _, part in worth])]
         self._is_busy = True
-        self._step(log, log.begin_cleaning(part, now_ms, memory_bytes_max))
+        self._step(log, log.cleaning.begin(part, now_ms, memory_bytes_max))
 
     def close(self) -> None:
         self._worker.close()
 
-    def abandon(self, patience_s: float) -> bool:
-        """Stop without waiting longer than `patience_s`; whether the pass has stopped."""
-        return self._worker.abandon(patience_s)
+    def abandon(self, timeout_s: float) -> bool:
+        """Stop without waiting longer than `timeout_s`; whether the pass has stopped."""
+        return self._worker.abandon(timeout_s)
 
     def _cleanable(self, log: Log, limit: Offset, now_ms: TimestampMs) -> Cleanable | None:
         if log in self._shunned:
             return None
         try:
-            return log.cleanable(limit, now_ms)
+            return log.cleaning.cleanable(limit, now_ms)
         except StorageFailed:
             return None  # the disk is full, or gone: others may still be compacted
         except ApiError as problem:
@@ -83,9 +77,10 @@ class Cleaner:
     def _shun(self, log: Log, problem: Exception) -> None:
         self.failure_count += 1
         self._shunned.add(log)
-        _log.error("cannot compact", extra={"tp": str(log.tp)}, exc_info=problem)
+        _log.error("compaction failed", extra={"tp": str(log.tp)}, exc_info=problem)
 
     def _step(self, log: Log, work: Pass) -> None:
+        assert self._is_busy, "one pass at a time"
         self._worker.run(partial(work.run_next, self._files), partial(self._note, log, work))
 
     def _note(self, log: Log, work: Pass, outcome: Outcome) -> None:
@@ -98,11 +93,11 @@ class Cleaner:
                 self._swap_in(log, work, outcome)
         except OSError as error:
             self._is_busy = False
-            log.on_failed(error)
+            log.fail(error)
 
     def _finish(self, log: Log, work: Pass) -> None:
         """The pass has come to its end: have the worker write down how far it came."""
-        written = log.end_cleaning(work)
+        written = log.cleaning.end(work)
         if written is None:
             self._note_finished(log, work)
         else:
@@ -120,7 +115,7 @@ class Cleaner:
         self._note_finished(log, work)
 
     def _swap_in(self, log: Log, work: Pass, cleaned: CleanedSegment) -> None:
-        swap = log.begin_swap(work, cleaned)
+        swap = log.cleaning.begin_swap(work, cleaned)
         if swap is None:
             self._is_busy = False  # the log has changed: begin anew with what it is now
             return
@@ -131,11 +126,11 @@ class Cleaner:
             self._is_busy = False  # deleted, or its disk is known to have failed
         elif isinstance(outcome, OSError):  # half done: nothing here may be trusted any more
             self._is_busy = False
-            log.on_failed(outcome)
+            log.fail(outcome)
         elif isinstance(outcome, Exception):
             raise outcome
         else:
-            log.end_swap(swap)
+            log.cleaning.end_swap(swap)
             self._step(log, work)
 
     def _note_finished(self, log: Log, work: Pass) -> None:
@@ -143,7 +138,7 @@ class Cleaner:
         self.pass_count += 1
         self.totals.add(work.counts)
         _log.info(
-            "compacted",
+            "log compacted",
             extra={
                 "tp": str(log.tp),
                 "end": work.end,
@@ -164,9 +159,9 @@ class Cleaner:
             self._shun(log, problem)  # a segment is damaged, or our understanding of it
         elif problem.errno in FULL_DISK_ERRNOS:
             self.failure_count += 1
-            _log.error("no room to compact", extra={"tp": str(log.tp)})
+            _log.error("compaction failed: disk full", extra={"tp": str(log.tp)})
         elif problem.errno not in _GONE_ERRNOS:
-            log.on_failed(problem)
+            log.fail(problem)
             return
         remove_cleaned(self._files, log.directory)
 

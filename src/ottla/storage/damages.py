@@ -1,4 +1,4 @@
-"""What is known to be damaged or lost in a log: remembered across restarts, and never served."""
+"""Damaged or lost ranges of a log: remembered across restarts, and never served."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,7 +48,7 @@ def load_ranges(files: Files, directory: Path) -> list[CorruptRange]:
 
 
 def merged(ranges: Iterable[CorruptRange]) -> list[CorruptRange]:
-    """These ranges in order, without those that lie inside another."""
+    """The ranges in order, without those that lie inside another."""
     kept = list[CorruptRange]()
     for one in sorted(set(ranges), key=lambda one: (one.start_offset, -one.end_offset)):
         if not kept or one.end_offset > kept[-1].end_offset:

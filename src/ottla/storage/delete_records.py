@@ -1,4 +1,4 @@
-"""What DeleteRecords did, made durable before it is acknowledged: one write for all who wait."""
+"""Group commit of DeleteRecords: one write for all requests that wait."""
 
 from collections.abc import Callable
 from functools import partial

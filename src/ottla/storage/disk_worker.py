@@ -18,18 +18,18 @@ Post = Callable[[Callable[[], None]], object]
 
 
 class Worker(Protocol):
-    """Who carries out steps, one after the other."""
+    """A thread, or none, that runs steps one after the other."""
 
     def run(self, step: Step[Result], done: Callable[[Result | Exception], None]) -> None:
         """Take one step and hand its outcome to `done`, on the owner's thread."""
         ...
 
     def close(self) -> None:
-        """Stop soon; a step that is under way is given up, and nobody hears of it."""
+        """Stop soon; a step that is under way is given up, and `done` not called."""
         ...
 
-    def abandon(self, patience_s: float) -> bool:
-        """The same without waiting longer than `patience_s`; whether the step has stopped."""
+    def abandon(self, timeout_s: float) -> bool:
+        """Stop without waiting longer than `timeout_s`; True when the step has stopped."""
         ...
 
 
@@ -44,7 +44,7 @@ class Errand:
         self._is_over = False
 
     def run(self) -> None:
-        """Do it, once: whoever comes second waits for the first."""
+        """Do the work, once: a second caller waits for the first."""
         with self._lock:
             if not self._is_over:
                 self._work()
@@ -65,21 +65,21 @@ class InlineWorker:
     def close(self) -> None:
         return
 
-    def abandon(self, patience_s: float) -> bool:
+    def abandon(self, timeout_s: float) -> bool:
         return True
 
 
 class ThreadWorker:
     """Works on a thread of its own. `post` runs a callback on the owner's thread soon.
 
-    `pause` lets other threads run for a moment (production: a short sleep).
+    `pause` lets other threads run (production: a short sleep).
     """
 
     def __init__(self, name: str, *, post: Post, pause: Pause) -> None:
         self._post = post
         self._pause = pause
-        self._is_closing = False
-        self._is_abandoned = False  # then the owner is no longer there to be told
+        self.is_closing = False
+        self._is_abandoned = False  # the owner is gone: post nothing
         self._steps: queue.SimpleQueue[tuple[Step[Any], Callable[[Any], None]] | None]
         self._steps = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -89,29 +89,29 @@ class ThreadWorker:
         self._steps.put((step, done))
 
     def close(self) -> None:
-        self._is_closing = True
+        self.is_closing = True
         self._steps.put(None)
         self._thread.join()
 
-    def abandon(self, patience_s: float) -> bool:
-        self._is_closing = self._is_abandoned = True
+    def abandon(self, timeout_s: float) -> bool:
+        self.is_closing = self._is_abandoned = True
         self._steps.put(None)
-        self._thread.join(patience_s)
+        self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (work := self._steps.get()) is not None and not self._is_closing:
+        while (work := self._steps.get()) is not None and not self.is_closing:
             step, done = work
             try:
-                outcome = _outcome(step, self._take_breath)
+                outcome = _outcome(step, self._pause_or_stop)
             except _Closing:
                 return
             if self._is_abandoned:
                 return
             self._post(partial(done, outcome))
 
-    def _take_breath(self) -> None:
-        if self._is_closing:
+    def _pause_or_stop(self) -> None:
+        if self.is_closing:
             raise _Closing
         self._pause()
 

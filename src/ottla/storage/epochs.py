@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset: what replicas compare to find where they part.
+"""Leader epochs and their first offsets, by which replicas find where their logs differ.
 
 Kept in the entries of `log-states`, in the text format of Kafka's `leader-epoch-checkpoint`. Every
 batch carries its leader's epoch, so this is a cache too: it is checked against the log, and rebuilt
@@ -21,7 +21,7 @@ class EpochStart(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The answer to "where does this epoch end": the largest epoch not above the asked one."""
+    """The end of an epoch, or of the largest known epoch below it."""
 
     epoch: LeaderEpoch
     end_offset: Offset
@@ -63,7 +63,7 @@ class Epochs:
         return self._epochs[found - 1] if found else NO_EPOCH
 
     def end_of(self, epoch: LeaderEpoch, log_end: Offset) -> EpochEnd:
-        """Where `epoch` ends here (KIP-279): with it, the largest known epoch not above it."""
+        """The end of the largest known epoch not above `epoch` (KIP-279)."""
         if epoch < 0 or not self._epochs or epoch > self._epochs[-1]:
             return EpochEnd(NO_EPOCH, NO_OFFSET)
         if epoch == self._epochs[-1]:

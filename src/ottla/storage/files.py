@@ -29,7 +29,7 @@ REFUSAL_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM}) | CROWDED_ERRNOS
 
 
 class Entry(NamedTuple):
-    """One name in a directory."""
+    """A name in a directory."""
 
     name: str
     is_dir: bool
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 class Readable(Protocol):
-    """What can be read from any place on."""
+    """A file, or bytes, that can be read from any position."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Up to `size_bytes` from `position` on; fewer only where the file ends."""
@@ -45,7 +45,7 @@ class Readable(Protocol):
 
 
 class Sendable(Readable, Protocol):
-    """What can be sent to a socket."""
+    """A file, or bytes, that can be sent to a socket."""
 
     def fileno(self) -> int:
         """The descriptor, for sendfile; -1 when there is none."""
@@ -70,12 +70,12 @@ class File(Sendable, Protocol):
     def size_bytes(self) -> int: ...
 
     def modified_ms(self) -> int:
-        """When the content was last changed, by the wall clock."""
+        """The wall clock time when the content was last changed."""
         ...
 
 
 class Lock(Protocol):
-    """Whoever has it holds a directory alone; it is given back with the last reference."""
+    """The lock of a directory, released with the last reference."""
 
     def fileno(self) -> int: ...
 
@@ -94,7 +94,7 @@ class Files(Protocol):
     def read_whole(self, path: StrPath) -> bytes: ...
 
     def list(self, directory: StrPath) -> list[Entry]:
-        """What is in a directory, by name. Other threads may be changing it."""
+        """The entries of a directory, by name. Other threads may be changing it."""
         ...
 
     def names(self, directory: StrPath) -> Sequence[str]:
@@ -125,7 +125,7 @@ class Files(Protocol):
         """Return once everything written so far is on disk, of the whole disk that a lock is on.
 
         For very many files: it takes one wait where `sync` takes one for each. A write that failed
-        since the lock was taken is told, once.
+        since the lock was taken is reported, once.
         """
         ...
 
@@ -158,7 +158,7 @@ _open_descriptors: Final[set[int]] = set()  # of every `OsFile`, on whatever thr
 
 
 def open_file_count() -> int:
-    """How many files this process has open in here."""
+    """The number of files that this process has open through this module."""
     return len(_open_descriptors)
 
 
@@ -282,7 +282,7 @@ class OsFiles:
 
 
 def _sync_file_system(descriptor: int) -> None:
-    """Linux's `syncfs`, which tells of writes that failed; elsewhere the whole machine's `sync`."""
+    """Linux's `syncfs`, which reports writes that failed; elsewhere the whole machine's `sync`."""
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if syncfs is None:
         os.sync()

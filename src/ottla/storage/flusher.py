@@ -1,4 +1,4 @@
-"""Group commit: one thread per data directory syncs for everybody who waits.
+"""Group commit: one thread per data directory syncs for all producers that wait.
 
 The owner's thread collects the logs that have something to sync and hands all of them over at
 once; while the disk works, what arrives collects for the next round. So there are no timers and
@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Final, Protocol
 
 from ottla.storage.files import Files
-from ottla.storage.log import FlushWork, Log
+from ottla.storage.log import Log
+from ottla.storage.log_flush import FlushWork
 
 _THREADS: Final = 4  # files that are synced at the same time
 _ROUND_LOGS_MAX: Final = 256  # a round of more would keep the owner from everything else
@@ -23,10 +24,10 @@ Post = Callable[[Callable[[], None]], object]
 
 
 class Flusher(Protocol):
-    """Who makes logs durable."""
+    """A thread, or none, that makes logs durable."""
 
     def request(self, log: Log) -> None:
-        """`log` has appended something: make it durable soon and tell it so."""
+        """`log` has appended something: make it durable soon and call `LogFlush.end`."""
         ...
 
     def close(self) -> None:
@@ -42,7 +43,7 @@ class InlineFlusher:
         self._on_failed = on_failed
 
     def request(self, log: Log) -> None:
-        work = log.begin_flush()
+        work = log.flushing.begin()
         if work is None:
             return
         try:
@@ -50,7 +51,7 @@ class InlineFlusher:
         except OSError as error:
             self._on_failed(error)
             return
-        log.end_flush(work)
+        log.flushing.end(work)
 
     def close(self) -> None:
         return
@@ -83,7 +84,7 @@ class ThreadFlusher:
         self._begun_s: float | None = None  # when the round that is under way began
         self._dirty: dict[Log, None] = {}
         self._is_busy = False
-        self._is_abandoned = False  # then the owner is no longer there to be told
+        self._is_abandoned = False  # the owner is gone: post nothing
         self._rounds: queue.SimpleQueue[list[FlushWork] | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ottla-sync")
         self._thread = threading.Thread(target=self._run, name="ottla-flusher", daemon=True)
@@ -101,26 +102,27 @@ class ThreadFlusher:
         self._thread.join()
         self._pool.shutdown()
 
-    def abandon(self, patience_s: float) -> bool:
-        """Stop after the sync that is under way; False when that takes longer than `patience_s`."""
+    def abandon(self, timeout_s: float) -> bool:
+        """Stop after the sync that is under way; False when that takes longer than `timeout_s`."""
         self._is_abandoned = True
         self._dirty.clear()
         self._rounds.put(None)
-        self._thread.join(patience_s)
+        self._thread.join(timeout_s)
         self._pool.shutdown(wait=False, cancel_futures=True)
         return not self._thread.is_alive()
 
     @property
     def unfinished_s(self) -> float:
-        """How long the round that is under way has been; 0 when there is none."""
+        """Seconds since the round that is under way began; 0 when there is none."""
         return 0.0 if self._begun_s is None else self._monotonic_s() - self._begun_s
 
     def _begin_round(self) -> None:
+        assert self._begun_s is None, "one round at a time"
         round_ = list[FlushWork]()
         while self._dirty and not round_:
             for log in list(islice(self._dirty, _ROUND_LOGS_MAX)):
                 del self._dirty[log]
-                if (work := log.begin_flush()) is not None:
+                if (work := log.flushing.begin()) is not None:
                     round_.append(work)
         if round_:
             self._begun_s = self._monotonic_s()
@@ -136,7 +138,8 @@ class ThreadFlusher:
         if problem is not None:
             raise problem
         for work in round_:
-            work.log.end_flush(work)
+            work.flushing.end(work)
+        assert self._begun_s is not None, "a round ends that was begun"
         self._begun_s = None
         if self._dirty:
             self._begin_round()

@@ -152,7 +152,7 @@ class TimeIndex:
 
 
 class AbortedTransaction(NamedTuple):
-    """One producer's transaction that a reader of committed records must not see."""
+    """A transaction that a reader of committed records must not see."""
 
     producer_id: ProducerId
     first_offset: Offset

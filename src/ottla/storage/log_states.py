@@ -46,7 +46,7 @@ class StateDamaged(Exception):
 
 
 class LogState(NamedTuple):
-    """What a log knows at `end_offset` that it would else read off its active segment."""
+    """The state of a log at `end_offset`, which can also be read off its active segment."""
 
     segment_base: Offset
     size_bytes: int  # of the segment up to `end_offset`
@@ -103,7 +103,7 @@ class LogState(NamedTuple):
 
 
 def fits(indexes: Indexes, producers: Producers) -> bool:
-    """Whether the state of a log is small enough for the file of all logs."""
+    """True when the state of a log is small enough for the file of all logs."""
     size_bytes = (
         len(indexes.by_offset) * _INDEX_ENTRY_BYTES
         + len(indexes.aborted) * _ABORTED_BYTES
@@ -125,7 +125,7 @@ NotedStates = Mapping[TopicPartition, NotedState]
 
 @dataclass(frozen=True, slots=True)
 class FoundStates:
-    """What the file says, and what is wrong with it, if anything is."""
+    """The entries of the file, and the problem with it, if there is one."""
 
     entries: NotedStates
     problem: str | None = None

@@ -1,6 +1,6 @@
 """The names that Ottla gives to what lies in a data directory, as exact patterns.
 
-Whatever has another name is somebody else's: it is never removed, renamed or written.
+A file with another name is not Ottla's: it is never removed, renamed or written.
 """
 
 import re
@@ -33,7 +33,7 @@ _OFFSET: Final = re.compile(r"[0-9]{20}")
 
 
 class StrayName(NamedTuple):
-    """What the name of a stray says; the topic's may have lost its end to the length limit."""
+    """The parts of a stray's name; the topic may have lost its end to the length limit."""
 
     topic: str
     partition: int
@@ -50,7 +50,7 @@ def parse_log_dir(name: str) -> TopicPartition | None:
 
 
 def parse_stray(name: str) -> StrayName | None:
-    """What the name of a stray says; None if it is none."""
+    """The parts of a stray's name; None if it is no stray."""
     match = _STRAY_DIR.fullmatch(name)
     if match is None or topic_name_problem(match["topic"]) is not None:
         return None
@@ -59,27 +59,27 @@ def parse_stray(name: str) -> StrayName | None:
 
 
 def is_deleted_dir(name: str) -> bool:
-    """Whether a directory is that of a log whose removal was interrupted."""
+    """True when a directory is a log's, and its removal was interrupted."""
     return _DELETED_DIR.fullmatch(name) is not None
 
 
 def is_log_file(name: str) -> bool:
-    """Whether this is the name of a file that we make in the directory of a log."""
+    """True when a file of this name is one that Ottla makes in a log's directory."""
     return _FILE.fullmatch(name) is not None
 
 
 def is_offset(text: str) -> bool:
-    """Whether this is an offset as the names of files have it: twenty digits."""
+    """True for an offset as file names have it: twenty digits."""
     return _OFFSET.fullmatch(text) is not None
 
 
 def deleted_name(tp: TopicPartition, unique: int) -> str:
-    """What the directory of a log is called while it is removed."""
+    """The name of a log's directory while it is removed."""
     return _aside_name(f"{tp.topic}", f"-{tp.partition}", unique, DELETED)
 
 
 def stray_name(directory: str, taken: Collection[str]) -> str:
-    """What a log's directory is called once it is set aside: the first such name that is free."""
+    """The name of a log's directory once it is set aside: the first such name that is free."""
     kept = match["kept"] if (match := _DELETED_DIR.fullmatch(directory)) else directory
     topic, dash, partition = kept.rpartition("-")
     return next(

@@ -41,7 +41,7 @@ def decode_offsets(lines: Iterable[str]) -> dict[TopicPartition, NotedOffset]:
 
 
 def noted_offset(noted: NotedOffsets, tp: TopicPartition, topic_id: Uuid | None) -> Offset | None:
-    """What is noted of the log of this topic id; None if nothing is.
+    """The offset noted for the log of this topic id; None if there is none.
 
     A log that does not say its topic id (None) is taken for the one that is noted.
     """

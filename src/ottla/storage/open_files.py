@@ -1,9 +1,9 @@
-"""How many files of segments are open: a share of the process's descriptors, and no more.
+"""A limit on open segment files: a share of the process's descriptors.
 
 A log opens its files when it reads or writes them and leaves them open, for it is likely to do so
 again. When the share is taken, the logs that have had files open for the longest time close what
-they can. What is not on disk yet stays open: a file that was closed would not tell of a write that
-failed later. If nothing else is left, everything is brought to disk, and then closed.
+they can. A file that is not on disk yet stays open: closed, it would not report a write that
+fails afterwards. If nothing else is left, everything is brought to disk, and then closed.
 """
 
 import sys
@@ -20,7 +20,7 @@ class Holder(Protocol):
     """A log, as far as it holds files open. On its owner's thread."""
 
     def release_files(self) -> bool:
-        """Close what is on disk and not needed at the moment; False if anything stays open."""
+        """Close what is on disk and not in use; False if anything stays open."""
         ...
 
 
@@ -31,15 +31,18 @@ def _do_nothing() -> None:
 class OpenFiles:
     """The logs of one directory that hold files open, in the order in which they opened them."""
 
-    def __init__(self, count_max: int = sys.maxsize) -> None:
-        self.flush_all: Callable[[], None] = _do_nothing  # brings every log to disk
+    def __init__(
+        self, count_max: int = sys.maxsize, flush_all: Callable[[], None] = _do_nothing
+    ) -> None:
+        """`flush_all` brings every log to disk."""
+        self._flush_all = flush_all
         self._count_max = count_max
         self._held_max = count_max - count_max // 8  # the rest is for what is being sent
         self._holders: dict[Holder, None] = {}
 
     @property
     def is_full(self) -> bool:
-        """Whether whoever can do without an open file should."""
+        """True when a caller that can do without an open file should."""
         return open_file_count() >= self._count_max
 
     def admit(self, holder: "ref[Holder]") -> None:
@@ -53,7 +56,7 @@ class OpenFiles:
             self.note(found)
 
     def note(self, holder: Holder) -> None:
-        """It holds a file open."""
+        """The holder has a file open."""
         self._holders[holder] = None
 
     def forget(self, holder: Holder) -> None:
@@ -62,11 +65,11 @@ class OpenFiles:
     def make_room(self) -> None:
         """Before a file is opened: have others close theirs if the share is taken."""
         if open_file_count() >= self._held_max and not self._release():
-            self.flush_all()
+            self._flush_all()
             self._release()
 
     def _release(self) -> bool:
-        """Whether there is room, after those were asked who opened their files first."""
+        """Close files, those that were opened first before others; True when there is room."""
         for _ in range(min(_ASKED_MAX, len(self._holders))):
             holder = next(iter(self._holders))
             del self._holders[holder]

@@ -17,7 +17,7 @@ _CHECKED: Final = re.compile(
 
 
 class MetadataDamaged(Exception):
-    """The file is not what was written: it does not say whose log this is."""
+    """The file is not what was written: the topic's id is unknown."""
 
 
 def encode_metadata(topic_id: Uuid) -> bytes:

@@ -1,4 +1,4 @@
-"""What a partition knows of its idempotent and transactional producers.
+"""The state of a partition's idempotent and transactional producers.
 
 Enough to tell a repeated batch from a new one and a gap from a sequence (the last five batches
 of each producer), and to know below which offset every transaction is decided. All of it can be
@@ -27,7 +27,7 @@ from ottla.storage.index import AbortedTransaction
 
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
 # Silent for so long, a producer repeats nothing any more: clients give a record up after two
-# minutes unless told otherwise.
+# minutes by default.
 _MAY_REPEAT_MS: Final = 600_000
 
 _SNAPSHOT_VERSION: Final = 1
@@ -40,7 +40,7 @@ _ABORTED_CRC: Final = struct.Struct(">I")
 
 
 class ProducedBatch(NamedTuple):
-    """One batch that is in the log, by the numbers its producer gave it."""
+    """A batch that is in the log, by the numbers its producer gave it."""
 
     first_sequence: int
     last_sequence: int
@@ -61,7 +61,7 @@ class SnapshotDamaged(Exception):
 
 
 class Producer:
-    """One producer's state here. Owned by `Producers`."""
+    """The state of one producer. Owned by `Producers`."""
 
     __slots__ = (
         "batches",
@@ -83,7 +83,7 @@ class Producer:
         self.marker_count = 0  # since the log was opened: has a transaction ended meanwhile?
 
     def has_open(self, epoch: int) -> bool:
-        """Whether a transaction of this epoch has records here."""
+        """True when a transaction of this epoch has records here."""
         return self.epoch == epoch and self.transaction_start >= 0
 
 
@@ -316,7 +316,7 @@ class Producers:
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot file says; None for a checksum that it does not have."""
+    """The content of a snapshot file; None for a checksum that it does not have."""
 
     producers: Producers
     aborted_crc: int | None

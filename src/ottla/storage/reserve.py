@@ -1,10 +1,10 @@
-"""Room that is kept for the moment when there is none.
+"""Disk space that is kept for a full disk.
 
 On a full disk some small things must still be possible: to write down that records were deleted,
 to end a segment so that retention can take it, to make a log. For these the reserve, a file of
-zeros, is let go of for a moment. Nobody else of this process can use the room meanwhile: lending
-is one synchronous stretch of the owner's thread. What is left of it is a reserve again afterwards,
-and it grows back when there is room.
+zeros, is removed for a short time. No other code of this process can use the space meanwhile:
+lending is one synchronous stretch of the owner's thread. The space that is left becomes the reserve
+again, which grows back when there is room.
 """
 
 import logging
@@ -25,7 +25,7 @@ _log = logging.getLogger("ottla.storage")
 
 
 class Reserve:
-    """One file of a data directory. Owned, like the directory, by one thread."""
+    """A file of a data directory. Owned, like the directory, by one thread."""
 
     def __init__(self, files: Files, directory: Path) -> None:
         self.size_bytes = 0
@@ -56,7 +56,7 @@ class Reserve:
         except DiskFull:
             if not self.size_bytes:
                 raise
-        _log.warning("the disk is full: using the reserve", extra={"path": str(self._path)})
+        _log.warning("disk full: reserve used", extra={"path": str(self._path)})
         self._files.unlink(self._path)
         self.size_bytes = 0
         try:

@@ -1,4 +1,4 @@
-"""Which sealed segments may go: because of their age, the log's size, or its start."""
+"""Sealed segments that may be deleted: by age, by the log's size, or below its start."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from ottla.model import Offset, TimestampMs
 
 
 class SegmentFacts(NamedTuple):
-    """What retention asks of a sealed segment."""
+    """The facts about a sealed segment that retention needs."""
 
     end_offset: Offset
     size_bytes: int
@@ -22,7 +22,7 @@ def expired_count(
     config: TopicConfig,
     now_ms: TimestampMs,
 ) -> int:
-    """How many of the oldest sealed segments may go: a prefix, for a log has no holes.
+    """The number of oldest sealed segments that may go: a prefix, for a log has no holes.
 
     A log that is only compacted loses nothing but what lies below its start.
     """
@@ -48,12 +48,12 @@ def expired_count(
 
 
 def is_too_old(max_timestamp_ms: TimestampMs, config: TopicConfig, now_ms: TimestampMs) -> bool:
-    """Whether even the newest record has outlived `retention.ms`. One without time has not."""
+    """True when even the newest record is older than `retention.ms`; False without a time."""
     if config.retention_ms < 0 or max_timestamp_ms < 0:
         return False
     return now_ms - max_timestamp_ms > config.retention_ms
 
 
 def _is_too_much(rest_bytes: int, config: TopicConfig) -> bool:
-    """Whether the log without the segment in question would still fill `retention.bytes`."""
+    """True when the log without this segment would still fill `retention.bytes`."""
     return config.retention_bytes >= 0 and rest_bytes >= config.retention_bytes

@@ -1,10 +1,10 @@
 """Looking after what lies on disk for a long time: is it still what was written?
 
-A log trusts what was once known to be on disk, so a bit that flips there would be sent to whoever
-asks. Therefore every sealed segment is read again from time to time, slowly, on a worker's thread:
-header chain and CRC of every batch. What is not as it was is told to its log, which never serves
+A log trusts what was once known to be on disk, so a bit that flips there would be sent to readers.
+Therefore every sealed segment is read again from time to time, slowly, on a worker's thread:
+header chain and CRC of every batch. Damage is reported to the log, which never serves
 it again, and to the operator. Once after every start the sizes of segments are compared with their
-seals, so that one that was cut short is known before anybody reads it.
+seals, so that one that was cut short is known before it is read.
 """
 
 import logging
@@ -35,16 +35,16 @@ _log = logging.getLogger("ottla.storage")
 
 
 class Progress(NamedTuple):
-    """What one step did."""
+    """The progress of one step."""
 
     read_bytes: int
     is_done: bool
 
 
 class SegmentCheck:
-    """One reading of one segment, in steps; handed back and forth between owner and worker.
+    """A reading of one segment, in steps; handed back and forth between owner and worker.
 
-    The file stays open from the first step to the last: compaction may put another in its place.
+    The file stays open from the first step to the last: compaction may replace it.
     """
 
     def __init__(self, segment: SealedSegment) -> None:
@@ -112,7 +112,7 @@ class Scrubber:
         self._finished_ms: TimestampMs | None = None  # when the last round was over
 
     def rest_s(self, interval_ms: int, bytes_per_s: int) -> float:
-        """How long to wait before the next step, so that others have the disk as well."""
+        """Seconds to wait before the next step, so that the disk has time for other work."""
         if self._is_round_open:
             return STEP_BYTES / bytes_per_s
         if self._unsized is None or self._unsized:
@@ -156,7 +156,7 @@ class Scrubber:
     def _note_short(self, log: Log, outcome: Sequence[SegmentCheck] | Exception) -> None:
         self._is_busy = False
         if isinstance(outcome, OSError):
-            _log.warning("cannot scrub", extra={"tp": str(log.tp), "reason": outcome})
+            _log.warning("scrub failed", extra={"tp": str(log.tp), "reason": outcome})
         elif isinstance(outcome, Exception):
             raise outcome
         else:
@@ -164,10 +164,8 @@ class Scrubber:
                 self._note_damages(log, check)
 
     def _note_damages(self, log: Log, check: SegmentCheck) -> None:
-        news = log.note_damages(check.segment, check.damages)
+        news = log.repair.note_damages(check.segment, check.damages)
         self.damage_count += len(news)
-        for damage in news:
-            log.on_damaged(damage)
 
     def _begin_next(self) -> bool:
         while self._queue:
@@ -201,7 +199,7 @@ class Scrubber:
         if isinstance(problem, FileNotFoundError):
             return  # retention was faster
         self.failure_count += 1
-        _log.error("cannot scrub", extra={"tp": str(log.tp)}, exc_info=problem)
+        _log.error("scrub failed", extra={"tp": str(log.tp)}, exc_info=problem)
 
     def _end_round(self, now_ms: TimestampMs) -> None:
         self._is_round_open = False
@@ -217,7 +215,7 @@ class Scrubber:
         """The end of a round is on disk, or not: then the next start reads everything again."""
         self._is_busy = False
         if isinstance(outcome, OSError):
-            _log.warning("cannot write the end of a scrub", extra={"reason": outcome})
+            _log.warning("scrub checkpoint failed", extra={"reason": outcome})
         elif outcome is not None:
             raise outcome
 

@@ -3,7 +3,7 @@
 It also has the checksum of the segment's aborted transactions, whose file has none of its own.
 
 Written when a segment is sealed, after the segment itself has been synced, and replaced together
-with it by compaction. So a seal is what tells a loss from an interrupted write: a segment that
+with it by compaction. So a seal distinguishes a loss from an interrupted write: a segment that
 ends before its seal says, or is missing while its seal is there, has been acknowledged and lost; a
 segment without a seal may have been cut short by a power cut, and nothing behind it has been
 acknowledged as durable. Like a checkpoint it carries a checksum; a damaged one says nothing.
@@ -32,7 +32,7 @@ from ottla.storage.segment import (
 
 
 class Seal(NamedTuple):
-    """Where a sealed segment ended."""
+    """The end of a sealed segment."""
 
     end_offset: Offset
     size_bytes: int

@@ -1,6 +1,5 @@
-"""One file of a partition's log: the active one, which grows, and the sealed ones before it."""
+"""Segments, the files of a log: the active one, which grows, and the sealed ones before it."""
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -11,7 +10,14 @@ from typing import Final, NamedTuple
 from ottla.config import INT64_MAX
 from ottla.errors import CorruptBatch
 from ottla.model import NO_TIMESTAMP, Offset, Position, TimestampMs
-from ottla.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, read_header
+from ottla.records.batch import (
+    HEADER_BOUNDS,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    BatchHeader,
+    read_header,
+)
 from ottla.storage.files import File, Files, StrPath
 from ottla.storage.index import (
     AbortedTransaction,
@@ -24,7 +30,6 @@ from ottla.storage.index import (
 from ottla.storage.names import TEMPORARY
 
 WALK_BYTES: Final = 8 << 10  # how much is read at a time to look for headers
-_PLACE: Final = struct.Struct(">qi4xb6xi")  # of a header: base offset, length, magic, delta
 
 LOG: Final = ".log"
 INDEX: Final = ".index"
@@ -36,21 +41,21 @@ SIDE_SUFFIXES: Final = (SEAL, INDEX, TIME_INDEX, ABORTED_INDEX)  # what lies bes
 SEGMENT_SUFFIXES: Final = (*SIDE_SUFFIXES, LOG)  # in the order in which a segment's files go
 CLEANED: Final = ".cleaned"  # written by compaction, and nothing else so far
 SWAP: Final = ".swap"  # whole, on disk, and about to replace what it was made from
-DELETED: Final = ".deleted"  # nobody's any more, and about to be removed
+DELETED: Final = ".deleted"  # no longer of the log, and about to be removed
 
 
 def file_name(offset: Offset, suffix: str) -> str:
-    """How Kafka names what belongs to the segment that begins at `offset`."""
+    """The name of a file of the segment that begins at `offset`, as Kafka has it."""
     return f"{offset:020d}{suffix}"
 
 
 def file_path(directory: StrPath, offset: Offset, suffix: str) -> str:
-    """The same with its directory."""
+    """`file_name` with its directory."""
     return f"{directory}/{offset:020d}{suffix}"
 
 
 class FoundBatch(NamedTuple):
-    """Where a batch lies in its segment."""
+    """The position, offsets and size of a batch in its segment."""
 
     position: Position
     base_offset: Offset
@@ -59,7 +64,7 @@ class FoundBatch(NamedTuple):
 
 
 class Indexes:
-    """What is known about the batches of one segment, and how it grows batch by batch."""
+    """The indexes of one segment, which grow batch by batch."""
 
     __slots__ = ("aborted", "by_offset", "by_time", "max_timestamp_at", "max_timestamp_ms", "rest")
 
@@ -90,7 +95,7 @@ class Indexes:
         self.rest += size_bytes
 
     def finish(self) -> None:
-        """The last entry of a time index tells the segment's largest timestamp."""
+        """Add the last entry of the time index: the segment's largest timestamp."""
         if self.max_timestamp_ms >= 0:
             self.by_time.append(self.max_timestamp_ms, self.max_timestamp_at)
 
@@ -114,7 +119,7 @@ class CheckedPart(NamedTuple):
 
 
 class Unchecked:
-    """Which of the bytes that a start has found in a segment have been read and are intact.
+    """The bytes that a start has found in a segment, and which of them are known to be intact.
 
     `end` is where those bytes end: what lies behind has been written, or checked, since the start.
     """
@@ -131,7 +136,7 @@ class Unchecked:
         return self._parts[at] if at >= 0 and position <= self._parts[at].end else None
 
     def note(self, part: CheckedPart) -> None:
-        """These bytes are intact. When all are, nothing has to be looked up any more."""
+        """Note that these bytes are intact. When all are, nothing has to be looked up any more."""
         first = bisect_left(self._parts, part.start, key=attrgetter("end"))
         last = bisect_right(self._parts, part.end, key=attrgetter("start"))
         touched = [part, *self._parts[first:last]]
@@ -159,7 +164,7 @@ class ActiveSegment:
     )
 
     file: File
-    reopen: Callable[[], File]  # said by whoever owns the segment
+    reopen: Callable[[], File]  # set by the owner of the segment
 
     def __init__(
         self, directory: Path, base_offset: Offset, file: File | None, opened_ms: TimestampMs
@@ -183,7 +188,7 @@ class ActiveSegment:
         return self.file
 
     def release(self) -> None:
-        """Close the file until it is used again; whoever still holds it can read on."""
+        """Close the file until it is used again; readers that hold it can finish."""
         with suppress(AttributeError):  # it is not open
             del self.file
 
@@ -244,19 +249,19 @@ class SealedSegment:
 
     @property
     def file(self) -> File:
-        assert self._file is not None, "opened by whoever reads it"
+        assert self._file is not None, "opened before it is read"
         return self._file
 
     @property
     def indexes(self) -> Indexes:
-        assert self._indexes is not None, "opened by whoever reads it"
+        assert self._indexes is not None, "opened before it is read"
         return self._indexes
 
     def warm_up(self, file: File, indexes: Indexes) -> None:
         self._file, self._indexes = file, indexes
 
     def cool_down(self) -> None:
-        """Give back descriptor and memory; whoever still holds the file can read on."""
+        """Give back descriptor and memory; readers that hold the file can finish."""
         self._file = self._indexes = None
 
     def open(self, files: Files, aborted_crc: int | None) -> None:
@@ -314,7 +319,7 @@ def find_batch(segment: Segment, offset: Offset) -> FoundBatch | None:
 
 
 def find_boundary(segment: Segment, position: Position, end: int) -> tuple[Position, Offset]:
-    """Where the last batch that lies wholly before byte `end` ends, and the offset behind it.
+    """The end of the last batch that lies wholly before byte `end`, and the offset behind it.
 
     The walk begins with the batch at `position`, or nearer to `end` if the index knows one there.
     """
@@ -327,7 +332,7 @@ def find_boundary(segment: Segment, position: Position, end: int) -> tuple[Posit
 
 def _walk_until(segment: Segment, position: Position, offset: int, end: int) -> FoundBatch | None:
     """From `position` on, the first batch that reaches `offset` or reaches beyond byte `end`."""
-    unpack = _PLACE.unpack_from
+    unpack = HEADER_BOUNDS.unpack_from
     size_bytes = segment.size_bytes
     segment_base, segment_end = segment.base_offset, segment.end_offset
     at = int(position)
@@ -347,8 +352,8 @@ def _walk_until(segment: Segment, position: Position, offset: int, end: int) -> 
                 raise CorruptBatch(f"no record batch at byte {at + inside} of its segment")
             length += LENGTH_END
             if base_offset + delta >= offset or at + inside + length > end:
-                place = Position(at + inside)
-                return FoundBatch(place, base_offset, Offset(base_offset + delta), length)
+                found = Position(at + inside)
+                return FoundBatch(found, base_offset, Offset(base_offset + delta), length)
             inside += length
         at += inside
     return None
@@ -406,7 +411,7 @@ def begin_indexes(
 
 
 def index_contents(directory: Path, base_offset: Offset, indexes: Indexes) -> dict[str, bytes]:
-    """What a segment's index files hold, by their paths; most have no aborted transactions."""
+    """The content of a segment's index files, by path; most have no aborted transactions."""
     contents = {
         file_path(directory, base_offset, INDEX): indexes.by_offset.encode(),
         file_path(directory, base_offset, TIME_INDEX): indexes.by_time.encode(),

@@ -1,7 +1,7 @@
 """The segments of one log: which there are, which of them are open, and how they come and go.
 
 Sealed segments are opened when they are read, and few of them stay open. Two kinds stay open for
-another reason: those that were sealed a moment ago, whose indexes are on disk only after the next
+another reason: those that were just sealed, whose indexes are on disk only after the next
 flush, and those that a compacted segment is about to replace, whose names are a worker's until it
 has. Owned by the log, and called from its owner's thread only.
 """
@@ -19,7 +19,7 @@ from ottla.records.batch import HEADER_BYTES, BatchHeader, read_header
 from ottla.storage.disk_worker import Errand
 from ottla.storage.files import File, Files
 from ottla.storage.index import AbortedDamaged, AbortedTransaction, IndexDamaged, aborted_crc
-from ottla.storage.recovery import rebuild_indexes, report_aborted
+from ottla.storage.recovery_scan import rebuild_indexes, report_aborted
 from ottla.storage.seals import Seal, begin_seal, read_seal, store_sealed, write_seal
 from ottla.storage.segment import (
     DELETED,
@@ -45,9 +45,9 @@ _WARM_MAX: Final = 8  # sealed segments that stay open because they were read
 
 
 class Discarded(NamedTuple):
-    """A file that is to be removed by somebody who has the time: large ones take a while.
+    """A file that is to be removed by a thread that has the time: large ones take a while.
 
-    Whoever closes a removed file last frees its pages, so the descriptor goes with the name.
+    The last close of a removed file frees its pages, so the descriptor goes with the name.
     """
 
     files: Files
@@ -57,7 +57,7 @@ class Discarded(NamedTuple):
     def remove(self) -> None:
         """On any thread. If this never happens, the next start does it.
 
-        As long as this file is there, it tells that its segment was not lost: what lay beside the
+        As long as this file is there, it shows that its segment was not lost: what lay beside the
         segment has to be gone first.
         """
         with suppress(FileNotFoundError):  # the whole log may have been deleted meanwhile
@@ -66,7 +66,7 @@ class Discarded(NamedTuple):
 
 
 class Unstored(NamedTuple):
-    """A sealed segment whose indexes are not on disk: it stays open, for they are in memory."""
+    """A sealed segment with indexes in memory only: it stays open until they are on disk."""
 
     segment: SealedSegment
     indexes: Sequence[UnsyncedFile]
@@ -129,7 +129,7 @@ class Segments:
         return found
 
     def boundary(self, segment: Segment, position: Position, end: int) -> tuple[Position, Offset]:
-        """Where the last batch that lies wholly before byte `end` ends, and the offset behind."""
+        """The end of the last batch that lies wholly before byte `end`, and the offset behind."""
         try:
             return find_boundary(segment, position, end)
         except CorruptBatch:
@@ -176,6 +176,20 @@ class Segments:
                 return load_aborted(self._files, self._directory, base, self._aborted_crc(base))
             self.open(segment)
         return segment.indexes.aborted
+
+    def aborted_between(self, start: Offset, end: Offset) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of `start` to `end` has to skip."""
+        found = []
+        for segment in self.all():
+            if segment.end_offset <= start:
+                continue
+            self.open(segment)
+            for item in segment.indexes.aborted:
+                if item.last_offset >= start and item.first_offset < end:
+                    found.append(item)
+                if item.last_stable_offset >= end:
+                    return found
+        return found
 
     def _aborted_crc(self, base: Offset) -> int | None:
         seal = read_seal(self._files, self._directory, base)
@@ -241,6 +255,7 @@ class Segments:
 
     def roll(self, now_ms: TimestampMs) -> SealedSegment:
         """End the active segment and begin the next. Waits for no disk: see `Unstored`."""
+        assert self.active.size_bytes, "only a segment with batches is sealed"
         sealed = self.active.seal()
         base_offset = sealed.base_offset
         seal = Seal.of(sealed.end_offset, sealed.size_bytes, sealed.indexes)
@@ -290,6 +305,7 @@ class Segments:
         return deleted
 
     def _delete(self, segment: SealedSegment) -> Discarded:
+        assert not self.is_swapped(segment), "its names are the worker's until the swap has ended"
         file = segment.file if segment.is_warm else None
         if segment in self._warm:
             self._warm.remove(segment)
@@ -311,11 +327,18 @@ class Segments:
     # Replacing
 
     def begin_swap(self, old: Sequence[SealedSegment], new: SealedSegment) -> Swap:
-        """Prepare to put a compacted segment in the place of those it was made from.
+        """Prepare to replace segments by the compacted one that was made from them.
 
         Until `end_swap` the old ones are read through the files that are open now: their names
-        are the worker's. Whoever is reading them even then can finish.
+        are the worker's. Readers of them can finish even then.
         """
+        assert self._swap is None, "one swap at a time"
+        assert (old[0].base_offset, old[-1].end_offset) == (new.base_offset, new.end_offset), (
+            "the new segment touches what the old ones touch"
+        )
+        assert not any(one.segment in old for one in self.unstored), (
+            "a flush would give an old segment's indexes to the new one"
+        )
         self._warm = [segment for segment in self._warm if segment not in old]
         for segment in old:
             self._load(segment)  # however many: none may be closed before it is replaced
@@ -325,11 +348,12 @@ class Segments:
         return self._swap
 
     def end_swap(self, swap: Swap) -> bool:
-        """It has been carried out, so the new segment is read. False if that was known."""
+        """The swap has been carried out: read the new segment. False if that was done before."""
         if swap is not self._swap:
-            return False  # somebody could not wait
+            return False  # `finish_swap` was faster
         self._swap = None
         at = bisect_left(self._bases, swap.new.base_offset)
+        assert self.sealed[at : at + len(swap.old)] == list(swap.old), "replaced where they were"
         self.sealed[at : at + len(swap.old)] = [swap.new]
         self._bases[at : at + len(swap.old)] = [swap.new.base_offset]
         return True
@@ -342,7 +366,7 @@ class Segments:
         return swap
 
     def give_up_swap(self) -> None:
-        """The log is about to go: nobody may touch its files for compaction any more."""
+        """The log is about to be deleted: compaction may not touch its files any more."""
         if self._swap is not None:
             self._swap.errand.give_up()
 

@@ -34,7 +34,7 @@ class SmallFile(Generic[Content]):
             replacement.end()
 
     def begin(self, content: Content) -> "Replacement[Content] | None":
-        """What has to be run, on any thread, for this content to be on disk; None if it is."""
+        """The replacement to run, on any thread, for this content to be on disk; None if it is."""
         if content == self._content:
             return None
         self.give_up()
@@ -50,7 +50,7 @@ class SmallFile(Generic[Content]):
             self._content, self._pending = replacement.content, None
 
     def give_up(self) -> None:
-        """Let nobody replace the file from now on; one who is about to can finish."""
+        """Cancel the pending replacement; one that has begun can finish."""
         if self._pending is not None:
             self._pending.errand.give_up()
         self._content = self._pending = None
@@ -74,5 +74,5 @@ class Replacement(Generic[Content]):
         self.file.write(self.content)
 
     def end(self) -> None:
-        """It has been run: the owner knows what is on disk."""
+        """The replacement has been run: note the content on disk."""
         self.file.note_done(self)

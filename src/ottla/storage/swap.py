@@ -1,4 +1,4 @@
-"""A compacted segment takes the place of those it was made from, whatever happens meanwhile.
+"""Replacing segments by the compacted one made from them, whenever a crash happens.
 
 Names change in an order that a crash may interrupt anywhere: the compacted segment is written
 under names of its own (`.cleaned`), committed by one rename (`.swap`), and only then are old files
@@ -27,7 +27,7 @@ from ottla.storage.segment import (
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """One swap. Prepared by a log's owner, carried out by a worker, which waits for the disk."""
+    """A swap. Prepared by a log's owner, carried out by a worker, which waits for the disk."""
 
     old: Sequence[SealedSegment]
     new: SealedSegment
@@ -35,8 +35,9 @@ class Swap:
 
 
 def carry_out(files: Files, directory: Path, replaced: Sequence[Offset]) -> None:
-    """Put the cleaned segment in the place of those that began at these offsets."""
+    """Replace the segments that began at these offsets by the cleaned one."""
     base_offset, *merged = replaced
+    assert list(replaced) == sorted(replaced), f"out of order: {replaced}"
     commit_swap(files, directory, base_offset)
     complete_swap(files, directory, base_offset, merged)
 
@@ -51,7 +52,7 @@ def commit_swap(files: Files, directory: Path, base_offset: Offset) -> None:
 def complete_swap(
     files: Files, directory: Path, base_offset: Offset, also_replaced: Iterable[Offset]
 ) -> None:
-    """Put a committed segment in the place of the old one, and of those merged into it.
+    """Replace the old segment, and those merged into it, by the committed one.
 
     May be interrupted anywhere and begun again. The old segment's log is the last to go: as long
     as the swap file has its name, everything before can be done once more.
@@ -76,7 +77,7 @@ def remove_cleaned(files: Files, directory: Path) -> None:
 
 
 def remove_all(files: Files, directory: Path, suffix: str) -> None:
-    """Remove every file of a segment whose name ends so."""
+    """Remove every file of a segment that has this suffix."""
     for entry in files.list(directory):
         if entry.name.endswith(suffix) and is_log_file(entry.name):
             files.unlink(directory / entry.name)

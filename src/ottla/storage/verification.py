@@ -9,10 +9,18 @@ from collections.abc import Iterable
 from typing import Final
 
 from ottla.model import Offset, Position
-from ottla.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, read_header
+from ottla.records.batch import (
+    BASE_OFFSET_FIELD,
+    HEADER_BYTES,
+    LAST_DELTA_FIELD,
+    LENGTH_END,
+    LENGTH_FIELD,
+    MAGIC,
+    read_header,
+)
+from ottla.storage.batch_scan import Placement, find_intact, intact_batches
 from ottla.storage.damages import Damage
 from ottla.storage.files import Readable
-from ottla.storage.recovery import Placement, find_intact, intact_batches
 from ottla.storage.segment import CheckedPart, Segment
 
 _READ_BYTES_MIN: Final = 64 << 10
@@ -20,7 +28,7 @@ _READ_BYTES_MAX: Final = 1 << 20
 
 
 class ChainCheck:
-    """One reading of a segment's batches from some batch on, in steps."""
+    """A reading of a segment's batches from some batch on, in steps."""
 
     def __init__(
         self,
@@ -58,7 +66,7 @@ class ChainCheck:
             self._check_end()
 
     def give_up(self) -> None:
-        """The disk cannot be read here: nothing behind this can be told."""
+        """The disk cannot be read here: everything behind this position counts as damaged."""
         self._note_damage(self._end_offset, None)
         self.position, self.next_offset = self._size_bytes, self._end_offset
 
@@ -73,11 +81,14 @@ class ChainCheck:
             wanted,
             self._placement,
         ):
-            if at + fields[1] + LENGTH_END >= until and fields[0] + fields[6] >= offset:
+            if (
+                at + fields[LENGTH_FIELD] + LENGTH_END >= until
+                and fields[BASE_OFFSET_FIELD] + fields[LAST_DELTA_FIELD] >= offset
+            ):
                 break
         if fields is not None:
-            self.position = at + fields[1] + LENGTH_END
-            self.next_offset = fields[0] + fields[6] + 1
+            self.position = at + fields[LENGTH_FIELD] + LENGTH_END
+            self.next_offset = fields[BASE_OFFSET_FIELD] + fields[LAST_DELTA_FIELD] + 1
 
     def _note_part(self, start: int) -> None:
         end_offset = Offset(self.next_offset)
@@ -162,7 +173,7 @@ def lead_over(segment: Segment, damages: Iterable[Damage]) -> None:
 
 
 def _anchor(segment: Segment, offset: Offset) -> tuple[Position, Offset]:
-    """A batch at or before `offset` whose place the index knows, or the segment's first."""
+    """A batch at or before `offset` that the index has, or the segment's first."""
     index, base = segment.indexes.by_offset, segment.base_offset
     entry = index.at_or_below(offset - base)
     while entry is not None:

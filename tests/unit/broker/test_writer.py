@@ -13,7 +13,7 @@ from ottla.broker.pending import Part
 from ottla.broker.writer import SENDFILE_BYTES_MIN, SocketWriter
 from ottla.model import Offset, Position
 from ottla.storage.files import OsFiles
-from ottla.storage.log import FileRange
+from ottla.storage.log_read import FileRange
 
 CONTENT = Random(5).randbytes(3 << 20)
 

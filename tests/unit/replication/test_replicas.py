@@ -2,16 +2,14 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
-from weakref import ref
 
 import pytest
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
+from fakes.workers import LaterWorker
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import Change, ClusterImage, PartitionImage, TopicImage, topic_key
 from ottla.cluster.store import Revision
@@ -25,35 +23,6 @@ from ottla.storage.log_dir import MANY, LogDir
 from ottla.storage.scrub import Scrubber
 
 ORDERS = TopicPartition("orders", 0)
-
-
-class LaterWorker:
-    """Works when it is told to."""
-
-    def __init__(self) -> None:
-        self.steps: list[Callable[[], None]] = []
-
-    def run(self, step: Callable[..., Any], done: Callable[[Any], None]) -> None:
-        self.steps.append(lambda: done(_outcome(step)))
-
-    def work(self) -> None:
-        """Do what there is to do now."""
-        steps, self.steps = self.steps, []
-        for step in steps:
-            step()
-
-    def close(self) -> None:
-        return
-
-    def abandon(self, patience_s: float) -> bool:
-        return True
-
-
-def _outcome(step: Callable[..., Any]) -> Any:
-    try:
-        return step(lambda: None)
-    except OSError as error:
-        return error
 
 
 class ManualClock(SystemClock):
@@ -87,7 +56,8 @@ def _replicas(
 def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
     files, worker = MemoryFiles(), LaterWorker()
     log_dir = LogDir(files, Path("/data"))
-    _replicas(files, worker, log_dir)
+    replicas = _replicas(files, worker, log_dir)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS, listener=replicas)
     config = TopicConfig(retention_bytes=0)
     log = log_dir.create_log(ORDERS, Uuid(bytes(range(16))), config, build.NOW_MS)
     build.append(log)
@@ -191,25 +161,3 @@ def test_partitions_are_behind_while_an_image_waits_and_none_is_applied() -> Non
         await replicas.close()
 
     asyncio.run(scenario())
-
-
-def test_a_checkpoint_does_not_keep_a_deleted_log_open() -> None:
-    """Or what its files took would not be free when the topic is gone."""
-
-    async def scenario() -> None:
-        files, worker = MemoryFiles(), LaterWorker()
-        log_dir = LogDir(files, Path("/data"))
-        replicas = _replicas(files, worker, log_dir)
-        log_dir.create_log(ORDERS, Uuid(bytes(range(16))), TopicConfig(), build.NOW_MS)
-        build.append(log_dir.logs[ORDERS])
-        checkpoint = asyncio.create_task(replicas.checkpoint())
-        while not worker.steps:
-            await _turn()
-        log = ref(log_dir.logs[ORDERS])
-        log_dir.delete_log(ORDERS, Random(1))
-        assert log() is None
-        await _settle(worker)
-        await checkpoint
-        assert log_dir.offline_reason is None
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -14,7 +14,7 @@ from ottla.cluster.image import (
 from ottla.cluster.store import Revision
 from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
 from ottla.replication.strays import expected_id, judge
-from ottla.storage.log_dir import Fate, FoundLog
+from ottla.storage.found_logs import Fate, FoundLog
 
 BROKER = BrokerId(0)
 LIVE, DEAD, UNKNOWN = (Uuid(bytes([number] * 16)) for number in (1, 2, 3))

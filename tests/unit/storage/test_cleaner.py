@@ -8,11 +8,12 @@ import pytest
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
+from fakes.workers import LaterWorker
 from ottla.config import TopicConfig
 from ottla.model import LeaderEpoch, Offset, TimestampMs
 from ottla.records.batch import Record, build_batch
 from ottla.storage.cleaner import Cleaner
-from ottla.storage.compaction import Pass
+from ottla.storage.compaction_pass import Pass
 from ottla.storage.disk_worker import InlineWorker, ThreadWorker
 from ottla.storage.log import Log
 
@@ -75,10 +76,10 @@ def test_a_pass_runs_on_the_workers_thread_and_ends_on_the_owners(
     cleaner = Cleaner(files, worker)
     log = log_of(files, "a-0", 500)
     begin(cleaner, log)
-    assert log.clean_offset == 0, "nothing happens before the owner has its turn"
+    assert log.cleaning.clean_offset == 0, "nothing happens before the owner has its turn"
     owner.run_until(lambda: cleaner.pass_count == 1)
     worker.close()
-    assert log.clean_offset == 500
+    assert log.cleaning.clean_offset == 500
     assert (cleaner.totals.kept_records, cleaner.totals.dropped_records) == (1, 499)
     assert threads
     assert threading.get_ident() not in threads
@@ -95,7 +96,7 @@ def test_one_log_at_a_time_the_dirtiest_first(files: MemoryFiles, owner: Owner) 
     slightly.roll(build.NOW_MS)
     slightly.flush()
     begin(cleaner, slightly, very)
-    assert (slightly.clean_offset, very.clean_offset) == (30, 5)
+    assert (slightly.cleaning.clean_offset, very.cleaning.clean_offset) == (30, 5)
 
 
 def test_a_second_pass_waits_for_the_first(
@@ -106,23 +107,26 @@ def test_a_second_pass_waits_for_the_first(
     begin(cleaner, first)
     begin(cleaner, second)
     owner.run_until(lambda: cleaner.pass_count == 1)
-    assert (first.clean_offset, second.clean_offset) == (10, 0)
+    assert (first.cleaning.clean_offset, second.cleaning.clean_offset) == (10, 0)
 
 
 def test_a_log_that_is_deleted_meanwhile_is_nobodys_failure(
-    files: MemoryFiles, owner: Owner, worker: ThreadWorker
+    files: MemoryFiles,
 ) -> None:
+    worker = LaterWorker()
     cleaner = Cleaner(files, worker)
     log, other = log_of(files, "a-0", 10), log_of(files, "b-0", 10)
-    work = log.begin_cleaning(log.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20)
+    begin(cleaner, log)
     for entry in files.list(log.directory):
         files.unlink(log.directory / entry.name)
-    log.offline_reason = "deleted"
-    cleaner._step(log, work)
+    log.retire("deleted")
+    worker.work()
     begin(cleaner, other)
-    owner.run_until(lambda: cleaner.pass_count == 1)
+    while worker.steps:
+        worker.work()
+    assert cleaner.pass_count == 1
     assert cleaner.failure_count == 0
-    assert other.clean_offset == 10
+    assert other.cleaning.clean_offset == 10
 
 
 def test_closing_gives_up_what_is_under_way(files: MemoryFiles, owner: Owner) -> None:
@@ -138,22 +142,23 @@ def test_closing_gives_up_what_is_under_way(files: MemoryFiles, owner: Owner) ->
     assert is_begun.wait(PATIENCE_S)
     closing = threading.Thread(target=worker.close)
     closing.start()
-    while not worker._is_closing:
+    while not worker.is_closing:
         may_go_on.wait(0.001)
     may_go_on.set()
     closing.join(PATIENCE_S)
     assert not closing.is_alive()
-    assert log.clean_offset == 0
-    again = build.log(files.kill(), CONFIG, directory=log.directory)
+    assert log.cleaning.clean_offset == 0
+    killed = files.kill()
+    again = build.log(killed, CONFIG, directory=log.directory)
     assert again.end_offset == 1000
-    names = [entry.name for entry in again._files.list(log.directory)]
+    names = [entry.name for entry in killed.list(log.directory)]
     assert not [name for name in names if name.endswith(".cleaned")]
 
 
 def test_a_damaged_log_is_not_tried_again(files: MemoryFiles) -> None:
     cleaner = Cleaner(files, InlineWorker())
     log = log_of(files, "a-0", 10)
-    files._names[log.directory / f"{0:020d}.log"].content[70] ^= 1
+    files.content(log.directory / f"{0:020d}.log")[70] ^= 1
     begin(cleaner, log)
     begin(cleaner, log)
     assert (cleaner.failure_count, cleaner.pass_count) == (1, 0)

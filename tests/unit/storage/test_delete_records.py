@@ -12,8 +12,9 @@ from ottla.config import TopicConfig
 from ottla.errors import ApiError, DiskFull, StorageFailed
 from ottla.model import Offset, TopicPartition, Uuid
 from ottla.storage.delete_records import Deletions
+from ottla.storage.dir_checkpoints import DELETIONS_FILE
 from ottla.storage.disk_worker import InlineWorker, Result, Step
-from ottla.storage.log_dir import DELETIONS_FILE, LogDir
+from ottla.storage.log_dir import LogDir
 
 ROOT = Path("/data")
 TP = TopicPartition("orders", 0)

@@ -9,11 +9,13 @@ import pytest
 
 from fakes import build
 from fakes.faulty_files import FaultyFiles
+from fakes.listeners import FakeLogListener
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.storage.files import OsFiles
 from ottla.storage.flusher import InlineFlusher, ThreadFlusher
 from ottla.storage.log import Log
+from ottla.storage.log_listener import LogListener
 
 
 class Owner:
@@ -65,8 +67,8 @@ def flusher(owner: Owner, files: MemoryFiles) -> Iterator[ThreadFlusher]:
     made.close()
 
 
-def log_in(files: MemoryFiles, name: str) -> Log:
-    return build.log(files, directory=Path("/data") / name)
+def log_in(files: MemoryFiles, name: str, listener: LogListener | None = None) -> Log:
+    return build.log(files, directory=Path("/data") / name, listener=listener)
 
 
 def test_one_sync_serves_everything_appended_before_it(
@@ -140,9 +142,10 @@ def test_the_flusher_rests_when_there_is_nothing_to_do(
 def test_logs_are_told_on_the_owners_turn(
     owner: Owner, files: MemoryFiles, flusher: ThreadFlusher
 ) -> None:
-    log = log_in(files, "a-0")
+    listener = FakeLogListener()
+    log = log_in(files, "a-0", listener)
     told: list[int] = []
-    log.on_durable = lambda: told.append(log.durable_offset)
+    listener.on_durable = lambda: told.append(log.durable_offset)
     build.append(log)
     flusher.request(log)
     owner.finish_turn()

@@ -33,7 +33,7 @@ STATES = ROOT / "log-states"
 ORDERS, CLICKS = TopicPartition("orders", 0), TopicPartition("web-clicks", 12)
 TOPIC_ID, OTHER_ID = Uuid(bytes(range(16))), Uuid(bytes(range(1, 17)))
 CONFIG = TopicConfig(index_interval_bytes=100)
-IGNORED = "ignoring a checkpoint"
+IGNORED = "checkpoint ignored"
 
 
 def open_dir(files: MemoryFiles, config: TopicConfig = CONFIG) -> LogDir:
@@ -67,7 +67,7 @@ def filled(files: MemoryFiles) -> LogDir:
 
 def knowledge(log: Log) -> tuple[object, ...]:
     """Everything that a state is to bring back."""
-    active = log._segments.active
+    active = log.active_segment
     indexes = active.indexes
     return (
         (log.start_offset, log.end_offset, log.size_bytes, log.corrupt),
@@ -87,11 +87,11 @@ def known(log_dir: LogDir) -> dict[TopicPartition, tuple[object, ...]]:
 def test_a_state_is_what_it_was() -> None:
     log = used(build.log(MemoryFiles(), CONFIG))
     log.close()
-    state = LogState.decode(log.state)
+    state = LogState.decode(log.flushing.state)
     assert (state.segment_base, state.end_offset) == (0, log.end_offset)
     assert len(state.indexes.by_offset) > 3
     assert state.indexes.aborted == log.aborted_transactions(Offset(0), log.end_offset) != []
-    assert state.encode() == log.state
+    assert state.encode() == log.flushing.state
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 40, 100])
@@ -99,7 +99,7 @@ def test_a_state_that_ends_early_is_damaged(size_bytes: int) -> None:
     log = used(build.log(MemoryFiles(), CONFIG))
     log.close()
     with pytest.raises(StateDamaged):
-        LogState.decode(log.state[:size_bytes])
+        LogState.decode(log.flushing.state[:size_bytes])
 
 
 def test_entries_come_back_under_their_topic_ids() -> None:
@@ -146,12 +146,12 @@ def test_epochs_that_do_not_fit_an_entry_are_left_to_the_log() -> None:
 
 def test_what_fits_is_not_larger_than_promised() -> None:
     log = build.log(MemoryFiles(), TopicConfig(index_interval_bytes=0))
-    while fits(log._segments.active.indexes, log.producers):
+    while fits(log.active_segment.indexes, log.producers):
         log.close()
-        assert len(log.state) <= STATE_BYTES_MAX + 200
+        assert len(log.flushing.state) <= STATE_BYTES_MAX + 200
         build.append(log)
     log.close()
-    assert log.state == b""
+    assert log.flushing.state == b""
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
@@ -229,8 +229,8 @@ def test_a_segment_that_was_compacted_since_is_not_read_by_an_older_state() -> N
     write(40)
     log.flush()
     Cleaner(files, InlineWorker()).begin([(log, log.end_offset)], build.NOW_MS, 1 << 20)
-    assert log.sealed_segments[0].size_bytes < LogState.decode(log.state).size_bytes
-    assert log._segments.active.size_bytes > LogState.decode(log.state).size_bytes
+    assert log.sealed_segments[0].size_bytes < LogState.decode(log.flushing.state).size_bytes
+    assert log.active_segment.size_bytes > LogState.decode(log.flushing.state).size_bytes
     again = open_dir(files.kill(), config).logs[ORDERS]
     assert (again.end_offset, again.corrupt, again.size_bytes) == (80, [], log.size_bytes)
     for at in range(37, 80):
@@ -259,13 +259,13 @@ def test_epochs_that_are_newer_than_a_state_are_where_they_were() -> None:
     log_dir = filled(files)
     log = log_dir.logs[ORDERS]
     log.flush()
-    log.save()
+    log.flushing.save()
     for epoch in (4, 4, 9, 9):
         build.append(log, 2, epoch=epoch)
     log.flush()
     for one in log_dir.begin_checkpoint():  # with the state that was saved before
         one.run()
-    assert LogState.decode(log.state).end_offset < log.end_offset
+    assert LogState.decode(log.flushing.state).end_offset < log.end_offset
     assert knowledge(open_dir(files.kill()).logs[ORDERS]) == knowledge(log)
 
 
@@ -283,13 +283,13 @@ def test_a_log_that_began_again_elsewhere_has_no_epochs_of_before() -> None:
 def test_a_state_of_what_was_cut_off_meanwhile_does_not_count() -> None:
     files = MemoryFiles()
     log = used(build.log(files, CONFIG))
-    log.save()
-    work = log.begin_flush()
+    log.flushing.save()
+    work = log.flushing.begin()
     assert work is not None
     log.truncate(Offset(6), build.NOW_MS)
     work.run(files)
-    log.end_flush(work)
-    assert log.state == b""
+    log.flushing.end(work)
+    assert log.flushing.state == b""
 
 
 def ended(*, is_clean: bool) -> tuple[MemoryFiles, dict[TopicPartition, tuple[object, ...]]]:

@@ -8,12 +8,15 @@ from random import Random
 import pytest
 
 from fakes import build
+from fakes.listeners import FakeDirListener
 from ottla.config import TopicConfig
 from ottla.errors import StorageFailed
 from ottla.model import Offset, TopicPartition, Uuid
 from ottla.storage.files import OsFiles, open_file_count
-from ottla.storage.log import FileRange, Log
+from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
+from ottla.storage.log_dir_listener import LogDirListener
+from ottla.storage.log_read import FileRange
 from ottla.storage.open_files import OpenFiles
 
 LOGS = 50
@@ -46,14 +49,14 @@ class CountingFiles(OsFiles):
         return created
 
 
-def open_dir(files: OsFiles, path: Path) -> LogDir:
+def open_dir(files: OsFiles, path: Path, listener: LogDirListener | None = None) -> LogDir:
     log_dir = LogDir(files, path, open_file_count() + ROOM)
-    log_dir.open_logs(lambda tp: CONFIG, build.NOW_MS)
+    log_dir.open_logs(lambda tp: CONFIG, build.NOW_MS, listener=listener)
     return log_dir
 
 
-def crowded_dir(files: OsFiles, path: Path) -> LogDir:
-    log_dir = open_dir(files, path)
+def crowded_dir(files: OsFiles, path: Path, listener: LogDirListener | None = None) -> LogDir:
+    log_dir = open_dir(files, path, listener)
     for index in range(LOGS):
         log_dir.create_log(TopicPartition("orders", index), TOPIC_ID, CONFIG, build.NOW_MS)
     return log_dir
@@ -80,14 +83,14 @@ def test_many_logs_are_written_and_read_with_few_open_files(tmp_path: Path) -> N
 
 def test_what_is_not_on_disk_is_brought_there_before_it_is_closed(tmp_path: Path) -> None:
     files, before = CountingFiles(), open_file_count()
-    log_dir = crowded_dir(files, tmp_path)
-    durable: list[Log] = []
+    listener = FakeDirListener()
+    log_dir = crowded_dir(files, tmp_path, listener)
     for log in log_dir.logs.values():
-        log.on_durable = lambda log=log: durable.append(log)  # type: ignore[misc]
         build.append(log)
+    durable = [log_dir.logs[tp] for tp in listener.durable]
     assert files.peak <= before + 1 + ROOM + ALSO_OPEN
     assert len(durable) >= LOGS - ROOM
-    assert len(durable) == len(set(durable)) == sum(not log.wants_sync for log in durable)
+    assert len(durable) == len(set(durable)) == sum(not log.flushing.wants_sync for log in durable)
 
 
 def test_sealed_segments_of_all_logs_share_the_room(tmp_path: Path) -> None:
@@ -136,9 +139,8 @@ def test_a_start_opens_few_files(tmp_path: Path) -> None:
 def test_files_of_a_deleted_log_are_closed_at_once(tmp_path: Path) -> None:
     """Also if nobody looks for cycles: until then their room on the disk is not free."""
     log_dir = crowded_dir(OsFiles(), tmp_path)
-    tp = next(iter(log_dir.logs))
-    log = log_dir.logs[tp]
-    log.release_files()
+    tp = TopicPartition("orders", LOGS)
+    log = log_dir.create_log(tp, TOPIC_ID, CONFIG, build.NOW_MS)  # with no file open
     build.append(log)
     log.roll(build.NOW_MS)
     build.append(log)
@@ -170,8 +172,9 @@ def test_a_file_that_cannot_be_opened_again_refuses_the_batch_and_nothing_else(
     log_dir = crowded_dir(files, tmp_path)
     log = log_dir.logs[TopicPartition("orders", 0)]
     build.append(log)
-    log.flush()
-    assert log.release_files()
+    for other in log_dir.logs.values():  # more than may stay open, so those of `log` are closed
+        build.append(other)
+        other.flush()
 
     def refuse(path: object) -> OsFiles:
         raise OSError(errno.EMFILE, "too many open files")
@@ -183,7 +186,7 @@ def test_a_file_that_cannot_be_opened_again_refuses_the_batch_and_nothing_else(
         content(log)
     del files.open
     assert log_dir.offline_reason is None
-    assert build.append(log) == 1
+    assert build.append(log) == 2
     assert content(log)
 
 

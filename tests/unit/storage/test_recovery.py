@@ -13,7 +13,7 @@ from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from ottla.records.batch import Marker, MarkerKind, batches
 from ottla.storage.files import StrPath
 from ottla.storage.log import Log
-from ottla.storage.recovery import EVERYTHING
+from ottla.storage.recovery_scan import EVERYTHING
 
 SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
 FIRST = build.DIRECTORY / f"{0:020d}.log"
@@ -34,7 +34,7 @@ def log_of(files: MemoryFiles, count: int, config: TopicConfig | None = None) ->
 
 def damage(files: MemoryFiles, path: Path, position: int) -> None:
     """Flip one bit."""
-    files._names[path].content[position] ^= 4
+    files.content(path)[position] ^= 4
 
 
 def rewrite(files: MemoryFiles, path: Path, content: bytes) -> None:
@@ -67,7 +67,7 @@ def test_a_killed_process_loses_nothing_and_leaves_nothing_undone(files: MemoryF
 def test_a_torn_tail_is_cut(files: MemoryFiles) -> None:
     log = log_of(files, 3)
     size_bytes = log.size_bytes // 3
-    log._segments.active.file.truncate(log.size_bytes - 1)
+    log.active_segment.file.truncate(log.size_bytes - 1)
     log = build.log(files.kill())
     assert log.end_offset == 4
     assert log.cut_bytes == size_bytes - 1
@@ -77,13 +77,13 @@ def test_a_torn_tail_is_cut(files: MemoryFiles) -> None:
 
 def test_garbage_behind_the_last_batch_is_cut(files: MemoryFiles) -> None:
     log = log_of(files, 3)
-    log._segments.active.file.append(Random(7).randbytes(5000))
+    log.active_segment.file.append(Random(7).randbytes(5000))
     assert build.log(files.kill()).end_offset == 6
 
 
 def test_zeros_behind_the_last_batch_are_cut(files: MemoryFiles) -> None:
     log = log_of(files, 3)
-    log._segments.active.file.append(bytes(100_000))
+    log.active_segment.file.append(bytes(100_000))
     assert build.log(files.kill()).end_offset == 6
 
 
@@ -142,7 +142,7 @@ def test_what_was_durable_and_is_gone_is_reported_and_its_offsets_are_not_reused
 ) -> None:
     log = log_of(files, 10)
     log.flush()
-    log._segments.active.file.truncate(3 * (log.size_bytes // 10) + 20)
+    log.active_segment.file.truncate(3 * (log.size_bytes // 10) + 20)
     log = build.log(files.kill(), recovery_point=16)
     assert [(one.start_offset, one.end_offset) for one in log.corrupt] == [(6, 16)]
     assert build.append(log) == 16
@@ -153,8 +153,8 @@ def test_what_was_durable_and_is_gone_is_reported_and_its_offsets_are_not_reused
 
 def test_segments_behind_a_lost_tail_are_set_aside(files: MemoryFiles) -> None:
     log = log_of(files, 30, SMALL)
-    first = log._segments.sealed[0]
-    files._names[FIRST].content[first.size_bytes - 30 :] = b""
+    first = log.sealed_segments[0]
+    files.content(FIRST)[first.size_bytes - 30 :] = b""
     files = files.kill()
     log = build.log(files, SMALL)
     assert log.end_offset == first.end_offset - 2
@@ -167,7 +167,7 @@ def test_a_flipped_bit_in_the_last_batch_of_a_sealed_segment_costs_that_batch(
     files: MemoryFiles,
 ) -> None:
     log = log_of(files, 30, SMALL)
-    first = log._segments.sealed[0]
+    first = log.sealed_segments[0]
     damage(files, FIRST, first.size_bytes - 30)
     log = build.log(files.kill(), SMALL)
     assert log.end_offset == 60
@@ -179,7 +179,7 @@ def test_a_flipped_bit_in_the_last_batch_of_a_sealed_segment_costs_that_batch(
 def test_below_the_recovery_point_nothing_is_read(files: MemoryFiles) -> None:
     log = log_of(files, 30, SMALL)
     log.close()
-    base = log._segments.active.base_offset
+    base = log.active_segment.base_offset
     noted = build.noted(log)
     for one in (noted, noted._replace(state=b"")):
         after = files.kill()
@@ -194,7 +194,7 @@ def test_indexes_that_are_missing_short_or_wrong_are_rebuilt(
 ) -> None:
     log = log_of(files, 30, SMALL)
     log.close()
-    for segment in [*log._segments.sealed, log._segments.active]:
+    for segment in [*log.sealed_segments, log.active_segment]:
         path = log.directory / f"{segment.base_offset:020d}{suffix}"
         if content is None:
             files.unlink(path)
@@ -244,7 +244,7 @@ def test_producers_are_known_again(files: MemoryFiles, recovery_point: int) -> N
             LeaderEpoch(1),
             build.NOW_MS,
         )
-    log.save()
+    log.flushing.save()
     log.flush()
     log = build.log(files.kill(), SMALL, recovery_point=recovery_point)
     for number in range(26, 31):
@@ -325,7 +325,7 @@ def test_a_checkpoint_bounds_what_an_unclean_start_reads(
     log = log_of(files, 2000)
     if is_large:
         build.enlarge(log)
-    log.save()
+    log.flushing.save()
     log.flush()
     noted = build.noted(log)
     assert bool(noted.state) != is_large
@@ -353,7 +353,7 @@ def test_a_log_whose_deleted_start_did_not_survive_starts_empty_there(
     files: MemoryFiles,
 ) -> None:
     log = log_of(files, 3)
-    files._names[FIRST].content.clear()
+    files.content(FIRST).clear()
     log = build.log(files.kill(), start_offset=4)
     assert (log.start_offset, log.end_offset) == (4, 4)
     assert build.append(log) == 4

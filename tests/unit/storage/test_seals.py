@@ -7,15 +7,16 @@ from random import Random
 import pytest
 
 from fakes import build
+from fakes.listeners import FakeLogListener
 from fakes.memory_files import MachineStopped, MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import Offset
 from ottla.storage.checkpoints import CheckpointDamaged, encode_checkpoint
 from ottla.storage.log import Log
-from ottla.storage.recovery import EVERYTHING
+from ottla.storage.log_listener import LogListener
+from ottla.storage.recovery_scan import EVERYTHING
 from ottla.storage.seals import Seal, read_seal
-from ottla.storage.segments import Discarded
 
 SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
 
@@ -25,8 +26,8 @@ def files() -> MemoryFiles:
     return MemoryFiles()
 
 
-def log_of(files: MemoryFiles, count: int = 30) -> Log:
-    log = build.log(files, SMALL)
+def log_of(files: MemoryFiles, count: int = 30, listener: LogListener | None = None) -> Log:
+    log = build.log(files, SMALL, listener=listener)
     for number in range(count):
         build.append(log, 2, value=b"%050d" % number)
     return log
@@ -41,7 +42,7 @@ def path_of(base: int) -> Path:
 
 
 def cut(files: MemoryFiles, base: int, size_bytes: int) -> None:
-    del files._names[path_of(base)].content[-size_bytes:]
+    del files.content(path_of(base))[-size_bytes:]
 
 
 def ranges(log: Log) -> list[tuple[int, int]]:
@@ -106,10 +107,10 @@ def test_without_a_seal_a_lost_end_is_an_interrupted_write_and_with_one_a_loss(
 
 
 def test_retention_leaves_no_seal_that_would_call_its_work_a_loss(files: MemoryFiles) -> None:
-    log = log_of(files)
+    listener = FakeLogListener()
+    log = log_of(files, listener=listener)
     log.flush()
-    discarded = list[Discarded]()
-    log.discard = discarded.append
+    discarded = listener.discarded
     log.advance_start(log.sealed_segments[1].end_offset)
     start = log.start_offset
     for disk in (files.kill(), files.cut_power(Random(1))):  # nothing has been removed yet

@@ -73,7 +73,7 @@ def test_a_sealed_segment_and_its_indexes_are_byte_for_byte_kafkas(files: Memory
 
 def test_every_offset_leads_to_its_batch(files: MemoryFiles) -> None:
     log = log_of(files, 40)
-    segment = log._segments.active
+    segment = log.active_segment
     size_bytes = log.size_bytes // 40
     for offset in range(120):
         found = find_batch(segment, Offset(offset))
@@ -89,7 +89,7 @@ def test_every_offset_leads_to_its_batch(files: MemoryFiles) -> None:
 
 def test_every_byte_leads_to_the_boundary_before_it(files: MemoryFiles) -> None:
     log = log_of(files, 40)
-    segment = log._segments.active
+    segment = log.active_segment
     size_bytes = log.size_bytes // 40
     start = find_batch(segment, Offset(6))
     assert start is not None
@@ -102,18 +102,18 @@ def test_every_byte_leads_to_the_boundary_before_it(files: MemoryFiles) -> None:
 
 def test_walking_into_what_is_no_batch_is_noticed(files: MemoryFiles) -> None:
     log = log_of(files, 3)
-    assert len(list(walk(log._segments.active.file, Position(0), log.size_bytes))) == 3
+    assert len(list(walk(log.active_segment.file, Position(0), log.size_bytes))) == 3
     with pytest.raises(CorruptBatch):
-        list(walk(log._segments.active.file, Position(1), log.size_bytes))
+        list(walk(log.active_segment.file, Position(1), log.size_bytes))
     with pytest.raises(CorruptBatch):
-        list(walk(log._segments.active.file, Position(0), log.size_bytes + 5))
+        list(walk(log.active_segment.file, Position(0), log.size_bytes + 5))
 
 
 def test_a_batch_larger_than_a_look_is_walked_over(files: MemoryFiles) -> None:
     log = build.log(files)
     for _ in range(3):
         build.append(log, value=bytes(50_000))
-    found = find_batch(log._segments.active, Offset(2))
+    found = find_batch(log.active_segment, Offset(2))
     assert found is not None
     assert found.position == 2 * (log.size_bytes // 3)
 

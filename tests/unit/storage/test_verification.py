@@ -3,13 +3,15 @@
 import pytest
 
 from fakes import build
+from fakes.listeners import FakeLogListener
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import NO_UUID, Offset, Position
 from ottla.storage.log import Log
+from ottla.storage.log_listener import LogListener
 from ottla.storage.log_states import NotedState
-from ottla.storage.recovery import EVERYTHING
+from ottla.storage.recovery_scan import EVERYTHING
 from ottla.storage.segment import CheckedPart, Unchecked
 
 SMALL = TopicConfig(segment_bytes=4000, index_interval_bytes=300)
@@ -32,9 +34,9 @@ def written(files: MemoryFiles) -> Log:
     return log
 
 
-def opened(files: MemoryFiles) -> Log:
+def opened(files: MemoryFiles, listener: LogListener | None = None) -> Log:
     noted = NotedState(NO_UUID, b"0\n1\n%d 0\n" % build.EPOCH, b"")
-    return build.log(files, SMALL, recovery_point=EVERYTHING, noted=noted)
+    return build.log(files, SMALL, recovery_point=EVERYTHING, noted=noted, listener=listener)
 
 
 def read_through(log: Log, files: MemoryFiles) -> int:
@@ -81,9 +83,9 @@ def test_damage_is_found_by_the_first_reader_wherever_he_begins(files: MemoryFil
     files.flip(segment.directory / f"{segment.base_offset:020d}.log", 10 * batch_bytes + 80)
     bad = segment.base_offset + 10
     for start in range(segment.base_offset, segment.end_offset):
-        log = opened(files.kill())
-        reported = list[object]()
-        log.on_damaged = reported.append
+        listener = FakeLogListener()
+        log = opened(files.kill(), listener)
+        reported = listener.damages
         at = Offset(start)
         seen = list[int]()
         while at < segment.end_offset:
@@ -108,7 +110,7 @@ def test_a_segment_that_ends_too_early_at_a_batch_is_read_once_and_refused_behin
 ) -> None:
     segment = opened(files).sealed_segments[0]
     batch_bytes = segment.size_bytes // (segment.end_offset - segment.base_offset)
-    del files._names[segment.directory / f"{0:020d}.log"].content[batch_bytes:]
+    del files.content(segment.directory / f"{0:020d}.log")[batch_bytes:]
     log = opened(files.kill())
     found = log.read(Offset(0), log.end_offset, 1 << 20, at_least_one=True)
     assert found is not None

@@ -33,7 +33,7 @@ from ottla.protocol.hot_fetch import (
 )
 from ottla.protocol.hot_fields import TopicKey
 from ottla.replication.partition import LeaderPartition
-from ottla.storage.log import FileRange
+from ottla.storage.log_read import FileRange
 
 _READ_COMMITTED: Final = 1
 _COSTLY_PARTITIONS: Final = 100  # in one fetch; with fewer, looking again costs next to nothing

@@ -12,14 +12,14 @@ from types import MappingProxyType
 
 from ottla.config import INT64_MAX
 from ottla.model import Offset, Position, Uuid
+from ottla.storage.batch_scan import Placement, misplaced_end
 from ottla.storage.checkpoints import CheckpointDamaged, decode_checkpoint
 from ottla.storage.compaction import CLEAN_OFFSET_FILE
 from ottla.storage.damages import CORRUPT_FILE, CorruptRange, Damage, merged
-from ottla.storage.log_dir import CLEAN_FILE, RECOVERY_POINTS_FILE, START_OFFSETS_FILE
+from ottla.storage.dir_checkpoints import CLEAN_FILE, RECOVERY_POINTS_FILE, START_OFFSETS_FILE
 from ottla.storage.names import METADATA_FILE, parse_log_dir
 from ottla.storage.offset_checkpoint import decode_offsets, noted_offset
 from ottla.storage.partition_metadata import MetadataDamaged, decode_metadata
-from ottla.storage.recovery import Placement, misplaced_end
 from ottla.storage.seals import Seal
 from ottla.storage.segment import INDEX, LOG, SEAL
 from ottla.storage.verification import ChainCheck

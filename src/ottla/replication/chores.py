@@ -1,0 +1,147 @@
+"""Periodic work on the partitions of this broker: checkpoints, retention, compaction, scrubbing."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from ottla.clock import Clock
+from ottla.errors import StorageFailed
+from ottla.model import Offset
+from ottla.replication.partition import Flushes, LeaderPartition
+from ottla.replication.waiting import do_work
+from ottla.storage.cleaner import Cleaner
+from ottla.storage.disk_worker import Worker
+from ottla.storage.files import CROWDED_ERRNOS
+from ottla.storage.log import Log
+from ottla.storage.log_dir import LogDir
+from ottla.storage.scrub import Scrubber
+from ottla.storage.small_file import Replacement
+
+log = logging.getLogger("ottla.replication")
+
+_LOGS_PER_STEP: Final = 64  # of a checkpoint, before the loop goes on with other work
+
+
+class Chores:
+    """The chores of all partitions that this broker leads. The broker says when each is due."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        leaders: Mapping[tuple[str, int], LeaderPartition],
+        clock: Clock,
+        *,
+        flusher: Flushes,
+        cleaner: Cleaner,
+        scrubber: Scrubber,
+        worker: Worker,
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.cleaner = cleaner
+        self.scrubber = scrubber
+        self._log_dir = log_dir
+        self._leaders = leaders
+        self._clock = clock
+        self._flusher = flusher
+        self._worker = worker
+        self._soon = soon
+
+    @property
+    def _is_offline(self) -> bool:
+        return self._log_dir.offline_reason is not None
+
+    async def checkpoint(self) -> None:
+        """Write the recovery point of every log: where recovery would begin.
+
+        Logs that no producer waits for are brought to disk on the way, for the next time: otherwise
+        they would keep every segment open, and be read from their beginning after a crash. The
+        worker waits for the disk.
+        """
+        if self._is_offline:
+            return
+        logs = self._log_dir.logs
+        names = list(logs)  # not the logs: one that is deleted meanwhile would stay open
+        for first in range(0, len(names), _LOGS_PER_STEP):
+            some = (logs[tp] for tp in names[first : first + _LOGS_PER_STEP] if tp in logs)
+            self._log_dir.save_logs(some, self._flusher.request)
+            await asyncio.sleep(0)
+            if self._is_offline:
+                return
+        replacements = self._log_dir.begin_checkpoint()
+        try:
+            await do_work(self._worker, partial(_run_all, replacements))
+            if not self._is_offline:
+                self._log_dir.end_checkpoint(replacements)
+        except OSError as error:
+            self._log_dir.note_failure(error)
+
+    async def delete_old_segments(self) -> None:
+        """Delete the segments that retention no longer keeps."""
+        for partition in list(self._leaders.values()):
+            try:
+                count = self._log_dir.reserve.lend(
+                    partial(partition.log.delete_old_segments, self._clock.now_ms())
+                )
+            except StorageFailed as problem:  # for example a full disk: others may still make room
+                log.error("retention failed", extra={"tp": partition.tp, "reason": problem})
+                continue
+            except OSError as error:
+                if error.errno in CROWDED_ERRNOS:
+                    log.error("retention failed", extra={"tp": partition.tp, "reason": error})
+                    continue
+                self._log_dir.take_offline(error)
+                return
+            if count:
+                log.info(
+                    "old segments deleted",
+                    extra={
+                        "tp": partition.tp,
+                        "count": count,
+                        "start": partition.log.start_offset,
+                    },
+                )
+            await asyncio.sleep(0)
+
+    async def expire_producers(self, after_ms: int) -> None:
+        """Forget idempotent producers that went silent."""
+        for partition in list(self._leaders.values()):
+            partition.log.producers.expire(self._clock.now_ms(), after_ms)
+            await asyncio.sleep(0)
+
+    def compact(self, memory_bytes_max: int) -> None:
+        """Begin to compact the log that needs it most; the others follow until none does."""
+        self.cleaner.on_finished = partial(self._soon, partial(self.compact, memory_bytes_max))
+        try:
+            self.cleaner.begin(self.compacted(), self._clock.now_ms(), memory_bytes_max)
+        except StorageFailed as problem:  # for example a full disk: try again with the next chore
+            log.error("compaction failed", extra={"reason": problem})
+        except OSError as error:
+            self._log_dir.take_offline(error)
+
+    def compacted(self) -> Iterator[tuple[Log, Offset]]:
+        """The logs of compacted topics, each with the offset below which nothing will change."""
+        for partition in self._leaders.values():
+            if "compact" in partition.log.config.cleanup_policy:
+                yield partition.log, partition.readable_end(read_committed=True)
+
+    def scrub(self, interval_ms: int) -> None:
+        """Read a little more of the sealed segments, and check that they are intact."""
+        if self._is_offline:
+            return
+        try:
+            logs = [partition.log for partition in self._leaders.values()]
+            self.scrubber.advance(logs, self._clock.now_ms(), interval_ms)
+        except OSError as error:
+            self._log_dir.take_offline(error)
+
+    @property
+    def damaged_range_count(self) -> int:
+        """Ranges of offsets that are known to be corrupt, and not served."""
+        return sum(len(partition.log.corrupt) for partition in self._leaders.values())
+
+
+def _run_all(replacements: Sequence[Replacement[Any]]) -> None:
+    for one in replacements:
+        one.run()

@@ -1,0 +1,104 @@
+"""Appending a producer's batch with every check that its topic may ask for."""
+
+from typing import Final, NamedTuple
+
+from ottla.config import TimestampType, TopicConfig
+from ottla.errors import MessageTooLarge, StorageFailed
+from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
+from ottla.records.batch import (
+    BatchHeader,
+    check_batch,
+    decompressed_bytes_max,
+    recompress,
+    stamp,
+    stamp_max_timestamp,
+    stamp_time,
+)
+from ottla.records.compression import Codec
+from ottla.records.record_slices import check_keys
+from ottla.records.timestamps import ANY_AGE, checked_max_timestamp
+from ottla.storage.log_core import LogCore
+from ottla.storage.producers import ProducedBatch
+
+_CREATE_TIME: Final = TimestampType.CREATE_TIME
+
+
+class Appended(NamedTuple):
+    """The offsets that a batch was given."""
+
+    base_offset: Offset
+    last_offset: Offset
+    append_time_ms: TimestampMs  # -1 unless the broker's clock gave the records their time
+    is_duplicate: bool
+
+
+def append_checked(
+    core: LogCore,
+    batch: bytearray | memoryview,
+    config: TopicConfig,
+    leader_epoch: LeaderEpoch,
+    now_ms: TimestampMs,
+) -> Appended:
+    """`Log.append_as_leader` for every batch, step by step."""
+    if core.offline_reason is not None:
+        raise StorageFailed(core.offline_reason)
+    if len(batch) > config.max_message_bytes:
+        raise MessageTooLarge(
+            f"{len(batch)} bytes exceed the topic's max.message.bytes, {config.max_message_bytes}"
+        )
+    header = check_batch(batch)
+    append_time_ms, max_timestamp_ms = NO_TIMESTAMP, int(now_ms)
+    if config.timestamp_type is _CREATE_TIME:
+        max_timestamp_ms = checked_max_timestamp(batch, header, config, now_ms)
+    else:
+        append_time_ms = now_ms
+    is_idempotent = header.producer_id >= 0
+    if is_idempotent and (known := core.producers.admit(header, config, now_ms)) is not None:
+        return _repeated(known, append_time_ms)
+    if config.compression_type != "producer" or "compact" in config.cleanup_policy:
+        batch = _opened(batch, header, config)
+    if append_time_ms >= 0:
+        stamp_time(batch, append_time_ms)
+    elif max_timestamp_ms != header.max_timestamp_ms:
+        stamp_max_timestamp(batch, max_timestamp_ms)
+    base_offset = core.end_offset
+    stamp(batch, base_offset, leader_epoch)
+    last_offset = Offset(base_offset + header.last_offset_delta)
+    core.write(batch, last_offset, max_timestamp_ms, now_ms)
+    if leader_epoch != core.epochs.latest:
+        core.epochs.note(leader_epoch, base_offset)
+    if is_idempotent:
+        core.producers.note(header, base_offset, now_ms)
+    return Appended(base_offset, last_offset, append_time_ms, False)
+
+
+def _repeated(known: ProducedBatch, append_time_ms: TimestampMs) -> Appended:
+    """The result for a batch that is in the log already, with its first offset and time."""
+    if append_time_ms >= 0:
+        append_time_ms = known.appended_ms
+    return Appended(known.base_offset, known.last_offset, append_time_ms, True)
+
+
+def is_plain(config: TopicConfig) -> bool:
+    """True when the topic takes batches as they are, without a look at their records."""
+    return (
+        config.timestamp_type is _CREATE_TIME
+        and config.compression_type == "producer"
+        and "compact" not in config.cleanup_policy
+        and config.timestamp_before_max_ms == ANY_AGE
+    )
+
+
+def _opened(
+    batch: bytearray | memoryview, header: BatchHeader, config: TopicConfig
+) -> bytearray | memoryview:
+    """Look into a batch as its topic asks: for keys, and for another codec."""
+    bytes_max = decompressed_bytes_max(config.max_message_bytes)
+    if "compact" in config.cleanup_policy:
+        check_keys(batch, header, decompressed_bytes_max=bytes_max)
+    if config.compression_type == "producer":
+        return batch
+    codec = Codec.named(config.compression_type)
+    if codec == header.codec:
+        return batch
+    return recompress(batch, codec, decompressed_bytes_max=bytes_max)

@@ -1,0 +1,241 @@
+"""Segments, offsets and derived state of one log, shared by the log and its parts.
+
+The parts (`log_flush`, `log_cleaning`, `log_retention`, `log_truncation`, `log_repair`) hold the
+core and never the log: a deleted log's files close with the last reference to it, and a cycle
+would keep them open until the garbage collector runs.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+from weakref import ref
+
+from ottla.config import INT32_MAX, TopicConfig
+from ottla.errors import DiskFull, StorageFailed
+from ottla.model import NO_OFFSET, Offset, Position, TimestampMs, TopicPartition
+from ottla.storage.damages import Damages, merged
+from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, File, Files
+from ottla.storage.index import aborted_crc
+from ottla.storage.log_listener import LogListener, SilentListener
+from ottla.storage.log_states import NotedState
+from ottla.storage.open_files import OpenFiles
+from ottla.storage.recovery import Recovered, begin_empty, recover
+from ottla.storage.segment import Segment
+from ottla.storage.segments import UNSTORED_MAX, Segments
+from ottla.storage.snapshots import Snapshots
+
+_HINTS_MAX: Final = 64  # readers whose position is remembered, per log
+NOT_SAVED: Final = (-1, NO_OFFSET)  # as `LogCore.saved_end`
+
+
+class LogCore:
+    """Owned by one log, changed by it and its parts on its owner's thread only."""
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        files: Files,
+        directory: Path,
+        config: TopicConfig,
+        *,
+        start_offset: Offset,
+        recovery_point: Offset,
+        listener: LogListener,
+        open_files: OpenFiles,
+    ) -> None:
+        """A core without segments: `adopt` gives it those that were recovered."""
+        self.tp = tp
+        self.files = files
+        self.directory = directory
+        self.config = config
+        self.listener = listener
+        self.open_files = open_files
+        self.start_offset = start_offset
+        self.offline_reason: str | None = None
+        self.checkpointed_offset = recovery_point  # the recovery point that is on disk
+        self.timeline = 0  # how often the log has been truncated
+        self.unsynced: list[File] = []  # of sealed segments
+        self.segments_created = 0
+        self.hints: dict[Offset, tuple[Segment, Position]] = {}
+
+    def recover(
+        self,
+        recovery_point: Offset,
+        now_ms: TimestampMs,
+        closed_at: Offset | None = None,
+        noted: NotedState | None = None,
+        names: Sequence[str] | None = None,
+        *,
+        is_synced: bool = False,
+    ) -> Recovered:
+        """Open what is in the log's directory. The arguments are those of `recovery.recover`."""
+        return recover(
+            self.files,
+            self.directory,
+            start_offset=self.start_offset,
+            recovery_point=recovery_point,
+            interval_bytes=self.config.index_interval_bytes,
+            now_ms=now_ms,
+            closed_at=closed_at,
+            noted=noted,
+            names=names,
+            is_dense="compact" not in self.config.cleanup_policy,
+            is_synced=is_synced,
+        )
+
+    def begin_empty(self, now_ms: TimestampMs) -> Recovered:
+        """The content of a log that has just been made."""
+        return begin_empty(self.directory, now_ms)
+
+    def adopt(self, found: Recovered) -> None:
+        """Go on with what was recovered. All of it is durable."""
+        self.segments = Segments(
+            self.files,
+            self.directory,
+            found.sealed,
+            found.active,
+            interval_bytes=self.config.index_interval_bytes,
+            before_open=partial(self.open_files.admit, ref(self)),
+        )
+        self.open_files.note(self)
+        self.epochs = found.epochs
+        self.producers = found.producers
+        self.snapshots = Snapshots(self.files, self.directory, found.snapshots)
+        self.state = found.state  # that a start goes on from, for the checkpoint; or empty
+        self.saved_end = NOT_SAVED  # timeline and end when that was last stored
+        if found.is_saved:
+            self.saved_end = (self.timeline, found.active.end_offset)
+        self.hints.clear()
+        self.end_offset = self.durable_offset = found.active.end_offset
+        self.start_offset = max(self.start_offset, found.first_offset)
+        self.size_bytes = found.active.size_bytes + sum(one.size_bytes for one in found.sealed)
+        self.lost_seals = list(found.lost_seals)
+        self.damages = Damages(self.files, self.directory, found.known_corrupt)
+        self.damages.keep(
+            [
+                one
+                for one in merged(found.corrupt)
+                if one.start_offset < self.end_offset and one.end_offset > self.start_offset
+            ]
+        )
+
+    # Writing
+
+    def write(
+        self,
+        batch: bytearray | memoryview,
+        last_offset: Offset,
+        max_timestamp_ms: int,
+        now_ms: TimestampMs,
+    ) -> None:
+        """Write a batch to the page cache, in a new segment if the active one is full or old."""
+        config = self.config
+        active = self.segments.active
+        size_bytes = len(batch)
+        try:
+            if active.size_bytes and (
+                active.size_bytes + size_bytes > config.segment_bytes
+                or now_ms - active.opened_ms >= config.segment_ms
+                or last_offset - active.base_offset > INT32_MAX
+            ):
+                self._roll(now_ms)
+                active = self.segments.active
+            active.append(batch, last_offset, max_timestamp_ms, config.index_interval_bytes)
+        except OSError as error:
+            raise self.undo_write(error) from error
+        self.size_bytes += size_bytes
+        self.end_offset = Offset(last_offset + 1)
+
+    def undo_write(self, error: OSError) -> StorageFailed:
+        """Remove the half of a batch that may be in the file; return the error to raise.
+
+        The log goes on unless the disk is broken.
+        """
+        if error.errno in CROWDED_ERRNOS:
+            return crowded(error)  # before anything was written
+        try:
+            self.segments.active.file.truncate(self.segments.active.size_bytes)
+        except OSError as worse:
+            error = worse
+        if error.errno not in FULL_DISK_ERRNOS:
+            return self.fail(error)
+        return DiskFull("the disk is full: the batch was not written")
+
+    def roll(self, now_ms: TimestampMs) -> None:
+        """End the active segment, if anything is in it, and begin the next."""
+        if self.segments.active.size_bytes:
+            try:
+                self._roll(now_ms)
+            except OSError as error:
+                raise self.undo_write(error) from error
+
+    def _roll(self, now_ms: TimestampMs) -> None:
+        sealed = self.segments.roll(now_ms)
+        self.unsynced.append(sealed.file)
+        self.segments_created += 1
+        self.hints.clear()
+        self.write_snapshot(
+            self.end_offset, self.producers.encode(aborted_crc(sealed.indexes.aborted))
+        )
+        if len(self.segments.unstored) >= UNSTORED_MAX:
+            self.listener.note_crowded(self.tp)
+
+    def write_snapshot(self, offset: Offset, content: bytes) -> None:
+        bases = (segment.base_offset for segment in self.segments.all())
+        self.snapshots.write(offset, content, bases)
+
+    # Reading
+
+    def remember(self, offset: Offset, segment: Segment, position: Position) -> None:
+        """Remember where the batch at `offset` begins: a reader goes on from there."""
+        hints = self.hints
+        if len(hints) >= _HINTS_MAX:
+            del hints[next(iter(hints))]
+        if offset < segment.end_offset or segment is self.segments.active:
+            hints[offset] = (segment, position)
+
+    # Durability
+
+    @property
+    def wants_sync(self) -> bool:
+        """True when something has been written and is not on disk."""
+        return self.durable_offset != self.end_offset or bool(self.segments.unstored)
+
+    def note_durable(self, offset: Offset) -> None:
+        """Everything below `offset` is on disk."""
+        assert offset <= self.end_offset, f"{self.tp}: {offset} is behind the end"
+        if offset > self.durable_offset:
+            self.durable_offset = offset
+            self.listener.note_durable(self.tp)
+
+    def release_files(self) -> bool:
+        """Close what is on disk and not in use; False if anything stays open."""
+        if self.wants_sync or self.unsynced:
+            return False
+        return self.segments.release()
+
+    # Failure
+
+    def fail(self, error: OSError) -> StorageFailed:
+        """Take the log offline, notify the owner, and return the error to raise."""
+        if self.offline_reason is None:
+            self.offline_reason = f"the disk failed: {error}"
+        self.listener.note_failed(self.tp, error)
+        return StorageFailed(f"the disk failed: {error}")
+
+    def tolerate_full_disk(self, error: OSError) -> None:
+        """Fail, unless the disk is full: without this file the next start only takes longer."""
+        if error.errno not in FULL_DISK_ERRNOS | CROWDED_ERRNOS:
+            self.fail(error)
+
+    def retire(self, reason: str) -> None:
+        """Take a deleted log offline. Work on its files may be under way: no event is reported."""
+        self.offline_reason = reason
+        self.listener = SilentListener()
+        self.open_files.forget(self)
+
+
+def crowded(error: OSError) -> StorageFailed:
+    """The error for a segment that has no file descriptor for now."""
+    return StorageFailed(f"a segment cannot be opened now: {error.strerror}")

@@ -1,0 +1,42 @@
+"""Logs with small segments, and what is in them."""
+
+from fakes import build
+from fakes.memory_files import MemoryFiles
+from ottla.config import TopicConfig
+from ottla.model import (
+    LeaderEpoch,
+)
+from ottla.records.batch import batches, records
+from ottla.storage.log import Log
+from ottla.storage.log_append import Appended
+
+SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
+
+
+def append(log: Log, batch: bytearray, epoch: int = build.EPOCH) -> Appended:
+    return log.append_as_leader(batch, LeaderEpoch(epoch), build.NOW_MS)
+
+
+def fill(log: Log, segments: int) -> None:
+    """Append one batch after the other until there are so many sealed segments."""
+    while len(log.sealed_segments) < segments:
+        build.append(log, 2, value=bytes(100))
+
+
+def offsets_of(log: Log, data: bytes) -> list[int]:
+    return [record.offset for _, view in batches(data) for record in records(view)]
+
+
+def names_of(files: MemoryFiles, log: Log, *suffixes: str) -> list[str]:
+    return [one.name for one in files.list(log.directory) if one.name.endswith(suffixes)]
+
+
+def state_of(log: Log) -> tuple[object, ...]:
+    """Everything that a refused batch must not change."""
+    return (
+        log.end_offset,
+        log.size_bytes,
+        log.epochs.entries(),
+        log.producers.encode(),
+        log.durable_offset,
+    )

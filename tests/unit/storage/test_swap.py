@@ -1,0 +1,84 @@
+"""A swap that is interrupted anywhere, or fails."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from fakes import build
+from fakes.compacted_logs import CONFIG, compact, contents, put
+from fakes.memory_files import MachineStopped, MemoryFiles
+
+
+class _Keeps(Random):
+    """Chance that keeps no name and no byte that was not synced."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def randint(self, low: int, high: int) -> int:
+        return low
+
+    def choice(self, options: Any) -> Any:
+        return options[0]
+
+
+def test_a_stop_at_any_moment_leaves_the_old_or_the_new(files: MemoryFiles) -> None:
+    """Every change to the disk that compaction makes is the last one once, both ways."""
+    seen = set()
+    stops = 0
+    while True:
+        disk = MemoryFiles()
+        log = build.log(disk, CONFIG)
+        for number in range(6):
+            put(log, (b"%d" % (number % 2), b"%d" % number))
+            if number % 2:
+                log.roll(build.NOW_MS)
+        log.flushing.save()
+        log.flush()
+        disk.stop_after = stops
+        try:
+            compact(log, rolls=False)
+        except MachineStopped:
+            pass
+        else:
+            break
+        for after in (disk.kill(), disk.kill().cut_power(_Keeps()), disk.cut_power(_Keeps())):
+            again = build.log(after, CONFIG, recovery_point=6)
+            offsets = tuple(offset for offset, _, _ in contents(again))
+            assert offsets in {(0, 1, 2, 3, 4, 5), (4, 5)}
+            assert [one.end_offset for one in again.sealed_segments][-1] == 6
+            assert not [
+                entry.name
+                for entry in after.list(again.directory)
+                if entry.name.endswith((".cleaned", ".swap"))
+            ]
+            seen.add(offsets)
+        stops += 1
+    assert stops > 10
+    assert len(seen) == 2
+
+
+def test_a_full_disk_ends_the_pass_and_nothing_else(files: MemoryFiles) -> None:
+    log = build.log(files, CONFIG)
+    put(log, (b"a", b"1"))
+    put(log, (b"a", b"2"))
+    log.roll(build.NOW_MS)
+    files.fail_next("append", 28, suffix=".log.cleaned")
+    cleaner = compact(log, rolls=False)
+    assert cleaner.failure_count == 1
+    assert log.offline_reason is None
+    assert len(contents(log)) == 2
+    assert not [e.name for e in files.list(log.directory) if e.name.endswith(".cleaned")]
+    assert compact(log, rolls=False).pass_count == 1
+
+
+@pytest.mark.parametrize("operation", ["sync", "rename"])  # to copy, and to swap
+def test_a_failing_disk_takes_the_log_offline(files: MemoryFiles, operation: str) -> None:
+    log = build.log(files, CONFIG)
+    put(log, (b"a", b"1"))
+    put(log, (b"a", b"2"))
+    log.roll(build.NOW_MS)
+    files.fail_next(operation, suffix=".log.cleaned")
+    compact(log, rolls=False)
+    assert log.offline_reason is not None
