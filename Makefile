@@ -19,7 +19,7 @@ NIGHTLY := \
   OTTLA_SPARK_CHAOS_RECORDS=1000000 OTTLA_SPARK_CHAOS_SEED=$(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help run broker setup quick test nightly check lint format compat bench lock clean
+.PHONY: help run broker setup quick test nightly check lint package format compat bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -51,7 +51,10 @@ lint: $(STAMP) ## style, types, layering
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test ## lint, then make test: what CI runs
+package: $(STAMP) ## build sdist and wheel, install both into empty environments and use them, also from Spark
+	$(BIN)/python -m tools.package
+
+check: lint package test ## lint, package, then make test: what CI runs
 
 format: $(STAMP) ## let ruff lay out the code
 	$(BIN)/ruff format .
