@@ -2,13 +2,14 @@
 
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Final, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
+from blocking import blocking_calls_fail
 from scheduling import GroupScheduling
 from sizes import examples
 
@@ -31,6 +32,13 @@ ACCEPTED_SKIPS: Final = {
     "chattr: Operation not permitted": "a container may lack CAP_LINUX_IMMUTABLE",
 }
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_blocking_calls_on_loops() -> Iterator[None]:
+    """For all tests at once: replacing some sixty calls for each would take longer than most."""
+    with blocking_calls_fail():
+        yield
 
 
 @pytest.hookimpl(trylast=True)
