@@ -7,6 +7,9 @@ LISTEN ?= 127.0.0.1:9092
 DATA ?= ./data
 FEEDS ?=
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
+# A test that lists what a process imports would find coverage.py.
+NOT_COVERED := --deselect tests/unit/cli/test_main.py::test_a_broker_starts_without_what_only_others_need
+PYTEST_COVERED := PYTHONHASHSEED=0 OTTLA_EXAMPLES=0.2 $(BIN)/coverage run -m pytest
 # Tests wait for processes and timeouts as long as they compute: more workers than cores.
 WORKERS ?= 4
 SPREAD := -n $(WORKERS)
@@ -19,7 +22,7 @@ NIGHTLY := \
   OTTLA_SPARK_CHAOS_RECORDS=1000000 OTTLA_SPARK_CHAOS_SEED=$(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help run broker setup quick test nightly check lint format compat bench lock clean
+.PHONY: help run broker setup quick test nightly coverage check lint package format compat bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -51,7 +54,17 @@ lint: $(STAMP) ## style, types, layering
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test ## lint, then make test: what CI runs
+package: $(STAMP) ## build sdist and wheel, install both into empty environments and use them, also from Spark
+	$(BIN)/python -m tools.package
+
+coverage: $(STAMP) ## branch coverage of unit tests, properties and scenarios, by room, against its floors: minutes
+	@rm -rf .cache/coverage && mkdir -p .cache/coverage
+	$(PYTEST_COVERED) -n 2 -q -m "not slow and not nightly" $(NOT_COVERED) tests/unit tests/property tests/scenario
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage json --quiet -o .cache/coverage/report.json
+	$(BIN)/python -m tools.coverage_floor
+
+check: lint package test ## lint, package, then make test: what CI runs
 
 format: $(STAMP) ## let ruff lay out the code
 	$(BIN)/ruff format .

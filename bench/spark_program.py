@@ -110,13 +110,13 @@ class Program:
     def _stream_rate(self, kind: str, topic: str) -> float:
         batch_rows = min(BATCH_ROWS_MAX, self.rows // STREAM_BATCHES)
         progress = self._stream(kind, topic, batch_rows)[1:]
-        rows = sum(one["numInputRows"] for one in progress)
-        return rows / sum(one["durationMs"]["triggerExecution"] / 1000 for one in progress)
+        rows = sum(int(one["numInputRows"]) for one in progress)
+        return rows / sum(map(_trigger_ms, progress)) * 1000
 
     def _batch_cost_ms(self, kind: str, topic: str) -> float:
         """Of a micro-batch with one record."""
         progress = self._stream(kind, topic, 1)[WARM_BATCHES:]
-        return median(one["durationMs"]["triggerExecution"] for one in progress)
+        return median(map(_trigger_ms, progress))
 
     def _stream(self, kind: str, topic: str, batch_rows: int) -> list[dict[str, Any]]:
         self._checkpoints += 1
@@ -230,6 +230,11 @@ class Way:
             if error is None:
                 found.append(int(message.value() or b"0"))
         return found
+
+
+def _trigger_ms(progress: dict[str, Any]) -> float:
+    """How long a micro-batch took."""
+    return float(progress["durationMs"]["triggerExecution"])
 
 
 def _warm_s(frame: DataFrame) -> float:

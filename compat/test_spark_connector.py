@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from compat.java import ROOT
 from compat.ottla_broker import OttlaBroker
@@ -78,7 +78,7 @@ def read(spark: SparkSession, kind: str, address: str, topic: str, **more: str) 
     return spark.read.format(kind).options(**options).load()
 
 
-def rows(frame: DataFrame) -> list[object]:
+def rows(frame: DataFrame) -> list[Row]:
     return frame.orderBy("partition", "offset").collect()
 
 

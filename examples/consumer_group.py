@@ -39,7 +39,7 @@ def consume(address: str, topic: str, group: str) -> list[int]:
             if message is None:
                 raise SystemExit("no records within a minute")
             if message.error() is None:
-                got.append(int(message.value()))
+                got.append(int(message.value() or b""))
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()

@@ -6,6 +6,7 @@ The fixture `ottla_broker` comes with the package: there is nothing to import or
 """
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -32,7 +33,7 @@ def first_value(address: str, topic: str) -> str:
         message = consumer.poll(30)
         assert message is not None, "nothing came"
         assert message.error() is None, message.error()
-        return str(message.value().decode())
+        return (message.value() or b"").decode()
     finally:
         consumer.close()
 
@@ -60,7 +61,7 @@ class TestWithManyPartitions:
 
 # One broker for all tests of a file; they keep out of each other's way by their topics' names.
 @pytest.fixture(scope="module")
-def shared_broker():
+def shared_broker() -> Iterator[str]:
     with ottla.testing.broker() as address:
         yield address
 
@@ -87,6 +88,6 @@ def test_with_asyncio(ottla_broker: str) -> None:
         async with AIOKafkaConsumer(bootstrap_servers=ottla_broker) as consumer:
             consumer.assign([TopicPartition("events", 0)])
             await consumer.seek_to_beginning()
-            return (await consumer.getone()).value
+            return bytes((await consumer.getone()).value)
 
     assert asyncio.run(round_trip()) == b"signed up"

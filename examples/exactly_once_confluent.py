@@ -59,12 +59,12 @@ def write_invoices(address: str, orders: str, invoices: str, crash_after: int) -
                 crash_after -= 1
                 if crash_after == 0:
                     raise Crash
-                producer.produce(invoices, f"invoice for order {message.value().decode()}")
+                producer.produce(invoices, f"invoice for order {(message.value() or b'').decode()}")
             producer.send_offsets_to_transaction(
                 consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 30
             )
             producer.commit_transaction(30)
-            if int(messages[-1].value()) == COUNT - 1:
+            if int(messages[-1].value() or b"") == COUNT - 1:
                 return
     finally:
         consumer.close()
@@ -88,7 +88,7 @@ def read_invoices(address: str, invoices: str) -> list[str]:
     while (message := consumer.poll(1 if is_at_end else 30)) is not None:
         is_at_end = message.error() is not None
         if not is_at_end:
-            found.append(message.value().decode())
+            found.append((message.value() or b"").decode())
     consumer.close()
     return found
 

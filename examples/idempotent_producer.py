@@ -27,7 +27,9 @@ def produce(address: str, values: list[str]) -> list[int]:
     ) -> None:
         if error is not None:
             raise confluent_kafka.KafkaException(error)
-        offsets.append(message.offset())
+        offset = message.offset()
+        assert offset is not None, "a record that was delivered has an offset"
+        offsets.append(offset)
 
     producer = confluent_kafka.Producer(
         {
@@ -53,7 +55,7 @@ def consume(address: str, first_offset: int, end_offset: int) -> list[str]:
         for message in consumer.consume(COUNT, timeout=1):
             if message.error() is not None:
                 raise confluent_kafka.KafkaException(message.error())
-            values.append(message.value().decode())
+            values.append((message.value() or b"").decode())
     consumer.close()
     return values
 

@@ -24,7 +24,9 @@ def produce(address: str, values: list[str]) -> list[int]:
     ) -> None:
         if error is not None:
             raise confluent_kafka.KafkaException(error)
-        offsets.append(message.offset())
+        offset = message.offset()
+        assert offset is not None, "a record that was delivered has an offset"
+        offsets.append(offset)
 
     producer = confluent_kafka.Producer({"bootstrap.servers": address})
     for value in values:
@@ -48,7 +50,7 @@ def consume(address: str, first_offset: int, count: int) -> list[str]:
         for message in consumer.consume(count - len(values), timeout=1):
             if message.error() is not None:
                 raise confluent_kafka.KafkaException(message.error())
-            values.append(message.value().decode())
+            values.append((message.value() or b"").decode())
     consumer.close()
     return values
 

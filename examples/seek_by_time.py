@@ -38,7 +38,9 @@ def consume_since(address: str, topic: str, moment: datetime) -> list[str]:
     consumer.assign([place])
     values: list[str] = []
     while place.offset + len(values) < end_offset:
-        values += [message.value().decode() for message in consumer.consume(100, timeout=1)]
+        values += [
+            (message.value() or b"").decode() for message in consumer.consume(100, timeout=1)
+        ]
     consumer.close()
     return values
 

@@ -2,13 +2,14 @@
 
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Final, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
+from blocking import blocking_calls_fail
 from scheduling import GroupScheduling
 from sizes import examples
 
@@ -21,7 +22,7 @@ settings.register_profile(
 )
 settings.load_profile("patient")
 
-IN_CI: Final = os.environ.get("CI") == "true"
+IN_CI: Final = os.environ.get("CI", "").lower() not in {"", "0", "false", "no"}
 # The only skips that CI accepts, by a part of their reason, each with why it cannot be had
 # everywhere. Whatever else a test needs can be installed: in CI its absence is a failure.
 ACCEPTED_SKIPS: Final = {
@@ -30,7 +31,21 @@ ACCEPTED_SKIPS: Final = {
     "chattr: Operation not supported": "tmpfs and overlayfs have no immutable files",
     "chattr: Operation not permitted": "a container may lack CAP_LINUX_IMMUTABLE",
 }
+# Tools that tests are skipped without, by a part of the reason, each with how it is had.
+TOOLS: Final = {
+    "kcat": "kcat (Debian: apt-get install kcat)",
+    "strace": "strace (Debian: apt-get install strace)",
+    "compiled": "a C compiler (Debian: apt-get install gcc libc6-dev), then"
+    " `pip install -e .` again",
+}
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_blocking_calls_on_loops() -> Iterator[None]:
+    """For all tests at once: replacing some sixty calls for each would take longer than most."""
+    with blocking_calls_fail():
+        yield
 
 
 @pytest.hookimpl(trylast=True)
@@ -61,10 +76,13 @@ def _without_silent_skip(report: Report) -> Report:
     """The report, failed if CI has to run this test and it was skipped."""
     reason = _skip_reason(report) if report.skipped else ""
     if IN_CI and report.skipped and not any(part in reason for part in ACCEPTED_SKIPS):
+        tools = [tool for part, tool in TOOLS.items() if part in reason]
         report.outcome = "failed"
-        report.longrepr = (
-            f"skipped, which CI does not accept ({reason}): have tools/setup.sh install what is"
-            " missing, or add the reason to ACCEPTED_SKIPS in tests/conftest.py"
+        report.longrepr = f"skipped, which CI does not accept ({reason}): " + (
+            f"missing is {tools[0]}"
+            if tools
+            else "have tools/setup.sh install what is missing, or add the reason to ACCEPTED_SKIPS"
+            " in tests/conftest.py"
         )
     return report
 

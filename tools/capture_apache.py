@@ -1,7 +1,7 @@
 """Record what Apache's own client and broker say to each other, and renew tests/golden with it.
 
     make compat                             once, for the jars
-    python tools/capture_apache.py
+    python -m tools.capture_apache
 
 A proxy stands between clients and an Apache Kafka broker. Of the Java client's requests the largest
 of each kind that is not too large is kept as tests/golden/java_<api>_v<version>.hex; of the
@@ -11,7 +11,6 @@ tests/golden/answers/apache_<api>_v<version>.hex. All without their length.
 
 import asyncio
 import subprocess
-import sys
 import tempfile
 import textwrap
 import threading
@@ -20,15 +19,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from capture import CLIENTS, GOLDEN  # noqa: E402
-
-from compat import java  # noqa: E402
-from compat.apache import ApacheBroker, free_port  # noqa: E402
-from compat.java import JavaScenarios  # noqa: E402
-from ottla.protocol.api import APIS, ApiKey, parse_request_header  # noqa: E402
+from compat import java
+from compat.apache import ApacheBroker, free_port
+from compat.java import JavaScenarios
+from ottla.protocol.api import APIS, ApiKey, parse_request_header
+from tools.capture import CLIENTS, GOLDEN
 
 ANSWERS: Final = GOLDEN / "answers"
 FRAME_BYTES_MAX: Final = 6000
@@ -187,7 +182,7 @@ def run_java(address: str, directory: Path) -> None:
         consumer = "consumer.ConsoleConsumer"
         tool(consumer, *server, *group, *property_of, *_READ, "40000")
         for action in ("--list", "--describe", "--reset-offsets", "--delete"):
-            more = group if action != "--list" else ()
+            more: tuple[str, ...] = group if action != "--list" else ()
             reset = ("--to-earliest", "--topic", "read", "--execute")
             more += reset if action == "--reset-offsets" else ()
             tool("consumer.group.ConsumerGroupCommand", *server, action, *more)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes VENV with the package and everything its tests need: PyPI for Python packages, Debian for kcat.
+# Makes VENV with the package and everything its tests need: PyPI for Python packages, Debian for programs.
 set -euo pipefail
 python=$1 venv=$2
 
@@ -8,13 +8,26 @@ import sys
 sys.exit(sys.version_info < (3, 11))
 PY
 
+# Debian's packages for programs that tests run, where they are missing: quietly, since without them tests are
+# skipped (in CI they fail).
+install_debian() {
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@") >/dev/null 2>&1 || true
+}
+
+need() { # PROGRAM PACKAGE...
+  local program=$1
+  shift
+  command -v "$program" >/dev/null || install_debian "$@"
+  command -v "$program" >/dev/null ||
+    echo "left out: $program is not installed and may not be installed from here; its tests will be skipped (apt-get install $*)"
+}
+
+need cc gcc libc6-dev
+need kcat kcat
+need strace strace
+
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "setting up $venv (a few minutes the first time: Spark is large)"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -e .
-
-command -v kcat >/dev/null && exit 0
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends kcat) >/dev/null 2>&1 || true
-fi
-command -v kcat >/dev/null || echo "left out: kcat is not installed and may not be installed from here; its tests will be skipped (apt-get install kcat)"

@@ -350,8 +350,11 @@ def test_nobody_is_served_before_the_server_listens() -> None:
         async with serving(echo) as served:
             await served.server.close()
             endpoint = await served.server.bind(Endpoint("127.0.0.1", 0))
-            with socket.socket() as client, pytest.raises(ConnectionRefusedError):
-                client.connect((endpoint.host, endpoint.port))
+            address = (endpoint.host, endpoint.port)
+            with socket.socket() as client:
+                client.setblocking(False)
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.get_running_loop().sock_connect(client, address)
 
     run(scenario())
 
