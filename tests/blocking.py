@@ -80,17 +80,11 @@ ALLOWED: Final = (
         "the kernel knows the space of a mounted file system without reading from the disk",
     ),
     Allowed(
-        "ottla/cli/byte_sink.py",
-        frozenset({"write"}),
-        ("os.write",),
+        "ottla/cli/async_io.py",
+        frozenset({"write", "_read_available"}),
+        ("os.write", "os.read"),
         "only after select, and no more than a pipe takes at once: a terminal is shared with other"
         " programs, and so stays blocking",
-    ),
-    Allowed(
-        "ottla/cli/line_source.py",
-        frozenset({"_read_available"}),
-        ("os.read",),
-        "only after select: a terminal is shared with other programs, and so stays blocking",
     ),
 )
 
