@@ -2,7 +2,7 @@
 
 from struct import pack
 
-from ottla.coordinator.groups.classic_group import Join, Protocol, Sync
+from ottla.coordinator.groups.classic_protocol import Join, Protocol, Sync
 from ottla.protocol.codec import encode
 from ottla.protocol.consumer_protocol import assignment_bytes
 from ottla.protocol.messages.consumer_protocol import (
@@ -46,7 +46,7 @@ def join(
         protocol_type=protocol_type,
         protocols=tuple(Protocol(name, metadata) for name, metadata in protocols.items()),
         needs_known_id=version >= 4,
-        knows_skipping=version >= 9,
+        supports_skip_assignment=version >= 9,
     )
 
 

@@ -12,15 +12,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from fakes import group_members as said
+from fakes import group_members
 from fakes.tickets import FakeTicket
-from ottla.coordinator.groups.classic_group import (
-    ClassicGroup,
-    GroupLimits,
-    Joined,
-    State,
-    Synced,
-)
+from ottla.coordinator.groups.classic_group import ClassicGroup, State
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
 from ottla.coordinator.groups.records import GroupDecision, GroupStored, from_bytes, to_bytes
 from ottla.errors import ErrorCode
 from sizes import examples
@@ -97,13 +92,13 @@ class GroupMachine(RuleBasedStateMachine):
         client.protocols = names
         if forgets:
             client.member_id = ""
-        request = said.join(
+        request = group_members.join(
             client.member_id,
             instance_id=client.instance_id,
             client_id=name,
             session_ms=SESSION_MS,
             rebalance_ms=REBALANCE_MS,
-            protocols={protocol: said.subscription("t") for protocol in names},
+            protocols={protocol: group_members.subscription("t") for protocol in names},
             version=version,
         )
         self.take(self.group.join(self.ticket(client, "join"), request, self.now_ms))
@@ -116,7 +111,7 @@ class GroupMachine(RuleBasedStateMachine):
             # One member gets nothing, not even a word: it must not keep what it had.
             assignments = {m: f"{client.generation}:{m}".encode() for m in client.members}
             del assignments[client.members[client.generation % len(client.members)]]
-        request = said.sync(
+        request = group_members.sync(
             client.member_id, client.generation, assignments, instance_id=client.instance_id
         )
         ticket = self.ticket(client, "sync")
@@ -186,7 +181,7 @@ class GroupMachine(RuleBasedStateMachine):
     def static_places_are_held_by_members(self) -> None:
         group = self.group
         held = {m.instance_id: m.member_id for m in group.members.values() if m.instance_id}
-        assert held == group._static
+        assert held == group.membership.static
         assert len(group.members) <= self.limits.members_max
 
     @invariant()

@@ -11,17 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fakes import group_members as said
+from fakes import group_members
 from fakes.tickets import FakeTicket
 from fakes.topic_catalog import TopicCatalog
-from ottla.coordinator.groups.classic_group import ClassicGroup, GroupLimits, Joined, State, Synced
-from ottla.coordinator.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResult,
-    ConsumerLimits,
-)
-from ottla.coordinator.groups.consumer_group_state import ConsumerGroupState, WrittenGroup
+from ottla.coordinator.groups.classic_group import ClassicGroup, State
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
+from ottla.coordinator.groups.consumer_group import ConsumerGroup, ConsumerLimits
+from ottla.coordinator.groups.consumer_group_state import ConsumerGroupState, ReplayedGroup
+from ottla.coordinator.groups.consumer_heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResult
 from ottla.coordinator.groups.consumer_records import EpochSet, MemberState
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.records import GroupDecision, Record, from_bytes, to_bytes
@@ -170,12 +167,12 @@ class GroupsMachine(RuleBasedStateMachine):
         self.send_join(client)
 
     def send_join(self, client: Client) -> None:
-        request = said.join(
+        request = group_members.join(
             client.member_id,
             client_id=client.name,
             session_ms=SESSION_MS,
             rebalance_ms=REBALANCE_MS,
-            protocols={"range": said.subscription(*sorted(client.wish[0]))},
+            protocols={"range": group_members.subscription(*sorted(client.wish[0]))},
             version=9,
         )
         self.take(self.groups.join(self.ticket(client), GROUP, request, self.now_ms))
@@ -253,7 +250,7 @@ class GroupsMachine(RuleBasedStateMachine):
         group = self.groups.groups.get(GROUP)
         if isinstance(group, ConsumerGroup) and group.members:
             joined = {c.member_id for c in self.clients.values() if c.is_joined}
-            assert group.written.state is ConsumerGroupState.STABLE, group.written
+            assert group.replayed.state is ConsumerGroupState.STABLE, group.replayed
             assert group.members.keys() == joined
 
     # What is always true
@@ -278,8 +275,8 @@ class GroupsMachine(RuleBasedStateMachine):
         if not isinstance(group, ConsumerGroup) or group.state is not ConsumerGroupState.STABLE:
             return
         names = group.subscribed_topics()
-        if topics_fingerprint(names, self.catalog.image) == group.written.fingerprint:
-            assert group.written.owners.keys() == self.catalog.all_of(*names)
+        if topics_fingerprint(names, self.catalog.image) == group.replayed.fingerprint:
+            assert group.replayed.owners.keys() == self.catalog.all_of(*names)
 
     @invariant()
     def members_fit(self) -> None:
@@ -287,7 +284,7 @@ class GroupsMachine(RuleBasedStateMachine):
         if isinstance(group, ConsumerGroup):
             assert len(group.members) <= self.limits.members_max
             places = {m.instance_id: m.member_id for m in group.members.values() if m.instance_id}
-            assert places == group.written.static
+            assert places == group.replayed.static
 
     # Consequences
 
@@ -306,7 +303,7 @@ class GroupsMachine(RuleBasedStateMachine):
     def send(self, client: Client, beat: ConsumerHeartbeat, *, is_lost: bool) -> None:
         if beat.epoch == 0:
             client.owned = frozenset()
-        decision = self.groups.beat(FakeTicket(0), GROUP, beat, self.now_ms)
+        decision = self.groups.consumer_heartbeat(FakeTicket(0), GROUP, beat, self.now_ms)
         answer = next(answer for ticket, answer in decision.responses if ticket == 0)
         assert isinstance(answer, ConsumerHeartbeatResult)
         self.take(decision)
@@ -361,9 +358,9 @@ class GroupsMachine(RuleBasedStateMachine):
         assignments = {}
         if client.leads:
             mine = to_names(self.catalog.all_of(*client.wish[0]), self.catalog.image)
-            assignments[client.member_id] = said.assignment(mine)
+            assignments[client.member_id] = group_members.assignment(mine)
         ticket = next(self.tickets)
-        sync = said.sync(client.member_id, client.epoch, assignments)
+        sync = group_members.sync(client.member_id, client.epoch, assignments)
         decision = self.groups.sync(ticket, GROUP, sync, self.now_ms)
         for found, answer in decision.responses:
             if found == ticket and isinstance(answer, Synced):
@@ -388,20 +385,20 @@ class GroupsMachine(RuleBasedStateMachine):
             self.epoch_seen = record.epoch
         group = self.shadow.groups.get(GROUP)
         if isinstance(group, ConsumerGroup):
-            check_ownership(group.written)
+            check_ownership(group.replayed)
 
     def compare(self) -> None:
         live, other = self.groups.groups.get(GROUP), self.shadow.groups.get(GROUP)
         if isinstance(live, ConsumerGroup):
             assert isinstance(other, ConsumerGroup)
-            assert live.written == other.written
+            assert live.replayed == other.replayed
         elif isinstance(live, ClassicGroup) and live.is_stored:
             assert isinstance(other, ClassicGroup)
             if live.state in {State.STABLE, State.EMPTY}:
                 assert live.stored() == other.stored()
 
 
-def check_ownership(written: WrittenGroup) -> None:
+def check_ownership(written: ReplayedGroup) -> None:
     held = [p for c in written.currents.values() for p in c.assigned | c.revoking]
     assert len(held) == len(set(held)), "two members have the same partition"
     assert set(held) == written.owners.keys()

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.tickets import FakeTicket
-from ottla.coordinator.groups.classic_group import GroupLimits
-from ottla.coordinator.groups.groups import Committer, Groups
+from ottla.coordinator.groups.classic_protocol import GroupLimits
+from ottla.coordinator.groups.commit_checks import Committer
+from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.offsets import Commit, UnstableOffset
 from ottla.coordinator.groups.records import (
     GroupDropped,

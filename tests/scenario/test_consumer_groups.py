@@ -17,25 +17,17 @@ from typing import Final
 
 import pytest
 
-from fakes import group_members as said
+from fakes import group_members
 from fakes.tickets import FakeTicket
 from fakes.topic_catalog import TopicCatalog
 from ottla.coordinator.groups import consumer_records as kinds
-from ottla.coordinator.groups.classic_group import GroupLimits, Joined, Synced
-from ottla.coordinator.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResult,
-    ConsumerLimits,
-)
-from ottla.coordinator.groups.groups import (
-    Committer,
-    ConsumerGroupDescription,
-    DeletedOffsets,
-    GroupDescription,
-    Groups,
-)
-from ottla.coordinator.groups.offsets import Commit
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
+from ottla.coordinator.groups.commit_checks import Committer
+from ottla.coordinator.groups.consumer_group import ConsumerGroup, ConsumerLimits
+from ottla.coordinator.groups.consumer_heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResult
+from ottla.coordinator.groups.descriptions import ConsumerGroupDescription, GroupDescription
+from ottla.coordinator.groups.groups import Groups
+from ottla.coordinator.groups.offsets import Commit, DeletedOffsets
 from ottla.coordinator.groups.records import (
     GroupDecision,
     GroupDropped,
@@ -185,7 +177,7 @@ class ConsumerScript:
 
     def _send(self, client: str, beat: ConsumerHeartbeat) -> list[str]:
         ticket = self._ticket(client)
-        return self._show(self._groups.beat(ticket, GROUP, beat, self._now_ms))
+        return self._show(self._groups.consumer_heartbeat(ticket, GROUP, beat, self._now_ms))
 
     # Members of the older protocol
 
@@ -199,14 +191,14 @@ class ConsumerScript:
             owned = to_names(self._partitions(client, named["own"]), self._catalog.image)
         names = named.get("protocols", "range").split(",")
         topics = named.get("topics", "t").split(",")
-        join = said.join(
+        join = group_members.join(
             named.get("id", self._ids.get(client, "")),
             instance_id=self._instances.get(client),
             client_id=client,
             session_ms=int(named.get("session", 10_000)),
             rebalance_ms=int(named.get("rebalance", 60_000)),
             protocol_type=named.get("type", "consumer"),
-            protocols={name: said.subscription(*topics, owned=owned) for name in names},
+            protocols={name: group_members.subscription(*topics, owned=owned) for name in names},
             version=int(named.get("version", 3)),
         )
         return self._show(self._groups.join(self._ticket(client), GROUP, join, self._now_ms))
@@ -215,12 +207,12 @@ class ConsumerScript:
         """With partitions, the client leads and says who gets what: `sync x x=t:0,1 y=u:0`."""
         (client,) = command.words
         assignments = {
-            self._ids.get(name, name): said.assignment(
+            self._ids.get(name, name): group_members.assignment(
                 to_names(self._partitions(name, text), self._catalog.image)
             )
             for name, text in command.named.items()
         }
-        sync = said.sync(
+        sync = group_members.sync(
             self._ids.get(client, client),
             self._epochs.get(client, -1),
             assignments,

@@ -11,11 +11,13 @@ from typing import Final
 
 import pytest
 
-from fakes import group_members as said
+from fakes import group_members
 from fakes.tickets import FakeTicket
-from ottla.coordinator.groups.classic_group import GroupLimits, Joined, Synced
-from ottla.coordinator.groups.groups import Committer, DeletedOffsets, GroupDescription, Groups
-from ottla.coordinator.groups.offsets import Commit, FoundOffset, UnstableOffset
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
+from ottla.coordinator.groups.commit_checks import Committer
+from ottla.coordinator.groups.descriptions import GroupDescription
+from ottla.coordinator.groups.groups import Groups
+from ottla.coordinator.groups.offsets import Commit, DeletedOffsets, FoundOffset, UnstableOffset
 from ottla.coordinator.groups.records import (
     GroupDecision,
     GroupDropped,
@@ -78,14 +80,14 @@ class GroupScript:
         owned = {"t": [int(i) for i in named["owns"].split(",")]} if "owns" in named else None
         if "instance" in named:
             self._instances[client] = named["instance"]
-        join = said.join(
+        join = group_members.join(
             named.get("id", self._ids.get(client, "")),
             instance_id=self._instances.get(client),
             client_id=client,
             session_ms=int(named.get("session", 10_000)),
             rebalance_ms=int(named.get("rebalance", 60_000)),
             protocol_type=named.get("type", "consumer"),
-            protocols={name: said.subscription(*topics, owned=owned) for name in names},
+            protocols={name: group_members.subscription(*topics, owned=owned) for name in names},
             version=int(named.get("version", 9)),
         )
         ticket = self._ticket(client)
@@ -98,7 +100,7 @@ class GroupScript:
             self._id(name): content.encode()
             for name, content in (word.split(":") for word in given)
         }
-        sync = said.sync(
+        sync = group_members.sync(
             self._id(client),
             int(named.get("generation", self._generations.get(client, -1))),
             assignments,

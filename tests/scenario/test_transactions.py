@@ -230,7 +230,7 @@ def _record(record: TransactionRecord) -> str:
 
 
 def _words(known: Transaction) -> str:
-    words = [known.state.word, str(known.producer), *map(str, sorted(known.partitions))]
+    words = [known.state.title, str(known.producer), *map(str, sorted(known.partitions))]
     if known.next_id is not None:
         words.append(f"next {known.next_id}")
     return " ".join(words)

@@ -11,7 +11,7 @@ from typing import Final
 from ottla.broker.deferred import Deferred
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import finish, parts
-from ottla.coordinator.groups.classic_group import Join, Joined, Protocol, Sync, Synced
+from ottla.coordinator.groups.classic_protocol import Join, Joined, Protocol, Sync, Synced
 from ottla.errors import ApiError, CoordinatorLoadInProgress, ErrorCode
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.classic_groups import (
@@ -90,7 +90,7 @@ def _join(request: JoinGroupRequest, context: RequestContext) -> Join:
         protocol_type=request.protocol_type,
         protocols=tuple(Protocol(p.name, p.metadata) for p in request.protocols),
         needs_known_id=context.version >= _KNOWN_ID_FROM,
-        knows_skipping=context.version >= _SKIPPING_FROM,
+        supports_skip_assignment=context.version >= _SKIPPING_FROM,
     )
 
 

@@ -9,8 +9,8 @@ from typing import Final
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace
 from ottla.cluster.image import ClusterImage
-from ottla.coordinator.groups.consumer_group import ConsumerHeartbeat, ConsumerHeartbeatResult
-from ottla.coordinator.groups.groups import ConsumerGroupDescription, DescribedConsumer
+from ottla.coordinator.groups.consumer_heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResult
+from ottla.coordinator.groups.descriptions import ConsumerGroupDescription, DescribedConsumer
 from ottla.coordinator.groups.topics import IdPartition, Partitions, by_topic
 from ottla.errors import ApiError, ErrorCode
 from ottla.protocol.messages.consumer_groups import (
@@ -58,7 +58,10 @@ class ConsumerGroupHeartbeat:
                 error=ErrorCode.INVALID_REQUEST, message="a group id must be given"
             )
         answer: ConsumerHeartbeatResult = await self._coordinator.run(
-            group_id, lambda groups, ticket, now_ms: groups.beat(ticket, group_id, beat, now_ms)
+            group_id,
+            lambda groups, ticket, now_ms: groups.consumer_heartbeat(
+                ticket, group_id, beat, now_ms
+            ),
         )
         return answer
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace, finish
-from ottla.coordinator.groups.groups import GroupDescription
-from ottla.coordinator.groups.groups import ListedGroup as Listed
+from ottla.coordinator.groups.descriptions import GroupDescription
+from ottla.coordinator.groups.descriptions import ListedGroup as Listed
 from ottla.errors import ApiError, ErrorCode
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.classic_groups import (

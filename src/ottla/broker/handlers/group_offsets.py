@@ -13,8 +13,15 @@ from ottla.broker import slices
 from ottla.broker.deferred import Deferred
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.image import ClusterImage
-from ottla.coordinator.groups.groups import Committer, DeletedOffsets, FoundOffsets, Groups
-from ottla.coordinator.groups.offsets import Commit, FoundOffset, UnstableOffset
+from ottla.coordinator.groups.commit_checks import Committer
+from ottla.coordinator.groups.groups import Groups
+from ottla.coordinator.groups.offsets import (
+    Commit,
+    DeletedOffsets,
+    FoundOffset,
+    FoundOffsets,
+    UnstableOffset,
+)
 from ottla.coordinator.groups.records import GroupDecision
 from ottla.coordinator.runtime.decision import Ticket
 from ottla.errors import (

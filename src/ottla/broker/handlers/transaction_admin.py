@@ -38,7 +38,7 @@ from ottla.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
-_WORDS: Final = {state.word: state for state in State}
+_WORDS: Final = {state.title: state for state in State}
 _SLOW: Final = re.compile(r"\(\?|\\\d|\)[*+?{]|(?:[*+{].*){3}", re.DOTALL)
 _MATCHED_LENGTH_MAX: Final = 1000
 _TOGETHER: Final = 100  # markers that are written at the same time, in one turn of the loop
@@ -130,7 +130,7 @@ class DescribeTransactions:
             by_topic[topic].append(index)
         return DescribedTransaction(
             transactional_id=transactional_id,
-            transaction_state=found.state.word,
+            transaction_state=found.state.title,
             transaction_timeout_ms=found.timeout_ms,
             transaction_start_time_ms=found.started_ms,
             producer_id=found.producer.id,
@@ -203,7 +203,7 @@ def _listed(
                     ListedTransaction(
                         transactional_id=found.transactional_id,
                         producer_id=found.producer.id,
-                        transaction_state=found.state.word,
+                        transaction_state=found.state.title,
                     )
                 )
             # An expression in which two things repeat tries every pair of places.

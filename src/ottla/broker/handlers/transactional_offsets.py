@@ -12,7 +12,8 @@ from typing import Final
 
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import finish, parts
-from ottla.coordinator.groups.groups import Committer, Groups
+from ottla.coordinator.groups.commit_checks import Committer
+from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.offsets import Commit
 from ottla.coordinator.groups.records import GroupDecision
 from ottla.coordinator.runtime.decision import Ticket

@@ -1,7 +1,7 @@
-"""Who of a group reads which partitions: from subscriptions to a target assignment.
+"""Assignors of consumer groups: from subscriptions to a target assignment.
 
-Both ways are deterministic. Every partition that somebody subscribes to is given to exactly one
-of those who do.
+Both are deterministic. Every partition of a subscribed topic is assigned to exactly one of the
+members that subscribe to it.
 """
 
 from collections import deque
@@ -15,11 +15,11 @@ from ottla.model import Uuid
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """What an assignor knows of a member."""
+    """A member as an assignor sees it."""
 
     instance_id: str | None
     topics: frozenset[Uuid]
-    target: Partitions = NOTHING  # what it was to have until now
+    target: Partitions = NOTHING  # of the epoch before
 
 
 Subscribers = Mapping[str, Subscriber]
@@ -28,10 +28,10 @@ Assignor = Callable[[Subscribers, Counts], dict[str, Partitions]]
 
 
 def assign_range(members: Subscribers, counts: Counts) -> dict[str, Partitions]:
-    """Neighbouring partitions of each topic go to the same member.
+    """Assign a range of adjacent partitions of each topic to every member.
 
-    Members that subscribe to the same topics get the same numbers of each, so records that share
-    a key in several topics meet at one member.
+    Members that subscribe to the same topics get the same indexes of each, so records that share
+    a key in several topics are read by one member.
     """
     assigned: dict[str, set[IdPartition]] = {member_id: set() for member_id in members}
     in_order = sorted(members, key=lambda member_id: _rank(member_id, members[member_id]))
@@ -39,22 +39,22 @@ def assign_range(members: Subscribers, counts: Counts) -> dict[str, Partitions]:
         readers = [m for m in in_order if topic_id in members[m].topics]
         each, more = divmod(counts[topic_id], len(readers))
         start = 0
-        for place, member_id in enumerate(readers):
-            end = start + each + (place < more)
+        for rank, member_id in enumerate(readers):
+            end = start + each + (rank < more)
             assigned[member_id].update(IdPartition(topic_id, p) for p in range(start, end))
             start = end
     return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
 
 
 def _rank(member_id: str, member: Subscriber) -> tuple[bool, str]:
-    """Static members first and by their instance: they keep their place through restarts."""
+    """Static members first and by their instance: they keep their rank through restarts."""
     if member.instance_id is None:
         return True, member_id
     return False, member.instance_id
 
 
 def assign_uniform(members: Subscribers, counts: Counts) -> dict[str, Partitions]:
-    """Everybody gets the same number, as far as subscriptions allow, and keeps what it can."""
+    """Assign equal numbers, as far as subscriptions allow; members keep what they can."""
     if len({member.topics for member in members.values()}) <= 1:
         return _assign_alike(members, counts)
     draft = _Draft(members, counts)
@@ -65,7 +65,7 @@ def assign_uniform(members: Subscribers, counts: Counts) -> dict[str, Partitions
 
 
 def _assign_alike(members: Subscribers, counts: Counts) -> dict[str, Partitions]:
-    """All subscribe to the same: nobody has two more than anybody else."""
+    """Assign to members with equal subscriptions: their numbers differ by one at most."""
     free = {
         IdPartition(topic_id, partition): None
         for topic_id in _topics(members, counts)
@@ -73,7 +73,7 @@ def _assign_alike(members: Subscribers, counts: Counts) -> dict[str, Partitions]
     }
     each, more = divmod(len(free), len(members)) if members else (0, 0)
     assigned: dict[str, list[IdPartition]] = {}
-    # Those who have most keep one more: every partition that stays is one that nobody waits for.
+    # Members that have most keep one more: no member has to wait for a partition that stays.
     had = {m: sorted(p for p in members[m].target if p in free) for m in sorted(members)}
     for member_id in sorted(had, key=lambda m: (-len(had[m]), m)):
         share = each + (len(had[member_id]) > each and more > 0)
@@ -82,14 +82,14 @@ def _assign_alike(members: Subscribers, counts: Counts) -> dict[str, Partitions]
     for kept in assigned.values():
         for partition in kept:
             del free[partition]
-    left = deque(free)
+    remaining = deque(free)
     for kept in assigned.values():
         share = max(each, len(kept))
         if share == each and more > 0:
             share, more = each + 1, more - 1
         while len(kept) < share:
-            kept.append(left.popleft())
-    assert not left
+            kept.append(remaining.popleft())
+    assert not remaining, "every partition is assigned"
     return {member_id: frozenset(kept) for member_id, kept in assigned.items()}
 
 
@@ -112,7 +112,7 @@ class _Draft:
             self._free[topic_id] = dict.fromkeys(range(self.counts[topic_id]))
 
     def keep(self) -> None:
-        """Everybody goes on with what it has and still subscribes to."""
+        """Assign to each member what it had and still subscribes to."""
         for member_id in self._owned:
             for topic_id, partition in sorted(self.members[member_id].target):
                 subscribes = topic_id in self.members[member_id].topics
@@ -121,17 +121,17 @@ class _Draft:
                     self._give(member_id, topic_id, partition)
 
     def hand_out(self) -> None:
-        """What nobody has goes to those with the least; topics with few readers come first."""
+        """Assign free partitions to the members with the fewest; topics with few readers first."""
         for topic_id in sorted(self._free, key=lambda t: (len(self._readers[t]), t)):
             for partition in self._free[topic_id]:
                 reader = min(self._readers[topic_id], key=lambda m: self._load[m])
                 self._give(reader, topic_id, partition)
 
     def balance(self) -> None:
-        """Shift partitions until nobody can be relieved.
+        """Move partitions until no member can be relieved.
 
         A member with too many may have to pass one to a second that passes another to a third:
-        without such chains some subscriptions stay needlessly uneven. Every shift takes one from
+        without such chains some subscriptions stay needlessly uneven. Every move takes one from
         a member to one that has at least two less, so there is an end.
         """
         while any(self._relieve(m) for m in sorted(self._load, key=lambda m: -self._load[m])):
@@ -146,7 +146,7 @@ class _Draft:
         return bool(chain)
 
     def _relief(self, start: str) -> list[tuple[str, Uuid, str]]:
-        """The shortest chain of gifts that ends at a member with at least two less than `start`."""
+        """The shortest chain of moves that ends at a member with at least two less than `start`."""
         came: dict[str, tuple[str, Uuid] | None] = {start: None}
         queue = deque([start])
         while queue:
@@ -186,9 +186,9 @@ def _chain(came: dict[str, tuple[str, Uuid] | None], end: str) -> list[tuple[str
 
 
 def _topics(members: Subscribers, counts: Counts) -> list[Uuid]:
-    """What is there and somebody wants to read, in a fixed order."""
-    wanted = {topic_id for member in members.values() for topic_id in member.topics}
-    return sorted(wanted & counts.keys())
+    """Topics that exist and are subscribed to, in a fixed order."""
+    subscribed = {topic_id for member in members.values() for topic_id in member.topics}
+    return sorted(subscribed & counts.keys())
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}

@@ -1,7 +1,7 @@
-"""What is written down about a group whose assignment the broker makes, as Kafka writes it.
+"""Records of consumer groups, in the formats Kafka keeps in __consumer_offsets.
 
 A group is spread over several records, so that a change of one member does not rewrite all. Each
-kind has a second class that forgets it again.
+kind has a second class, its tombstone.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,25 +38,25 @@ _T = TypeVar("_T")
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to its target; the numbers are Kafka's."""
+    """Where a member is on its way to its target; the numbers are Kafka's."""
 
     STABLE = 0
-    UNREVOKED = 1  # it has to let go of partitions and has not said yet that it did
-    UNRELEASED = 2  # others have not let go yet of what it is to get
+    UNREVOKED = 1  # it has not given up yet what it must not read any more
+    UNRELEASED = 2  # others have not given up yet what it is to get
     UNKNOWN = 127
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicPart:
-    """What is known besides of a member that joined with the older protocol."""
+    """The additional fields of a member that uses the classic protocol."""
 
     session_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]  # names of ways to assign, and what it says in each
+    protocols: tuple[tuple[str, bytes], ...]  # names of assignors, and its metadata for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSet:
-    """How often the group has changed, and which topics it saw then."""
+    """The number of changes of a group, and the fingerprint of its topics at the last one."""
 
     group_id: str
     epoch: int
@@ -70,7 +70,7 @@ class EpochDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStored:
-    """What a member said about itself."""
+    """A member as its heartbeats describe it."""
 
     group_id: str
     member_id: str
@@ -106,7 +106,7 @@ class TargetEpochDropped:
 
 @dataclass(frozen=True, slots=True)
 class TargetSet:
-    """What a member is to have in the end."""
+    """The target assignment of a member."""
 
     group_id: str
     member_id: str
@@ -121,7 +121,7 @@ class TargetDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentSet:
-    """What a member has, and what it has to let go of first."""
+    """The current assignment of a member, and the partitions that it has to give up first."""
 
     group_id: str
     member_id: str
@@ -140,7 +140,7 @@ class CurrentDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternResolved:
-    """The topics that a regular expression of some member meant."""
+    """The topics that a member's regular expression matches."""
 
     group_id: str
     pattern: str
@@ -170,6 +170,15 @@ ConsumerRecord = (
     | PatternDropped
 )
 
+CONSUMER_TOMBSTONES: Final = (
+    EpochDropped,
+    MemberDropped,
+    TargetEpochDropped,
+    TargetDropped,
+    CurrentDropped,
+    PatternDropped,
+)
+
 
 @message(versions="3-6", flexible="none")
 class _GroupKey:
@@ -178,7 +187,7 @@ class _GroupKey:
 
 @message(versions="5-16", flexible="none")
 class _PartKey:
-    """Of a member, or of an expression."""
+    """The key of a member, or of an expression."""
 
     group: str = wire(string, "5+")
     part: str = wire(string, "5+")
@@ -250,7 +259,7 @@ class _PatternValue:
 
 
 def to_bytes(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
-    """Key and value for the log; a null value forgets the key when the log is compacted."""
+    """Key and value for the log; a tombstone has no value."""
     value = _value(record)
     return _key(record), None if value is None else _VERSION.pack(0) + encode(value, 0)
 
@@ -272,7 +281,7 @@ def _key(record: ConsumerRecord) -> bytes:
 
 
 def _value(record: ConsumerRecord) -> object | None:
-    """None for those that forget."""
+    """The value of a record; None for a tombstone."""
     match record:
         case EpochSet():
             return _EpochValue(epoch=record.epoch, metadata_hash=record.fingerprint)
@@ -293,7 +302,7 @@ def _value(record: ConsumerRecord) -> object | None:
 
 
 def from_bytes(kind: int, key: bytes, value: bytes | None) -> ConsumerRecord | None:
-    """The inverse; None for a kind of record that is not one of these."""
+    """The inverse of `to_bytes`; None for another kind of record."""
     if kind in {_GROUP_KEY, _TARGET_EPOCH_KEY}:
         group_id = decode(_GroupKey, kind, key, _VERSION.size).group
         return _of_group(kind, group_id, value)
@@ -303,7 +312,7 @@ def from_bytes(kind: int, key: bytes, value: bytes | None) -> ConsumerRecord | N
         if value is None:
             return dropped(found.group, found.part)
         return read(found.group, found.part, value)
-    return None  # kind 4, say: Kafka 4.0 kept there what the fingerprint says in fewer bytes
+    return None  # kind 4, say: Kafka 4.0 kept topics there, before there was a fingerprint
 
 
 def _of_group(kind: int, group_id: str, value: bytes | None) -> ConsumerRecord:

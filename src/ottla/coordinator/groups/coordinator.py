@@ -9,7 +9,7 @@ from typing import Final
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.coordinator.groups.classic_group import GroupLimits
+from ottla.coordinator.groups.classic_protocol import GroupLimits
 from ottla.coordinator.groups.consumer_group import ConsumerLimits
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.metrics import collect_groups
@@ -32,7 +32,7 @@ GroupShard = Shard[Groups, GroupEvent]
 
 
 class GroupCoordinator(Coordinator[Groups, GroupEvent]):
-    """Groups by their ids; forgets offsets of deleted topics and those that expire."""
+    """Groups by their ids; drops offsets of deleted topics and those that expire."""
 
     topic = OFFSETS_TOPIC
 
@@ -62,7 +62,9 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
         )
 
     def encode(self, record: GroupEvent) -> Entry:
-        assert not isinstance(record, TransactionEnded), "a marker is no record"
+        assert not isinstance(record, TransactionEnded), (
+            "a marker is appended by `append_marker`, not as a record"
+        )
         producer = record.producer if isinstance(record, OffsetPending) else None
         return Entry(*to_bytes(record), producer)
 
@@ -92,7 +94,7 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
     # Deleted topics
 
     def note_image(self, old: ClusterImage, new: ClusterImage) -> None:
-        """The cluster has changed: follow leadership, and forget offsets of deleted topics."""
+        """Follow leadership, and drop offsets of topics that the new image has not."""
         super().note_image(old, new)
         gone = {
             name
@@ -100,12 +102,12 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
             if name not in new.topics or new.topics[name].id != topic.id
         }
         if gone and not self._is_closed:
-            self.spawn(self._forget_topics(gone.__contains__, list(self._shards.values())))
+            self.spawn(self._drop_topics(gone.__contains__, list(self._shards.values())))
 
     async def note_loaded(self, shard: GroupShard) -> None:
-        await self._forget_topics(lambda name: name not in self._state.image.topics, [shard])
+        await self._drop_topics(lambda name: name not in self._state.image.topics, [shard])
 
-    async def _forget_topics(
+    async def _drop_topics(
         self, is_gone: Callable[[str], bool], shards: Sequence[GroupShard]
     ) -> None:
         for shard in shards:
@@ -113,7 +115,7 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
                 await shard.run(
                     lambda groups, ticket, now_ms: groups.drop_topics(ticket, is_gone, now_ms)
                 )
-            except ApiError as problem:  # a shard that loads forgets them itself afterwards
+            except ApiError as problem:  # a shard that loads drops them itself afterwards
                 log.debug(
                     "offsets of deleted topics kept",
                     extra={"tp": shard.log.partition.tp, "reason": problem},
@@ -122,7 +124,7 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
     # Expiry
 
     async def expire(self) -> None:
-        """Forget offsets whose retention time is over."""
+        """Drop offsets whose retention time is over."""
         retention_ms = self._settings.broker.offsets_retention_minutes * _MINUTE_MS
         for shard in list(self._shards.values()):
             tp = shard.log.partition.tp
@@ -136,7 +138,7 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
             if count:
                 log.info("offsets expired", extra={"tp": tp, "count": count})
 
-    # Given to the machines
+    # Settings of the machines
 
     def _has_room(self) -> bool:
         count = sum(len(shard.machine.groups) for shard in self._shards.values())

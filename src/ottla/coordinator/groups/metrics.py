@@ -1,10 +1,11 @@
-"""How far groups lag behind, from what their shards know: nobody has to ask as a client."""
+"""Metrics of groups, collected from their shards: states, members, lag."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ottla.coordinator.groups.groups import Groups, GroupSummary
+from ottla.coordinator.groups.descriptions import GroupSummary
+from ottla.coordinator.groups.groups import Groups
 from ottla.model import Offset, TopicPartition
 from ottla.replication.replicas import Replicas
 from ottla.telemetry import Metric, MetricKind
@@ -12,20 +13,20 @@ from ottla.telemetry import Metric, MetricKind
 Sample = tuple[tuple[str, ...], float]
 
 _GAUGE: Final = MetricKind.GAUGE
-_NAME_LENGTH_MAX: Final = 255  # of a group's id; nobody could read a longer one in a chart
+_NAME_LENGTH_MAX: Final = 255  # of a group's id; a longer one is unreadable in a chart
 
 
 class _Budget:
-    """How many series may still be shown: any client can make groups, under any name."""
+    """The number of series that may still be shown: any client can make groups, of any name."""
 
     def __init__(self, series_max: int) -> None:
-        self._left = series_max
+        self._left_count = series_max
         self.left_out_count = 0
 
     def take(self, samples: Sequence[Sample]) -> list[Sample]:
         named = [sample for sample in samples if len(sample[0][0]) <= _NAME_LENGTH_MAX]
-        taken = named[: self._left]
-        self._left -= len(taken)
+        taken = named[: self._left_count]
+        self._left_count -= len(taken)
         self.left_out_count += len(samples) - len(taken)
         return taken
 
@@ -33,12 +34,12 @@ class _Budget:
 def collect_groups(
     shards: Sequence[Groups], replicas: Replicas, *, series_max: int, with_partitions: bool
 ) -> Iterable[Metric]:
-    """Figures of all groups: the coarse ones first, so that these are what a full page keeps.
+    """Metrics of all groups: the coarse ones first, so that a full page keeps these.
 
     Lag is counted against the high watermark, and only of partitions that are led here.
     """
     budget = _Budget(series_max)
-    groups = sorted(figures for shard in shards for figures in shard.figures())
+    groups = sorted(summary for shard in shards for summary in shard.summaries())
     yield from _states(groups, budget)
     committed = sorted(
         (group_id, tp, record.offset)

@@ -1,13 +1,14 @@
-"""Groups that change their protocol while their members live: what to write down for it.
+"""Groups that change their protocol while their members are running: the records of that.
 
 Members of a classic group go into a consumer group as they are, with the assignment they have,
-and are asked to join again. The other way round they keep what they have until they have made an
-assignment of their own: not what they were to have, for should the group change back before they
-let go, somebody else would be given what they still read.
+and are asked to join again. The other way round they keep the partitions they hold, not their
+targets, until they have made an assignment of their own: should the group change back before they
+give up a partition, another member would be assigned what they still read.
 """
 
-from ottla.coordinator.groups.classic_group import ClassicGroup, Member
-from ottla.coordinator.groups.consumer_group import ConsumerGroup
+from ottla.coordinator.groups.classic_group import ClassicGroup
+from ottla.coordinator.groups.classic_membership import Member
+from ottla.coordinator.groups.consumer_group import ConsumerGroup, ConsumerLimits
 from ottla.coordinator.groups.consumer_records import (
     ClassicPart,
     ConsumerRecord,
@@ -28,10 +29,24 @@ from ottla.protocol.consumer_protocol import (
 )
 
 
-def to_consumer_records(group: ClassicGroup, topics: Topics) -> list[ConsumerRecord] | None:
-    """A consumer group of the members of a classic one; None if they do not speak its language.
+def may_upgrade(group: ClassicGroup, limits: ConsumerLimits) -> bool:
+    """True if the settings let a classic group become a consumer group; an empty one always may."""
+    return not group.members or (limits.allows_upgrade and len(group.members) <= limits.members_max)
 
-    Its first epoch is the last generation: for its members nothing goes back.
+
+def may_downgrade(group: ConsumerGroup, limits: ConsumerLimits) -> bool:
+    """True if only classic members are left, and the settings let them be a classic group."""
+    return (
+        limits.allows_downgrade
+        and group.replayed.is_classic_only
+        and len(group.members) <= limits.classic.members_max
+    )
+
+
+def to_consumer_records(group: ClassicGroup, topics: Topics) -> list[ConsumerRecord] | None:
+    """A consumer group with the members of a classic one; None if their bytes are not consumers'.
+
+    Its first epoch is the last generation: for its members no epoch goes back.
     """
     if group.members and group.protocol_type != CONSUMER:
         return None
@@ -45,7 +60,7 @@ def to_consumer_records(group: ClassicGroup, topics: Topics) -> list[ConsumerRec
         named = parse_assignment(member.assignment)
         if stored is None or named is None:
             return None
-        # Clients that gave a partition to two members did wrong; it is the first one's from now on.
+        # If clients assigned a partition to two members, the first one keeps it.
         assigned = of_names(named, topics) - taken
         taken |= assigned
         members.append(stored)
@@ -83,26 +98,26 @@ def _current(group_id: str, member_id: str, epoch: int, assigned: Partitions) ->
 
 
 def to_classic_record(group: ConsumerGroup, topics: Topics, now_ms: int) -> GroupStored:
-    """A classic group of the members of a consumer group that all use the older protocol."""
-    members = [member for member in group.members.values() if member.classic is not None]
-    assert len(members) == len(group.members)
+    """A classic group with the members of a consumer group that all use the classic protocol."""
+    members = list(group.members.values())
+    assert all(member.classic is not None for member in members), "only classic members are left"
     protocol = _common_protocol(members)
     return GroupStored(
         group_id=group.group_id,
         protocol_type=CONSUMER,
-        generation=group.written.epoch,
+        generation=group.replayed.epoch,
         protocol=protocol,
         leader=members[0].member_id if members else None,
         changed_ms=TimestampMs(now_ms),
         members=tuple(
-            _classic(member, protocol, to_names(group.written.held(member.member_id), topics))
+            _classic(member, protocol, to_names(group.replayed.held(member.member_id), topics))
             for member in members
         ),
     )
 
 
 def _common_protocol(members: list[MemberStored]) -> str | None:
-    """The first wish of the first that all know; whoever joins has been checked for this."""
+    """The protocol that all members support; every join was checked for there being one."""
     for member in members[:1]:
         for name, _ in _protocols(member):
             if all(name in dict(_protocols(other)) for other in members):
@@ -113,7 +128,7 @@ def _common_protocol(members: list[MemberStored]) -> str | None:
 def _classic(
     member: MemberStored, protocol: str | None, held: dict[str, list[int]]
 ) -> StoredMember:
-    assert member.classic is not None
+    assert member.classic is not None, "only classic members become members of a classic group"
     metadata = dict(_protocols(member)).get(protocol or "", b"")
     subscription = parse_subscription(metadata)
     version = 0 if subscription is None else subscription.version
@@ -130,5 +145,5 @@ def _classic(
 
 
 def _protocols(member: MemberStored) -> tuple[tuple[str, bytes], ...]:
-    assert member.classic is not None
+    assert member.classic is not None, "only classic members become members of a classic group"
     return member.classic.protocols

@@ -1,4 +1,4 @@
-"""How far groups have read: what they committed, and when it may be forgotten."""
+"""Offsets that groups have committed, or will have once a transaction commits."""
 
 from collections.abc import Callable, Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from ottla.model import LeaderEpoch, Offset, ProducerId, TimestampMs, TopicParti
 
 
 class Commit(NamedTuple):
-    """How far a partition was read, as a client wants it remembered."""
+    """An offset that a client commits."""
 
     tp: TopicPartition
     offset: Offset
@@ -20,24 +20,33 @@ class Commit(NamedTuple):
 
 
 class UnstableOffset(NamedTuple):
-    """Nobody can say yet how far this was read: a transaction that moves it is open."""
+    """The result for an offset that an open transaction may move."""
 
     tp: TopicPartition
 
 
 FoundOffset = OffsetCommitted | UnstableOffset | None
+FoundOffsets = list[FoundOffset] | ErrorCode  # the error of a client that is no member
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedOffsets:
+    """The result of OffsetDelete: one error for the group, or one for each partition."""
+
+    error: ErrorCode
+    errors: tuple[ErrorCode, ...] = ()
 
 
 @dataclass(slots=True)
 class CommittedOffsets:
-    """Owned by a shard. Decides without changing anything; what begins with `replay` changes.
+    """Owned by a shard. Only methods that begin with `replay` change it.
 
-    The last word on a partition counts, in the order of the log, whenever the transaction it was
-    said in is decided. So what is pending is void as soon as a later word is committed.
+    The last commit of a partition counts, in the order of the log, whenever the transaction that
+    it is part of is decided. So a pending offset is void as soon as a later one is committed.
     """
 
     by_group: dict[str, dict[TopicPartition, OffsetCommitted]] = field(default_factory=dict)
-    # Said in open transactions, for each partition in the order of the log.
+    # Offsets of open transactions, for each partition in the order of the log.
     _pending: dict[str, dict[TopicPartition, dict[ProducerId, OffsetCommitted]]] = field(
         default_factory=dict
     )
@@ -46,7 +55,7 @@ class CommittedOffsets:
     def commit(
         self, group_id: str, commits: Sequence[Commit], now_ms: int, *, metadata_bytes_max: int
     ) -> tuple[tuple[OffsetCommitted, ...], list[ErrorCode]]:
-        """What to write down, and what to say about each; the last word on a partition counts."""
+        """Records of the last commit of each partition, and an error for each commit."""
         records = {}
         errors = []
         for commit in commits:
@@ -65,13 +74,13 @@ class CommittedOffsets:
         return tuple(records.values()), errors
 
     def fetch(self, group_id: str, tp: TopicPartition, *, is_stable: bool = False) -> FoundOffset:
-        """`is_stable` asks for an offset that no open transaction is about to move."""
+        """The committed offset; with `is_stable`, UnstableOffset if a transaction may move it."""
         if is_stable and self.is_pending(group_id, tp):
             return UnstableOffset(tp)
         return self.by_group.get(group_id, {}).get(tp)
 
     def fetch_all(self, group_id: str, *, is_stable: bool = False) -> list[FoundOffset]:
-        """Every committed offset; what is only pending does not exist yet."""
+        """All committed offsets; pending ones do not count yet."""
         offsets = self.by_group.get(group_id, {})
         return [self.fetch(group_id, tp, is_stable=is_stable) for tp in offsets]
 
@@ -84,7 +93,7 @@ class CommittedOffsets:
         return self._pending.keys()
 
     def drop(self, group_id: str, tps: Iterable[TopicPartition]) -> tuple[OffsetDropped, ...]:
-        """What to write down to forget these, as far as they are known or about to be."""
+        """Tombstones of these offsets, as far as they are committed or pending."""
         known = self._known(group_id)
         return tuple(OffsetDropped(group_id, tp) for tp in dict.fromkeys(tps) if tp in known)
 
@@ -92,7 +101,7 @@ class CommittedOffsets:
         return self.drop(group_id, self._known(group_id))
 
     def drop_topics(self, is_gone: Callable[[str], bool]) -> tuple[OffsetDropped, ...]:
-        """The same for every group and every topic that is gone."""
+        """Tombstones of all groups' offsets of deleted topics."""
         return tuple(
             OffsetDropped(group_id, tp)
             for group_id in dict.fromkeys((*self.by_group, *self._pending))
@@ -107,11 +116,10 @@ class CommittedOffsets:
     def expired(
         self, group_id: str, since_ms: int, subscribed: frozenset[str] | None, before_ms: int
     ) -> tuple[OffsetDropped, ...]:
-        """What nobody used since `before_ms`.
+        """Tombstones of offsets that were last used before `before_ms`.
 
-        An offset is in use while its topic is subscribed to, or while a transaction is about to
-        move it; it counts as used when it was committed, and at `since_ms`, when the last member
-        went.
+        An offset is in use while its topic is subscribed to, or while it is pending; it was used
+        when it was committed, and at `since_ms`, when the last member left.
         """
         return tuple(
             OffsetDropped(group_id, tp)
@@ -135,33 +143,36 @@ class CommittedOffsets:
 
     def replay_pending(self, record: OffsetPending) -> None:
         group_id, tp, producer_id = record.offset.group_id, record.offset.tp, record.producer.id
-        said = self._pending.setdefault(group_id, {}).setdefault(tp, {})
-        said.pop(producer_id, None)  # its newest word goes behind those of others
-        said[producer_id] = record.offset
+        pending = self._pending.setdefault(group_id, {}).setdefault(tp, {})
+        pending.pop(producer_id, None)  # its newest offset goes behind those of others
+        pending[producer_id] = record.offset
         self._of_producer.setdefault(producer_id, set()).add((group_id, tp))
 
     def replay_end(self, record: TransactionEnded) -> None:
-        """A producer's transaction is decided: what it said counts now, or never did."""
+        """Commit or forget the pending offsets of a producer whose transaction has ended."""
         producer_id = record.producer.id
         for group_id, tp in sorted(self._of_producer.get(producer_id, ())):
             if record.is_committed:
-                said = self._pending[group_id][tp]
-                self.by_group.setdefault(group_id, {})[tp] = said[producer_id]
+                committed = self._pending[group_id][tp][producer_id]
+                assert (committed.group_id, committed.tp) == (group_id, tp), (
+                    "an offset is pending in the group that it was committed for"
+                )
+                self.by_group.setdefault(group_id, {})[tp] = committed
                 self._void(group_id, tp, until=producer_id)
             else:
                 self._forget_pending(group_id, tp, producer_id)
 
     def _void(self, group_id: str, tp: TopicPartition, *, until: ProducerId | None = None) -> None:
-        """Forget what was said about a partition, or only the words up to one producer's."""
+        """Forget the pending offsets of a partition, or only those up to one producer's."""
         for producer_id in list(self._pending.get(group_id, {}).get(tp, ())):
             self._forget_pending(group_id, tp, producer_id)
             if producer_id == until:
                 return
 
     def _forget_pending(self, group_id: str, tp: TopicPartition, producer_id: ProducerId) -> None:
-        said = self._pending[group_id][tp]
-        del said[producer_id]
-        if not said:
+        pending = self._pending[group_id][tp]
+        del pending[producer_id]
+        if not pending:
             del self._pending[group_id][tp]
             if not self._pending[group_id]:
                 del self._pending[group_id]

@@ -1,12 +1,12 @@
-"""How a member gets from what it has to what it is to have, without ever sharing a partition.
+"""Steps of a member from its current assignment to its target; no partition is ever shared.
 
-                      let go of some              wait for what others still hold
+                     give up some                wait for partitions of others
     STABLE ---------------------------> UNREVOKED -----------------------------> UNRELEASED
-      ^  |  nothing to let go of            |  nothing to wait for                  |
+      ^  |  nothing to give up              |  nothing to wait for                  |
       +--+----------------------------------+---------------------------------------+
 
-A member stays in its epoch while it lets go, so that it can still commit what it has read, and
-reaches the epoch of its target when it has let go of everything that is not in it.
+A member stays in its epoch while it gives up partitions, so that it can still commit offsets of
+them, and reaches the epoch of its target when it has given up everything that is not in it.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ def advance(
 ) -> CurrentSet:
     """The next step, or `current` when there is none to take.
 
-    `owned` is what the member said in this heartbeat that it has; None if it said nothing. A
-    partition is free when nobody but this member has it.
+    `owned` are the partitions that the member reports in this heartbeat; None if it reports none.
+    A partition is free when no other member holds it.
     """
     epoch = current.epoch
     match current.state:
@@ -36,7 +36,7 @@ def advance(
         case MemberState.UNREVOKED:
             if _has_any(owned, current.revoking):
                 return current
-            epoch += 1  # it may have to let go of more at once, and that is a new promise
+            epoch += 1  # it may have to give up more at once: that needs an epoch of its own
         case MemberState.UNRELEASED | MemberState.UNKNOWN:
             pass
     kept = current.assigned & target
@@ -64,7 +64,7 @@ def _has_any(owned: Partitions | None, partitions: Partitions) -> bool:
 
 
 def _in_epoch(current: CurrentSet, epoch: int) -> CurrentSet:
-    """Whoever did not get the answer comes again with the epoch before."""
+    """The epoch before is kept for a member that misses the response and sends it again."""
     if current.epoch == epoch:
         return current
     return replace(current, epoch=epoch, previous_epoch=current.epoch)

@@ -1,4 +1,4 @@
-"""What a group coordinator writes down, in the record formats Kafka keeps in __consumer_offsets."""
+"""Records of groups and offsets, in the formats Kafka keeps in __consumer_offsets."""
 
 from dataclasses import dataclass
 from struct import Struct, error
@@ -23,12 +23,12 @@ _OFFSET_KEY: Final = 1
 _GROUP_KEY: Final = 2
 _OFFSET_VALUE: Final = 3
 _GROUP_VALUE: Final = 3
-_VALUE_MAX: Final = 4  # flexible; read, for a cluster that is taken over, and not written
+_VALUE_MAX: Final = 4  # flexible; only read, from the data of another Kafka broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitted:
-    """How far a group has read a partition."""
+    """The offset of a partition that a group has committed."""
 
     group_id: str
     tp: TopicPartition
@@ -51,7 +51,7 @@ class OffsetPending:
 
 @dataclass(frozen=True, slots=True)
 class OffsetDropped:
-    """A group's offset for a partition is forgotten."""
+    """Tombstone of a group's offset of a partition."""
 
     group_id: str
     tp: TopicPartition
@@ -59,7 +59,7 @@ class OffsetDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMember:
-    """A member of a classic group, as the next leader of the shard must know it."""
+    """A member of a classic group, with everything the next leader of the shard must know."""
 
     member_id: str
     instance_id: str | None
@@ -73,7 +73,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStored:
-    """A generation of a classic group, with everyone's assignment."""
+    """A classic group as a whole: a generation with the assignments of all members."""
 
     group_id: str
     protocol_type: str
@@ -86,7 +86,7 @@ class GroupStored:
 
 @dataclass(frozen=True, slots=True)
 class GroupDropped:
-    """A group is forgotten."""
+    """Tombstone of a classic group."""
 
     group_id: str
 
@@ -142,7 +142,7 @@ class _GroupValue:
 
 
 def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
-    """Key and value for the log; a null value forgets the key when the log is compacted."""
+    """Key and value for the log; a tombstone has no value."""
     match record:
         case OffsetCommitted():
             value = _OffsetValue(
@@ -165,7 +165,7 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def read_entry(entry: Entry | TransactionEnded) -> Record | TransactionEnded | None:
-    """What stands in the log, as `Groups.replay` takes it; None for what is of no interest."""
+    """An entry of the log for `Groups.replay`; None for one that it does not need."""
     if isinstance(entry, TransactionEnded):
         return entry
     record = None if entry.key is None else from_bytes(entry.key, entry.value)

@@ -1,12 +1,11 @@
-"""Which topics a regular expression means, in time proportional to their names.
+"""Regular expressions over topic names, matched in time proportional to the names.
 
-The language is RE2's, as Kafka's brokers have it: no look-around, no back-references, and in
-return no expression that takes for ever. A whole name has to match. Topic names consist of 65
-characters, so a class of characters is the set of those that are in it, whatever it says about
-the rest of Unicode.
+The language is RE2's, as in Kafka's brokers: no look-around, no back-references, and in return no
+exponential time. A whole name has to match. Topic names consist of 65 characters, so a character
+class is the set of those that are in it, whatever it says about the rest of Unicode.
 
-An expression becomes a graph of small steps, and the sets of places one can be at become the
-states of an automaton, made when a name first needs them.
+An expression is compiled to a nondeterministic automaton, a graph of nodes. Sets of its nodes are
+the states of a deterministic one, made when a name first needs them.
 """
 
 import unicodedata
@@ -22,9 +21,9 @@ _DIGITS: Final = frozenset(digits)
 _NONE: Final[frozenset[str]] = frozenset()
 _REPEAT_MAX: Final = 1000  # as in RE2
 _DEPTH_MAX: Final = 100  # of parentheses in parentheses
-_PLACES_MAX: Final = 2000  # of an expression, after x{3} became xxx
-_STATES_MAX: Final = 1000  # remembered of an automaton; beyond, it begins anew
-_WORK_MAX: Final = 250_000  # places looked at for one list of names: less than a second
+_NODES_MAX: Final = 2000  # of an expression, after x{3} became xxx
+_STATES_MAX: Final = 1000  # kept of the deterministic automaton; beyond, it begins anew
+_WORK_MAX: Final = 250_000  # nodes visited for one list of names: less than a second
 
 _PERL: Final = {"d": _DIGITS, "w": _WORD, "s": _NONE}
 _POSIX: Final[dict[str, frozenset[str]]] = {
@@ -61,8 +60,8 @@ class _Kind(Enum):
 
 
 @dataclass(slots=True)
-class _Place:
-    """A step of the graph, and where it leads."""
+class _Node:
+    """A node of the graph, and its successors."""
 
     kind: _Kind
     characters: frozenset[str] = _NONE
@@ -71,25 +70,25 @@ class _Place:
 
 @dataclass(slots=True)
 class _Graph:
-    """Built from the end: a part of an expression is made knowing what comes after it."""
+    """Built from the end: a part of an expression is added in front of its successor."""
 
-    places: list[_Place] = field(default_factory=lambda: [_Place(_Kind.MATCH)])
+    nodes: list[_Node] = field(default_factory=lambda: [_Node(_Kind.MATCH)])
     _copies: int = 0
 
     def add(self, kind: _Kind, *then: int, characters: frozenset[str] = _NONE) -> int:
-        if len(self.places) >= _PLACES_MAX:
+        if len(self.nodes) >= _NODES_MAX:
             raise InvalidPattern("the expression is too large")
-        self.places.append(_Place(kind, characters, then))
-        return len(self.places) - 1
+        self.nodes.append(_Node(kind, characters, then))
+        return len(self.nodes) - 1
 
     def note_copy(self) -> None:
-        """Copies of nothing add no places, and a thousand of a thousand would take for ever."""
+        """Copies of an empty part add no nodes, but a thousand times a thousand take minutes."""
         self._copies += 1
-        if self._copies > _PLACES_MAX:
+        if self._copies > _NODES_MAX:
             raise InvalidPattern("the expression repeats too much")
 
 
-_Part = Callable[[_Graph, int], int]  # adds itself in front of a place, and says where it begins
+_Part = Callable[[_Graph, int], int]  # adds itself in front of a node, returns its first node
 
 
 def _characters(characters: frozenset[str]) -> _Part:
@@ -119,7 +118,7 @@ def _repetition(part: _Part, low: int, high: int | None) -> _Part:
     def build(graph: _Graph, after: int) -> int:
         if high is None:
             loop = graph.add(_Kind.EITHER)
-            graph.places[loop].then = (part(graph, loop), after)
+            graph.nodes[loop].then = (part(graph, loop), after)
             after = loop
         for _ in range((low if high is None else high) - low):
             graph.note_copy()
@@ -133,7 +132,7 @@ def _repetition(part: _Part, low: int, high: int | None) -> _Part:
 
 
 class _Parser:
-    """Reads an expression from left to right."""
+    """Recursive descent over an expression, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -178,7 +177,7 @@ class _Parser:
         return quoted
 
     def _atom(self) -> _Part | None:
-        """None for what only changes flags."""
+        """One atom; None for a group that only changes flags."""
         character = self._next()
         match character:
             case "(":
@@ -216,11 +215,11 @@ class _Parser:
         end = self._text.find(">", self._at)
         name = self._text[self._at : end]
         if end < 0 or not name.isidentifier():
-            raise InvalidPattern("a group with a name that is none")
+            raise InvalidPattern("the name of a group is not an identifier")
         self._at = end + 1
 
     def _flags(self) -> bool:
-        """Whether a group follows."""
+        """Read flags; True if the content of a group follows them."""
         sets = True
         while True:
             match self._next():
@@ -269,7 +268,7 @@ class _Parser:
         return int(low), int(high) if high else None
 
     def _is_counted(self) -> bool:
-        """A { that does not begin {2}, {2,} or {2,3} is an ordinary character."""
+        """True at {2}, {2,} or {2,3}; any other { is an ordinary character."""
         end = self._text.find("}", self._at)
         if not self._peek("{") or end < 0:
             return False
@@ -292,29 +291,29 @@ class _Parser:
         return _assertion(kind)
 
     def _escaped(self) -> frozenset[str]:
-        """The characters that are meant by what follows a backslash."""
-        letter = self._next()
-        if letter.lower() in _PERL:
-            found = _PERL[letter.lower()]
-            return found if letter.islower() else ALPHABET - found
-        if letter in "pP":
+        """The characters that an escape stands for."""
+        escaped = self._next()
+        if escaped.lower() in _PERL:
+            found = _PERL[escaped.lower()]
+            return found if escaped.islower() else ALPHABET - found
+        if escaped in "pP":
             found = self._property()
-            return found if letter == "p" else ALPHABET - found
-        return self._cased(self._escaped_character(letter))
+            return found if escaped == "p" else ALPHABET - found
+        return self._cased(self._escaped_character(escaped))
 
-    def _escaped_character(self, letter: str) -> str:
-        if letter in _CONTROL:
-            return _CONTROL[letter]
-        if letter == "x":
+    def _escaped_character(self, escaped: str) -> str:
+        if escaped in _CONTROL:
+            return _CONTROL[escaped]
+        if escaped == "x":
             return self._hexadecimal()
-        if letter == "0" or (letter in "1234567" and self._peek(*"01234567")):
-            octal = letter
+        if escaped == "0" or (escaped in "1234567" and self._peek(*"01234567")):
+            octal = escaped
             while len(octal) < 3 and self._peek(*"01234567"):
                 octal += self._next()
             return chr(int(octal, 8))
-        if letter.isalnum():
-            raise InvalidPattern(f"\\{letter} is not known: no back-references")
-        return letter
+        if escaped.isalnum():
+            raise InvalidPattern(f"\\{escaped} is not known: no back-references")
+        return escaped
 
     def _hexadecimal(self) -> str:
         code = self._until("}") if self._take("{") else self._next() + self._next()
@@ -387,13 +386,13 @@ class _Parser:
         self._at = at + len(end)
         return found
 
-    def _peek(self, *wanted: str) -> bool:
-        return self._text.startswith(wanted, self._at)
+    def _peek(self, *prefixes: str) -> bool:
+        return self._text.startswith(prefixes, self._at)
 
-    def _take(self, wanted: str) -> bool:
-        if not self._peek(wanted):
+    def _take(self, prefix: str) -> bool:
+        if not self._peek(prefix):
             return False
-        self._at += len(wanted)
+        self._at += len(prefix)
         return True
 
 
@@ -401,22 +400,22 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 9
 
 
-_State = tuple[frozenset[int], str]  # where one is, and a character like the one that led there
+_State = tuple[frozenset[int], str]  # nodes, and a character of the class of the last one read
 
 
 class TopicPattern:
-    """A compiled expression. It remembers states, so the second name is faster than the first."""
+    """A compiled expression. States are kept, so the second name is faster than the first."""
 
     def __init__(self, text: str) -> None:
         graph = _Graph()
         start = _Parser(text).parse()(graph, 0)
-        self._places = graph.places
+        self._nodes = graph.nodes
         self._start: _State = (frozenset((start,)), "")
         self._steps: dict[_State, dict[str, _State]] = {}
         self._work_left = 0
 
     def find(self, names: Iterable[str]) -> frozenset[str]:
-        """Those that match; InvalidPattern when that would take too long."""
+        """The names that match; raises InvalidPattern when that would take too long."""
         self._work_left = _WORK_MAX
         return frozenset(name for name in names if self._matches(name))
 
@@ -434,25 +433,25 @@ class TopicPattern:
             state = following
             if not state[0]:
                 return False
-        return any(self._places[p].kind is _Kind.MATCH for p in self._reach(state, ""))
+        return any(self._nodes[p].kind is _Kind.MATCH for p in self._reach(state, ""))
 
     def _step(self, state: _State, character: str) -> _State:
         reached = frozenset(
-            self._places[p].then[0]
+            self._nodes[p].then[0]
             for p in self._reach(state, character)
-            if character in self._places[p].characters
+            if character in self._nodes[p].characters
         )
         return reached, "w" if character in _WORD else "-"
 
     def _reach(self, state: _State, character: str) -> set[int]:
-        """All places that can be reached before `character`, the end if it is empty, is taken."""
-        places, before = state
-        seen = set(places)
-        left = list(places)
+        """All nodes that can be reached before `character` is read; an empty one is the end."""
+        nodes, before = state
+        seen = set(nodes)
+        left = list(nodes)
         while left:
-            place = self._places[left.pop()]
-            if place.kind is not _Kind.CHARACTER and _holds(place.kind, before, character):
-                for following in place.then:
+            node = self._nodes[left.pop()]
+            if node.kind is not _Kind.CHARACTER and _holds(node.kind, before, character):
+                for following in node.then:
                     if following not in seen:
                         seen.add(following)
                         left.append(following)

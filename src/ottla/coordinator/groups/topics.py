@@ -1,4 +1,4 @@
-"""What a coordinator wants to know about the cluster's topics."""
+"""Topics as consumer groups see them: ids, names, and numbers of partitions."""
 
 from collections.abc import Collection, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Topic(Protocol):
 
 
 class Topics(Protocol):
-    """All of them at one moment. Another moment has another `topics`, unless nothing changed."""
+    """All topics of one image; `topics` is the same object as long as nothing has changed."""
 
     @property
     def topics(self) -> Mapping[str, Topic]: ...
@@ -30,7 +30,7 @@ class Topics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoTopics:
-    """A cluster in which nothing was created yet."""
+    """A cluster without topics."""
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ NO_TOPICS: Final = NoTopics()
 
 
 class IdPartition(NamedTuple):
-    """A partition of a topic that is known by its id: one of the same name is another topic."""
+    """A partition by its topic's id: a topic that is created again is another one."""
 
     topic_id: Uuid
     partition: int
@@ -51,7 +51,7 @@ NOTHING: Partitions = frozenset()
 
 
 def by_topic(partitions: Iterable[IdPartition]) -> dict[Uuid, list[int]]:
-    """Grouped and sorted, as messages and records carry them."""
+    """Partition indexes by topic id, sorted, as messages and records have them."""
     grouped: dict[Uuid, list[int]] = {}
     for topic_id, partition in sorted(partitions):
         grouped.setdefault(topic_id, []).append(partition)
@@ -59,7 +59,7 @@ def by_topic(partitions: Iterable[IdPartition]) -> dict[Uuid, list[int]]:
 
 
 def of_names(named: Mapping[str, Iterable[int]], topics: Topics) -> Partitions:
-    """The partitions of topics that are known by their names; those that are gone are left out."""
+    """Partitions with topic ids instead of names; those of deleted topics are left out."""
     return frozenset(
         IdPartition(topics.topics[name].id, partition)
         for name, partitions in named.items()
@@ -78,9 +78,9 @@ def to_names(partitions: Iterable[IdPartition], topics: Topics) -> dict[str, lis
 
 
 def topics_fingerprint(names: Collection[str], topics: Topics) -> int:
-    """A number that changes when one of these topics comes, goes, grows or is made anew.
+    """A hash that changes when one of these topics is created, deleted or extended.
 
-    It is only ever compared with one that was computed here, so any good hash will do.
+    Only ever compared with one that was computed here, so any good hash will do.
     """
     known = sorted(name for name in names if name in topics.topics)
     if not known:

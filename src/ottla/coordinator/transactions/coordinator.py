@@ -99,12 +99,12 @@ class TransactionCoordinator(Coordinator[Transactions, TransactionRecord]):
         return identified
 
     def _check_room(self, transactional_id: str) -> None:
-        """Refuse one more transactional id than may be remembered."""
+        """Refuse one transactional id more than may be kept."""
         known = [shard.machine.by_id for shard in self._shards.values()]
         ids_max = self._settings.broker.transactional_ids_max
         if sum(map(len, known)) >= ids_max and not any(transactional_id in one for one in known):
             raise PolicyViolation(
-                f"the broker remembers {ids_max} transactional ids, as many as"
+                f"the broker keeps {ids_max} transactional ids, as many as"
                 " max.transactional.ids allows: use fewer, or raise it"
             )
 
@@ -118,7 +118,7 @@ class TransactionCoordinator(Coordinator[Transactions, TransactionRecord]):
         """Add partitions; while the last transaction ends, the first of the next waits a little."""
         _check_id(transactional_id)
 
-        async def ask() -> ErrorCode:
+        async def add() -> ErrorCode:
             return await self.run(
                 transactional_id,
                 lambda t, ticket, now_ms: t.add(
@@ -126,9 +126,9 @@ class TransactionCoordinator(Coordinator[Transactions, TransactionRecord]):
                 ),
             )
 
-        error = await ask()
+        error = await add()
         if error is ErrorCode.CONCURRENT_TRANSACTIONS and await self._wait_end(transactional_id):
-            return await ask()
+            return await add()
         return error
 
     async def verify(
@@ -160,7 +160,7 @@ class TransactionCoordinator(Coordinator[Transactions, TransactionRecord]):
             self._begin_end(shard, prepared)
 
     def note_prepared(self, index: int, prepared: Transaction) -> None:
-        """A transaction is prepared, and that is committed: it can only end this way now."""
+        """Write the markers of a transaction whose prepared end is committed."""
         shard = self._shards.get(index)
         if shard is not None:  # else the next coordinator finds it prepared
             self._begin_end(shard, prepared)
@@ -175,15 +175,15 @@ class TransactionCoordinator(Coordinator[Transactions, TransactionRecord]):
                 prepared, shard.log.partition.leader_epoch, lambda: not shard.is_dropped
             ):
                 await shard.run(lambda t, ticket, now_ms: t.complete(ticket, prepared, now_ms))
-        except ApiError as problem:  # lost: whoever reads the log next finds it prepared
+        except ApiError as problem:  # the next coordinator finds it prepared
             log.info(
-                "end of a transaction left to the next coordinator",
+                "transaction end left to the next coordinator",
                 extra={"transactional_id": prepared.transactional_id, "reason": problem},
             )
         finally:
-            over = self._ending.pop(prepared.transactional_id, None)
-            if over is not None:
-                over.set()
+            ended = self._ending.pop(prepared.transactional_id, None)
+            if ended is not None:
+                ended.set()
 
     async def _wait_end(self, transactional_id: str) -> bool:
         """True if the transaction that was ending has ended within the timeout."""
@@ -198,7 +198,7 @@ class TransactionCoordinator(Coordinator[Transactions, TransactionRecord]):
     # Expiry
 
     async def expire(self) -> None:
-        """Forget transactional ids that have not been used for too long."""
+        """Drop transactional ids that have not been used for too long."""
         idle_ms = self._settings.broker.transactional_id_expiry_ms
         for shard in list(self._shards.values()):
             try:
@@ -207,7 +207,7 @@ class TransactionCoordinator(Coordinator[Transactions, TransactionRecord]):
                 )
             except ApiError as problem:
                 log.debug(
-                    "expiry of transactional ids postponed",
+                    "transactional id expiry postponed",
                     extra={"tp": shard.log.partition.tp, "reason": problem},
                 )
                 continue

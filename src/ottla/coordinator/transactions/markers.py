@@ -1,7 +1,7 @@
 """Markers: control batches that end a transaction in each of its partitions.
 
-The coordinator writes one into each partition of a prepared transaction, again and again until
-all of them have it; an administrator can do the same for a transaction that no coordinator knows.
+The coordinator writes one into each partition of a prepared transaction, and tries again until all
+of them have it; an administrator can do the same for a transaction that no coordinator knows.
 A partition of the offsets topic gets its marker through the group coordinator, whose shard has to
 replay it in the order of the log.
 """
@@ -62,8 +62,11 @@ async def _no_other_broker(tp: TopicPartition, end: TransactionEnd) -> None:
 
 
 class Markers:
-    """Writer of markers. `groups` returns the group coordinator of this broker; `write_remotely`
-    asks the broker that leads a partition."""
+    """Writer of markers.
+
+    `groups` returns the group coordinator of this broker; `write_remotely` sends a marker to the
+    broker that leads a partition.
+    """
 
     def __init__(
         self,
@@ -80,13 +83,14 @@ class Markers:
         self._write_remotely = write_remotely
 
     async def write_all(
-        self, prepared: Transaction, coordinator_epoch: int, is_wanted: Callable[[], bool]
+        self, prepared: Transaction, coordinator_epoch: int, is_coordinator: Callable[[], bool]
     ) -> bool:
-        """True once every partition has its marker, False when it is no longer wanted from us."""
+        """True once every partition has its marker; False if another coordinator has to go on."""
+        assert prepared.is_prepared, "markers are written when the end is decided"
         end = TransactionEnd.of(prepared, coordinator_epoch)
         left = sorted(prepared.partitions)
         pause_s = _RETRY_MIN_S
-        while is_wanted():
+        while is_coordinator():
             written: list[bool] = []
             for first in range(0, len(left), _MARKERS_PER_TURN):
                 part = left[first : first + _MARKERS_PER_TURN]
@@ -105,7 +109,7 @@ class Markers:
         except UnknownTopicOrPartition:
             return True  # deleted, and its records with it
         except (InvalidProducerEpoch, CoordinatorFenced) as replaced:
-            log.info("marker skipped, it was overtaken", extra={"tp": tp, "reason": replaced})
+            log.info("marker skipped", extra={"tp": tp, "reason": replaced})
             return True
         except ApiError as problem:
             log.debug("marker postponed", extra={"tp": tp, "reason": problem})
@@ -113,7 +117,7 @@ class Markers:
         return True
 
     async def write(self, tp: TopicPartition, end: TransactionEnd) -> None:
-        """Returns once the marker is committed; refused with an ApiError."""
+        """Return once the marker is committed; raises an ApiError if it is refused."""
         partition = self._replicas.leaders.get(tp)
         if partition is not None:
             # A caller that stops waiting must not cancel the commit that a shard waits for.
@@ -127,7 +131,7 @@ class Markers:
     def _write_here(
         self, partition: LeaderPartition, end: TransactionEnd
     ) -> "asyncio.Future[None]":
-        if _is_there(partition, end):
+        if _has_marker(partition, end):
             return committed(partition, partition.log.end_offset)
         producer = end.producer
         kind = MarkerKind.COMMIT if end.is_commit else MarkerKind.ABORT
@@ -139,10 +143,10 @@ class Markers:
         return committed(partition, reached)
 
 
-def _is_there(partition: LeaderPartition, end: TransactionEnd) -> bool:
+def _has_marker(partition: LeaderPartition, end: TransactionEnd) -> bool:
     """True if the partition has the marker: each end has its own epoch from version 2 on.
 
-    A producer that has written in that epoch is a transaction further.
+    A producer that has written in that epoch has begun its next transaction.
     """
     known = partition.log.producers.get(end.producer.id)
     if end.version < BUMPING_VERSION or known is None or known.epoch != end.producer.epoch:

@@ -13,8 +13,9 @@ _BLOCK_SIZE: Final = 1000
 class ProducerIds:
     """Owner of a block of ids that the coordination store gives out only once.
 
-    Each block is also remembered outside the store, before its first id is used: a store that
-    went back would give it out again, and the second user's records would look like duplicates.
+    The store's revision is also made durable outside the store, before the block's first id is
+    used: a store that went back would give the block out again, and records of the second
+    producer with an id would look like duplicates of the first.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class ProducerIds:
         self._block: Iterator[int] = iter(())
 
     async def next(self) -> ProducerId:
+        """An id that no producer had before."""
         while (next_id := next(self._block, None)) is None:
             block = await self._state.allocate_producer_ids(_BLOCK_SIZE)
             await self._state.catch_up()

@@ -1,4 +1,4 @@
-"""What a transaction coordinator writes down, in the format Kafka keeps in __transaction_state."""
+"""Records of transactional ids, in the format Kafka keeps in __transaction_state."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ _KEY: Final = 0
 _VALUE: Final = 1
 _VALUE_MAX: Final = 1
 _LAST_EPOCH_TAG: Final = 1000  # ours, far above what Kafka may come to use; Kafka skips it
-_NOBODY: Final = ProducerId(-1)
+_NO_PRODUCER: Final = ProducerId(-1)
 _NO_EPOCH: Final = ProducerEpoch(-1)
 _NEVER: Final = TimestampMs(-1)
 
 
 class State(IntEnum):
-    """Where a transaction stands, by Kafka's numbers."""
+    """States of a transaction, by Kafka's numbers."""
 
     EMPTY = 0
     ONGOING = 1
@@ -31,22 +31,22 @@ class State(IntEnum):
     PREPARE_ABORT = 3
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
-    DEAD = 6  # Kafka's word for an id that is being forgotten; never written
-    PREPARE_EPOCH_FENCE = 7  # nor is this: a fence is written as the abort that it leads to
+    DEAD = 6  # of an id that is being dropped, in Kafka; never written here
+    PREPARE_EPOCH_FENCE = 7  # never written either: a fence is written as the abort it leads to
 
     @property
-    def word(self) -> str:
-        """As clients and tools write it."""
+    def title(self) -> str:
+        """The name that clients and tools show."""
         return self.name.title().replace("_", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """Everything that is known of a transactional id. The log holds one after the other.
+    """The whole state of a transactional id. The log holds one after the other.
 
-    `producer` may write, and `last` is whom it replaced at its own request: an identity that
-    repeats a request whose answer it did not get. Nobody replaced in this way is None, for
-    instance after another producer came, which fenced whoever was there before.
+    `producer` may write, and `last` is the identity that it replaced at its own request: one that
+    may repeat a request because it missed the response. `last` is None if there is no such
+    identity, for instance after a new producer has fenced the one before.
     `next_id` is the producer id that follows when this one has no epochs left.
     """
 
@@ -59,11 +59,11 @@ class Transaction:
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: TimestampMs = _NEVER
     changed_ms: TimestampMs
-    version: int = 0  # of the transaction protocol that the client speaks (KIP-890)
+    version: int = 0  # of the transaction protocol that the client uses (KIP-890)
 
     @property
     def is_prepared(self) -> bool:
-        """How it ends is decided, and not every partition may know it yet."""
+        """True if the end is decided, and not every partition may have its marker yet."""
         return self.state in {State.PREPARE_COMMIT, State.PREPARE_ABORT}
 
     @property
@@ -72,13 +72,13 @@ class Transaction:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When a transaction that is open has been so for too long."""
+        """The end of an open transaction's timeout."""
         return self.started_ms + self.timeout_ms if self.state is State.ONGOING else None
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionDropped:
-    """A transactional id is forgotten."""
+    """Tombstone of a transactional id."""
 
     transactional_id: str
 
@@ -113,7 +113,7 @@ class _Value:
 
 
 def to_bytes(record: TransactionRecord) -> tuple[bytes, bytes | None]:
-    """Key and value for the log; a null value forgets the key when the log is compacted."""
+    """Key and value for the log; a tombstone has no value."""
     key = _VERSION.pack(_KEY) + encode(_Key(transactional_id=record.transactional_id), _KEY)
     if isinstance(record, TransactionDropped):
         return key, None
@@ -121,7 +121,7 @@ def to_bytes(record: TransactionRecord) -> tuple[bytes, bytes | None]:
 
 
 def from_bytes(key: bytes, value: bytes | None) -> TransactionRecord | None:
-    """The inverse; None for a kind of record that a newer version wrote."""
+    """The inverse of `to_bytes`; None for a kind of record that a newer version wrote."""
     try:
         return _from_bytes(key, value)
     except (error, ProtocolViolation, ValueError) as problem:
@@ -145,7 +145,7 @@ def _value(record: Transaction) -> _Value:
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
     for topic, partition in sorted(record.partitions):
         by_topic[topic].append(partition)
-    last = record.last or ProducerIdentity(_NOBODY, _NO_EPOCH)
+    last = record.last or ProducerIdentity(_NO_PRODUCER, _NO_EPOCH)
     return _Value(
         producer_id=record.producer.id,
         previous_producer_id=last.id,

@@ -1,4 +1,4 @@
-"""All transactional ids of one shard, and what may happen to each.
+"""All transactional ids of one shard, and the state machine of each.
 
     Empty --add--> Ongoing --end--> PrepareCommit --markers written--> CompleteCommit --add--> ...
       ^               |                                                    |
@@ -6,17 +6,17 @@
       +--------------------------------init--------------------------------+
 
 A prepared transaction is decided: it can only complete, in the way it was prepared, before and
-after any crash. Everything else is a question of who asks. A producer is its id and its epoch;
-only the one that is written down may add and end, and whoever was replaced is fenced.
+after any crash. Everything else depends on the producer, which is its id and its epoch: only the
+one in the log may add and end, and one that was replaced is fenced.
 
 With version 2 of the protocol (KIP-890) every end also raises the epoch, and the markers carry
-the new one: what an ended transaction sent too late is refused by every partition that has a
-marker. A request may then be repeated by an identity that is already replaced. It is answered
-as it was the first time, for it is the last one that was replaced at its own request.
+the new one: batches that an ended transaction sent too late are refused by every partition that
+has a marker. A request may then be repeated by an identity that is already replaced. It gets the
+same response again, for it is the last one that was replaced at its own request.
 
-A transaction that times out is aborted in the same way, so its producer may find out by a
-repeated request and go on in the next epoch (KIP-588); whoever is fenced by a newer producer of
-the same transactional id may not.
+A transaction that times out is aborted in the same way, so its producer may learn of it by
+repeating a request and go on in the next epoch (KIP-588); a producer that was fenced by a newer
+one of the same transactional id may not.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -42,14 +42,14 @@ TransactionDecision = Decision[TransactionRecord]
 
 
 class Identified(NamedTuple):
-    """The answer to an init or an end: who may write from now on."""
+    """The result of an init or an end: an error, or the producer that may write from now on."""
 
     error: ErrorCode
     producer: ProducerIdentity | None = None
 
 
 class NeedsProducerId(NamedTuple):
-    """Nothing has happened: the request has to be repeated with an unused producer id."""
+    """The result of a request that has to be repeated with an unused producer id."""
 
 
 IdentityTicket = Ticket[Identified | NeedsProducerId]
@@ -57,7 +57,7 @@ IdentityTicket = Ticket[Identified | NeedsProducerId]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Init:
-    """A producer begins, or goes on after an error as `expected`."""
+    """InitProducerId of a new producer, or of `expected`, which goes on after an error."""
 
     transactional_id: str
     timeout_ms: int
@@ -67,7 +67,7 @@ class Init:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A producer wants its transaction committed or aborted."""
+    """EndTxn: commit or abort."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -91,7 +91,7 @@ class Transactions:
     # Producers
 
     def init(self, ticket: IdentityTicket, init: Init, now_ms: int) -> TransactionDecision:
-        """Answered with Identified, or NeedsProducerId."""
+        """Make a producer the only one of its transactional id, and abort what is open."""
         known = self.by_id.get(init.transactional_id)
         if known is None:
             return self._begin(ticket, init, None, now_ms)
@@ -114,7 +114,7 @@ class Transactions:
     def _begin(
         self, ticket: IdentityTicket, init: Init, known: Transaction | None, now_ms: int
     ) -> TransactionDecision:
-        """A producer id that was never used, at its first epoch."""
+        """Assign a producer id that was never used, at its first epoch."""
         if init.unused_id is None:
             return _respond(ticket, NeedsProducerId())
         producer = ProducerIdentity(init.unused_id, ProducerEpoch(0))
@@ -151,7 +151,7 @@ class Transactions:
         version: int,
         now_ms: int,
     ) -> TransactionDecision:
-        """Answered with an error for all of them."""
+        """Add partitions to the producer's transaction, all or none; the first ones open it."""
         known = self.by_id.get(transactional_id)
         error = _check_producer(known, producer)
         if error is not ErrorCode.NONE or known is None:
@@ -162,7 +162,7 @@ class Transactions:
         added = replace(
             known,
             state=State.ONGOING,
-            last=None,  # whoever writes has heard of its identity: nothing is left to repeat
+            last=None,  # a producer that writes knows its identity: it has nothing to repeat
             partitions=known.partitions.union(partitions) if is_open else frozenset(partitions),
             started_ms=known.started_ms if is_open else TimestampMs(now_ms),
             changed_ms=TimestampMs(now_ms),
@@ -177,7 +177,7 @@ class Transactions:
         producer: ProducerIdentity,
         partitions: Sequence[TopicPartition],
     ) -> TransactionDecision:
-        """Answered with one error for each: whether it is part of the producer's transaction."""
+        """The response has an error for each partition that the transaction does not have."""
         known = self.by_id.get(transactional_id)
         error = _check_producer(known, producer)
         if error is not ErrorCode.NONE or known is None:
@@ -192,7 +192,7 @@ class Transactions:
     # Ends
 
     def end(self, ticket: IdentityTicket, end: End, now_ms: int) -> TransactionDecision:
-        """Answered with Identified, or NeedsProducerId. The answer may leave before markers do."""
+        """Prepare the end. The response does not wait for the markers."""
         known = self.by_id.get(end.transactional_id)
         bumps = end.version >= BUMPING_VERSION
         if known is not None and bumps and end.producer == known.last and _has_ended(known):
@@ -218,7 +218,7 @@ class Transactions:
     def _end_epoch(
         self, ticket: IdentityTicket, known: Transaction, end: End, now_ms: int
     ) -> TransactionDecision:
-        """The end of a transaction is the end of its epoch; the last epoch needs a new id."""
+        """Prepare the end of a transaction and of its epoch; the last epoch needs a new id."""
         is_last = known.producer.epoch >= EPOCH_MAX - 1
         if is_last and end.unused_id is None:
             return _respond(ticket, NeedsProducerId())
@@ -237,13 +237,13 @@ class Transactions:
     def complete(
         self, ticket: Ticket[bool], prepared: Transaction, now_ms: int
     ) -> TransactionDecision:
-        """Every partition has its marker. Answered with whether this was news."""
+        """Note that every partition has its marker; the response is False if that was known."""
         if self.by_id.get(prepared.transactional_id) != prepared or not prepared.is_prepared:
             return _respond(ticket, False)
         return self._replayed(_completed(prepared, now_ms), (ticket.respond(True),))
 
     def prepared(self) -> list[Transaction]:
-        """What a crash left without all of its markers."""
+        """Transactions whose markers may not all be written: a crash leaves them prepared."""
         return [known for known in self.by_id.values() if known.is_prepared]
 
     # Administration
@@ -254,27 +254,27 @@ class Transactions:
     def describe(
         self, ticket: Ticket[Transaction | None], transactional_id: str
     ) -> TransactionDecision:
-        """Answered with None when nobody knows the id."""
+        """The response is None for an unknown id."""
         return _respond(ticket, self.by_id.get(transactional_id))
 
     # Time
 
     def next_deadline_ms(self) -> int | None:
-        """When `pass_time` may next have something to do."""
+        """The time at which `pass_time` may next change something."""
         return self._due[0][0] if self._due else None
 
     def pass_time(self, now_ms: int) -> TransactionDecision:
-        """Transactions that have been open for too long are aborted.
+        """Abort transactions that have been open for longer than their timeout.
 
-        One after the other: two that began in the same millisecond left the same deadline twice,
-        and once the id is prepared the second is of no interest.
+        One after the other: an id that began twice in the same millisecond has the same deadline
+        twice, and once it is prepared the second one does not count.
         """
         decisions = [
-            self._prepared(_fence(late, late.producer, now_ms)) for late in self._take_due(now_ms)
+            self._prepared(_fence(due, due.producer, now_ms)) for due in self._take_due(now_ms)
         ]
         return TransactionDecision(
             tuple(record for decision in decisions for record in decision.records),
-            tuple(answer for decision in decisions for answer in decision.responses),
+            tuple(response for decision in decisions for response in decision.responses),
         )
 
     def _take_due(self, now_ms: int) -> Iterator[Transaction]:
@@ -285,7 +285,7 @@ class Transactions:
                 yield known
 
     def expire(self, ticket: Ticket[int], idle_ms: int, now_ms: int) -> TransactionDecision:
-        """Forget ids that nobody used for so long. Answered with their number."""
+        """Drop ids that were not used for `idle_ms`. The response is their number."""
         records = tuple(
             TransactionDropped(known.transactional_id)
             for known in self.by_id.values()
@@ -300,7 +300,7 @@ class Transactions:
     # Replaying
 
     def replay(self, record: TransactionRecord, now_ms: int) -> None:
-        """The record is the state: there is nothing that a crash could make different."""
+        """The record is the state of its id, so a crash cannot change it."""
         if isinstance(record, TransactionDropped):
             self.by_id.pop(record.transactional_id, None)
             return
@@ -311,7 +311,7 @@ class Transactions:
             heappush(self._due, (deadline_ms, record.transactional_id))
 
     def end_load(self) -> None:
-        """Deadlines of transactions that ended while the log was read are of no interest."""
+        """End a load: keep only the deadlines of transactions that are still open."""
         self._due = [
             (known.deadline_ms, transactional_id)
             for transactional_id, known in self.by_id.items()
@@ -320,10 +320,13 @@ class Transactions:
         self._due.sort()
 
     def _prepared(self, prepared: Transaction, *responses: Response[Any]) -> TransactionDecision:
-        """Decide the end of a transaction, and have its owner write the markers."""
+        """Prepare the end of a transaction, and have its owner write the markers."""
         return self._replayed(prepared, (*responses, self.owner.respond(prepared)))
 
     def _replayed(self, record: Transaction, responses: Responses) -> TransactionDecision:
+        known = self.by_id.get(record.transactional_id)
+        if known is not None:
+            _check_successor(known, record)
         self.replay(record, record.changed_ms)
         return TransactionDecision((record,), responses)
 
@@ -348,11 +351,22 @@ def _check_identity(known: Transaction | None, producer: ProducerIdentity) -> Er
 
 
 def _check_producer(known: Transaction | None, producer: ProducerIdentity) -> ErrorCode:
-    """The same for whoever writes: not while the last transaction ends."""
+    """The same for a producer that writes: not while the last transaction ends."""
     error = _check_identity(known, producer)
     if error is ErrorCode.NONE and known is not None and known.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     return error
+
+
+def _check_successor(known: Transaction, record: Transaction) -> None:
+    """Assert that a decision may follow the present state of its transactional id."""
+    if known.is_prepared:
+        completed = State.COMPLETE_COMMIT if known.is_commit else State.COMPLETE_ABORT
+        assert record.state is completed, (
+            f"a prepared transaction only completes: {known.state.name} to {record.state.name}"
+        )
+    if record.producer.id == known.producer.id:
+        assert record.producer.epoch >= known.producer.epoch, "a producer's epoch never goes back"
 
 
 def _has_ended(known: Transaction) -> bool:
@@ -381,11 +395,11 @@ def _prepare(
     return replace(known, state=state, producer=producer, last=last, changed_ms=TimestampMs(now_ms))
 
 
-def _fence(known: Transaction, heir: ProducerIdentity | None, now_ms: int) -> Transaction:
-    """Abort what is open, under a new epoch; its producer may take it over if it is the heir."""
+def _fence(known: Transaction, successor: ProducerIdentity | None, now_ms: int) -> Transaction:
+    """Abort what is open, under a new epoch, in which only `successor` may go on."""
     raised = _raised(known.producer)
-    inherits = heir == known.producer and raised.epoch < EPOCH_MAX
-    last = known.producer if inherits else None
+    goes_on = successor == known.producer and raised.epoch < EPOCH_MAX
+    last = known.producer if goes_on else None
     return _prepare(known, State.PREPARE_ABORT, raised, last, now_ms)
 
 

@@ -1,8 +1,8 @@
-"""Before a transaction's first write to a partition, its coordinator verifies it (KIP-890).
+"""Verification of a transaction's first write to a partition by its coordinator (KIP-890).
 
 The coordinator must know the partition, for it will write the marker there. Otherwise a batch
 that arrives after the end of its transaction would open one that never ends, and readers of
-committed records would wait behind it for ever. For producers of transaction version 2 the
+committed records would never get past it. For producers of transaction version 2 the
 coordinator adds the partition; for older ones it only checks that they added it.
 
 The transaction may end while the coordinator is asked. A partition that got a marker of the
@@ -71,13 +71,13 @@ async def verify_partitions(
     writer: TransactionalWriter,
     partitions: Sequence[LeaderPartition],
 ) -> list[Verification]:
-    """Ask for all of them at once; a coordinator that cannot be asked refuses them all."""
+    """Verify all of them at once; if the coordinator fails, its error refuses them all."""
     counts = [_marker_count(partition, writer.producer) for partition in partitions]
     refusals: Sequence[ApiError | None]
     try:
         refusals = [
             None if error is ErrorCode.NONE else _REFUSALS[error]
-            for error in await _ask(coordinator, writer, partitions)
+            for error in await _verify(coordinator, writer, partitions)
         ]
     except ApiError as problem:
         refusals = [problem] * len(partitions)
@@ -87,7 +87,7 @@ async def verify_partitions(
     ]
 
 
-async def _ask(
+async def _verify(
     coordinator: TransactionCoordinator,
     writer: TransactionalWriter,
     partitions: Sequence[LeaderPartition],

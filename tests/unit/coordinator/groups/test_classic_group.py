@@ -4,9 +4,10 @@ from itertools import count
 
 import pytest
 
-from fakes import group_members as said
+from fakes import group_members
 from fakes.tickets import FakeTicket
-from ottla.coordinator.groups.classic_group import ClassicGroup, GroupLimits, Joined, State, Synced
+from ottla.coordinator.groups.classic_group import ClassicGroup, State
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
 from ottla.coordinator.groups.records import GroupDecision
 from ottla.errors import ErrorCode
 
@@ -22,9 +23,9 @@ def answers(decision: GroupDecision) -> dict[int, object]:
 
 
 def first_member(group: ClassicGroup, **more: object) -> str:
-    joined = answers(group.join(FakeTicket(1), said.join(version=3, **more), 0))[1]  # type: ignore[arg-type]
+    joined = answers(group.join(FakeTicket(1), group_members.join(version=3, **more), 0))[1]  # type: ignore[arg-type]
     assert isinstance(joined, Joined)
-    group.sync(FakeTicket(2), said.sync(joined.member_id, 1, {joined.member_id: b"x"}), 0)
+    group.sync(FakeTicket(2), group_members.sync(joined.member_id, 1, {joined.member_id: b"x"}), 0)
     assert group.state is State.STABLE
     return joined.member_id
 
@@ -35,9 +36,9 @@ def test_an_id_says_whose_it_is(group: ClassicGroup) -> None:
 
 def test_the_leader_is_told_of_static_members_first(group: ClassicGroup) -> None:
     leader = first_member(group)
-    group.join(FakeTicket(3), said.join(version=5, instance_id="clock"), 0)
-    group.join(FakeTicket(4), said.join(version=3), 0)
-    told = answers(group.join(FakeTicket(5), said.join(leader), 0))[5]
+    group.join(FakeTicket(3), group_members.join(version=5, instance_id="clock"), 0)
+    group.join(FakeTicket(4), group_members.join(version=3), 0)
+    told = answers(group.join(FakeTicket(5), group_members.join(leader), 0))[5]
     assert isinstance(told, Joined)
     assert [instance_id for _, instance_id, _ in told.members] == ["clock", None, None]
     assert [one for one, _, _ in told.members][1] == leader
@@ -47,13 +48,13 @@ def test_a_second_join_of_a_member_that_waits_takes_the_place_of_the_first(
     group: ClassicGroup,
 ) -> None:
     member_id = first_member(group)
-    group.join(FakeTicket(3), said.join(version=3), 0)
-    other = said.join("c-2", version=3)
+    group.join(FakeTicket(3), group_members.join(version=3), 0)
+    other = group_members.join("c-2", version=3)
     decision = group.join(FakeTicket(4), other, 0)
     refused = answers(decision)[3]
     assert isinstance(refused, Joined)
     assert refused.error is ErrorCode.REBALANCE_IN_PROGRESS
-    last = answers(group.join(FakeTicket(5), said.join(member_id), 0))
+    last = answers(group.join(FakeTicket(5), group_members.join(member_id), 0))
     assert set(last) == {4, 5}
 
 
@@ -61,10 +62,10 @@ def test_a_second_sync_of_a_member_that_waits_takes_the_place_of_the_first(
     group: ClassicGroup,
 ) -> None:
     member_id = first_member(group)
-    group.join(FakeTicket(3), said.join(version=3), 0)
-    group.join(FakeTicket(4), said.join(member_id), 0)
-    group.sync(FakeTicket(5), said.sync("c-2", 2), 0)
-    decision = group.sync(FakeTicket(6), said.sync("c-2", 2), 0)
+    group.join(FakeTicket(3), group_members.join(version=3), 0)
+    group.join(FakeTicket(4), group_members.join(member_id), 0)
+    group.sync(FakeTicket(5), group_members.sync("c-2", 2), 0)
+    decision = group.sync(FakeTicket(6), group_members.sync("c-2", 2), 0)
     assert answers(decision) == {5: Synced(error=ErrorCode.REBALANCE_IN_PROGRESS)}
 
 
@@ -81,7 +82,9 @@ def test_a_sync_that_names_another_protocol_is_refused(
     group: ClassicGroup, protocol_type: str | None, protocol_name: str | None, error: ErrorCode
 ) -> None:
     member_id = first_member(group)
-    sync = said.sync(member_id, 1, protocol_type=protocol_type, protocol_name=protocol_name)
+    sync = group_members.sync(
+        member_id, 1, protocol_type=protocol_type, protocol_name=protocol_name
+    )
     answer = answers(group.sync(FakeTicket(3), sync, 0))[3]
     assert isinstance(answer, Synced)
     assert answer.error is error
@@ -89,14 +92,14 @@ def test_a_sync_that_names_another_protocol_is_refused(
 
 @pytest.mark.parametrize("join", [{"protocols": {}}, {"protocol_type": ""}])
 def test_a_join_without_protocols_is_refused(group: ClassicGroup, join: dict[str, object]) -> None:
-    refused = answers(group.join(FakeTicket(1), said.join(version=3, **join), 0))[1]  # type: ignore[arg-type]
+    refused = answers(group.join(FakeTicket(1), group_members.join(version=3, **join), 0))[1]  # type: ignore[arg-type]
     assert isinstance(refused, Joined)
     assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_one_who_was_only_expected_and_leaves_starts_no_rebalance(group: ClassicGroup) -> None:
     first_member(group)
-    expected = answers(group.join(FakeTicket(3), said.join(), 0))[3]
+    expected = answers(group.join(FakeTicket(3), group_members.join(), 0))[3]
     assert isinstance(expected, Joined)
     errors, _ = group.leave([(expected.member_id, None)], 0)
     assert errors == [ErrorCode.NONE]
@@ -112,7 +115,7 @@ def test_commits_keep_a_member_alive(group: ClassicGroup) -> None:
 
 
 def test_a_restored_group_is_stored_the_same_way(group: ClassicGroup) -> None:
-    first_member(group, protocols={"range": said.subscription("t"), "sticky": b"2"})
+    first_member(group, protocols={"range": group_members.subscription("t"), "sticky": b"2"})
     again = ClassicGroup.restore(group.stored(), group.limits, group.new_id, 500)
     assert again.stored() == group.stored()
     assert again.state is State.STABLE

@@ -5,17 +5,13 @@ from itertools import count
 
 import pytest
 
-from fakes import group_members as said
+from fakes import group_members
 from fakes.tickets import FakeTicket
 from fakes.topic_catalog import TopicCatalog
-from ottla.coordinator.groups.classic_group import GroupLimits, Joined, Synced
-from ottla.coordinator.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResult,
-    ConsumerLimits,
-)
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
+from ottla.coordinator.groups.consumer_group import ConsumerGroup, ConsumerLimits
 from ottla.coordinator.groups.consumer_group_state import ConsumerGroupState
+from ottla.coordinator.groups.consumer_heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResult
 from ottla.coordinator.groups.consumer_records import (
     ConsumerRecord,
     CurrentSet,
@@ -57,7 +53,7 @@ def only(decision: GroupDecision) -> object:
 
 
 def beat(group: ConsumerGroup, beat: ConsumerHeartbeat, now_ms: int = 0) -> ConsumerHeartbeatResult:
-    answer = only(group.beat(FakeTicket(1), beat, now_ms))
+    answer = only(group.consumer_heartbeat(FakeTicket(1), beat, now_ms))
     assert isinstance(answer, ConsumerHeartbeatResult)
     return answer
 
@@ -113,26 +109,13 @@ def test_a_commit_is_a_sign_of_life(group: ConsumerGroup) -> None:
     assert group.next_deadline_ms() is None
 
 
-def test_offsets_in_a_transaction_are_taken_from_members_of_this_epoch(
-    group: ConsumerGroup,
-) -> None:
-    assert group.check_transactional_commit("gone", None, -1) is ErrorCode.NONE, "nobody is here"
-    epoch = beat(group, JOIN).epoch
-    assert group.check_transactional_commit("m", None, epoch) is ErrorCode.NONE
-    assert group.check_transactional_commit("m", None, epoch - 1) is ErrorCode.STALE_MEMBER_EPOCH
-    assert group.check_transactional_commit("m", None, -1) is ErrorCode.STALE_MEMBER_EPOCH
-    assert group.check_transactional_commit("other", None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    # Before KIP-447 a producer could not say for whom it commits; its transaction fences it.
-    assert group.check_transactional_commit("", None, -1) is ErrorCode.NONE
-
-
 def test_other_client_ids_are_written_down_and_start_nothing(group: ConsumerGroup) -> None:
     beat(group, JOIN)
-    decision = group.beat(
+    decision = group.consumer_heartbeat(
         FakeTicket(1), ConsumerHeartbeat(member_id="m", epoch=1, client_id="renamed"), 0
     )
     assert [type(record) for record in decision.records] == [MemberStored]
-    assert group.written.epoch == 1
+    assert group.replayed.epoch == 1
 
 
 def test_a_member_that_would_not_fit_into_a_record_is_refused(group: ConsumerGroup) -> None:
@@ -141,7 +124,9 @@ def test_a_member_that_would_not_fit_into_a_record_is_refused(group: ConsumerGro
     many = frozenset(f"{number:0100}" for number in range(3))
     assert beat(group, replace(JOIN, topics=many)).error is ErrorCode.INVALID_REQUEST
     joined = only(
-        group.join(FakeTicket(1), said.join(protocols={"range": bytes(1001)}, version=3), 0)
+        group.join(
+            FakeTicket(1), group_members.join(protocols={"range": bytes(1001)}, version=3), 0
+        )
     )
     assert isinstance(joined, Joined)
     assert joined.error is not ErrorCode.NONE
@@ -159,7 +144,9 @@ def test_a_member_of_the_older_protocol_needs_metadata_that_consumers_speak(
 ) -> None:
     beat(group, JOIN)
     for protocols in ({}, {"range": b"\xff"}):
-        joined = only(group.join(FakeTicket(1), said.join(protocols=protocols, version=3), 0))
+        joined = only(
+            group.join(FakeTicket(1), group_members.join(protocols=protocols, version=3), 0)
+        )
         assert isinstance(joined, Joined)
         assert joined.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
@@ -167,7 +154,7 @@ def test_a_member_of_the_older_protocol_needs_metadata_that_consumers_speak(
 def test_the_two_protocols_do_not_answer_each_others_members(group: ConsumerGroup) -> None:
     beat(group, JOIN)
     assert group.heartbeat("m", None, 1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
-    synced = only(group.sync(FakeTicket(1), said.sync("m", 1), 0))
+    synced = only(group.sync(FakeTicket(1), group_members.sync("m", 1), 0))
     assert synced == Synced(error=ErrorCode.UNKNOWN_MEMBER_ID)
     errors, decision = group.leave([("m", None)], 0)
     assert (errors, decision.records) == ([ErrorCode.UNKNOWN_MEMBER_ID], ())
@@ -178,13 +165,13 @@ def test_a_member_that_is_given_a_new_client_of_the_older_protocol_keeps_its_pla
 ) -> None:
     """An instance restarts with an older configuration while its place is in use."""
     beat(group, replace(JOIN, instance_id="i"))
-    joined = only(group.join(FakeTicket(1), said.join(instance_id="i", version=5), 0))
+    joined = only(group.join(FakeTicket(1), group_members.join(instance_id="i", version=5), 0))
     assert isinstance(joined, Joined)
     assert joined.error is ErrorCode.NONE
-    assert group.written.owners.keys() == catalog.all_of("t")
+    assert group.replayed.owners.keys() == catalog.all_of("t")
     gone = beat(group, ConsumerHeartbeat(member_id="m", epoch=1, instance_id="i"))
     assert gone.error is ErrorCode.FENCED_INSTANCE_ID
-    assert group.written.is_classic_only
+    assert group.replayed.is_classic_only
 
 
 def test_a_fingerprint_changes_with_what_matters(catalog: TopicCatalog) -> None:

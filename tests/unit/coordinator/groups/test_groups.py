@@ -4,19 +4,15 @@ from itertools import count
 
 import pytest
 
-from fakes import group_members as said
+from fakes import group_members
 from fakes.tickets import FakeTicket
-from ottla.coordinator.groups.classic_group import GroupLimits, Joined, State, Synced
-from ottla.coordinator.groups.consumer_group import ConsumerHeartbeat, ConsumerHeartbeatResult
-from ottla.coordinator.groups.groups import (
-    Committer,
-    DeletedOffsets,
-    GroupDescription,
-    Groups,
-    GroupType,
-    ListedGroup,
-)
-from ottla.coordinator.groups.offsets import Commit, UnstableOffset
+from ottla.coordinator.groups.classic_group import State
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
+from ottla.coordinator.groups.commit_checks import Committer
+from ottla.coordinator.groups.consumer_heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResult
+from ottla.coordinator.groups.descriptions import GroupDescription, GroupType, ListedGroup
+from ottla.coordinator.groups.groups import Groups
+from ottla.coordinator.groups.offsets import Commit, DeletedOffsets, UnstableOffset
 from ottla.coordinator.groups.records import (
     GroupDecision,
     GroupDropped,
@@ -49,10 +45,10 @@ def only(decision: GroupDecision) -> object:
 
 def joined(groups: Groups, group_id: str = "g", **more: object) -> str:
     """A group with one member that has its assignment; the member's id."""
-    answer = only(groups.join(FakeTicket(1), group_id, said.join(version=3, **more), 0))  # type: ignore[arg-type]
+    answer = only(groups.join(FakeTicket(1), group_id, group_members.join(version=3, **more), 0))  # type: ignore[arg-type]
     assert isinstance(answer, Joined)
     assert answer.error is ErrorCode.NONE
-    sync = said.sync(answer.member_id, answer.generation, {answer.member_id: b"all"})
+    sync = group_members.sync(answer.member_id, answer.generation, {answer.member_id: b"all"})
     assert isinstance(only(groups.sync(FakeTicket(2), group_id, sync, 0)), Synced)
     return answer.member_id
 
@@ -65,10 +61,10 @@ def commit(groups: Groups, group_id: str, *tps: TopicPartition, now_ms: int = 0)
 
 
 def test_a_group_that_nobody_made_has_no_members(groups: Groups) -> None:
-    answer = only(groups.join(FakeTicket(1), "g", said.join("somebody"), 0))
+    answer = only(groups.join(FakeTicket(1), "g", group_members.join("somebody"), 0))
     assert isinstance(answer, Joined)
     assert answer.error is ErrorCode.UNKNOWN_MEMBER_ID
-    answer = only(groups.sync(FakeTicket(1), "g", said.sync("somebody", 1), 0))
+    answer = only(groups.sync(FakeTicket(1), "g", group_members.sync("somebody", 1), 0))
     assert answer == Synced(error=ErrorCode.UNKNOWN_MEMBER_ID)
     assert (
         only(groups.heartbeat(FakeTicket(1), "g", "m", None, 1, 0)) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -85,14 +81,14 @@ def test_a_group_that_nobody_made_has_no_members(groups: Groups) -> None:
 
 @pytest.mark.parametrize("session_ms", [5999, 1_800_001])
 def test_a_refused_join_leaves_no_group_behind(groups: Groups, session_ms: int) -> None:
-    answer = only(groups.join(FakeTicket(1), "g", said.join(session_ms=session_ms), 0))
+    answer = only(groups.join(FakeTicket(1), "g", group_members.join(session_ms=session_ms), 0))
     assert isinstance(answer, Joined)
     assert answer.error is ErrorCode.INVALID_SESSION_TIMEOUT
     assert groups.groups == {}
 
 
 def test_an_id_that_nobody_comes_back_with_leaves_no_group_behind(groups: Groups) -> None:
-    groups.join(FakeTicket(1), "g", said.join(session_ms=6000), 0)
+    groups.join(FakeTicket(1), "g", group_members.join(session_ms=6000), 0)
     assert groups.next_deadline_ms() == 6000
     groups.pass_time(6000)
     assert groups.groups == {}
@@ -119,8 +115,8 @@ def test_metadata_and_assignments_are_shown_while_they_belong_together(groups: G
         "c",
         "/127.0.0.1",
     )
-    assert (member.metadata, member.assignment) == (said.subscription("t"), b"all")
-    groups.join(FakeTicket(1), "g", said.join(version=3), 0)
+    assert (member.metadata, member.assignment) == (group_members.subscription("t"), b"all")
+    groups.join(FakeTicket(1), "g", group_members.join(version=3), 0)
     moving = only(groups.describe(FakeTicket(1), "g"))
     assert isinstance(moving, GroupDescription)
     assert moving.protocol == ""
@@ -194,13 +190,13 @@ def test_one_deadline_stands_for_all_groups_and_is_never_late(groups: Groups) ->
 
 def test_an_oversized_generation_is_refused_to_its_leader(groups: Groups) -> None:
     groups.limits = lambda: GroupLimits(initial_delay_ms=0, stored_bytes_max=1000)
-    answer = only(groups.join(FakeTicket(1), "g", said.join(version=3), 0))
+    answer = only(groups.join(FakeTicket(1), "g", group_members.join(version=3), 0))
     assert isinstance(answer, Joined)
-    large = said.sync(answer.member_id, 1, {answer.member_id: bytes(1000)})
+    large = group_members.sync(answer.member_id, 1, {answer.member_id: bytes(1000)})
     assert only(groups.sync(FakeTicket(2), "g", large, 0)) == Synced(
         error=ErrorCode.UNKNOWN_SERVER_ERROR
     )
-    small = said.sync(answer.member_id, 1, {answer.member_id: b"p0"})
+    small = group_members.sync(answer.member_id, 1, {answer.member_id: b"p0"})
     assert only(groups.sync(FakeTicket(2), "g", small, 0)) == Synced(
         protocol_type="consumer", protocol="range", assignment=b"p0"
     )
@@ -297,10 +293,14 @@ def test_without_room_no_new_group_is_made_and_those_there_are_go_on(groups: Gro
     refused = ErrorCode.POLICY_VIOLATION
     assert only(groups.commit(FakeTicket(1), "new", ALONE, commits, 0)) == [refused]
     assert commit_pending(groups, ALONE, T) is refused
-    answer = only(groups.join(FakeTicket(1), "new", said.join(version=3), 0))
+    answer = only(groups.join(FakeTicket(1), "new", group_members.join(version=3), 0))
     assert isinstance(answer, Joined)
     assert answer.error is refused
-    told = only(groups.beat(FakeTicket(1), "new", ConsumerHeartbeat(member_id="m", epoch=0), 0))
+    told = only(
+        groups.consumer_heartbeat(
+            FakeTicket(1), "new", ConsumerHeartbeat(member_id="m", epoch=0), 0
+        )
+    )
     assert isinstance(told, ConsumerHeartbeatResult)
     assert told.error is refused
     assert set(groups.groups) == {"known"}

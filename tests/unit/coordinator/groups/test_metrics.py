@@ -5,8 +5,9 @@ from typing import cast
 
 from fakes import group_members
 from fakes.tickets import FakeTicket
-from ottla.coordinator.groups.classic_group import GroupLimits
-from ottla.coordinator.groups.groups import Committer, Groups
+from ottla.coordinator.groups.classic_protocol import GroupLimits
+from ottla.coordinator.groups.commit_checks import Committer
+from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.metrics import collect_groups
 from ottla.coordinator.groups.offsets import Commit
 from ottla.model import NO_EPOCH, Offset, TopicPartition

@@ -4,10 +4,11 @@ from itertools import count
 
 import pytest
 
-from fakes import group_members as said
+from fakes import group_members
 from fakes.tickets import FakeTicket
 from fakes.topic_catalog import TopicCatalog
-from ottla.coordinator.groups.classic_group import ClassicGroup, GroupLimits, Joined
+from ottla.coordinator.groups.classic_group import ClassicGroup
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined
 from ottla.coordinator.groups.consumer_records import CurrentSet, EpochSet, MemberStored
 from ottla.coordinator.groups.migration import to_consumer_records
 
@@ -21,7 +22,7 @@ def joined(protocols: dict[str, bytes] | None = None, **more: object) -> tuple[C
     ids = count(1)
     limits = GroupLimits(initial_delay_ms=0)
     group = ClassicGroup("g", lambda: limits, lambda: str(next(ids)))
-    join = said.join(version=3, protocols=protocols, **more)  # type: ignore[arg-type]
+    join = group_members.join(version=3, protocols=protocols, **more)  # type: ignore[arg-type]
     ((_, answer),) = group.join(FakeTicket(1), join, 0).responses
     assert isinstance(answer, Joined)
     return group, answer.member_id
@@ -29,12 +30,12 @@ def joined(protocols: dict[str, bytes] | None = None, **more: object) -> tuple[C
 
 def synced(group: ClassicGroup, assignments: dict[str, bytes]) -> None:
     assert group.leader is not None
-    group.sync(FakeTicket(1), said.sync(group.leader, group.generation, assignments), 0)
+    group.sync(FakeTicket(1), group_members.sync(group.leader, group.generation, assignments), 0)
 
 
 def test_members_keep_their_assignment_and_their_generation(catalog: TopicCatalog) -> None:
     group, member_id = joined()
-    synced(group, {member_id: said.assignment({"t": [1], "gone": [0]})})
+    synced(group, {member_id: group_members.assignment({"t": [1], "gone": [0]})})
     records = to_consumer_records(group, catalog.image)
     assert records is not None
     assert EpochSet(group_id="g", epoch=1) in records
@@ -48,9 +49,9 @@ def test_members_keep_their_assignment_and_their_generation(catalog: TopicCatalo
 
 def test_a_partition_that_clients_gave_away_twice_has_one_owner(catalog: TopicCatalog) -> None:
     group, first = joined()
-    group.join(FakeTicket(2), said.join(version=3), 0)
-    group.join(FakeTicket(3), said.join(first), 0)
-    everything = said.assignment({"t": [0, 1]})
+    group.join(FakeTicket(2), group_members.join(version=3), 0)
+    group.join(FakeTicket(3), group_members.join(first), 0)
+    everything = group_members.assignment({"t": [0, 1]})
     synced(group, dict.fromkeys(group.members, everything))
     records = to_consumer_records(group, catalog.image)
     assert records is not None

@@ -10,8 +10,9 @@ import pytest
 
 from fakes import group_members as said
 from fakes.virtual_loop import VirtualLoop
-from ottla.coordinator.groups.classic_group import GroupLimits, Joined
-from ottla.coordinator.groups.groups import Committer, Groups
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined
+from ottla.coordinator.groups.commit_checks import Committer
+from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.offsets import Commit
 from ottla.coordinator.groups.records import (
     GroupDecision,

@@ -117,7 +117,7 @@ def test_a_kind_of_record_from_the_future_is_left_out() -> None:
 
 
 def test_states_have_the_words_that_tools_show() -> None:
-    assert [state.word for state in State] == [
+    assert [state.title for state in State] == [
         "Empty",
         "Ongoing",
         "PrepareCommit",
