@@ -7,7 +7,7 @@ from ottla.errors import InvalidConfig
 
 
 class Settings:
-    """Owned by the broker; whoever needs a setting asks when it needs it."""
+    """Owner of the current settings: readers ask each time, for settings may change."""
 
     __slots__ = ("broker", "started_with")
 

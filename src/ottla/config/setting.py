@@ -1,4 +1,4 @@
-"""One setting: a dataclass field with its name, kind, parser and documentation."""
+"""A setting: a dataclass field with its name, kind, parser and documentation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its name, kind, parser and documentation."""
+    """A setting: its name, kind, parser and documentation."""
 
     name: str
     kind: Kind
