@@ -325,6 +325,15 @@ def test_kafka_python_describes_producers_and_quorum(
     assert quorum["topics"][0]["partitions"][0]["leader_id"] == 0
 
 
+def test_kafka_python_lists_no_reassignments(
+    kafka_python: KafkaPythonClient, make_topic: MakeTopic
+) -> None:
+    partition = KafkaPythonPartition(make_topic(), 0)
+    with kafka_python.raw_admin() as admin:
+        assert not admin.list_partition_reassignments([partition])
+        assert not admin.list_partition_reassignments()
+
+
 @pytest.mark.skipif(not is_installed(), reason=MISSING)
 def test_kcat_lists_brokers_and_topics(broker: ServedBroker, make_topic: MakeTopic) -> None:
     name = make_topic(partitions=3)

@@ -59,6 +59,7 @@ HANDLERS: Final = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:DescribeTopicPartitions",
     ApiKey.DESCRIBE_LOG_DIRS: "cluster:DescribeLogDirs",
     ApiKey.DESCRIBE_QUORUM: "cluster:DescribeQuorum",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "placement:ListPartitionReassignments",
 }
 
 
