@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockingError
-from ottla.spark.java import make_shim
+from ottla.spark.java_home import make_shim
 
 from ottla.storage.files import OsFiles
 
