@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockingError
-from ottla.spark.java_home import make_shim
 
+from ottla.spark.java_home import make_shim
 from ottla.storage.files import OsFiles
 
 
