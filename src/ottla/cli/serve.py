@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ottla.broker.app import ServeOptions
-from ottla.broker.app import serve as serve_broker
+from ottla.broker.process import serve as serve_broker
 from ottla.cli.status import FAILED
 from ottla.cli.terminal import complain
 from ottla.config import BrokerConfig, flatten

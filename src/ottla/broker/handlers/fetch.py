@@ -161,9 +161,9 @@ class _OneFetch:
         session = self._session
         # The first answer of a session, like one without, lists every partition.
         if session is not None and request.session_epoch != FULL_FETCH_EPOCH:
-            fetched = session.news(fetched)
+            fetched = session.changes(fetched)
         elif session is not None:
-            session.news(fetched)
+            session.changes(fetched)
         self._handler.bytes_count += total_bytes
         self.parts = write_fetched(
             self._correlation_id,
