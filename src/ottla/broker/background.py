@@ -1,4 +1,4 @@
-"""All of the broker's background life, in one readable list."""
+"""Chores: background work that is repeated at intervals."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """Something done again and again; `interval_s` is asked each time, for settings may change."""
+    """Work to repeat; `interval_s` is called each time, for settings may change."""
 
     name: str
     interval_s: Callable[[], float]
@@ -15,7 +15,7 @@ class Chore:
 
 
 async def run(chores: Sequence[Chore]) -> None:
-    """One failing chore stops them all, and the broker with them: that is the point."""
+    """Repeat all chores until one fails: then all are cancelled, and its exception is raised."""
     async with asyncio.TaskGroup() as tasks:
         for chore in chores:
             tasks.create_task(_repeat(chore), name=f"ottla-{chore.name}")

@@ -1,12 +1,12 @@
-"""The one place in which a defect ends the broker.
+"""Defects: exceptions that no code expects, and that end the broker.
 
-A defect is an exception that nobody provided for. Whoever raised it left its work half done: a
-flusher that never acknowledges again, partitions that no longer follow the cluster. So the broker
-does not go on; the next start recovers from what is on disk. Defects arrive here in three ways:
+Code that raises one leaves its work half done: a flusher that never acknowledges again, partitions
+that no longer follow the cluster. So the broker does not go on; the next start recovers from the
+disk. Defects arrive here in three ways:
 
 - A callback that raises: the event loop calls its exception handler, which is set here. Threads
-  post a callback that raises what they met.
-- A task that nobody awaits: its owner has it watched, or reports what it ended with.
+  post a callback that raises their exception.
+- A task that is not awaited: its owner has it watched, or reports its exception.
 - A request: its handler's AssertionError. Other exceptions cost one connection (`dispatch`).
 """
 
@@ -26,17 +26,17 @@ log = logging.getLogger("ottla.broker")
 Result = TypeVar("Result")
 Context = dict[str, Any]
 
-_EXPECTED: Final = (ApiError, LeaseLost, OSError, UsageRefused)  # each has its own way to end
+_EXPECTED: Final = (ApiError, LeaseLost, OSError, UsageRefused)  # each is handled by its owner
 _PACKAGE: Final = Path(ottla.__file__).parent.parent
 
 
 def is_defect(problem: BaseException) -> bool:
-    """Whether an exception that reached its owner is a mistake of ours."""
+    """True if an exception that reached its owner is a mistake in this program."""
     return isinstance(problem, Exception) and not isinstance(problem, _EXPECTED)
 
 
 class Defects:
-    """What has ended the broker, if anything has. Every method belongs to the loop's thread."""
+    """Owner of the first defect. Every method is called on the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.first: BaseException | None = None
@@ -56,30 +56,30 @@ class Defects:
         problem = _without_group(problem)
         if problem is self.first:
             return
-        log.critical("the broker cannot go on", exc_info=problem)
+        log.critical("broker ended by a defect", exc_info=problem)
         if self.first is None:
             self.first = problem
             self._ended.set_result(None)
             self.attempt(self.on_first)
 
     def watch(self, task: "asyncio.Task[Any]") -> None:
-        """End the broker when this task, which nobody awaits, ends with an exception."""
+        """End the broker when this task, which is not awaited, ends with an exception."""
         task.add_done_callback(self._note_over)
 
     def attempt(self, step: Callable[[], object]) -> None:
-        """One step of letting go. After a defect any may fail, and none may keep us from ending."""
+        """Take one step of the release after a defect: if it fails, the others are still taken."""
         try:
             step()
         except Exception:
-            log.exception("cannot let go")
+            log.exception("broker release step failed")
 
-    async def attempt_within(self, patience_s: float, work: Awaitable[None]) -> None:
-        """The same for a step that waits for something, but not for long."""
+    async def attempt_within(self, timeout_s: float, work: Awaitable[None]) -> None:
+        """The same for a step that waits, up to a timeout."""
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await work
         except Exception:
-            log.exception("cannot let go")
+            log.exception("broker release step failed")
 
     async def wait(self) -> None:
         """Return when a defect has ended the broker."""
@@ -107,17 +107,19 @@ class Defects:
             self.end(problem)
 
     def _note_loop(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
-        """The loop's exception handler. Whatever a callback raised, it was provided for nowhere.
+        """The loop's exception handler. An exception of a callback is always a defect.
 
-        A future whose exception nobody asked for is another matter: who waited may have gone.
+        An exception of a future that was not retrieved may be expected: its client may be gone.
         """
         problem = context.get("exception")
         if problem is not None and ("handle" in context or is_defect(problem)):
             self.end(problem)
         else:
-            log.error("event loop", extra={"reason": context.get("message")}, exc_info=problem)
+            log.error(
+                "event loop exception", extra={"reason": context.get("message")}, exc_info=problem
+            )
         if self._handle_before is not None:
-            self._handle_before(loop, context)  # of another broker on this loop, say
+            self._handle_before(loop, context)  # for instance of another broker on this loop
 
 
 def summary(problem: BaseException) -> dict[str, str]:
@@ -134,7 +136,7 @@ def _short(file_name: str) -> str:
 
 
 def _without_group(problem: BaseException) -> BaseException:
-    """What a task group wraps: the first task that failed has cancelled the others."""
+    """The first exception of a task group: the task that failed has cancelled the others."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     return problem

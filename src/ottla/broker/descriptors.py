@@ -1,7 +1,7 @@
-"""How the descriptors that the system lets a process have are shared out.
+"""File descriptors of the process, split between segment files and connections.
 
-Files of segments and connections each get a share that they keep to: who took the last one would
-stop everybody else. The rest is for the store, threads at work, the metrics page and imports.
+Each gets a share that it must not exceed: using the last descriptor would stop everything else. The
+rest is for the store, threads, the metrics page and imports.
 """
 
 import sys
@@ -10,14 +10,14 @@ from typing import Final
 
 from ottla.errors import UsageRefused
 
-LIMIT_MIN: Final = 128  # below, there is not enough for anybody
+LIMIT_MIN: Final = 128  # below, a broker cannot work
 _KEPT: Final = 64
 _FILES_MAX: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptorShares:
-    """How many descriptors segments and connections may use."""
+    """The numbers of descriptors that segment files and connections may use."""
 
     limit: int  # of the process
     files: int
@@ -25,7 +25,7 @@ class DescriptorShares:
 
 
 def share_out(limit: int) -> DescriptorShares:
-    """The shares under a limit of the process."""
+    """The shares of a process with this limit."""
     if limit < LIMIT_MIN:
         raise UsageRefused(
             f"the system lets this process open {limit} files and connections, and a broker needs"
@@ -37,7 +37,7 @@ def share_out(limit: int) -> DescriptorShares:
 
 
 def descriptor_limit() -> int:
-    """How many descriptors this process may have open."""
+    """The number of descriptors that this process may have open."""
     import resource  # noqa: PLC0415  # POSIX only, and only a server needs it
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -45,7 +45,7 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Use all descriptors that the system allows us."""
+    """Raise the limit to all descriptors that the system allows."""
     import resource  # noqa: PLC0415  # POSIX only, and only a server needs it
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

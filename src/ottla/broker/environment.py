@@ -1,6 +1,6 @@
-"""What a broker gets from the world: time, chance, disk and the coordination store.
+"""Everything a broker gets from outside: clock, random numbers, files, the coordination store.
 
-The network is the event loop's. Production takes the machine's own, simulation hands in others.
+The network is the event loop's. A simulation passes in others than the machine's own.
 """
 
 import random
@@ -15,11 +15,11 @@ from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
 from ottla.errors import UsageRefused
 from ottla.storage.files import Files, OsFiles
 
-_POLL_S = 0.25  # for what other processes change; each look costs an idle broker CPU
+_POLL_S = 0.25  # for changes of other processes; each poll costs an idle broker CPU
 
 
 async def open_sqlite(data: Path, clock: Clock) -> CoordinationStore:
-    """The store of the brokers of one machine: a file beside the first one's data."""
+    """The store of the brokers of one machine: a file in the first one's data directory."""
     path = data / STORE_FILES[0]
     is_new = not (data / IDENTITY_FILE).exists()
     if not is_new and not (path.exists() and path.stat().st_size):
@@ -32,6 +32,8 @@ async def open_sqlite(data: Path, clock: Clock) -> CoordinationStore:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
+    """The outside of one broker; the defaults are those of production."""
+
     clock: Clock = field(default_factory=SystemClock)
     rng: random.Random = field(default_factory=random.SystemRandom)
     files: Files = field(default_factory=OsFiles)

@@ -1,4 +1,4 @@
-"""`meta.properties`: whose data a directory holds, and how far it has seen the cluster's store.
+"""`meta.properties`: cluster and broker of a data directory, and the newest store revision it saw.
 
 Kafka's name and format. A broker must not open the data of another cluster or broker, must not
 touch a directory that is not Ottla's, and must not follow a store that went back.
@@ -22,7 +22,7 @@ from ottla.storage.log_dir import LOCK_FILE
 
 IDENTITY_FILE: Final = "meta.properties"
 _STORE_FILE: Final = STORE_FILES[0]
-# What may lie in a directory whose first start was interrupted, or in an empty file system.
+# Files of a directory whose first start was interrupted, or of an empty file system.
 _BEGUN: Final = frozenset({LOCK_FILE, *STORE_FILES, IDENTITY_FILE + ".tmp", "lost+found"})
 
 _LINES: Final = r"version=1\ncluster\.id=(?P<cluster>[!-~]+)\nnode\.id=(?P<node>[0-9]{1,10})\n"
@@ -35,7 +35,7 @@ _CHECKED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What `meta.properties` says. Written before there were checksums, it knows no revision."""
+    """The content of `meta.properties`. A file without a checksum is older and has no revision."""
 
     cluster_id: str
     node_id: BrokerId
@@ -51,7 +51,7 @@ class Identity:
 
     @classmethod
     def decode(cls, data: bytes) -> "Identity | None":
-        """The inverse of `encode`; None if the file is not as we wrote it."""
+        """The inverse of `encode`; None if the file has another format or is damaged."""
         text = data.decode(errors="replace")
         if (match := _CHECKED.fullmatch(text)) is not None:
             if crc32c(match["body"].encode()) != int(match["crc"], 16):
@@ -64,7 +64,7 @@ class Identity:
 
 
 def read_identity(files: Files, data: Path) -> Identity | None:
-    """Whose directory this is; None if it is new. Whatever is not ours is refused untouched."""
+    """The identity of a directory; None if it is new. A foreign one is refused untouched."""
     content = _content(files, data)
     if IDENTITY_FILE not in content:
         _check_new(files, data, content)
@@ -73,7 +73,7 @@ def read_identity(files: Files, data: Path) -> Identity | None:
     if identity is None and _STORE_FILE not in content:
         raise UsageRefused(
             f"{data} was not made by Ottla, but perhaps by Apache Kafka: its {IDENTITY_FILE} is not"
-            " ours; choose another directory with --data"
+            " Ottla's; choose another directory with --data"
         )
     if identity is None:
         raise UsageRefused(
@@ -86,7 +86,7 @@ def read_identity(files: Files, data: Path) -> Identity | None:
 def check_identity(
     data: Path, known: Identity | None, image: ClusterImage, node_id: BrokerId
 ) -> None:
-    """Refuse a store, or a node id, that does not go with this directory."""
+    """Refuse a store, or a node id, that does not belong to this directory."""
     if known is None:
         if image.topics:
             raise UsageRefused(_missing(data))
@@ -110,7 +110,7 @@ def check_identity(
 
 
 class MetaProperties:
-    """The file of a directory that is in use. One thread at a time."""
+    """Owner of the file while a broker uses the directory. One thread at a time."""
 
     def __init__(self, files: Files, data: Path, identity: Identity, *, is_written: bool) -> None:
         self._files = files
@@ -119,7 +119,7 @@ class MetaProperties:
         self._is_written = is_written
 
     def remember(self, revision: Revision) -> None:
-        """Make durable that the store has been at `revision`."""
+        """Make durable that the store has reached `revision`."""
         if self._is_written and revision <= self._identity.revision:
             return
         newest = max(revision, self._identity.revision)
@@ -136,7 +136,7 @@ def _content(files: Files, data: Path) -> dict[str, Entry]:
 
 
 def _check_new(files: Files, data: Path, content: Mapping[str, Entry]) -> None:
-    """Refuse a directory without our mark, unless there is nothing in it that could be lost."""
+    """Refuse a directory without `meta.properties`, unless it holds nothing of value."""
     foreign = sorted(content.keys() - _BEGUN)
     if _STORE_FILE in content and is_foreign(files.read_whole(data / _STORE_FILE)):
         foreign = [_STORE_FILE]

@@ -1,4 +1,4 @@
-"""What Prometheus is told, and whether the broker is alive and ready: three small pages."""
+"""Metrics of a broker, and the pages /metrics, /healthz and /readyz."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -30,7 +30,17 @@ def collect(
     flusher: ThreadFlusher,
 ) -> Iterable[Metric]:
     """All metrics of this broker."""
-    produce, fetch = dispatcher.produce, dispatcher.fetch
+    yield from _connections(server)
+    yield from _requests(dispatcher)
+    yield from _data_path(dispatcher)
+    yield from _log_dir(replicas, flusher)
+    yield from _scrubbing(replicas)
+    yield from _compaction(replicas)
+    yield from _partitions(replicas)
+    yield from services.collect_groups()
+
+
+def _connections(server: Server) -> Iterable[Metric]:
     yield _one("ottla_connections", _GAUGE, "Open connections.", len(server.connections))
     yield _one("ottla_connections_accepted", _COUNTER, "Connections taken.", server.accepted_count)
     yield _one(
@@ -48,6 +58,9 @@ def collect(
         "Memory held by requests that are arriving or waiting.",
         server.budget.used_bytes,
     )
+
+
+def _requests(dispatcher: Dispatcher) -> Iterable[Metric]:
     yield Metric(
         "ottla_requests",
         _COUNTER,
@@ -68,6 +81,10 @@ def collect(
             for key in sorted(dispatcher.request_counts)
         ],
     )
+
+
+def _data_path(dispatcher: Dispatcher) -> Iterable[Metric]:
+    produce, fetch = dispatcher.produce, dispatcher.fetch
     yield _one("ottla_produce_bytes", _COUNTER, "Bytes appended.", produce.bytes_count)
     yield _one("ottla_produce_batches", _COUNTER, "Batches appended.", produce.batches_count)
     yield _one(
@@ -81,6 +98,9 @@ def collect(
         "Fetches that named only what changed.",
         fetch.sessions.continued_count,
     )
+
+
+def _log_dir(replicas: Replicas, flusher: ThreadFlusher) -> Iterable[Metric]:
     yield _one(
         "ottla_log_dir_offline",
         _GAUGE,
@@ -105,22 +125,18 @@ def collect(
         "Files of segments that are open; their share of the descriptors is the most there can be.",
         open_file_count(),
     )
-    yield from _scrubbing(replicas)
-    yield from _compaction(replicas)
-    yield from _partitions(replicas)
-    yield from services.collect_groups()
 
 
 def _scrubbing(replicas: Replicas) -> Iterable[Metric]:
     scrubber = replicas.chores.scrubber
-    figures = [
+    counters = [
         ("rounds", "Times that all old segments have been read again.", scrubber.round_count),
         ("segments", "Segments read again to the end.", scrubber.segment_count),
         ("bytes", "Bytes read again.", scrubber.read_bytes),
         ("failures", "Segments that could not be read again.", scrubber.failure_count),
         ("damages", "Ranges that were found to be no longer intact.", scrubber.damage_count),
     ]
-    for name, doc, count in figures:
+    for name, doc, count in counters:
         yield _one(f"ottla_scrub_{name}", _COUNTER, doc, count)
     yield _one(
         "ottla_log_damaged_ranges",
@@ -132,7 +148,7 @@ def _scrubbing(replicas: Replicas) -> Iterable[Metric]:
 
 def _compaction(replicas: Replicas) -> Iterable[Metric]:
     cleaner, totals = replicas.chores.cleaner, replicas.chores.cleaner.totals
-    figures = [
+    counters = [
         ("passes", "Logs compacted from start to end.", cleaner.pass_count),
         ("failures", "Passes that were given up.", cleaner.failure_count),
         ("read_bytes", "Bytes of segments compacted.", totals.read_bytes),
@@ -141,7 +157,7 @@ def _compaction(replicas: Replicas) -> Iterable[Metric]:
         ("records_dropped", "Records that were not, or void.", totals.dropped_records),
         ("tombstones_dropped", "Of these, tombstones past their time.", totals.dropped_tombstones),
     ]
-    for name, doc, count in figures:
+    for name, doc, count in counters:
         yield _one(f"ottla_compaction_{name}", _COUNTER, doc, count)
     yield Metric(
         "ottla_compaction_dirty_bytes",
@@ -193,7 +209,7 @@ class MetricsPages:
         obstacle: Callable[[], str | None],
         watch: Callable[["asyncio.Task[None]"], None],
     ) -> None:
-        """`obstacle` says why we are not ready, if so; `watch` is given every task of a request."""
+        """`obstacle` returns why the broker is not ready, or None; `watch` gets every task."""
         self._collect = collect_all
         self._obstacle = obstacle
         self._watch = watch
@@ -229,7 +245,7 @@ class MetricsPages:
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, content_type, body = self._answer(head)
+                status, content_type, body = self._respond(head)
                 writer.write(
                     b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n"
                     b"Connection: close\r\n\r\n" % (status, content_type, len(body))
@@ -237,11 +253,11 @@ class MetricsPages:
                 writer.write(body)
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # not a client of ours, or it has gone
+            pass  # not an HTTP client, or it has gone
         finally:
             writer.close()
 
-    def _answer(self, head: bytes) -> tuple[bytes, bytes, bytes]:
+    def _respond(self, head: bytes) -> tuple[bytes, bytes, bytes]:
         match head.split(b" ", 2)[:2]:
             case [b"GET", b"/metrics"]:
                 text = b"text/plain; version=0.0.4; charset=utf-8"

@@ -1,7 +1,7 @@
-"""The data directory of a broker that is stopped: its strays, and a store that is in doubt.
+"""The data directory of a stopped broker: its strays, and a store that the broker refuses.
 
-Everything here works under the directory's lock and on request of an operator, who was told first
-what will happen. No record is removed but by `purge`.
+Everything here works under the directory's lock, at the request of an operator who has seen the
+plan. No record is removed but by `purge`.
 """
 
 import base64
@@ -53,14 +53,14 @@ from ottla.storage.recovery import EPOCHS_FILE
 from ottla.storage.segment import LOG
 
 DROPPED_FILE: Final = "dropped-store-values.jsonl"
-_PRODUCER_IDS_SKIPPED: Final = 1_000_000_000  # more than a store that went back can have given away
-# A topic that is made again has lost its settings: what they kept must not expire meanwhile.
+_PRODUCER_IDS_SKIPPED: Final = 1_000_000_000  # more than a store that went back can have given out
+# A topic that is created again has lost its settings: its records must not expire meanwhile.
 _KEEP_ALL: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A log that was set aside, and why it cannot be adopted, if so."""
+    """A log that was set aside; `problem` is the reason why it cannot be adopted."""
 
     directory: str
     name: StrayName
@@ -70,7 +70,7 @@ class Stray:
 
 
 class Strays:
-    """The strays of one directory. Use `open_strays`."""
+    """The strays of one directory; made by `open_strays`."""
 
     def __init__(self, log_dir: LogDir, state: ClusterState, identity: Identity) -> None:
         self._files = OsFiles()
@@ -79,6 +79,7 @@ class Strays:
         self._node_id = identity.node_id
 
     def found(self) -> list[Stray]:
+        """All strays, each with the problem that keeps it from being adopted, if any."""
         found = [self._read(directory) for directory in self._log_dir.directories.strays()]
         return [self._judged(stray) for stray in found]
 
@@ -93,7 +94,9 @@ class Strays:
         return [known[name] for name in directories]
 
     async def adopt(self, stray: Stray, topic: str | None = None) -> TopicPartition:
-        """Make a stray a log again, under its own topic's name or another. Or ApiError, or refused.
+        """Make a stray a log again, under its own topic's name or another.
+
+        Raises an ApiError or UsageRefused, and nothing has changed.
 
         The topic is committed before the directory gets its name: a crash in between leaves an
         empty log to the next start, and the stray to the next attempt.
@@ -111,7 +114,7 @@ class Strays:
     def _read(self, directory: str) -> Stray:
         path = self._log_dir.path / directory
         name = parse_stray(directory)
-        assert name is not None
+        assert name is not None, f"{directory} was listed as a stray"
         size_bytes = sum(entry.size_bytes for entry in self._files.list(path))
         try:
             data = self._files.read_whole(path / METADATA_FILE)
@@ -133,34 +136,34 @@ class Strays:
     def _found(self, stray: Stray, topic: str | None) -> FoundPartition:
         if stray.topic_id is None:
             raise UsageRefused(
-                f"{METADATA_FILE} of {stray.directory} does not say whose log this is: see what is"
-                f" in it with `ottla log dump {self._log_dir.path / stray.directory} --records`"
+                f"{METADATA_FILE} of {stray.directory} does not name a topic: read its records with"
+                f" `ottla log dump {self._log_dir.path / stray.directory} --records`"
             )
         name = topic or self._name_of(stray)
         directory = self._log_dir.path / stray.directory
         is_internal = name in INTERNAL_TOPICS
-        siblings = (self._read(other) for other in self._log_dir.directories.strays())
+        siblings = [self._read(other) for other in self._log_dir.directories.strays()]
         return FoundPartition(
             tp=TopicPartition(name, stray.name.partition),
             topic_id=stray.topic_id,
             broker=self._node_id,
             leader_epoch=LeaderEpoch(max(0, newest_epoch(self._files, directory))),
             partition_count=max(
-                one.name.partition + 1 for one in siblings if one.topic_id == stray.topic_id
+                other.name.partition + 1 for other in siblings if other.topic_id == stray.topic_id
             ),
             config=internal_config(BrokerConfig()) if is_internal else _KEEP_ALL,
             is_internal=is_internal,
         )
 
     def _name_of(self, stray: Stray) -> str:
-        """The topic's name, which a long one has partly lost to the name of the directory."""
-        assert stray.topic_id is not None
+        """The topic's name; the directory of a long one has only a part of it."""
+        assert stray.topic_id is not None, "a stray without a topic id cannot be adopted"
         known = self._state.image.topic_by_id(stray.topic_id)
         if known is not None and (stray.name.is_cut or known.name == stray.name.topic):
             return known.name
         if stray.name.is_cut:
             raise UsageRefused(
-                f"the name of the topic of {stray.directory} is cut: say it with --as"
+                f"the name of the topic of {stray.directory} is cut: give it with --as"
             )
         return stray.name.topic
 
@@ -196,7 +199,7 @@ def _read_known(files: OsFiles, data: Path) -> Identity:
 
 
 def newest_epoch(files: OsFiles, directory: Path) -> LeaderEpoch:
-    """The newest leader epoch that a log knows, by its checkpoint or in its last segment."""
+    """The newest leader epoch of a log, from its checkpoint or its last segment."""
     newest = NO_EPOCH
     with suppress(FileNotFoundError, EpochsDamaged):
         newest = Epochs.decode(files.read_whole(directory / EPOCHS_FILE)).latest
@@ -208,12 +211,12 @@ def newest_epoch(files: OsFiles, directory: Path) -> LeaderEpoch:
     return newest
 
 
-# A store that is in doubt
+# A store that the broker refuses
 
 
 @dataclass(slots=True)
 class Acceptance:
-    """What accepting the store as it is will do, in sentences, and how."""
+    """The plan for accepting a store: sentences for the operator, writes, dropped values."""
 
     revision: Revision
     sentences: list[str] = field(default_factory=list)
@@ -222,7 +225,7 @@ class Acceptance:
 
 
 class DoubtfulStore:
-    """A store that a broker refuses, and the directory that knows better. Use `open_doubtful`."""
+    """A store that contradicts the data directory, so that a broker refuses it."""
 
     def __init__(
         self, data: Path, log_dir: LogDir, store: CoordinationStore, identity: Identity
@@ -234,7 +237,7 @@ class DoubtfulStore:
         self._identity = identity
 
     async def plan(self) -> Acceptance:
-        """What would be done; nothing is, yet."""
+        """The plan; nothing changes yet."""
         snapshot = await self._store.range("")
         image, damaged = layout.read_sound(snapshot)
         self._check_cluster(image)
@@ -249,7 +252,7 @@ class DoubtfulStore:
         return plan
 
     async def accept(self, plan: Acceptance) -> None:
-        """Do what was planned. A crash on the way leaves a store that is still refused."""
+        """Carry out the plan. A crash on the way leaves a store that is still refused."""
         if plan.dropped:
             self._keep_dropped(plan.dropped)
         revision = await self._store.commit(plan.writes)
@@ -287,13 +290,13 @@ class DoubtfulStore:
                 f"the store does not know {', '.join(map(str, aside))}: the next start sets these"
                 f" logs aside, and `ottla log strays adopt {self._data} --all` brings them back"
             )
-        wanted = {
+        assigned = {
             TopicPartition(topic.name, index)
             for topic in image.topics.values()
             for index, partition in enumerate(topic.partitions)
             if self._identity.node_id in partition.replicas
         }
-        if missing := sorted(wanted - verdicts.keys()):
+        if missing := sorted(assigned - verdicts.keys()):
             plan.sentences.append(
                 f"there is no log of {', '.join(map(str, missing))}: the next start makes an empty"
                 " one, which begins behind what checkpoints know of it"
@@ -326,13 +329,13 @@ class DoubtfulStore:
 
 
 def _put(change: Change) -> Put:
-    assert change.value is not None
+    assert change.value is not None, "epochs are raised by values, not by deletions"
     return Put(change.key, layout.encode(change.key, change.value))
 
 
 @asynccontextmanager
 async def open_doubtful(data: Path, node_id: BrokerId) -> AsyncIterator[DoubtfulStore]:
-    """A store whatever its state, as long as SQLite can read it; a missing one is made."""
+    """A store in any state that SQLite can read; a missing one is created."""
     files = OsFiles()
     store_path = data / STORE_FILES[0]
     identity = _read_doubtful_identity(files, data)
@@ -341,8 +344,8 @@ async def open_doubtful(data: Path, node_id: BrokerId) -> AsyncIterator[Doubtful
         raise UsageRefused(f"{data} has neither a store nor a {IDENTITY_FILE}: nothing to accept")
     if not has_store and (data / STORE_FILES[1]).exists():
         raise UsageRefused(
-            f"{data / STORE_FILES[1]} lies there without {STORE_FILES[0]}: bring that back, or move"
-            " this away as well"
+            f"{data / STORE_FILES[1]} exists without {STORE_FILES[0]}: restore that file, or remove"
+            " this one as well"
         )
     log_dir = LogDir(files, data)
     try:
@@ -361,7 +364,7 @@ async def open_doubtful(data: Path, node_id: BrokerId) -> AsyncIterator[Doubtful
 
 
 def _read_doubtful_identity(files: OsFiles, data: Path) -> Identity | None:
-    """What `meta.properties` says, if it can be read."""
+    """The identity in `meta.properties`; None if the file is missing or damaged."""
     try:
         return Identity.decode(files.read_whole(data / IDENTITY_FILE))
     except FileNotFoundError:

@@ -10,32 +10,22 @@ from struct import Struct
 from typing import Final
 
 from ottla.broker.pending import Pending, Response
+from ottla.broker.transaction_versions import known_refusal, transaction_version
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
 from ottla.coordinator.transactions.coordinator import TransactionCoordinator
-from ottla.coordinator.transactions.transactions import BUMPING_VERSION
 from ottla.coordinator.transactions.verification import (
     TransactionalWriter,
     Verification,
     is_verified,
     verify_partitions,
 )
-from ottla.errors import (
-    ApiError,
-    ConcurrentTransactions,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    NotEnoughReplicas,
-    ProducerFenced,
-    TransactionAbortable,
-)
+from ottla.errors import ApiError
 from ottla.model import ProducerEpoch, ProducerId
+from ottla.protocol.api import ApiKey
 from ottla.protocol.hot_produce import ProduceRequest
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
 
-_ADDING_FROM: Final = 12  # Produce of transaction version 2
-_ABORTABLE_FROM: Final = 11
 _TRANSACTIONAL: Final = 0x10
 _ATTRIBUTES_LOW_AT: Final = 22
 _PRODUCER_AT: Final = 43
@@ -60,7 +50,7 @@ class Verifications:
         try:
             self._verdicts[partition].check()
         except ApiError as refused:
-            raise _refusal(refused, self._version) from None
+            raise known_refusal(ApiKey.PRODUCE, self._version, refused) from None
 
 
 class ProduceVerification:
@@ -127,10 +117,10 @@ class ProduceVerification:
         retake: Retake,
         pending: Pending,
     ) -> None:
-        transaction_version = BUMPING_VERSION if version >= _ADDING_FROM else 0
+        protocol = transaction_version(ApiKey.PRODUCE, version)
         verdicts: list[Verification] = []
         for producer, partitions in unverified.items():
-            writer = TransactionalWriter(transactional_id, producer, transaction_version)
+            writer = TransactionalWriter(transactional_id, producer, protocol)
             verdicts += await verify_partitions(self._coordinator, writer, partitions)
         response = retake(Verifications(version, verdicts))
         if isinstance(response, Pending):
@@ -143,18 +133,3 @@ class ProduceVerification:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._note_defect(problem)
-
-
-def _refusal(refused: ApiError, version: int) -> ApiError:
-    """The error that makes a producer of this version do the right thing."""
-    match refused:
-        case ProducerFenced():
-            return InvalidProducerEpoch(str(refused))
-        case InvalidProducerIdMapping():
-            return refused
-        case TransactionAbortable():
-            return refused if version >= _ABORTABLE_FROM else InvalidTxnState(str(refused))
-        case ConcurrentTransactions() if version >= _ADDING_FROM:
-            return refused
-        case _:
-            return NotEnoughReplicas(str(refused))  # retriable: the producer sends it again

@@ -1,15 +1,15 @@
-"""How often something may happen: so many times a second, saved up for one second at most."""
+"""A rate limit: so many events a second, with a burst of one second."""
 
 
 class RateLimit:
-    """A token bucket that begins full. It holds as many tokens as are added in a second."""
+    """A token bucket that begins full, and holds the tokens of one second."""
 
     def __init__(self, now_s: float) -> None:
         self._spent = 0.0  # tokens missing from a full bucket
         self._counted_s = now_s
 
     def take(self, count: int, *, per_second: int, now_s: float) -> int:
-        """How many of `count` may happen now; these are counted."""
+        """The number of events, of `count`, that may happen now; they are counted."""
         passed_s = now_s - self._counted_s
         assert passed_s >= 0, "monotonic time only goes forward"
         self._spent = max(0.0, self._spent - passed_s * per_second)

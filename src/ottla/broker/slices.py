@@ -1,10 +1,10 @@
-"""Work on the event loop in slices: a request that is large does not stop the others.
+"""Work on the event loop in slices: a large request does not block the others.
 
 A handler that does something for every item of a request does it in steps: a generator that
-returns the response, and yields on its way how much it has done since it last did, in units of
-about five microseconds. `start` runs it. What takes one slice is done at once, without a task; the
-rest of what takes longer is a coroutine that lets everybody else have a turn between two slices.
-Units are counted and no clock is read: the same requests are cut in the same places every time.
+returns the response, and yields on its way how much it has done since the last yield, in units of
+about five microseconds. `start` runs it. Work of one slice is done at once, without a task; longer
+work goes on as a coroutine that yields to the loop between two slices. Units are counted and no
+clock is read: the same request is cut in the same way every time.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from ottla.protocol.codec import Steps
 T = TypeVar("T")
 
 UNITS_PER_SLICE: Final = 500  # a few milliseconds
-UNITS_MAX: Final = 3_000_000  # of one handler: a response that clients would read takes fewer
+UNITS_MAX: Final = 3_000_000  # of one handler: any response that a client can use takes fewer
 _LARGE_BYTES_MAX: Final = 64 << 20  # of requests that wait for their turn
-_TURN_S: Final = 1.0  # after that the next begins, even if this one still waits for something
+_TURN_S: Final = 1.0  # after that the next begins, even if this one still waits
 
 
 def start(steps: Steps[T]) -> T | Coroutine[Any, Any, T]:
@@ -31,20 +31,20 @@ def start(steps: Steps[T]) -> T | Coroutine[Any, Any, T]:
     except StopIteration as over:
         result: T = over.value
         return result
-    return _go_on(steps)
+    return _continue(steps)
 
 
 async def finish(steps: Steps[T]) -> T:
-    """The same for whoever is in a coroutine already."""
+    """The same for a caller that is a coroutine already."""
     try:
         _run_slice(steps)
     except StopIteration as over:
         result: T = over.value
         return result
-    return await _go_on(steps)
+    return await _continue(steps)
 
 
-async def _go_on(steps: Steps[T]) -> T:
+async def _continue(steps: Steps[T]) -> T:
     pace = Pace()
     try:
         while True:
@@ -67,7 +67,7 @@ def parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 class Pace:
-    """For a coroutine that does many things of which none needs to wait."""
+    """Slices of a coroutine that does much work and need not wait for anything."""
 
     __slots__ = ("_left", "_spent")
 
@@ -76,7 +76,7 @@ class Pace:
         self._spent = 0
 
     async def spend(self, units: int = 1) -> None:
-        """So much was done: when a slice is full, others get their turn."""
+        """Count work; yield to the loop when a slice is full."""
         self._left -= units
         if self._left > 0:
             return
@@ -88,9 +88,9 @@ class Pace:
 
 
 class LargeRequests:
-    """Large requests one after the other, so that what many are decoded to need not fit in memory.
+    """Large requests one after the other, so that only one has to fit into memory decoded.
 
-    A request has its turn until it is answered, or for a second: a join may wait for minutes.
+    The turn of a request ends with its response, or after a second: a join may wait for minutes.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -101,7 +101,7 @@ class LargeRequests:
 
     @asynccontextmanager
     async def turn(self, size_bytes: int) -> AsyncIterator[None]:
-        """Wait for a turn, and have it within."""
+        """Wait for a turn, which lasts as long as the context."""
         if self._bytes + size_bytes > _LARGE_BYTES_MAX:
             raise ProtocolViolation("too many large requests at once: send them one by one")
         self._bytes += size_bytes
@@ -134,7 +134,7 @@ class LargeRequests:
             await mine
         except asyncio.CancelledError:
             if mine.done() and not mine.cancelled():
-                self._let_next()  # it was our turn already
+                self._let_next()  # the turn was given to this request already
             raise
 
     def _let_next(self) -> None:

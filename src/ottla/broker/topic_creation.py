@@ -18,7 +18,7 @@ from ottla.settings import Settings
 
 
 class TopicCreation:
-    """Commits new topics and waits until this broker serves its part of them."""
+    """Commits new topics and waits until this broker serves its replicas of them."""
 
     def __init__(
         self,
@@ -36,31 +36,31 @@ class TopicCreation:
         self._settings = settings
 
     async def create(
-        self, wanted: Sequence[NewTopic], *, validate_only: bool = False
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> Sequence[TopicImage | ApiError]:
-        """Each topic as it was created, or would be, or why not, in their order.
+        """Each topic as it was created, or would be, or its error, in their order.
 
         A topic whose logs this broker could not create is deleted again: a client that got an
         error must be able to try again.
         """
-        sizes = (len(topic.assignment) + len(topic.config) for topic in wanted)
-        made = await self._changes.each(
-            self._decides(wanted), sizes=sizes, validate_only=validate_only
+        sizes = (len(topic.assignment) + len(topic.config) for topic in topics)
+        created = await self._changes.each(
+            self._decides(topics), sizes=sizes, validate_only=validate_only
         )
         if validate_only:
-            return made
+            return created
         failed = {
             topic.name: problem
-            for topic in made
+            for topic in created
             if not isinstance(topic, ApiError)
             and (problem := self._replicas.failure_of(topic.name)) is not None
         }
         if not failed:
-            return made
+            return created
         await self._changes.each([self._undo(name) for name in failed])
         return [
             result if isinstance(result, ApiError) else failed.get(result.name, result)
-            for result in made
+            for result in created
         ]
 
     def _undo(self, name: str) -> partial[Decision[TopicImage]]:
@@ -72,28 +72,28 @@ class TopicCreation:
         return self._settings.broker.auto_create_topics
 
     async def create_automatically(self, names: Sequence[str]) -> dict[str, ApiError]:
-        """Create topics that clients just use; returns those that were not, and why.
+        """Create topics that clients use without creating them; returns the errors by name.
 
-        The number is limited for one request and for all in a second: the others get a retriable
-        error, as for a topic whose leader is not elected yet.
+        The number is limited per request and per second: the others get a retriable error, as for
+        a topic whose leader is not elected yet.
         """
         broker = self._settings.broker
-        wanted = list(dict.fromkeys(names))
+        unique = list(dict.fromkeys(names))
         allowed = self._automatic.take(
-            min(len(wanted), broker.auto_created_per_request_max),
+            min(len(unique), broker.auto_created_per_request_max),
             per_second=broker.auto_created_per_second_max,
             now_s=self._clock.monotonic_s(),
         )
-        later = LeaderNotAvailable("too many topics are being created at once: ask again")
-        refused = await self.create_missing(wanted[:allowed])
-        return refused | dict.fromkeys(wanted[allowed:], later)
+        later = LeaderNotAvailable("too many topics are being created at once: try again")
+        refused = await self.create_missing(unique[:allowed])
+        return refused | dict.fromkeys(unique[allowed:], later)
 
     async def create_missing(self, names: Sequence[str]) -> dict[str, ApiError]:
-        """Create topics that do not exist; returns those that could not be, and why."""
-        made = await self.create([self._missing(name) for name in names])
+        """Create topics that do not exist; returns the errors by name."""
+        created = await self.create([self._missing(name) for name in names])
         return {
             name: result
-            for name, result in zip(names, made, strict=True)
+            for name, result in zip(names, created, strict=True)
             if isinstance(result, ApiError) and not isinstance(result, TopicAlreadyExists)
         }
 
@@ -102,7 +102,7 @@ class TopicCreation:
             return new_internal_topic(name, self._settings.broker)
         return NewTopic(name=name)
 
-    def _decides(self, wanted: Sequence[NewTopic]) -> Iterator[partial[Decision[TopicImage]]]:
+    def _decides(self, topics: Sequence[NewTopic]) -> Iterator[partial[Decision[TopicImage]]]:
         return (
             partial(
                 create_topic,
@@ -111,5 +111,5 @@ class TopicCreation:
                 new_id=self._state.draw_uuid,
                 start=self._state.draw_start(),
             )
-            for topic in wanted
+            for topic in topics
         )

@@ -1,4 +1,4 @@
-"""The way out of a connection: bytes and file ranges, in order, without blocking."""
+"""Writers of a connection: bytes and file ranges, in order, without blocking."""
 
 import asyncio
 import os
@@ -20,16 +20,16 @@ _PEER_GONE: Final = frozenset({7, 8})  # TCP_CLOSE and TCP_CLOSE_WAIT, as Linux 
 
 
 class Writer(Protocol):
-    """What a connection asks of its way out."""
+    """The interface that a connection uses."""
 
     @property
     def queued_bytes(self) -> int:
-        """What the peer has yet to take."""
+        """Bytes that are queued and not sent yet."""
         ...
 
     @property
     def has_left(self) -> bool:
-        """Whether the peer is known to have hung up, although nobody reads."""
+        """True if the peer is known to have closed, although the connection does not read."""
         ...
 
     def queue(self, part: Part) -> None: ...
@@ -43,7 +43,7 @@ class Writer(Protocol):
 
 
 class SocketWriter:
-    """Writes to the socket itself: answers leave in the same turn, file ranges by sendfile.
+    """Writes to the socket itself: responses leave in the same turn, file ranges by sendfile.
 
     The descriptor is the transport's, which keeps it until it has called `connection_lost`: that
     is when the writer has to be closed at the latest. The loop does not lend a transport's
@@ -55,7 +55,7 @@ class SocketWriter:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, descriptor: int, writable: Callable[[], None]
     ) -> None:
-        """`writable` is called when a full socket takes more again; it has to flush."""
+        """`writable` is called when a full socket accepts more again; it has to flush."""
         self._loop = loop
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(False)
@@ -79,7 +79,7 @@ class SocketWriter:
         self._parts.append(part)
 
     def flush(self) -> None:
-        """Send what the socket takes now; the rest follows when it takes more.
+        """Send what the socket accepts now; the rest follows when it accepts more.
 
         Raises OSError when the peer has gone.
         """
@@ -117,7 +117,7 @@ class SocketWriter:
         """Send the head of several parts, together with other small ones behind it."""
         if len(data) < _JOIN_BYTES_MAX:
             data = self._join_head()
-        # MSG_MORE keeps a fetch answer's header and the file range behind it in one segment.
+        # MSG_MORE keeps a fetch response's header and the file range behind it in one TCP segment.
         more = socket.MSG_MORE if len(self._parts) > 1 else 0
         self._note_sent(data, self._socket.send(data, more))
 
@@ -148,7 +148,9 @@ class SocketWriter:
         size = min(part.size_bytes, _SENDFILE_BYTES_MAX)
         sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, size)
         if sent == 0:
-            raise ConnectionResetError("the segment ended before the range that was promised")
+            raise ConnectionResetError(
+                "the segment file ended before the range that was to be sent"
+            )
         self.queued_bytes -= sent
         if sent == part.size_bytes:
             self._parts.popleft()
@@ -159,7 +161,7 @@ class SocketWriter:
         return False
 
     def _widen(self) -> None:
-        """Only readers of much data need it; the system may grant less."""
+        """Enlarge the send buffer: only readers of much data need it; the system may grant less."""
         self._is_wide = True
         if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < SEND_BUFFER_BYTES:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -167,14 +169,14 @@ class SocketWriter:
     def _wait(self) -> None:
         assert self._waited == _NOT_WAITING, "nothing is sent while the socket is full"
         self._waited = os.dup(self._socket.fileno())
-        self._loop.add_writer(self._waited, self._go_on)
+        self._loop.add_writer(self._waited, self._continue)
 
     def _stop_waiting(self) -> None:
         self._loop.remove_writer(self._waited)
         os.close(self._waited)
         self._waited = _NOT_WAITING
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._stop_waiting()
         self._writable()
 

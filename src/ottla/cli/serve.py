@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ottla.broker.app import ServeOptions
-from ottla.broker.app import serve as serve_broker
+from ottla.broker.process import serve as serve_broker
 from ottla.cli.exit_codes import FAILED
 from ottla.cli.terminal import print_error
 from ottla.config import BrokerConfig, flatten

@@ -120,9 +120,9 @@ def test_without_slots_there_are_no_sessions() -> None:
 def test_only_news_is_told() -> None:
     session = FetchSessions(10).resolve(request(("orders", [0, 1])), by_id=False)
     assert session is not None
-    assert session.news(fetched(0, 1)) == fetched(0, 1)
-    assert session.news(fetched(0, 1)) == []
-    assert session.news(fetched(0) + fetched(1, watermark=6)) == fetched(1, watermark=6)
+    assert session.changes(fetched(0, 1)) == fetched(0, 1)
+    assert session.changes(fetched(0, 1)) == []
+    assert session.changes(fetched(0) + fetched(1, watermark=6)) == fetched(1, watermark=6)
 
 
 def test_an_error_is_told_each_time() -> None:
@@ -131,12 +131,12 @@ def test_an_error_is_told_each_time() -> None:
     failed: list[tuple[TopicKey, list[FetchedPartition]]] = [
         ("orders", [FetchedPartition(0, error_code=3)])
     ]
-    assert session.news(failed) == failed
-    assert session.news(failed) == failed
+    assert session.changes(failed) == failed
+    assert session.changes(failed) == failed
 
 
 def test_a_partition_that_gave_data_waits_for_the_others() -> None:
     session = FetchSessions(10).resolve(request(("orders", [0, 1, 2])), by_id=False)
     assert session is not None
-    session.news([("orders", [FetchedPartition(0, 0, 5, 5, 0, records=Range())])])
+    session.changes([("orders", [FetchedPartition(0, 0, 5, 5, 0, records=Range())])])
     assert [p.partition for _, partitions in session.topics() for p in partitions] == [1, 2, 0]

@@ -108,7 +108,7 @@ def test_a_broker_that_lost_its_lease_is_not_ready_until_it_is_registered_again(
         store = await SqliteStore.open(tmp_path / STORE_FILES[0], SystemClock())
         other = await ClusterState.open(store, random.Random(1), on_lost=lambda _: None)
         await other.register(BrokerImage(BrokerId(0), broker.address))
-        await wait_page(options, 503, "not ready: the cluster has taken this broker for dead")
+        await wait_page(options, 503, "not ready: the cluster considers this broker dead")
         await other.close()
         await store.close()
         await wait_page(options, 200, "ready")

@@ -1,7 +1,7 @@
-"""ApiVersions (18), versions 0 to 4: exactly what this broker answers, and nothing else.
+"""ApiVersions (18), versions 0 to 4: exactly the requests that this broker serves.
 
-A version we do not know is answered in version 0 with error 35 and the whole list, so that every
-client can find its way (librdkafka tries 0 next, Java the newest listed, franz-go takes the list).
+The response to an unknown version is error 35 and the whole list in version 0, so that every client
+finds a common one (librdkafka tries 0 next, Java the newest listed, franz-go uses the list).
 
 The one feature is transaction.version 2 (KIP-890): clients that see it leave it to Produce and
 TxnOffsetCommit to add partitions, and take the next epoch from EndTxn.
@@ -28,7 +28,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[-.a-zA-Z0-9]*[a-zA-Z0-9])?")
 _PRODUCE_ADVERTISED_MIN: Final = 0
 _FEATURE: Final = "transaction.version"
 _FEATURE_LEVEL: Final = 2
-_FEATURES_EPOCH: Final = 0  # they change with the program only
+_FEATURES_EPOCH: Final = 0  # features change only with the program
 _ZERO_MIN_FROM: Final = 4  # older clients cannot read that a feature begins at level 0
 
 
@@ -36,7 +36,7 @@ class ApiVersions:
     """Lists the rows of the broker's table of handlers."""
 
     def __init__(self, services: Services) -> None:
-        """Uses none of them."""
+        """ApiVersions needs no services."""
 
     def __call__(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         if context.version >= 3 and not (

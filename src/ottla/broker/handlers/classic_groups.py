@@ -1,8 +1,9 @@
 """JoinGroup (11) 0-9, SyncGroup (14) 0-5, Heartbeat (12) 0-4, LeaveGroup (13) 0-5.
 
-A join is answered when its rebalance ends, a sync when the leader's has come: both hold back
-what their connection sends behind them, as in Kafka. While groups are being read from the log, a
-heartbeat is believed and a sync is told to join again: clients know no other word for it there.
+The response to a join is sent when its rebalance ends, that to a sync when the leader has synced:
+both hold back requests behind them on their connection, as in Kafka. While groups are being read
+from the log, a heartbeat succeeds and a sync gets REBALANCE_IN_PROGRESS: clients of these APIs know
+no error for it.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ _NULL_PROTOCOL_FROM: Final = 7
 _SKIPPING_FROM: Final = 9
 _MANY_LEAVE_FROM: Final = 3
 _PROTOCOLS_MAX: Final = 100  # of a member: each rebalance looks at those of all
-_TOGETHER: Final = 1000  # members that leave in one turn of the loop
+_LEAVES_PER_TURN: Final = 1000  # members that leave in one turn of the loop
 
 
 class JoinGroup:
@@ -84,7 +85,7 @@ def _join(request: JoinGroupRequest, context: RequestContext) -> Join:
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         client_id=context.client_id or "",
-        client_host=f"/{context.peer}",  # as Kafka writes it, which tools strip
+        client_host=f"/{context.peer}",  # as Kafka writes it; tools strip the slash
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_ms,
         protocol_type=request.protocol_type,
@@ -111,7 +112,7 @@ class SyncGroup:
         )
         try:
             synced = await self._sync(request.group_id, sync)
-        except CoordinatorLoadInProgress:  # and what was agreed on so far is lost
+        except CoordinatorLoadInProgress:  # the rebalance under way is lost
             synced = Synced(error=ErrorCode.REBALANCE_IN_PROGRESS)
         except ApiError as refused:
             synced = Synced(error=refused.code)
@@ -159,7 +160,7 @@ def _heartbeat_response(code: ErrorCode) -> HeartbeatResponse:
 
 
 def _refuse_heartbeat(refused: ApiError) -> HeartbeatResponse:
-    """While the log is read, members are believed: on any error a client gives its group up."""
+    """No error while the log is read: on any other response a client leaves its group."""
     is_loading = isinstance(refused, CoordinatorLoadInProgress)
     return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else refused.code)
 
@@ -178,7 +179,7 @@ class LeaveGroup:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         errors: list[ErrorCode] = []
         try:
-            for part in parts(identities, _TOGETHER):
+            for part in parts(identities, _LEAVES_PER_TURN):
                 errors += await self._leave(request.group_id, part)
         except ApiError as refused:
             return LeaveGroupResponse(error_code=refused.code)

@@ -1,8 +1,8 @@
 """DescribeCluster (60) 0-2, DescribeLogDirs (35) 1-5, DescribeQuorum (55) 0-2.
 
-DescribeQuorum: the cluster's metadata lives in a coordination store, not in a Raft log of the
-brokers. Asked for Kafka's metadata partition, we name the broker that tends the cluster as its
-leader and only voter, which is what admin tools want to know.
+DescribeQuorum: the cluster's metadata is in a coordination store, not in a Raft log of the brokers.
+The response for Kafka's metadata partition names the controller as its leader and only voter, for
+admin tools.
 """
 
 from collections.abc import Coroutine
@@ -77,12 +77,12 @@ class DescribeLogDirs:
         return slices.start(self._describe(request))
 
     def _describe(self, request: DescribeLogDirsRequest) -> Steps[DescribeLogDirsResponse]:
-        wanted = None
+        requested = None
         if request.topics is not None:
-            wanted = {(t.topic, index) for t in request.topics for index in t.partitions}
+            requested = {(t.topic, index) for t in request.topics for index in t.partitions}
         sizes: dict[str, list[DescribeLogDirsPartition]] = {}
         for tp, partition in sorted(self._replicas.leaders.items()):
-            if wanted is None or tp in wanted:
+            if requested is None or tp in requested:
                 sizes.setdefault(tp[0], []).append(
                     DescribeLogDirsPartition(
                         partition_index=tp[1], partition_size=partition.log.size_bytes
@@ -121,8 +121,9 @@ class DescribeQuorum:
             topics.append(
                 DescribeQuorumResponseTopic(topic_name=topic.topic_name, partitions=partitions)
             )
-            for wanted in topic.partitions:
-                partitions.append(self._partition(topic.topic_name, wanted.partition_index, leader))
+            for partition in topic.partitions:
+                index = partition.partition_index
+                partitions.append(self._partition(topic.topic_name, index, leader))
                 yield 1
             yield 1
         return DescribeQuorumResponse(

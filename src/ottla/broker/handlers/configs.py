@@ -73,9 +73,9 @@ _TYPES: Final = {
     Kind.LIST: 7,
 }
 
-_NODE_ID: Final = Setting("node.id", Kind.INT, "Who this broker is.", "0 or more", int)
+_NODE_ID: Final = Setting("node.id", Kind.INT, "The id of this broker.", "0 or more", int)
 _ADVERTISED: Final = Setting(
-    "advertised.listeners", Kind.LIST, "Where clients reach this broker.", "HOST:PORT", str
+    "advertised.listeners", Kind.LIST, "The address that clients connect to.", "HOST:PORT", str
 )
 _READ_ONLY: Final = (_NODE_ID, _ADVERTISED)
 _SETTING_UNITS: Final = 3  # of work for each setting that is shown
@@ -84,8 +84,8 @@ Decide = Callable[[ClusterImage], Decision[None]]
 Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsResource)
 
 
-class _Shown(NamedTuple):
-    """One setting as it is now, and everything it is made of, the strongest first."""
+class _DescribedSetting(NamedTuple):
+    """A setting with the values that are set for it, the one that counts first."""
 
     row: Setting
     name: str
@@ -120,18 +120,18 @@ class DescribeConfigs:
             resource_name=resource.resource_name,
         )
         keys = resource.configuration_keys
-        wanted = None if keys is None else frozenset(keys)
+        requested = None if keys is None else frozenset(keys)
         try:
             result.configs = [
-                _shown(shown, request)
-                for shown in self._settings_of(resource)
-                if wanted is None or shown.name in wanted
+                _describe_setting(setting, request)
+                for setting in self._settings_of(resource)
+                if requested is None or setting.name in requested
             ]
         except ApiError as refused:
             result.error_code, result.error_message = refused.code, str(refused)
         return result
 
-    def _settings_of(self, resource: DescribeConfigsResource) -> Iterable[_Shown]:
+    def _settings_of(self, resource: DescribeConfigsResource) -> Iterable[_DescribedSetting]:
         name = resource.resource_name
         if resource.resource_type == _TOPIC:
             return list(self._topic_settings(name))
@@ -145,7 +145,7 @@ class DescribeConfigs:
             return [*self._identity(), *self._broker_settings()]
         raise InvalidRequest("only topics (2) and brokers (4) have settings here")
 
-    def _topic_settings(self, name: str) -> Iterator[_Shown]:
+    def _topic_settings(self, name: str) -> Iterator[_DescribedSetting]:
         topic = self._state.image.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
@@ -156,33 +156,35 @@ class DescribeConfigs:
             values += self._broker_values(
                 row.broker_name or row.name, row.name, _topic_reader(field)
             )
-            yield _Shown(row, row.name, values)
+            yield _DescribedSetting(row, row.name, values)
 
-    def _identity(self) -> Iterator[_Shown]:
-        """What a broker is started with and nobody can change; admin tools look for it here."""
+    def _identity(self) -> Iterator[_DescribedSetting]:
+        """Settings that a broker is started with and that cannot change; admin tools read them."""
         values = [(_NODE_ID, str(self._broker_id))]
         broker = self._state.image.brokers.get(self._broker_id)
         if broker is not None:
             values.append((_ADVERTISED, f"PLAINTEXT://{broker.endpoint}"))
         for row, value in values:
-            yield _Shown(row, row.name, [(row.name, value, _SET_AT_START)])
+            yield _DescribedSetting(row, row.name, [(row.name, value, _SET_AT_START)])
 
-    def _broker_settings(self) -> Iterator[_Shown]:
+    def _broker_settings(self) -> Iterator[_DescribedSetting]:
         for field, row in settings_of(BrokerConfig):
             values = self._broker_values(row.name, row.name, _broker_reader(field))
-            yield _Shown(row, row.name, values)
+            yield _DescribedSetting(row, row.name, values)
         for field, row in settings_of(TopicConfig):
             if row.broker_name is not None:
                 name = row.broker_name
-                yield _Shown(row, name, self._broker_values(name, name, _topic_reader(field)))
+                yield _DescribedSetting(
+                    row, name, self._broker_values(name, name, _topic_reader(field))
+                )
 
-    def _shared_settings(self) -> Iterator[_Shown]:
-        """What was changed for all brokers, whatever this one has instead."""
+    def _shared_settings(self) -> Iterator[_DescribedSetting]:
+        """Settings that were changed for all brokers, without those of this one."""
         changed = self._state.image.broker_config
-        for shown in self._broker_settings():
-            if shown.name in changed:
-                values = [value for value in shown.values if value[2] != _SET_FOR_BROKER]
-                yield shown._replace(values=values)
+        for setting in self._broker_settings():
+            if setting.name in changed:
+                values = [value for value in setting.values if value[2] != _SET_FOR_BROKER]
+                yield setting._replace(values=values)
 
     def _broker_values(
         self, name: str, default_name: str, read: Callable[[BrokerConfig], Any]
@@ -202,7 +204,7 @@ class DescribeConfigs:
 
 
 def _once(resources: Sequence[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
-    """The resources without those that ask for the same settings again: these fill one answer."""
+    """The resources without repetitions: each has one result."""
     return list(
         {
             (r.resource_type, r.resource_name, _key_set(r.configuration_keys)): r for r in resources
@@ -222,26 +224,28 @@ def _topic_reader(field: str) -> Callable[[BrokerConfig], Any]:
     return lambda config: getattr(config.topic, field)
 
 
-def _shown(shown: _Shown, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
-    _, value, source = shown.values[0]
+def _describe_setting(
+    setting: _DescribedSetting, request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
+    _, value, source = setting.values[0]
     return DescribeConfigsResourceResult(
-        name=shown.name,
+        name=setting.name,
         value=value,
-        read_only=shown.row in _READ_ONLY,
+        read_only=setting.row in _READ_ONLY,
         config_source=source,
-        config_type=_TYPES[shown.row.kind],
+        config_type=_TYPES[setting.row.kind],
         synonyms=[
             DescribeConfigsSynonym(name=name, value=value, source=source)
-            for name, value, source in shown.values
+            for name, value, source in setting.values
         ]
         if request.include_synonyms
         else [],
-        documentation=shown.row.doc if request.include_documentation else None,
+        documentation=setting.row.doc if request.include_documentation else None,
     )
 
 
 class AlterConfigs:
-    """Gives a resource exactly the settings named; the others return to their defaults."""
+    """Gives a resource exactly the named settings; the others return to their defaults."""
 
     def __init__(self, services: Services) -> None:
         self._alteration = _Alteration(services.changes)
@@ -273,7 +277,7 @@ class AlterConfigs:
 
 
 class IncrementalAlterConfigs:
-    """Changes only the settings named."""
+    """Changes only the named settings."""
 
     def __init__(self, services: Services) -> None:
         self._alteration = _Alteration(services.changes)
@@ -301,7 +305,7 @@ class IncrementalAlterConfigs:
 
 
 def _broker_id(name: str) -> BrokerId | None:
-    """Which broker a resource is; None is all of them. Other names are refused before."""
+    """The broker of a resource; None for all of them. Other names are refused before."""
     return BrokerId(int(name)) if name.isdecimal() else None
 
 
@@ -310,12 +314,12 @@ def _edit(operation: int, name: str, value: str | None) -> ConfigEdit:
         return ConfigEdit(EditKind(operation), name, value)
     except ValueError:
         raise InvalidRequest(
-            f"{operation} is no operation: 0 sets, 1 deletes, 2 appends, 3 subtracts"
+            f"unknown operation {operation}: 0 sets, 1 deletes, 2 appends, 3 subtracts"
         ) from None
 
 
 class _Alteration:
-    """Commits all changes of one request; each resource gets its own answer."""
+    """Commits all changes of one request; each resource gets its own result."""
 
     def __init__(self, changes: MetadataChanges) -> None:
         self._changes = changes
@@ -366,7 +370,7 @@ def _checked(kind: int, name: str, decide: Decide) -> Decide:
             raise InvalidRequest("only topics (2) and brokers (4) have settings here")
         if kind == _BROKER and name != _ALL_BROKERS and not name.isdecimal():
             raise InvalidRequest(
-                f"{name!r} is no broker: name one by its number, or all with an empty name"
+                f"{name!r} is not a broker: name one by its id, or all with an empty name"
             )
         return decide(image)
 
@@ -387,13 +391,13 @@ class ListConfigResources:
     ) -> Steps[ListConfigResourcesResponse]:
         image = self._state.image
         if context.version == 0:
-            return ListConfigResourcesResponse()  # client metrics only, and we have none
-        wanted = set(request.resource_types) or {_TOPIC, _BROKER}
+            return ListConfigResourcesResponse()  # client metrics only, and there are none
+        types = set(request.resource_types) or {_TOPIC, _BROKER}
         found = []
-        for name in image.topics if _TOPIC in wanted else ():
+        for name in image.topics if _TOPIC in types else ():
             found.append(ConfigResource(resource_name=name, resource_type=_TOPIC))
             yield 1
-        if _BROKER in wanted:
+        if _BROKER in types:
             found += [
                 ConfigResource(resource_name=str(broker), resource_type=_BROKER)
                 for broker in image.brokers

@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (68) 0-1, ConsumerGroupDescribe (69) 0-1.
 
-Every group that is asked about is answered: librdkafka aborts its process otherwise.
-Not done: authorised operations, which are answered as "not known".
+Every requested group has a result: librdkafka aborts its process otherwise.
+Not done: authorised operations, which are "not known" in responses.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ from ottla.protocol.messages.consumer_groups import (
     HeartbeatTopicPartitions,
 )
 
-_OWN_ID_FROM: Final = 1  # the version from which on members make their ids themselves
+_OWN_ID_FROM: Final = 1  # members make their ids themselves
 _DEAD: Final = "Dead"
 _CLASSIC: Final = 0  # MemberType
 _CONSUMER: Final = 1
@@ -40,33 +40,37 @@ class ConsumerGroupHeartbeat:
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse:
         try:
-            answer = await self._beat(request.group_id, _beat(request, context))
+            result = await self._heartbeat(request.group_id, _heartbeat(request, context))
         except ApiError as refused:
-            answer = ConsumerHeartbeatResult(error=refused.code, message=str(refused))
+            result = ConsumerHeartbeatResult(error=refused.code, message=str(refused))
         return ConsumerGroupHeartbeatResponse(
-            error_code=answer.error,
-            error_message=answer.message or None,
-            member_id=answer.member_id,
-            member_epoch=answer.epoch,
-            heartbeat_interval_ms=answer.interval_ms,
-            assignment=None if answer.assigned is None else _assignment(answer.assigned),
+            error_code=result.error,
+            error_message=result.message or None,
+            member_id=result.member_id,
+            member_epoch=result.epoch,
+            heartbeat_interval_ms=result.interval_ms,
+            assignment=None if result.assigned is None else _assignment(result.assigned),
         )
 
-    async def _beat(self, group_id: str, beat: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
+    async def _heartbeat(
+        self, group_id: str, heartbeat: ConsumerHeartbeat
+    ) -> ConsumerHeartbeatResult:
         if not group_id:
             return ConsumerHeartbeatResult(
                 error=ErrorCode.INVALID_REQUEST, message="a group id must be given"
             )
-        answer: ConsumerHeartbeatResult = await self._coordinator.run(
+        result: ConsumerHeartbeatResult = await self._coordinator.run(
             group_id,
             lambda groups, ticket, now_ms: groups.consumer_heartbeat(
-                ticket, group_id, beat, now_ms
+                ticket, group_id, heartbeat, now_ms
             ),
         )
-        return answer
+        return result
 
 
-def _beat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> ConsumerHeartbeat:
+def _heartbeat(
+    request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> ConsumerHeartbeat:
     names, owned = request.subscribed_topic_names, request.topic_partitions
     timeout_ms = request.rebalance_timeout_ms
     return ConsumerHeartbeat(
@@ -82,7 +86,7 @@ def _beat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Co
         if owned is None
         else frozenset(IdPartition(item.topic_id, p) for item in owned for p in item.partitions),
         client_id=context.client_id or "",
-        client_host=f"/{context.peer}",  # as Kafka writes it, which tools strip
+        client_host=f"/{context.peer}",  # as Kafka writes it; tools strip the slash
         makes_own_id=context.version >= _OWN_ID_FROM,
     )
 
@@ -135,9 +139,10 @@ class ConsumerGroupDescribe:
 
 
 def _units(member: DescribedMember) -> int:
-    """How much work a member is: what it reads and what it has."""
+    """Units of work of a member: its topics and its partitions."""
     assignments = (member.assignment, member.target_assignment)
-    partitions = (len(t.partitions) for one in assignments for t in one.topic_partitions)
+    topics = (topic for assignment in assignments for topic in assignment.topic_partitions)
+    partitions = (len(topic.partitions) for topic in topics)
     return 4 + len(member.subscribed_topic_names) + sum(partitions)
 
 
@@ -164,7 +169,7 @@ def _member(member: DescribedConsumer, image: ClusterImage) -> DescribedMember:
 
 
 def _described(partitions: Partitions, image: ClusterImage) -> DescribedAssignment:
-    """Topics that are deleted are left out: they have no name any more."""
+    """The assignment without deleted topics, which have no name any more."""
     return DescribedAssignment(
         topic_partitions=[
             DescribedTopicPartitions(

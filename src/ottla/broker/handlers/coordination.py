@@ -1,7 +1,7 @@
 """FindCoordinator (10), versions 0 to 6.
 
-Groups and transactional ids. Share groups are refused with a code that clients give up on: "not
-available" would have them ask for ever.
+Groups and transactional ids. Share groups are refused with an error that is not retriable: clients
+would repeat the request without end.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ from ottla.protocol.messages.coordination import (
 _GROUP: Final = 0  # key types
 _TRANSACTION: Final = 1
 _MANY_FROM: Final = 4
-_NOBODY: Final = -1
+_NO_BROKER: Final = -1
 
 
 class FindCoordinator:
@@ -34,13 +34,13 @@ class FindCoordinator:
                 found.append(await self._find(key, request.key_type))
                 await pace.spend(2)
             return FindCoordinatorResponse(coordinators=found)
-        one = await self._find(request.key, request.key_type)
+        coordinator = await self._find(request.key, request.key_type)
         return FindCoordinatorResponse(
-            error_code=one.error_code,
-            error_message=one.error_message,
-            node_id=one.node_id,
-            host=one.host,
-            port=one.port,
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
         )
 
     async def _find(self, key: str, key_type: int) -> Coordinator:
@@ -64,5 +64,10 @@ class FindCoordinator:
 
 def _refusal(key: str, code: ErrorCode, text: str) -> Coordinator:
     return Coordinator(
-        key=key, node_id=_NOBODY, host="", port=_NOBODY, error_code=code, error_message=text or None
+        key=key,
+        node_id=_NO_BROKER,
+        host="",
+        port=_NO_BROKER,
+        error_code=code,
+        error_message=text or None,
     )

@@ -113,7 +113,7 @@ class Fetch:
         """The response; within a session it has only the partitions that changed."""
         session, fetched = exchange.session, reading.fetched
         if session is not None:
-            changed = session.news(fetched)
+            changed = session.changes(fetched)
             # The first response of a session, like one without, lists every partition.
             if exchange.request.session_epoch != FULL_FETCH_EPOCH:
                 fetched = changed

@@ -1,7 +1,7 @@
 """DescribeGroups (15) 0-6, ListGroups (16) 0-5, DeleteGroups (42) 0-2.
 
-Every group that is asked about is answered: librdkafka aborts its process otherwise.
-Not done: authorised operations, which are answered as "not known".
+Every requested group has a result: librdkafka aborts its process otherwise.
+Not done: authorised operations, which are "not known" in responses.
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ from ottla.protocol.messages.classic_groups import (
     ListGroupsResponse,
 )
 
-_NOT_FOUND_FROM: Final = 6  # DescribeGroups: before, a group that is not there is a dead one
+_NOT_FOUND_FROM: Final = 6  # DescribeGroups: before, a group that does not exist is a dead one
 _DEAD: Final = "Dead"
 
 

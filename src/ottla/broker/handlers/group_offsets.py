@@ -1,15 +1,16 @@
 """OffsetCommit (8) 2-10, OffsetFetch (9) 1-10, OffsetDelete (47) 0.
 
-Every requested partition is answered. A partition that nobody committed has offset -1 and no
-error. An offset that an open transaction is about to move is UNSTABLE_OFFSET_COMMIT for whoever
-asks with `require_stable`, as consumers of committed records do (KIP-447). The retention time
-that OffsetCommit 2 to 4 carries is ignored, as in Kafka.
+Every requested partition has a result. A partition without a committed offset has offset -1 and no
+error. An offset that an open transaction may move is UNSTABLE_OFFSET_COMMIT for requests with
+`require_stable`, as consumers of committed records send (KIP-447). The retention time that
+OffsetCommit 2 to 4 carries is ignored, as in Kafka.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ottla.broker import slices
+from ottla.broker.commit_plan import COMMITS_PER_TURN, CommitPlan
 from ottla.broker.deferred import Deferred
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.image import ClusterImage
@@ -31,7 +32,7 @@ from ottla.errors import (
     StaleMemberEpoch,
     UnknownMemberId,
 )
-from ottla.model import NO_EPOCH, NO_OFFSET, NO_UUID, LeaderEpoch, Offset, TopicPartition, Uuid
+from ottla.model import NO_EPOCH, NO_OFFSET, NO_UUID, TopicPartition, Uuid
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -56,10 +57,11 @@ from ottla.protocol.messages.group_offsets import (
 
 _IDS_FROM: Final = 10  # versions from here on name topics by their ids
 _MANY_GROUPS_FROM: Final = 8
-_TOGETHER: Final = 1000  # partitions that a shard decides about in one turn of the loop
 _NOT_MEMBERS: Final[dict[ErrorCode, type[ApiError]]] = {
     error.code: error for error in (UnknownMemberId, StaleMemberEpoch, IllegalGeneration)
 }
+
+OffsetCommitPlan = CommitPlan[OffsetCommitResponse, OffsetCommitResponsePartition]
 
 
 class OffsetCommit:
@@ -77,7 +79,7 @@ class OffsetCommit:
         plan = slices.start(self._plan(request, context.version))
         if not isinstance(plan, CommitPlan):
             return self._commit_large(request, context, plan)
-        if len(plan.commits) > _TOGETHER:
+        if len(plan.commits) > COMMITS_PER_TURN:
             return self._commit_parts(request, context, plan)
         return Deferred(plan.respond, plan.refuse).submit(
             self._coordinator,
@@ -89,15 +91,15 @@ class OffsetCommit:
         self,
         request: OffsetCommitRequest,
         context: RequestContext,
-        plan: "Coroutine[Any, Any, CommitPlan]",
+        plan: Coroutine[Any, Any, OffsetCommitPlan],
     ) -> OffsetCommitResponse:
         return await self._commit_parts(request, context, await plan)
 
     async def _commit_parts(
-        self, request: OffsetCommitRequest, context: RequestContext, plan: "CommitPlan"
+        self, request: OffsetCommitRequest, context: RequestContext, plan: OffsetCommitPlan
     ) -> OffsetCommitResponse:
         codes: list[ErrorCode] = []
-        for part in slices.parts(plan.commits, _TOGETHER):
+        for part in slices.parts(plan.commits, COMMITS_PER_TURN):
             try:
                 decide = _decide(request, context.version, part)
                 errors: list[ErrorCode] = await self._coordinator.run(request.group_id, decide)
@@ -106,58 +108,22 @@ class OffsetCommit:
                 codes += [refused.code] * len(part)
         return plan.respond(codes)
 
-    def _plan(self, request: OffsetCommitRequest, version: int) -> "Steps[CommitPlan]":
-        """The response with its refusals, and the offsets that are left to commit."""
+    def _plan(self, request: OffsetCommitRequest, version: int) -> Steps[OffsetCommitPlan]:
         image = self._state.image
         response = OffsetCommitResponse()
-        commits: list[Commit] = []
-        results: list[OffsetCommitResponsePartition] = []
+        plan = OffsetCommitPlan(
+            image, response, lambda index: OffsetCommitResponsePartition(partition_index=index)
+        )
         for topic in request.topics:
-            name = _topic_name(image, topic, version)
             partitions: list[OffsetCommitResponsePartition] = []
             response.topics.append(
                 OffsetCommitResponseTopic(
                     name=topic.name, topic_id=topic.topic_id, partitions=partitions
                 )
             )
-            yield 1
-            for partition in topic.partitions:
-                result = OffsetCommitResponsePartition(partition_index=partition.partition_index)
-                partitions.append(result)
-                yield 1
-                if name is None:
-                    result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-                    continue
-                tp = TopicPartition(name, partition.partition_index)
-                if image.partition(tp) is None:
-                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    continue
-                results.append(result)
-                commits.append(
-                    Commit(
-                        tp,
-                        Offset(partition.committed_offset),
-                        LeaderEpoch(partition.committed_leader_epoch),
-                        partition.committed_metadata or "",
-                    )
-                )
-        return CommitPlan(response, commits, results)
-
-
-class CommitPlan(NamedTuple):
-    """Offsets to commit, and the parts of the response that get their errors."""
-
-    response: OffsetCommitResponse
-    commits: list[Commit]
-    results: list[OffsetCommitResponsePartition]
-
-    def respond(self, codes: list[ErrorCode]) -> OffsetCommitResponse:
-        for result, code in zip(self.results, codes, strict=True):
-            result.error_code = code
-        return self.response
-
-    def refuse(self, refused: ApiError) -> OffsetCommitResponse:
-        return self.respond([refused.code] * len(self.results))
+            name = _topic_name(image, topic, version)
+            yield from plan.add_topic(name, topic.partitions, partitions)
+        return plan
 
 
 def _decide(
@@ -176,7 +142,7 @@ def _decide(
 
 
 def _topic_name(image: ClusterImage, topic: OffsetCommitRequestTopic, version: int) -> str | None:
-    """None when no topic has this id."""
+    """The name of a topic; None if no topic has its id."""
     if version < _IDS_FROM:
         return topic.name
     return image.topic_names.get(topic.topic_id)
@@ -198,24 +164,24 @@ class OffsetFetch:
                 groups.append(found)
                 await pace.spend(4 + sum(1 + len(topic.partitions) for topic in found.topics))
             return OffsetFetchResponse(groups=groups)
-        asked = await slices.finish(_only_group(request))
-        one = await self._fetch(asked, request.require_stable, has_ids=False)
-        return await slices.finish(_for_one_group(one))
+        group = await slices.finish(_only_group(request))
+        found = await self._fetch(group, request.require_stable, has_ids=False)
+        return await slices.finish(_for_one_group(found))
 
     async def _fetch(
         self, group: OffsetFetchRequestGroup, is_stable: bool, *, has_ids: bool
     ) -> OffsetFetchResponseGroup:
         try:
             if group.topics is None:
-                found = await self._ask(group, None, is_stable)
-                topics = await slices.finish(self._answer_all(found, has_ids))
+                found = await self._find(group, None, is_stable)
+                topics = await slices.finish(self._all_topics(found, has_ids))
             else:
-                topics = await self._answer(group, group.topics, is_stable, has_ids)
+                topics = await self._topics(group, group.topics, is_stable, has_ids)
         except ApiError as refused:
             return await slices.finish(_refused_group(group, refused.code))
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
-    async def _answer(
+    async def _topics(
         self,
         group: OffsetFetchRequestGroup,
         topics: Sequence[OffsetFetchRequestTopics],
@@ -224,32 +190,32 @@ class OffsetFetch:
     ) -> list[OffsetFetchResponseTopics]:
         names = self._state.image.topic_names
         named = [(t, names.get(t.topic_id) if has_ids else t.name) for t in topics]
-        wanted = await slices.finish(_partitions(named))
+        tps = await slices.finish(_partitions(named))
         found: list[FoundOffset] = []
-        for part in slices.parts(wanted, _TOGETHER):
-            found += await self._ask(group, part, is_stable)
+        for part in slices.parts(tps, COMMITS_PER_TURN):
+            found += await self._find(group, part, is_stable)
         return await slices.finish(_found_topics(named, found))
 
-    def _answer_all(
+    def _all_topics(
         self, found: Sequence[FoundOffset], has_ids: bool
     ) -> Steps[list[OffsetFetchResponseTopics]]:
         known = self._state.image.topics
         topics: dict[str, OffsetFetchResponseTopics] = {}
         for committed in found:
             yield 1
-            assert committed is not None
+            assert committed is not None, "only committed offsets are listed"
             name, index = committed.tp
             if has_ids and name not in known:
-                continue  # it has been deleted, and has no id any more
+                continue  # a deleted topic has no id any more
             topic_id: Uuid = known[name].id if name in known else NO_UUID
             topic = topics.setdefault(name, OffsetFetchResponseTopics(name=name, topic_id=topic_id))
             topic.partitions.append(_partition(index, committed))
         return list(topics.values())
 
-    async def _ask(
+    async def _find(
         self,
         group: OffsetFetchRequestGroup,
-        wanted: Sequence[TopicPartition] | None,
+        tps: Sequence[TopicPartition] | None,
         is_stable: bool,
     ) -> Sequence[FoundOffset]:
         found: FoundOffsets = await self._coordinator.run(
@@ -257,7 +223,7 @@ class OffsetFetch:
             lambda groups, ticket, now_ms: groups.fetch(
                 ticket,
                 group.group_id,
-                wanted,
+                tps,
                 is_stable=is_stable,
                 member_id=group.member_id,
                 member_epoch=group.member_epoch,
@@ -272,44 +238,44 @@ Named = list[tuple[OffsetFetchRequestTopics, str | None]]  # None: no topic has 
 
 
 def _partitions(named: Named) -> Steps[list[TopicPartition]]:
-    """The partitions that a group's shard is asked about."""
-    wanted = []
+    """The partitions of topics that exist, in the order of the request."""
+    tps = []
     for topic, name in named:
         if name is not None:
-            wanted += [TopicPartition(name, index) for index in topic.partition_indexes]
+            tps += [TopicPartition(name, index) for index in topic.partition_indexes]
         yield 1 + len(topic.partition_indexes) // 10
-    return wanted
+    return tps
 
 
 def _found_topics(
     named: Named, found: Sequence[FoundOffset]
 ) -> Steps[list[OffsetFetchResponseTopics]]:
-    """What is answered for each partition; `found` has those of topics that have a name."""
-    answers = []
+    """The result of each partition; `found` has the offsets of topics that exist."""
+    topics = []
     left = iter(found)
     for topic, name in named:
         partitions: list[OffsetFetchResponsePartitions] = []
-        answers.append(
+        topics.append(
             OffsetFetchResponseTopics(
                 name=topic.name, topic_id=topic.topic_id, partitions=partitions
             )
         )
         for index in topic.partition_indexes:
             partitions.append(
-                _nothing(index, ErrorCode.UNKNOWN_TOPIC_ID)
+                _no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID)
                 if name is None
                 else _partition(index, next(left))
             )
             yield 1
         yield 1
-    return answers
+    return topics
 
 
 def _partition(index: int, committed: FoundOffset) -> OffsetFetchResponsePartitions:
     if committed is None:
-        return _nothing(index, ErrorCode.NONE)
+        return _no_offset(index, ErrorCode.NONE)
     if isinstance(committed, UnstableOffset):
-        return _nothing(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        return _no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     return OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=committed.offset,
@@ -318,7 +284,7 @@ def _partition(index: int, committed: FoundOffset) -> OffsetFetchResponsePartiti
     )
 
 
-def _nothing(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
+def _no_offset(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=NO_OFFSET,
@@ -331,7 +297,7 @@ def _nothing(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
 def _refused_group(
     group: OffsetFetchRequestGroup, code: ErrorCode
 ) -> Steps[OffsetFetchResponseGroup]:
-    """Versions before 2 have no place for an error but at each partition."""
+    """The error at each partition as well: versions before 2 have no field for a group's."""
     response = OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)
     for topic in group.topics or ():
         partitions: list[OffsetFetchResponsePartitions] = []
@@ -341,14 +307,14 @@ def _refused_group(
             )
         )
         for index in topic.partition_indexes:
-            partitions.append(_nothing(index, code))
+            partitions.append(_no_offset(index, code))
             yield 1
         yield 1
     return response
 
 
 def _only_group(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
-    """Versions 1 to 7 ask about one group, which is otherwise the same question."""
+    """The request of versions 1 to 7, which have one group, as one of a newer version."""
     if request.topics is None:
         return OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
     topics = []
@@ -387,25 +353,23 @@ class OffsetDelete:
     async def __call__(
         self, request: OffsetDeleteRequest, context: RequestContext
     ) -> OffsetDeleteResponse:
-        wanted = [
+        tps = [
             TopicPartition(topic.name, partition.partition_index)
             for topic in request.topics
             for partition in topic.partitions
         ]
         error, errors = ErrorCode.NONE, list[ErrorCode]()
-        for part in slices.parts(wanted, _TOGETHER):
+        for part in slices.parts(tps, COMMITS_PER_TURN):
             deleted = await self._delete(request.group_id, part)
             error = error or deleted.error
             errors += deleted.errors or [deleted.error] * len(part)
         return await slices.finish(_deleted(request, error, errors))
 
-    async def _delete(self, group_id: str, wanted: Sequence[TopicPartition]) -> DeletedOffsets:
+    async def _delete(self, group_id: str, tps: Sequence[TopicPartition]) -> DeletedOffsets:
         try:
             deleted: DeletedOffsets = await self._coordinator.run(
                 group_id,
-                lambda groups, ticket, now_ms: groups.delete_offsets(
-                    ticket, group_id, wanted, now_ms
-                ),
+                lambda groups, ticket, now_ms: groups.delete_offsets(ticket, group_id, tps, now_ms),
             )
         except ApiError as refused:
             return DeletedOffsets(refused.code)

@@ -1,7 +1,7 @@
 """Metadata (3), versions 0 to 13, and DescribeTopicPartitions (75), version 0.
 
 A topic that does not exist is created when the request and the broker's settings allow it.
-Not done: authorised operations, which are answered as "not known".
+Not done: authorised operations, which are "not known" in responses.
 """
 
 from collections.abc import Coroutine, Iterable
@@ -28,11 +28,11 @@ from ottla.protocol.messages.metadata import (
 )
 
 _PARTITIONS_PER_PAGE_MAX = 2000
-_IDS_FROM = 12  # versions 10 and 11 have a place for topic ids, but nothing can be asked by them
+_IDS_FROM = 12  # versions 10 and 11 have a field for topic ids, but no topic can be named by it
 
 
 class Metadata:
-    """Who exists and who leads, as this broker knows it."""
+    """Brokers, topics and leaders of the image that this broker has."""
 
     def __init__(self, services: Services) -> None:
         self._state = services.state
@@ -46,18 +46,18 @@ class Metadata:
         if topics is None or (context.version == 0 and not topics):
             return slices.start(self._describe_all())
         if context.version < _IDS_FROM and any(topic.name is None for topic in topics):
-            return self._respond([_nameless(topic) for topic in topics])
+            return self._response([_nameless(topic) for topic in topics])
         topics = _once(topics, by_id=context.version >= _IDS_FROM)
         creates = request.allow_auto_topic_creation and self._creation.is_automatic
         is_long = len(topics) > slices.UNITS_PER_SLICE
         if creates and (is_long or any(map(self._is_missing, topics))):
-            return self._create_and_answer(topics)
-        return slices.start(self._answer_all(topics, {}))
+            return self._create_and_describe(topics)
+        return slices.start(self._describe_requested(topics, {}))
 
-    async def _create_and_answer(self, topics: list[MetadataRequestTopic]) -> MetadataResponse:
+    async def _create_and_describe(self, topics: list[MetadataRequestTopic]) -> MetadataResponse:
         missing = await slices.finish(self._missing(topics))
         refused = await self._creation.create_automatically(missing) if missing else {}
-        return await slices.finish(self._answer_all(topics, refused))
+        return await slices.finish(self._describe_requested(topics, refused))
 
     def _missing(self, topics: list[MetadataRequestTopic]) -> Steps[list[str]]:
         missing = []
@@ -68,7 +68,7 @@ class Metadata:
         return missing
 
     def _is_missing(self, topic: MetadataRequestTopic) -> bool:
-        """Whether it could be created: it has a name that no topic has and that one may have."""
+        """True if the topic does not exist and its name is valid."""
         return (
             topic.name is not None
             and topic.name not in self._state.image.topics
@@ -81,20 +81,20 @@ class Metadata:
         for topic in image.topics.values():
             described.append(self._describe(image, topic))
             yield 1 + len(topic.partitions)
-        return self._respond(described)
+        return self._response(described)
 
-    def _answer_all(
+    def _describe_requested(
         self, topics: list[MetadataRequestTopic], refused: dict[str, ApiError]
     ) -> Steps[MetadataResponse]:
         image = self._state.image
-        answers = []
-        for wanted in topics:
-            answer = self._answer(image, wanted, refused)
-            answers.append(answer)
-            yield 1 + len(answer.partitions)
-        return self._respond(answers)
+        described = []
+        for requested in topics:
+            topic = self._describe_one(image, requested, refused)
+            described.append(topic)
+            yield 1 + len(topic.partitions)
+        return self._response(described)
 
-    def _respond(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    def _response(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
         image = self._state.image
         return MetadataResponse(
             brokers=[_broker(broker) for broker in self._state.brokers_to_ask()],
@@ -103,25 +103,25 @@ class Metadata:
             topics=topics,
         )
 
-    def _answer(
-        self, image: ClusterImage, wanted: MetadataRequestTopic, refused: dict[str, ApiError]
+    def _describe_one(
+        self, image: ClusterImage, requested: MetadataRequestTopic, refused: dict[str, ApiError]
     ) -> MetadataResponseTopic:
-        if wanted.name is None:
-            by_id = image.topic_by_id(wanted.topic_id)
+        if requested.name is None:
+            by_id = image.topic_by_id(requested.topic_id)
             if by_id is not None:
                 return self._describe(image, by_id)
             return MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested.topic_id
             )
-        topic = image.topics.get(wanted.name)
+        topic = image.topics.get(requested.name)
         if topic is not None:
             return self._describe(image, topic)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic_name_problem(wanted.name) is not None:
+        if topic_name_problem(requested.name) is not None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
-        elif wanted.name in refused:
-            code = refused[wanted.name].code
-        return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=NO_UUID)
+        elif requested.name in refused:
+            code = refused[requested.name].code
+        return MetadataResponseTopic(error_code=code, name=requested.name, topic_id=NO_UUID)
 
     def _describe(self, image: ClusterImage, topic: TopicImage) -> MetadataResponseTopic:
         return MetadataResponseTopic(
@@ -221,22 +221,22 @@ class DescribeTopicPartitions:
 
 
 def _once(topics: Iterable[MetadataRequestTopic], *, by_id: bool) -> list[MetadataRequestTopic]:
-    """A topic that is named again is answered once, as in Kafka."""
+    """The topics without repetitions, as in Kafka."""
     if by_id:
         topics = map(_id_before_name, topics)
     return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
 
 
-def _id_before_name(wanted: MetadataRequestTopic) -> MetadataRequestTopic:
-    """The Java client asks by id with an empty name where others send none."""
-    if wanted.topic_id == NO_UUID:
-        return wanted
-    return MetadataRequestTopic(topic_id=wanted.topic_id, name=None)
+def _id_before_name(requested: MetadataRequestTopic) -> MetadataRequestTopic:
+    """Without its name if it has an id: the Java client sends an empty one there."""
+    if requested.topic_id == NO_UUID:
+        return requested
+    return MetadataRequestTopic(topic_id=requested.topic_id, name=None)
 
 
-def _nameless(wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+def _nameless(requested: MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "", topic_id=wanted.topic_id
+        error_code=ErrorCode.INVALID_REQUEST, name=requested.name or "", topic_id=requested.topic_id
     )
 
 

@@ -1,7 +1,7 @@
 """ListOffsets (2), versions 1 to 11, and OffsetForLeaderEpoch (23), versions 2 to 4.
 
 Nothing is tiered here: the earliest local offset is the earliest one, and the newest tiered
-offset and the earliest one still to be uploaded are answered with -1, as Kafka does.
+offset and the earliest one still to be uploaded are -1, as in Kafka.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ _FIRST_VERSION: Final = {
 
 Found = tuple[int, int, int]  # offset, timestamp, leader epoch
 _NOTHING: Final = (-1, -1, -1)
-_SEARCH_UNITS: Final = 20  # of work: finding by time reads from the disk
+_SEARCH_UNITS: Final = 20  # of work: a search by time reads from the disk
 
 
 class ListOffsets:
@@ -54,39 +54,39 @@ class ListOffsets:
     def __call__(
         self, request: ListOffsetsRequest, context: RequestContext
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        return slices.start(self._answer_all(request, context.version))
+        return slices.start(self._find_all(request, context.version))
 
-    def _answer_all(self, request: ListOffsetsRequest, version: int) -> Steps[ListOffsetsResponse]:
+    def _find_all(self, request: ListOffsetsRequest, version: int) -> Steps[ListOffsetsResponse]:
         read_committed = request.isolation_level == _READ_COMMITTED
         twice = _named_twice(request.topics)
         response = ListOffsetsResponse()
         for topic in request.topics:
-            answers: list[ListOffsetsPartitionResponse] = []
-            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-            for wanted in topic.partitions:
-                is_twice = (topic.name, wanted.partition_index) in twice
-                answer = self._answer(topic.name, wanted, version, read_committed, is_twice)
-                answers.append(answer)
-                yield _SEARCH_UNITS if wanted.timestamp >= 0 and not answer.error_code else 1
+            results: list[ListOffsetsPartitionResponse] = []
+            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
+            for requested in topic.partitions:
+                is_twice = (topic.name, requested.partition_index) in twice
+                result = self._find_one(topic.name, requested, version, read_committed, is_twice)
+                results.append(result)
+                yield _SEARCH_UNITS if requested.timestamp >= 0 and not result.error_code else 1
             yield 1
         return response
 
-    def _answer(
+    def _find_one(
         self,
         topic: str,
-        wanted: ListOffsetsPartition,
+        requested: ListOffsetsPartition,
         version: int,
         read_committed: bool,
         is_twice: bool,
     ) -> ListOffsetsPartitionResponse:
-        index = wanted.partition_index
+        index = requested.partition_index
         try:
             if is_twice:
                 raise InvalidRequest(f"{topic}-{index} is named twice: name it once")
             partition = self._replicas.find(TopicPartition(topic, index))
-            partition.check_epoch(wanted.current_leader_epoch)
-            _check_timestamp(wanted.timestamp, version)
-            offset, timestamp, epoch = _find(partition, wanted.timestamp, read_committed)
+            partition.check_epoch(requested.current_leader_epoch)
+            _check_timestamp(requested.timestamp, version)
+            offset, timestamp, epoch = _find(partition, requested.timestamp, read_committed)
         except ApiError as refused:
             return ListOffsetsPartitionResponse(partition_index=index, error_code=refused.code)
         return ListOffsetsPartitionResponse(
@@ -95,9 +95,9 @@ class ListOffsets:
 
 
 def _named_twice(topics: list[ListOffsetsTopic]) -> set[tuple[str, int]]:
-    """Partitions that a request asks for more than once, which Kafka refuses as well."""
+    """Partitions that a request names more than once, which Kafka refuses as well."""
     named = Counter((t.name, p.partition_index) for t in topics for p in t.partitions)
-    return {place for place, times in named.items() if times > 1}
+    return {partition for partition, count in named.items() if count > 1}
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:
@@ -131,33 +131,33 @@ class OffsetForLeaderEpoch:
     def __call__(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
     ) -> OffsetForLeaderEpochResponse | Coroutine[Any, Any, OffsetForLeaderEpochResponse]:
-        return slices.start(self._answer_all(request))
+        return slices.start(self._find_all(request))
 
-    def _answer_all(
+    def _find_all(
         self, request: OffsetForLeaderEpochRequest
     ) -> Steps[OffsetForLeaderEpochResponse]:
         response = OffsetForLeaderEpochResponse()
         for topic in request.topics:
-            answers: list[EpochEndOffset] = []
+            results: list[EpochEndOffset] = []
             response.topics.append(
-                OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers)
+                OffsetForLeaderTopicResult(topic=topic.topic, partitions=results)
             )
-            for wanted in topic.partitions:
-                answers.append(self._answer(topic.topic, wanted, request.replica_id))
+            for requested in topic.partitions:
+                results.append(self._find_one(topic.topic, requested, request.replica_id))
                 yield 1
             yield 1
         return response
 
-    def _answer(
-        self, topic: str, wanted: OffsetForLeaderPartition, replica_id: int
+    def _find_one(
+        self, topic: str, requested: OffsetForLeaderPartition, replica_id: int
     ) -> EpochEndOffset:
-        index = wanted.partition
+        index = requested.partition
         try:
             if replica_id >= 0:
                 raise ClusterAuthorizationFailed("only brokers of this cluster ask as replicas")
             partition = self._replicas.find(TopicPartition(topic, index))
-            partition.check_epoch(wanted.current_leader_epoch)
-            epoch, end = partition.log.epoch_end(LeaderEpoch(wanted.leader_epoch))
+            partition.check_epoch(requested.current_leader_epoch)
+            epoch, end = partition.log.epoch_end(LeaderEpoch(requested.leader_epoch))
         except ApiError as refused:
             return EpochEndOffset(partition=index, error_code=refused.code)
         # A consumer must not learn of records that are not committed.

@@ -5,10 +5,12 @@ from typing import Any, Final
 
 from ottla.broker import slices
 from ottla.broker.services import RequestContext, Services
+from ottla.broker.transaction_versions import known_error
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
 from ottla.coordinator.transactions.transactions import Init
-from ottla.errors import ApiError, ErrorCode
+from ottla.errors import ApiError
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+from ottla.protocol.api import ApiKey
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.producers import (
     DescribeProducersRequest,
@@ -20,12 +22,11 @@ from ottla.protocol.messages.producers import (
     ProducerState,
 )
 
-_FENCED_FROM: Final = 4  # older clients know only INVALID_PRODUCER_EPOCH
 _EPOCH_MAX: Final = 2**15 - 2  # the last epoch is kept free, as in Kafka
 
 
 class InitProducerId:
-    """Idempotent producers get an id here; transactional ones from the transaction coordinator."""
+    """Assigns producer ids; those of transactional ids come from the transaction coordinator."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -65,9 +66,8 @@ class InitProducerId:
             error, producer = refused.code, None
         if producer is not None:
             return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)
-        if error is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_FROM:
-            error = ErrorCode.INVALID_PRODUCER_EPOCH
-        return InitProducerIdResponse(error_code=error, producer_epoch=-1)
+        code = known_error(ApiKey.INIT_PRODUCER_ID, context.version, error)
+        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
 
 
 class DescribeProducers:

@@ -1,13 +1,13 @@
 """CreateTopics (19) 2-7, DeleteTopics (20) 1-6, CreatePartitions (37) 0-3, DeleteRecords (21) 0-2.
 
-Every requested item is answered: a topic once this broker serves it, a deletion of records once it
-is on disk.
+Every requested item has a result. The response is sent once this broker serves a new topic, and
+once a deletion of records is on disk.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ottla.broker import slices
 from ottla.broker.services import RequestContext, Services
@@ -16,7 +16,7 @@ from ottla.cluster.controller.topics import NewTopic, add_partitions, delete_top
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.config import TopicConfig, format_value, settings_of
 from ottla.errors import ApiError, ErrorCode, InvalidRequest, OffsetOutOfRange
-from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition
+from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition, Uuid
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.topics import (
     CreatableTopic,
@@ -55,35 +55,35 @@ class CreateTopics:
         names = [topic.name for topic in request.topics]
         twice = {name for name, count in Counter(names).items() if count > 1}
         fine = [topic for topic in request.topics if topic.name not in twice]
-        wanted = [_new_topic(topic) for topic in fine]
-        made = await self._creation.create(wanted, validate_only=request.validate_only)
-        answers, pace = {}, slices.Pace()
-        for topic, answer in zip(fine, made, strict=True):
-            result = self._answer(topic.name, answer, request.validate_only)
-            answers[topic.name] = result
+        new = [_new_topic(topic) for topic in fine]
+        created = await self._creation.create(new, validate_only=request.validate_only)
+        results, pace = {}, slices.Pace()
+        for topic, outcome in zip(fine, created, strict=True):
+            result = self._result(topic.name, outcome, request.validate_only)
+            results[topic.name] = result
             await pace.spend(1 + len(result.configs or ()))
         for name in twice:
-            answers[name] = CreatableTopicResult(
+            results[name] = CreatableTopicResult(
                 name=name,
                 error_code=ErrorCode.INVALID_REQUEST,
                 error_message="the topic is named twice: send it once",
             )
-        return CreateTopicsResponse(topics=[answers[name] for name in dict.fromkeys(names)])
+        return CreateTopicsResponse(topics=[results[name] for name in dict.fromkeys(names)])
 
-    def _answer(
-        self, name: str, made: TopicImage | ApiError, validate_only: bool
+    def _result(
+        self, name: str, outcome: TopicImage | ApiError, validate_only: bool
     ) -> CreatableTopicResult:
-        if isinstance(made, ApiError):
+        if isinstance(outcome, ApiError):
             return CreatableTopicResult(
-                name=name, error_code=made.code, error_message=str(made) or None
+                name=name, error_code=outcome.code, error_message=str(outcome) or None
             )
         return CreatableTopicResult(
             name=name,
-            topic_id=NO_UUID if validate_only else made.id,
+            topic_id=NO_UUID if validate_only else outcome.id,
             error_message=None,
-            num_partitions=len(made.partitions),
-            replication_factor=len(made.partitions[0].replicas),
-            configs=self._configs(made),
+            num_partitions=len(outcome.partitions),
+            replication_factor=len(outcome.partitions[0].replicas),
+            configs=self._configs(outcome),
         )
 
     def _configs(self, topic: TopicImage) -> list[CreatableTopicConfigs]:
@@ -120,32 +120,32 @@ class DeleteTopics:
         self, request: DeleteTopicsRequest, context: RequestContext
     ) -> DeleteTopicsResponse:
         image = self._state.image
-        answers: list[DeletableTopicResult] = []
+        unknown: list[DeletableTopicResult] = []
         found: list[DeletableTopicResult] = []
-        for wanted in request.topics:
-            name = wanted.name
+        for requested in request.topics:
+            name = requested.name
             if name is None:
-                topic = image.topic_by_id(wanted.topic_id)
+                topic = image.topic_by_id(requested.topic_id)
                 if topic is None:
-                    answers.append(_unknown_id(wanted.topic_id))
+                    unknown.append(_unknown_id(requested.topic_id))
                     continue
                 name = topic.name
-            found.append(DeletableTopicResult(name=name, topic_id=wanted.topic_id))
+            found.append(DeletableTopicResult(name=name, topic_id=requested.topic_id))
         found += [DeletableTopicResult(name=name) for name in request.topic_names]
-        named = Counter(answer.name for answer in found)
+        named = Counter(result.name for result in found)
         deleted = await self._changes.each(
-            self._decide(answer.name or "", named[answer.name]) for answer in found
+            self._decide(result.name or "", named[result.name]) for result in found
         )
-        for answer, outcome in zip(found, deleted, strict=True):
+        for result, outcome in zip(found, deleted, strict=True):
             if isinstance(outcome, ApiError):
-                answer.error_code = outcome.code
-                answer.error_message = str(outcome) or None
+                result.error_code = outcome.code
+                result.error_message = str(outcome) or None
             else:
-                answer.topic_id = outcome.id
-        return DeleteTopicsResponse(responses=answers + found)
+                result.topic_id = outcome.id
+        return DeleteTopicsResponse(responses=unknown + found)
 
-    def _decide(self, name: str, times: int) -> Callable[[Any], Decision[TopicImage]]:
-        if times > 1:
+    def _decide(self, name: str, count: int) -> Callable[[ClusterImage], Decision[TopicImage]]:
+        if count > 1:
             return _refuse_twice
         return partial(delete_topic, name=name, defaults=self._settings.broker)
 
@@ -154,7 +154,7 @@ def _refuse_twice(image: ClusterImage) -> Decision[TopicImage]:
     raise InvalidRequest("the topic is named twice: name it once")
 
 
-def _unknown_id(topic_id: Any) -> DeletableTopicResult:
+def _unknown_id(topic_id: Uuid) -> DeletableTopicResult:
     return DeletableTopicResult(
         name=None,
         topic_id=topic_id,
@@ -164,8 +164,11 @@ def _unknown_id(topic_id: Any) -> DeletableTopicResult:
 
 
 class CreatePartitions:
-    """Partitions cannot be taken away: those whose logs cannot be made are there, and unavailable
-    until there is room. The answer says so."""
+    """Adds partitions, which cannot be removed again.
+
+    Those whose logs cannot be created exist, and are unavailable until there is room. Their topic
+    has that error in the response.
+    """
 
     def __init__(self, services: Services) -> None:
         self._state = services.state
@@ -225,13 +228,15 @@ class DeleteRecords:
         self, request: DeleteRecordsRequest, context: RequestContext
     ) -> DeleteRecordsResponse:
         topics = await slices.finish(self._delete_all(request))
-        deleted = [one for topic in topics for one in topic.partitions if not one.error_code]
+        deleted = [
+            result for topic in topics for result in topic.partitions if not result.error_code
+        ]
         if deleted:
             try:
                 await self._replicas.commit_deletions()
             except ApiError as refused:
-                for one in deleted:
-                    one.error_code, one.low_watermark = refused.code, -1
+                for result in deleted:
+                    result.error_code, result.low_watermark = refused.code, -1
         return DeleteRecordsResponse(topics=topics)
 
     def _delete_all(self, request: DeleteRecordsRequest) -> Steps[list[DeleteRecordsTopicResult]]:
@@ -240,25 +245,27 @@ class DeleteRecords:
         for topic in request.topics:
             partitions: list[DeleteRecordsPartitionResult] = []
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
-            for wanted in topic.partitions:
-                place = (topic.name, wanted.partition_index, wanted.offset)
-                if place not in known:
-                    known[place] = self._delete(topic.name, wanted)
+            for requested in topic.partitions:
+                key = (topic.name, requested.partition_index, requested.offset)
+                if key not in known:
+                    known[key] = self._delete(topic.name, requested)
                     yield _DELETION_UNITS
-                partitions.append(known[place])
+                partitions.append(known[key])
                 yield 1
             yield 1
         return topics
 
-    def _delete(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
-        index = wanted.partition_index
+    def _delete(
+        self, topic: str, requested: DeleteRecordsPartition
+    ) -> DeleteRecordsPartitionResult:
+        index = requested.partition_index
         try:
             partition = self._replicas.find(TopicPartition(topic, index))
             end = partition.high_watermark
-            offset = end if wanted.offset == _TO_HIGH_WATERMARK else Offset(wanted.offset)
+            offset = end if requested.offset == _TO_HIGH_WATERMARK else Offset(requested.offset)
             if not 0 <= offset <= end:
                 raise OffsetOutOfRange(f"{partition.tp} has records up to {end}, not {offset}")
-            # What lies before the start is gone already: that is not the client's mistake.
+            # An offset before the start is no error: its records are deleted already.
             partition.log.advance_start(max(offset, partition.log.start_offset))
         except ApiError as refused:
             return DeleteRecordsPartitionResult(

@@ -1,11 +1,11 @@
 """WriteTxnMarkers (27), 1 to 2; DescribeTransactions (65), 0; ListTransactions (66), 0 to 2.
 
-Markers come from coordinators, and from administrators who end a transaction that hangs: one that
-no coordinator knows of, so that nobody else will. A marker that was committed is answered; one
-that a newer producer or coordinator overtook is refused with 47 or 52.
+Markers come from coordinators, and from administrators who end a hanging transaction, which no
+coordinator knows. The response is sent once the markers are committed; one that is older than the
+partition's producer epoch or coordinator epoch is refused with 47 or 52.
 
 ListTransactions takes regular expressions, but none that could take long: no group may repeat or
-look around, and at most two things in an expression may repeat.
+look around, and at most two parts of an expression may repeat.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ from ottla.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
-_WORDS: Final = {state.title: state for state in State}
+_STATES: Final = {state.title: state for state in State}
 _SLOW: Final = re.compile(r"\(\?|\\\d|\)[*+?{]|(?:[*+{].*){3}", re.DOTALL)
 _MATCHED_LENGTH_MAX: Final = 1000
-_TOGETHER: Final = 100  # markers that are written at the same time, in one turn of the loop
+_MARKERS_PER_TURN: Final = 100  # markers that are written in one turn of the loop
 
 
 class WriteTxnMarkers:
@@ -70,7 +70,7 @@ class WriteTxnMarkers:
             for index in topic.partition_indexes
         ]
         errors: list[ErrorCode] = []
-        for part in parts(tps, _TOGETHER):
+        for part in parts(tps, _MARKERS_PER_TURN):
             errors += await asyncio.gather(*(self._write_one(tp, end) for tp in part))
             await pace.spend(len(part))
         topics = await finish(_marked(tps, errors))
@@ -108,9 +108,9 @@ class DescribeTransactions:
     ) -> DescribeTransactionsResponse:
         described, pace = [], Pace()
         for transactional_id in request.transactional_ids:
-            one = await self._describe(transactional_id)
-            described.append(one)
-            await pace.spend(4 + sum(len(topic.partitions) for topic in one.topics))
+            found = await self._describe(transactional_id)
+            described.append(found)
+            await pace.spend(4 + sum(len(topic.partitions) for topic in found.topics))
         return DescribeTransactionsResponse(transaction_states=described)
 
     async def _describe(self, transactional_id: str) -> DescribedTransaction:
@@ -162,11 +162,11 @@ class ListTransactions:
     async def __call__(
         self, request: ListTransactionsRequest, context: RequestContext
     ) -> ListTransactionsResponse:
-        unknown = [word for word in request.state_filters if word not in _WORDS]
-        states = {_WORDS[word] for word in request.state_filters if word in _WORDS}
+        unknown = [title for title in request.state_filters if title not in _STATES]
+        states = {_STATES[title] for title in request.state_filters if title in _STATES}
         pattern = request.transactional_id_pattern
         try:
-            is_wanted = _matcher(pattern) if pattern else None
+            matches = _matcher(pattern) if pattern else None
         except re.error:
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
         try:
@@ -183,7 +183,7 @@ class ListTransactions:
                 (not request.state_filters or found.state in states)
                 and (not producer_ids or found.producer.id in producer_ids)
                 and (request.duration_filter < 0 or _is_open_since(found, before_ms))
-                and (is_wanted is None or is_wanted(found.transactional_id))
+                and (matches is None or matches(found.transactional_id))
             )
 
         return ListTransactionsResponse(
@@ -206,7 +206,7 @@ def _listed(
                         transaction_state=found.state.title,
                     )
                 )
-            # An expression in which two things repeat tries every pair of places.
+            # An expression in which two parts repeat tries every pair of positions.
             yield 1 + min(len(found.transactional_id), _MATCHED_LENGTH_MAX) ** 2 // 2000
     return listed
 
@@ -219,5 +219,5 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _is_open_since(found: Transaction, before_ms: int) -> bool:
-    """Begun so long ago, and not ended."""
+    """True if the transaction has begun before `before_ms` and not ended."""
     return 0 <= found.started_ms < before_ms and (found.state is State.ONGOING or found.is_prepared)

@@ -1,40 +1,33 @@
 """TxnOffsetCommit (28), versions 0 to 5.
 
 The offsets are written into the group's partition as a batch of the producer's transaction, and
-count once its marker is there. From version 3 on the request says for which member of which
-generation it is sent, and a zombie is refused (KIP-447). With version 5, transaction version 2,
-nobody has sent AddOffsetsToTxn: the group's partition joins the transaction here. Before, it must
-have joined, which the transaction's coordinator is asked unless the log knows (KIP-890).
+count once its marker is there. From version 3 on the request names its member and generation, and
+a zombie is refused (KIP-447). With version 5, transaction version 2, there is no AddOffsetsToTxn:
+the group's partition is added to the transaction here. Before, it must have been added, which the
+transaction's coordinator verifies unless the log has the transaction open (KIP-890).
 """
 
 from collections.abc import Sequence
-from typing import Final
 
+from ottla.broker.commit_plan import COMMITS_PER_TURN, CommitPlan
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import finish, parts
+from ottla.broker.transaction_versions import known_error, transaction_version
 from ottla.coordinator.groups.commit_checks import Committer
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.offsets import Commit
 from ottla.coordinator.groups.records import GroupDecision
 from ottla.coordinator.runtime.decision import Ticket
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
-from ottla.coordinator.transactions.transactions import BUMPING_VERSION
 from ottla.coordinator.transactions.verification import (
     TransactionalWriter,
     Verification,
     is_verified,
     verify_partitions,
 )
-from ottla.errors import (
-    ApiError,
-    ConcurrentTransactions,
-    ErrorCode,
-    InvalidProducerIdMapping,
-    InvalidRequest,
-    ProducerFenced,
-    TransactionAbortable,
-)
-from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition
+from ottla.errors import ApiError, ErrorCode
+from ottla.model import ProducerEpoch, ProducerId
+from ottla.protocol.api import ApiKey
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
@@ -44,11 +37,7 @@ from ottla.protocol.messages.transactions import (
 )
 from ottla.replication.partition import LeaderPartition
 
-_ADDS_FROM: Final = 5
-_ABORTABLE_FROM: Final = 4
-_TOGETHER: Final = 1000  # partitions that a shard decides about in one turn of the loop
-# Of all that clients try again, this does not send them to look for another coordinator.
-_SOON: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+TxnCommitPlan = CommitPlan[TxnOffsetCommitResponse, TxnOffsetCommitResponsePartition]
 
 
 class TxnOffsetCommit:
@@ -60,48 +49,26 @@ class TxnOffsetCommit:
     async def __call__(
         self, request: TxnOffsetCommitRequest, context: RequestContext
     ) -> TxnOffsetCommitResponse:
-        response, commits, places = await finish(self._plan(request))
+        plan = await finish(self._plan(request))
         codes: list[ErrorCode] = []
-        for part in parts(commits, _TOGETHER):
+        for part in parts(plan.commits, COMMITS_PER_TURN):
             codes += await self._commit(request, context.version, part)
-        for place, code in zip(places, codes, strict=True):
-            place.error_code = code
-        return response
+        return plan.respond(codes)
 
-    def _plan(
-        self, request: TxnOffsetCommitRequest
-    ) -> Steps[
-        tuple[TxnOffsetCommitResponse, list[Commit], list[TxnOffsetCommitResponsePartition]]
-    ]:
-        """The answer with its refusals, what is left to commit, and where that is answered."""
-        image = self._state.image
+    def _plan(self, request: TxnOffsetCommitRequest) -> Steps[TxnCommitPlan]:
         response = TxnOffsetCommitResponse()
-        commits: list[Commit] = []
-        places: list[TxnOffsetCommitResponsePartition] = []
+        plan = TxnCommitPlan(
+            self._state.image,
+            response,
+            lambda index: TxnOffsetCommitResponsePartition(partition_index=index),
+        )
         for topic in request.topics:
-            answers = []
-            yield 1
-            for partition in topic.partitions:
-                yield 1
-                answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
-                answers.append(answer)
-                tp = TopicPartition(topic.name, partition.partition_index)
-                if image.partition(tp) is None:
-                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    continue
-                places.append(answer)
-                commits.append(
-                    Commit(
-                        tp,
-                        Offset(partition.committed_offset),
-                        LeaderEpoch(partition.committed_leader_epoch),
-                        partition.committed_metadata or "",
-                    )
-                )
+            partitions: list[TxnOffsetCommitResponsePartition] = []
             response.topics.append(
-                TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers)
+                TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions)
             )
-        return response, commits, places
+            yield from plan.add_topic(topic.name, topic.partitions, partitions)
+        return plan
 
     async def _commit(
         self, request: TxnOffsetCommitRequest, version: int, commits: Sequence[Commit]
@@ -132,7 +99,7 @@ class TxnOffsetCommit:
         def decide(groups: Groups, ticket: Ticket[list[ErrorCode]], now_ms: int) -> GroupDecision:
             # The transaction may have ended while its coordinator was asked. Nothing comes
             # between this check and the append: markers wait for what the shard has decided.
-            code = _refusal(verification, partition, producer, version)
+            code = _check(verification, partition, producer, version)
             if code is not ErrorCode.NONE:
                 return GroupDecision(responses=(ticket.respond([code] * len(commits)),))
             return groups.commit_in_transaction(
@@ -148,36 +115,28 @@ class TxnOffsetCommit:
         version: int,
         partition: LeaderPartition,
     ) -> Verification | None:
-        """Ask the transaction coordinator; None when the log has the transaction open."""
+        """The transaction coordinator's verdict; None when the log has the transaction open."""
         if is_verified(partition, producer):
             return None
-        transaction_version = BUMPING_VERSION if version >= _ADDS_FROM else 0
-        writer = TransactionalWriter(transactional_id, producer, transaction_version)
+        protocol = transaction_version(ApiKey.TXN_OFFSET_COMMIT, version)
+        writer = TransactionalWriter(transactional_id, producer, protocol)
         (verification,) = await verify_partitions(self._transactions, writer, [partition])
         return verification
 
 
-def _refusal(
+def _check(
     verification: Verification | None,
     partition: LeaderPartition,
     producer: ProducerIdentity,
     version: int,
 ) -> ErrorCode:
-    """Why the transaction may not write here, in words that this version's clients know."""
+    """The error of a transaction that may not write here, as clients of this version know it."""
     known = partition.log.producers.get(producer.id)
     if known is not None and known.epoch > producer.epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     try:
         if verification is not None:
             verification.check()
-    except ProducerFenced:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    except TransactionAbortable as refused:
-        return refused.code if version >= _ABORTABLE_FROM else ErrorCode.INVALID_TXN_STATE
-    except (InvalidProducerIdMapping, InvalidRequest) as refused:
-        return refused.code
-    except ConcurrentTransactions as refused:
-        return refused.code if version >= _ADDS_FROM else _SOON
-    except ApiError:
-        return _SOON
+    except ApiError as refused:
+        return known_error(ApiKey.TXN_OFFSET_COMMIT, version, refused.code)
     return ErrorCode.NONE

@@ -13,10 +13,12 @@ from typing import Final
 
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace, finish
+from ottla.broker.transaction_versions import known_error, transaction_version
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
-from ottla.coordinator.transactions.transactions import BUMPING_VERSION, End, Identified
+from ottla.coordinator.transactions.transactions import BUMPING_VERSION, End
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+from ottla.protocol.api import ApiKey
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -32,10 +34,7 @@ from ottla.protocol.messages.transactions import (
     EndTxnResponse,
 )
 
-_FENCED_FROM: Final = 2
 _MANY_FROM: Final = 4
-_ABORTABLE_FROM: Final = 5
-_END_BUMPS_FROM: Final = 5
 
 Errors = dict[TopicPartition, ErrorCode]
 
@@ -50,47 +49,46 @@ class AddPartitionsToTxn:
     ) -> AddPartitionsToTxnResponse:
         if context.version >= _MANY_FROM:
             return AddPartitionsToTxnResponse(
-                results_by_transaction=await self._answer_brokers(request, context.version)
+                results_by_transaction=await self._add_for_brokers(request, context.version)
             )
         topics = request.v3_and_below_topics
         producer = _producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        errors = await self._add(request.v3_and_below_transactional_id, producer, topics, 0)
+        errors = await self._add(
+            request.v3_and_below_transactional_id, producer, topics, context.version
+        )
         return AddPartitionsToTxnResponse(
             results_by_topic_v3_and_below=await finish(
-                _by_topic(
-                    topics,
-                    {tp: _fenced(e, context.version) for tp, e in errors.items()},
-                )
+                _by_topic(topics, _known(errors, context.version))
             )
         )
 
-    async def _answer_brokers(
+    async def _add_for_brokers(
         self, request: AddPartitionsToTxnRequest, version: int
     ) -> list[AddPartitionsToTxnResult]:
-        """An id that is named again is refused: each word on it is written down as a whole."""
+        """The results of all transactions; an id that is named twice is refused both times."""
         results, pace = [], Pace()
         named = Counter(transaction.transactional_id for transaction in request.transactions)
         for transaction in request.transactions:
             if named[transaction.transactional_id] > 1:
                 results.append(await finish(_refused(transaction, ErrorCode.INVALID_REQUEST)))
             else:
-                results.append(await self._answer_broker(transaction, version))
+                results.append(await self._add_for_broker(transaction, version))
             await pace.spend(4)
         return results
 
-    async def _answer_broker(
+    async def _add_for_broker(
         self, transaction: AddPartitionsToTxnTransaction, version: int
     ) -> AddPartitionsToTxnResult:
-        """One broker asks another for the producers that write to it."""
+        """Add or verify partitions for another broker, whose producers write to them."""
         producer = _producer(transaction.producer_id, transaction.producer_epoch)
-        asked = transaction.transactional_id, producer, transaction.topics
+        request = transaction.transactional_id, producer, transaction.topics
         if transaction.verify_only:
-            errors = await self._verify(*asked, version)
+            errors = await self._verify(*request)
         else:
-            errors = await self._add(*asked, BUMPING_VERSION)
+            errors = await self._add(*request, version)
         return AddPartitionsToTxnResult(
             transactional_id=transaction.transactional_id,
-            topic_results=await finish(_by_topic(transaction.topics, errors)),
+            topic_results=await finish(_by_topic(transaction.topics, _known(errors, version))),
         )
 
     async def _add(
@@ -100,14 +98,15 @@ class AddPartitionsToTxn:
         topics: Sequence[AddPartitionsToTxnTopic],
         version: int,
     ) -> Errors:
-        """All of them or none."""
+        """Add all partitions or none; the error of each."""
         tps = await finish(_partitions(topics))
         image = self._state.image
         if any(image.partition(tp) is None for tp in tps):
             unknown, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
             return {tp: unknown if image.partition(tp) is None else other for tp in tps}
         try:
-            error = await self._coordinator.add(transactional_id, producer, tps, version)
+            protocol = transaction_version(ApiKey.ADD_PARTITIONS_TO_TXN, version)
+            error = await self._coordinator.add(transactional_id, producer, tps, protocol)
         except ApiError as refused:
             error = refused.code
         return dict.fromkeys(tps, error)
@@ -117,21 +116,17 @@ class AddPartitionsToTxn:
         transactional_id: str,
         producer: ProducerIdentity,
         topics: Sequence[AddPartitionsToTxnTopic],
-        version: int,
     ) -> Errors:
         tps = await finish(_partitions(topics))
         try:
             errors = await self._coordinator.verify(transactional_id, producer, tps)
         except ApiError as refused:
             errors = [refused.code] * len(tps)
-        if version < _ABORTABLE_FROM:
-            abortable, older = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
-            errors = [older if error is abortable else error for error in errors]
         return dict(zip(tps, errors, strict=True))
 
 
 class AddOffsetsToTxn:
-    """The partition that a group's offsets are in joins the transaction."""
+    """Adds the partition of a group's offsets to the transaction."""
 
     def __init__(self, services: Services) -> None:
         self._coordinator = services.transactions
@@ -147,7 +142,8 @@ class AddOffsetsToTxn:
             error = await self._coordinator.add(request.transactional_id, producer, [tp], 0)
         except ApiError as refused:
             error = refused.code
-        return AddOffsetsToTxnResponse(error_code=_fenced(error, context.version))
+        code = known_error(ApiKey.ADD_OFFSETS_TO_TXN, context.version, error)
+        return AddOffsetsToTxnResponse(error_code=code)
 
 
 class EndTxn:
@@ -155,24 +151,22 @@ class EndTxn:
         self._coordinator = services.transactions
 
     async def __call__(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
-        bumps = context.version >= _END_BUMPS_FROM
+        version = transaction_version(ApiKey.END_TXN, context.version)
         end = End(
             transactional_id=request.transactional_id,
             producer=_producer(request.producer_id, request.producer_epoch),
             is_commit=request.committed,
-            version=BUMPING_VERSION if bumps else 0,
+            version=version,
         )
         try:
-            answer = await self._coordinator.end(end)
+            error, following = await self._coordinator.end(end)
         except ApiError as refused:
-            answer = Identified(refused.code)
-        error = _fenced(answer.error, context.version)
-        if not bumps or answer.producer is None:
-            return EndTxnResponse(error_code=error)
+            error, following = refused.code, None
+        code = known_error(ApiKey.END_TXN, context.version, error)
+        if version < BUMPING_VERSION or following is None:
+            return EndTxnResponse(error_code=code)
         return EndTxnResponse(
-            error_code=error,
-            producer_id=answer.producer.id,
-            producer_epoch=answer.producer.epoch,
+            error_code=code, producer_id=following.id, producer_epoch=following.epoch
         )
 
 
@@ -180,11 +174,10 @@ def _producer(producer_id: int, producer_epoch: int) -> ProducerIdentity:
     return ProducerIdentity(ProducerId(producer_id), ProducerEpoch(producer_epoch))
 
 
-def _fenced(error: ErrorCode, version: int) -> ErrorCode:
-    """Older clients know only one error for having been replaced."""
-    if error is ErrorCode.PRODUCER_FENCED and version < _FENCED_FROM:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    return error
+def _known(errors: Errors, version: int) -> Errors:
+    """The errors as clients of this version of AddPartitionsToTxn know them."""
+    api = ApiKey.ADD_PARTITIONS_TO_TXN
+    return {tp: known_error(api, version, error) for tp, error in errors.items()}
 
 
 def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> Steps[list[TopicPartition]]:
@@ -210,7 +203,7 @@ def _refused(
 def _by_topic(
     topics: Sequence[AddPartitionsToTxnTopic], errors: Errors
 ) -> Steps[list[AddPartitionsToTxnTopicResult]]:
-    """Every partition that was asked for is answered, also one that was named twice."""
+    """A result for every requested partition, also for one that was named twice."""
     results = []
     for topic in topics:
         partitions: list[AddPartitionsToTxnPartitionResult] = []

@@ -120,8 +120,10 @@ class Markers:
         """Return once the marker is committed; raises an ApiError if it is refused."""
         partition = self._replicas.leaders.get(tp)
         if partition is not None:
+            written = self._write_here(partition, end)
+            written.add_done_callback(_retrieve)  # `shield` forgets it when the caller is cancelled
             # A caller that stops waiting must not cancel the commit that a shard waits for.
-            await asyncio.shield(self._write_here(partition, end))
+            await asyncio.shield(written)
             return
         absence = self._replicas.absence(tp.topic, tp.partition)
         if not isinstance(absence, NotLeader):
@@ -141,6 +143,11 @@ class Markers:
         now_ms = self._clock.now_ms()
         reached = partition.append_marker(marker, producer.id, producer.epoch, now_ms)
         return committed(partition, reached)
+
+
+def _retrieve(written: "asyncio.Future[None]") -> None:
+    if not written.cancelled():
+        written.exception()
 
 
 def _has_marker(partition: LeaderPartition, end: TransactionEnd) -> bool:

@@ -22,7 +22,6 @@ from ottla.coordinator.groups.consumer_records import (
     TargetEpochSet,
 )
 from ottla.coordinator.groups.records import GroupDecision
-from ottla.coordinator.groups.topics import topics_fingerprint
 from ottla.errors import ErrorCode
 from ottla.model import TimestampMs
 
@@ -133,12 +132,6 @@ def test_a_member_that_would_not_fit_into_a_record_is_refused(group: ConsumerGro
     assert beat(group, JOIN).error is ErrorCode.NONE
 
 
-def test_the_assignor_that_most_wish_for_is_taken(group: ConsumerGroup) -> None:
-    for name, wish in (("a", "range"), ("b", "range"), ("c", "uniform"), ("d", None)):
-        beat(group, replace(JOIN, member_id=name, assignor=wish))
-    assert group.assignor == "range"
-
-
 def test_a_member_of_the_older_protocol_needs_metadata_that_consumers_speak(
     group: ConsumerGroup,
 ) -> None:
@@ -172,18 +165,3 @@ def test_a_member_that_is_given_a_new_client_of_the_older_protocol_keeps_its_pla
     gone = beat(group, ConsumerHeartbeat(member_id="m", epoch=1, instance_id="i"))
     assert gone.error is ErrorCode.FENCED_INSTANCE_ID
     assert group.replayed.is_classic_only
-
-
-def test_a_fingerprint_changes_with_what_matters(catalog: TopicCatalog) -> None:
-    marks = [topics_fingerprint({"t", "u"}, catalog.image)]
-    catalog.create("u", 1)
-    marks.append(topics_fingerprint({"t", "u"}, catalog.image))
-    catalog.grow("u", 2)
-    marks.append(topics_fingerprint({"t", "u"}, catalog.image))
-    catalog.delete("u")
-    catalog.create("u", 2)
-    marks.append(topics_fingerprint({"t", "u"}, catalog.image))
-    assert len(set(marks)) == 4
-    catalog.create("other", 1)
-    assert topics_fingerprint({"u", "t"}, catalog.image) == marks[-1]
-    assert topics_fingerprint({"nothing"}, catalog.image) == 0

@@ -6,11 +6,9 @@ import pytest
 
 from fakes import group_members
 from fakes.tickets import FakeTicket
-from ottla.coordinator.groups.classic_group import State
 from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
 from ottla.coordinator.groups.commit_checks import Committer
 from ottla.coordinator.groups.consumer_heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResult
-from ottla.coordinator.groups.descriptions import GroupDescription, GroupType, ListedGroup
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.offsets import Commit, DeletedOffsets, UnstableOffset
 from ottla.coordinator.groups.records import (
@@ -93,34 +91,6 @@ def test_an_id_that_nobody_comes_back_with_leaves_no_group_behind(groups: Groups
     groups.pass_time(6000)
     assert groups.groups == {}
     assert groups.next_deadline_ms() is None
-
-
-def test_groups_are_listed_with_state_and_type(groups: Groups) -> None:
-    joined(groups, "busy")
-    commit(groups, "alone", T)
-    assert only(groups.list(FakeTicket(1))) == [
-        ListedGroup("busy", "consumer", State.STABLE, GroupType.CLASSIC),
-        ListedGroup("alone", "", State.EMPTY, GroupType.CLASSIC),
-    ]
-
-
-def test_metadata_and_assignments_are_shown_while_they_belong_together(groups: Groups) -> None:
-    member_id = joined(groups)
-    stable = only(groups.describe(FakeTicket(1), "g"))
-    assert isinstance(stable, GroupDescription)
-    assert (stable.state, stable.protocol) == (State.STABLE, "range")
-    (member,) = stable.members
-    assert (member.member_id, member.client_id, member.client_host) == (
-        member_id,
-        "c",
-        "/127.0.0.1",
-    )
-    assert (member.metadata, member.assignment) == (group_members.subscription("t"), b"all")
-    groups.join(FakeTicket(1), "g", group_members.join(version=3), 0)
-    moving = only(groups.describe(FakeTicket(1), "g"))
-    assert isinstance(moving, GroupDescription)
-    assert moving.protocol == ""
-    assert {(m.metadata, m.assignment) for m in moving.members} == {(b"", b"")}
 
 
 def test_a_deleted_group_is_forgotten_with_its_offsets(groups: Groups) -> None:

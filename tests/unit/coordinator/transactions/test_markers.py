@@ -1,6 +1,7 @@
 """Every partition learns how its transaction ended: once, in time, from the right coordinator."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -161,6 +162,39 @@ def test_a_marker_that_was_overtaken_is_given_up() -> None:
         await markers(replicas).write(A, end._replace(producer=newer))
         assert await markers(replicas).write_all(PREPARED, 9, lambda: True)
         assert replicas.leaders[A].log.end_offset == 3
+
+    run(scenario)
+
+
+class StoppingGroups:
+    """A group coordinator whose marker never commits: the broker stops first."""
+
+    def __init__(self) -> None:
+        self.written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def append_marker(
+        self, index: int, marker: Marker, producer: ProducerIdentity
+    ) -> "asyncio.Future[None]":
+        return self.written
+
+
+def test_a_marker_that_fails_after_its_writer_was_cancelled_is_no_unretrieved_exception() -> None:
+    async def scenario() -> None:
+        reported: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: reported.append(context)
+        )
+        groups = StoppingGroups()
+        end = TransactionEnd.of(PREPARED, 5)
+        writing = asyncio.ensure_future(markers(FakeReplicas(OFFSETS), groups).write(OFFSETS, end))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.wait([writing])
+        groups.written.set_exception(NotLeader("the broker is stopping"))
+        await asyncio.sleep(0)
+        del groups, writing
+        gc.collect()
+        assert reported == []
 
     run(scenario)
 

@@ -1,0 +1,79 @@
+"""The background work of a broker, in one list."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ottla.broker.background import Chore
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.server import Server
+from ottla.broker.services import Services
+from ottla.config import BrokerConfig
+
+_SWEEP_S: Final = 1.0
+_EXPIRE_S: Final = 0.25
+_REGISTER_S: Final = 1.0
+_RETRY_S: Final = 1.0
+
+
+def broker_chores(
+    server: Server,
+    dispatcher: Dispatcher,
+    services: Services,
+    *,
+    stay_registered: Callable[[], Awaitable[None]],
+    note_logs_removed: Callable[[], Awaitable[None]],
+) -> list[Chore]:
+    replicas, state = services.replicas, services.state
+
+    def config() -> BrokerConfig:
+        return services.settings.broker
+
+    return [
+        Chore("sweep", lambda: _SWEEP_S, server.sweep),
+        Chore("expire", lambda: _EXPIRE_S, dispatcher.produce.expire),
+        Chore("registration", lambda: _REGISTER_S, stay_registered),
+        Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
+        Chore("deleted topics", lambda: _RETRY_S, note_logs_removed),
+        Chore(
+            "store revision",
+            lambda: config().flush_checkpoint_interval_ms / 1000,
+            lambda: replicas.remember_store(state.image.revision),
+        ),
+        Chore(
+            "retention",
+            lambda: config().retention_check_ms / 1000,
+            replicas.chores.delete_old_segments,
+        ),
+        Chore(
+            "compaction",
+            lambda: config().cleaner_backoff_ms / 1000,
+            lambda: replicas.chores.compact(config().cleaner_memory_bytes),
+        ),
+        Chore(
+            "scrub",
+            lambda: replicas.chores.scrubber.rest_s(
+                config().scrub_interval_ms, config().scrub_bytes_per_s
+            ),
+            lambda: replicas.chores.scrub(config().scrub_interval_ms),
+        ),
+        Chore(
+            "producers",
+            lambda: config().retention_check_ms / 1000,
+            lambda: replicas.chores.expire_producers(config().producer_expiry_ms),
+        ),
+        Chore(
+            "offsets",
+            lambda: config().offsets_retention_check_ms / 1000,
+            services.expire_offsets,
+        ),
+        Chore(
+            "transactional ids",
+            lambda: config().transactional_id_check_ms / 1000,
+            services.expire_transactional_ids,
+        ),
+        Chore(
+            "checkpoint",
+            lambda: config().flush_checkpoint_interval_ms / 1000,
+            replicas.chores.checkpoint,
+        ),
+    ]
