@@ -66,7 +66,7 @@ class ServeOptions:
 
 
 class Broker:
-    """One running broker; `start` makes one, `stop` ends it and leaves a clean directory.
+    """A running broker; `start` makes one, `stop` ends it and leaves a clean directory.
 
     A defect ends it at once (`defects`): it serves no request any more, and `stop` raises it.
     """

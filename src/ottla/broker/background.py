@@ -16,6 +16,7 @@ class Chore:
 
 async def run(chores: Sequence[Chore]) -> None:
     """Repeat all chores until one fails: then all are cancelled, and its exception is raised."""
+    assert len({chore.name for chore in chores}) == len(chores), "every chore has its own name"
     async with asyncio.TaskGroup() as tasks:
         for chore in chores:
             tasks.create_task(_repeat(chore), name=f"ottla-{chore.name}")

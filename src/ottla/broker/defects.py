@@ -123,7 +123,7 @@ class Defects:
 
 
 def summary(problem: BaseException) -> dict[str, str]:
-    """Kind, text and place of an exception, for one line of a log."""
+    """Type, text and source line of an exception, for one line of a log."""
     text = " ".join(str(problem).split())
     frames = traceback.extract_tb(problem.__traceback__)
     place = f"{_short(frames[-1].filename)}:{frames[-1].lineno}" if frames else "unknown"

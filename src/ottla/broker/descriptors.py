@@ -33,7 +33,9 @@ def share_out(limit: int) -> DescriptorShares:
         )
     kept = min(_KEPT, limit // 4)
     files = min((limit - kept) * 2 // 5, _FILES_MAX)
-    return DescriptorShares(limit, files, limit - kept - files)
+    connections = limit - kept - files
+    assert min(files, connections) > 0, "both shares have descriptors"
+    return DescriptorShares(limit, files, connections)
 
 
 def descriptor_limit() -> int:

@@ -133,6 +133,7 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= len(session.partitions)
+            assert self._partition_count >= 0, "partitions of closed sessions are counted once"
 
     def _continue(self, request: FetchRequest, by_id: bool) -> FetchSession:
         session = self._sessions.get(request.session_id)

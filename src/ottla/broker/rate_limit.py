@@ -15,5 +15,6 @@ class RateLimit:
         self._spent = max(0.0, self._spent - passed_s * per_second)
         self._counted_s = now_s
         allowed = min(count, max(0, int(per_second - self._spent)))
+        assert 0 <= allowed <= count, "no more is allowed than was asked for"
         self._spent += allowed
         return allowed

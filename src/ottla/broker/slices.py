@@ -63,6 +63,7 @@ def _run_slice(steps: Steps[T]) -> None:
 
 def parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
     """The items in parts of at most `size`; of no items, one empty part."""
+    assert size > 0, "a part has room for an item"
     return [items[first : first + size] for first in range(0, len(items), size)] or [items]
 
 

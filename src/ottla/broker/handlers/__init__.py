@@ -1,1 +1,1 @@
-"""One module per API family; each opens with what it does and does not do."""
+"""Handlers, one module per API family; each opens with its versions and its gaps."""

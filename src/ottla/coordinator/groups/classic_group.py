@@ -343,6 +343,7 @@ class ClassicGroup:
 
     def _complete(self, now_ms: int) -> None:
         """Begin a generation of the members that joined; only static ones may be missing."""
+        assert self.state is State.PREPARING, "only a rebalance begins a generation"
         membership, joined = self.membership, self.membership.joined()
         for member in [m for m in self.members.values() if m.instance_id is None]:
             if member.join_ticket is None:
@@ -366,7 +367,7 @@ class ClassicGroup:
         membership.unsynced = set(self.members)
         self._deadlines.sync_end_ms = now_ms + membership.longest_rebalance_ms()
         for member in joined:
-            assert member.join_ticket is not None, "nothing has answered a join meanwhile"
+            assert member.join_ticket is not None, "a join that waits gets one response"
             self._draft.respond(member.join_ticket, self._joined(member))
             member.join_ticket = None
             member.touch(now_ms)
@@ -388,6 +389,7 @@ class ClassicGroup:
 
     def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
         """Store the leader's assignments, and send each to the member that waits for it."""
+        assert self.state is State.COMPLETING, "a leader assigns once in a generation"
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self.state = State.STABLE

@@ -89,7 +89,7 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """True while a request of the member is not answered: its session cannot end then."""
+        """True while a request of the member waits for its response: its session cannot end."""
         return self.join_ticket is not None or self.sync_ticket is not None
 
 

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 class MemberState(IntEnum):
-    """Where a member is on its way to its target; the numbers are Kafka's."""
+    """States of a member on its way to its target; the numbers are Kafka's."""
 
     STABLE = 0
     UNREVOKED = 1  # it has not given up yet what it must not read any more

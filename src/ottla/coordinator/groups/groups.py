@@ -199,6 +199,7 @@ class Groups:
     def _adopt(self, group: ConsumerGroup, decision: GroupDecision) -> GroupDecision:
         if not decision.records:
             return decision
+        assert not isinstance(self.groups.get(group.group_id), ConsumerGroup), "it is adopted once"
         self.groups[group.group_id] = group
         return self._note(group, decision)
 

@@ -171,6 +171,7 @@ class CommittedOffsets:
 
     def _forget_pending(self, group_id: str, tp: TopicPartition, producer_id: ProducerId) -> None:
         pending = self._pending[group_id][tp]
+        assert producer_id in pending, "a pending offset is forgotten once"
         del pending[producer_id]
         if not pending:
             del self._pending[group_id][tp]

@@ -177,7 +177,7 @@ class _Parser:
         return quoted
 
     def _atom(self) -> _Part | None:
-        """One atom; None for a group that only changes flags."""
+        """The next atom; None for a group that only changes flags."""
         character = self._next()
         match character:
             case "(":

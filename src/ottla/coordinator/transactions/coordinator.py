@@ -166,6 +166,7 @@ class TransactionCoordinator(Coordinator[Transactions, TransactionRecord]):
             self._begin_end(shard, prepared)
 
     def _begin_end(self, shard: TransactionShard, prepared: Transaction) -> None:
+        assert prepared.is_prepared, "only a prepared transaction ends"
         self._ending.setdefault(prepared.transactional_id, asyncio.Event())
         self.spawn(self._finish(shard, prepared))
 

@@ -1,0 +1,48 @@
+"""ApiVersions lists what is served, in a form that every client can read."""
+
+from typing import cast
+
+import pytest
+
+from ottla.broker.apis import HANDLERS
+from ottla.broker.handlers.api_versions import ApiVersions, unsupported_version
+from ottla.broker.services import RequestContext, Services
+from ottla.errors import ErrorCode
+from ottla.protocol.api import APIS, ApiKey
+from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+SERVICES = cast("Services", None)  # it uses none
+
+
+def ask(version: int, name: str = "client", software: str = "1.0") -> ApiVersionsResponse:
+    request = ApiVersionsRequest(client_software_name=name, client_software_version=software)
+    return ApiVersions(SERVICES)(request, RequestContext(version, None, "127.0.0.1"))
+
+
+def test_every_handler_is_listed_with_its_versions() -> None:
+    listed = {api.api_key: (api.min_version, api.max_version) for api in ask(4).api_keys}
+    assert listed.keys() == set(HANDLERS)
+    for key in HANDLERS:
+        if key is not ApiKey.PRODUCE:
+            assert listed[key] == (APIS[key].versions[0], APIS[key].versions[-1])
+    assert listed[ApiKey.PRODUCE][0] == 0, "older librdkafka compresses only then"
+
+
+def test_an_unknown_version_gets_the_whole_list() -> None:
+    response = unsupported_version()
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert response.api_keys == ask(0).api_keys
+
+
+@pytest.mark.parametrize(("name", "software"), [("", "1"), ("-a", "1"), ("a", "1 0"), ("ä", "1")])
+def test_a_client_with_an_invalid_name_is_refused_from_version_3_on(
+    name: str, software: str
+) -> None:
+    assert ask(3, name, software).error_code == ErrorCode.INVALID_REQUEST
+    assert ask(2, name, software).error_code == ErrorCode.NONE
+
+
+def test_transaction_version_2_is_a_feature_that_older_clients_cannot_read_from_level_0() -> None:
+    assert ask(3).supported_features == []
+    (feature,) = ask(4).supported_features
+    assert (feature.name, feature.min_version, feature.max_version) == ("transaction.version", 0, 2)

@@ -1,0 +1,38 @@
+"""FindCoordinator names a broker, or an error that a client does not repeat without end."""
+
+from pathlib import Path
+
+from fakes.handled import Handled, handle
+from ottla.errors import ErrorCode
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.coordination import FindCoordinatorRequest
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+
+
+def test_older_versions_ask_for_one_key_and_newer_ones_for_many(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.find_coordinators()
+        for key_type in (GROUP, TRANSACTION):
+            request = FindCoordinatorRequest(key="a", key_type=key_type)
+            one = await handled.call(ApiKey.FIND_COORDINATOR, request, 3)
+            assert (one.error_code, one.node_id) == (0, 0)
+            assert (one.host, one.port) == handled.broker.address
+            request = FindCoordinatorRequest(coordinator_keys=["a", "b"], key_type=key_type)
+            many = await handled.call(ApiKey.FIND_COORDINATOR, request, 4)
+            assert [c.key for c in many.coordinators] == ["a", "b"]
+            assert {c.error_code for c in many.coordinators} == {0}
+
+    handle(tmp_path, scenario)
+
+
+def test_share_groups_are_refused_for_good(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        request = FindCoordinatorRequest(coordinator_keys=["a"], key_type=SHARE)
+        response = await handled.call(ApiKey.FIND_COORDINATOR, request, 6)
+        (refused,) = response.coordinators
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert (refused.node_id, refused.port) == (-1, -1)
+        assert "type 2" in refused.error_message
+
+    handle(tmp_path, scenario)

@@ -1,0 +1,83 @@
+"""A broker that starts and stops: a clean directory afterwards, and a free lock if it fails."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fakes.loopback import run
+from ottla.broker.app import Broker, ServeOptions
+from ottla.broker.environment import Environment
+from ottla.clock import Clock
+from ottla.cluster.store import CoordinationStore
+from ottla.errors import UsageRefused
+from ottla.model import BrokerId, Endpoint
+from ottla.storage.log_dir import LogDir
+
+LISTEN = Endpoint("127.0.0.1", 0)
+
+
+def options(data: Path, node_id: int = 0) -> ServeOptions:
+    return ServeOptions(data=data, listen=LISTEN, node_id=BrokerId(node_id))
+
+
+def names(data: Path) -> list[str]:
+    return sorted(path.name for path in data.iterdir())
+
+
+def test_a_stopped_broker_leaves_a_mark_of_its_clean_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = await Broker.start(options(tmp_path), Environment())
+        assert ".clean-shutdown" not in names(tmp_path)
+        assert broker.address.port != 0
+        await broker.stop()
+        assert ".clean-shutdown" in names(tmp_path)
+
+    run(scenario(), 60)
+
+
+def test_a_directory_has_one_broker_at_a_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = await Broker.start(options(tmp_path), Environment())
+        with pytest.raises(UsageRefused):
+            await Broker.start(options(tmp_path), Environment())
+        await broker.stop()
+
+    run(scenario(), 60)
+
+
+def test_a_broker_that_cannot_start_gives_the_directory_back_as_it_was(tmp_path: Path) -> None:
+    async def no_store(data: Path, clock: Clock) -> CoordinationStore:
+        raise UsageRefused("no store today")
+
+    async def scenario() -> None:
+        broker = await Broker.start(options(tmp_path), Environment())
+        await broker.stop()
+        before = names(tmp_path)
+        with pytest.raises(UsageRefused, match="no store today"):
+            await Broker.start(options(tmp_path), Environment(open_store=no_store))
+        with pytest.raises(UsageRefused, match="belongs to broker 0"):
+            await Broker.start(options(tmp_path, node_id=3), Environment())
+        assert names(tmp_path) == before
+        broker = await Broker.start(options(tmp_path), Environment())
+        await broker.stop()
+
+    run(scenario(), 60)
+
+
+def test_a_defect_while_stopping_is_raised_and_leaves_no_clean_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(log_dir: LogDir) -> None:
+        raise KeyError("planted")
+
+    async def scenario() -> None:
+        broker = await Broker.start(options(tmp_path), Environment())
+        monkeypatch.setattr(LogDir, "close", fail)
+        with pytest.raises(KeyError, match="planted"):
+            await broker.stop()
+        async with asyncio.timeout(30):
+            await broker.wait_failed()
+        assert ".clean-shutdown" not in names(tmp_path)
+
+    run(scenario(), 60)
