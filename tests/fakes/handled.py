@@ -42,9 +42,10 @@ class Handled:
         assert handler is not None
         response = handler(request, RequestContext(version, "test", "127.0.0.1"))
         if isinstance(response, Deferred):
-            arrived: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            response.on_message(arrived.set_result)
-            return await arrived
+            ready = asyncio.Event()
+            response.on_ready(ready.set)
+            await ready.wait()
+            return response.message()
         if asyncio.iscoroutine(response):
             return await response
         return response

@@ -13,26 +13,45 @@ MessageT = TypeVar("MessageT")
 
 class Deferred(Ticket[A], Generic[A, MessageT]):
     """A ticket that becomes a response message: `build` makes it of the coordinator's response,
-    `refuse` of an error."""
+    `refuse` of an error.
 
-    __slots__ = ("_build", "_on_message", "_refuse", "message")
+    Neither is called by the shard that delivers: a mistake in one of them must cost one
+    connection, and not the other responses of the same commit.
+    """
+
+    __slots__ = ("_build", "_error", "_on_ready", "_refuse", "_values")
 
     def __init__(
         self, build: Callable[[A], MessageT], refuse: Callable[[ApiError], MessageT]
     ) -> None:
         self._build = build
         self._refuse = refuse
-        self._on_message: Callable[[MessageT], None] | None = None
-        self.message: MessageT | None = None
+        self._values: list[A] = []  # at most one; None may be a value
+        self._error: ApiError | None = None
+        self._on_ready: Callable[[], None] | None = None
 
     def deliver(self, value: A) -> None:
-        self._complete(self._build(value))
+        assert not self.is_ready, "a ticket gets one response"
+        self._values.append(value)
+        self._notify()
 
     def fail(self, error: ApiError) -> None:
-        self._complete(self._refuse(error))
+        assert not self.is_ready, "a ticket gets one response"
+        self._error = error
+        self._notify()
 
-    def on_message(self, on_message: Callable[[MessageT], None]) -> None:
-        self._on_message = on_message
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._values) or self._error is not None
+
+    def message(self) -> MessageT:
+        """The response message, once it is ready."""
+        if self._error is not None:
+            return self._refuse(self._error)
+        return self._build(self._values[0])
+
+    def on_ready(self, on_ready: Callable[[], None]) -> None:
+        self._on_ready = on_ready
 
     def submit(
         self,
@@ -45,13 +64,11 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
             coordinator.submit(key, self, decide)
         except ApiError as refused:
             return self._refuse(refused)
-        return self if self.message is None else self.message
+        return self.message() if self.is_ready else self
 
-    def _complete(self, message: MessageT) -> None:
-        assert self.message is None, "a ticket gets one response"
-        self.message = message
-        if self._on_message is not None:
-            self._on_message(message)
+    def _notify(self) -> None:
+        if self._on_ready is not None:
+            self._on_ready()
 
 
 AnyDeferred = Deferred[Any, Any]

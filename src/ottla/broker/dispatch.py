@@ -165,14 +165,16 @@ class Dispatcher:
         """A pending response that is complete once the coordinator's log has committed."""
         pending = Pending(is_barrier=True)
 
-        def complete(message: object) -> None:
+        def complete() -> None:
             try:
-                pending.complete(bytes(response_frame(header, message)))
-            except Exception as problem:
+                parts = bytes(response_frame(header, deferred.message()))
+            except Exception as problem:  # as in `_finish`: it costs one connection
                 connection.close()
                 self._note_failed(header.api_key, problem)
+            else:
+                pending.complete(parts)
 
-        deferred.on_message(complete)
+        deferred.on_ready(complete)
         return pending
 
     def _run_plain(
@@ -284,9 +286,10 @@ async def _encoded(header: RequestHeader, response: Any) -> bytes:
 
 
 async def _message(deferred: AnyDeferred) -> Any:
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    deferred.on_message(lambda message: None if future.done() else future.set_result(message))
-    return await future
+    ready = asyncio.Event()
+    deferred.on_ready(ready.set)
+    await ready.wait()
+    return deferred.message()
 
 
 def _cancel(task: "asyncio.Task[None]") -> None:

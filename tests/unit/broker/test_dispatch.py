@@ -10,15 +10,17 @@ from fakes.loopback import run, turns
 from ottla.broker import slices
 from ottla.broker.apis import HANDLERS, Handler, Handlers
 from ottla.broker.connection import Connection, RequestFailed
+from ottla.broker.deferred import Deferred
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.pending import Pending, Response
 from ottla.broker.services import RequestContext
 from ottla.config import BrokerConfig
-from ottla.errors import ErrorCode, ProtocolViolation
+from ottla.errors import ErrorCode, NotCoordinator, ProtocolViolation
 from ottla.protocol.api import APIS, ApiKey, RequestHeader, request_frame
 from ottla.protocol.codec import Steps, decode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from ottla.protocol.messages.offsets import (
     ListOffsetsRequest,
@@ -91,15 +93,33 @@ def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> Any:
     return slices.start(answer())
 
 
+class Beating:
+    """A handler whose response waits for a coordinator's log; `build` makes it."""
+
+    def __init__(self) -> None:
+        self.deferred: list[Deferred[ErrorCode, HeartbeatResponse]] = []
+        self.build = lambda code: HeartbeatResponse(error_code=code)
+
+    def __call__(
+        self, request: HeartbeatRequest, context: RequestContext
+    ) -> Deferred[ErrorCode, HeartbeatResponse]:
+        made = Deferred[ErrorCode, HeartbeatResponse](
+            self.build, lambda refused: self.build(refused.code)
+        )
+        self.deferred.append(made)
+        return made
+
+
 class FakeHandlers:
     """The handlers of a few APIs; the table says which others are served."""
 
-    def __init__(self, described: Described) -> None:
+    def __init__(self, described: Described, beating: Beating) -> None:
         self._handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: ApiVersions(cast("Any", None)),
             ApiKey.DESCRIBE_CLUSTER: described,
             ApiKey.WRITE_TXN_MARKERS: described,
             ApiKey.LIST_OFFSETS: list_offsets,
+            ApiKey.HEARTBEAT: beating,
         }
 
     def get(self, key: ApiKey) -> Handler | None:
@@ -110,12 +130,13 @@ class Scene:
     def __init__(self, *, problem: Exception | None = None, **settings: str) -> None:
         self.hot = HotHandler(problem)
         self.described = Described()
+        self.beating = Beating()
         self.connection = FakeConnection()
         self.defects: list[BaseException] = []
         self.dispatcher = Dispatcher(
             cast("Any", self.hot),
             cast("Any", self.hot),
-            cast("Handlers", FakeHandlers(self.described)),
+            cast("Handlers", FakeHandlers(self.described, self.beating)),
             Settings(BrokerConfig().override(settings)),
             asyncio.get_running_loop(),
             self.defects.append,
@@ -152,6 +173,60 @@ def test_a_header_cut_anywhere_is_a_violation() -> None:
             for size in range(len(head)):
                 with pytest.raises(ProtocolViolation):
                     scene.take(head[:size])
+
+    run(scenario())
+
+
+HEARTBEAT = HeartbeatRequest(group_id="g")
+
+
+def test_a_deferred_response_is_encoded_when_the_coordinator_delivers_it() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        pending = scene.take(frame_of(HEARTBEAT, ApiKey.HEARTBEAT, 4))
+        assert isinstance(pending, Pending)
+        assert pending.is_barrier
+        assert pending.parts is None
+        scene.beating.deferred[0].deliver(ErrorCode.REBALANCE_IN_PROGRESS)
+        assert isinstance(pending.parts, bytes)
+        response = decode(HeartbeatResponse, 4, pending.parts, 9)
+        assert response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+
+    run(scenario())
+
+
+def test_a_large_request_waits_for_a_deferred_response_too() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        large = HeartbeatRequest(member_id="m" * 32_767, group_instance_id="i" * 32_767)
+        pending = scene.take(frame_of(large, ApiKey.HEARTBEAT, 3))
+        assert isinstance(pending, Pending)
+        await turns()
+        scene.beating.deferred[0].fail(NotCoordinator("elsewhere"))
+        response = decode(HeartbeatResponse, 3, await whole(pending), 8)
+        assert response.error_code == ErrorCode.NOT_COORDINATOR
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("problem", [KeyError("x"), AssertionError("ours")])
+def test_a_defect_in_a_deferred_response_does_not_reach_the_coordinator(
+    problem: Exception,
+) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+
+        def fail(code: ErrorCode) -> HeartbeatResponse:
+            raise problem
+
+        scene.beating.build = fail
+        pending = scene.take(frame_of(HEARTBEAT, ApiKey.HEARTBEAT, 4))
+        assert isinstance(pending, Pending)
+        scene.beating.deferred[0].deliver(ErrorCode.NONE)
+        assert scene.connection.is_closed
+        assert pending.parts is None
+        assert scene.dispatcher.failed_counts[ApiKey.HEARTBEAT] == 1
+        assert scene.defects == ([problem] if isinstance(problem, AssertionError) else [])
 
     run(scenario())
 

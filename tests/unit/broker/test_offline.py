@@ -9,7 +9,7 @@ from fakes.loopback import run
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
 from ottla.broker.offline import open_doubtful, open_strays
-from ottla.cluster.controller import NewTopic
+from ottla.cluster.controller.topics import NewTopic
 from ottla.cluster.store_sqlite import STORE_FILES
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId, Endpoint

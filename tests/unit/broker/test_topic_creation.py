@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fakes.handled import Handled, handle
-from ottla.cluster.controller import NewTopic
+from ottla.cluster.controller.topics import NewTopic
 from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC
 from ottla.errors import ApiError, LeaderNotAvailable, StorageFailed, TopicAlreadyExists
 from ottla.replication.replicas import Replicas
