@@ -416,3 +416,20 @@ def test_appends_that_commit_in_time_are_waited_for_one_by_one() -> None:
         await second
 
     run(scenario, timeout_s=2 * COMMIT_S)
+
+
+def test_an_append_is_timed_from_its_own_decision_also_behind_others() -> None:
+    async def scenario() -> None:
+        bench = await Bench().loaded()
+        first = bench.commit(1)
+        await asyncio.sleep(COMMIT_S / 2)
+        bench.log.commit()
+        await first
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        second = bench.commit(2)
+        with pytest.raises(NotCoordinator):
+            await second
+        assert loop.time() - begun_s == pytest.approx(COMMIT_S, abs=0.1)
+
+    run(scenario, timeout_s=2 * COMMIT_S)

@@ -1,0 +1,129 @@
+"""Fetch: responses that leave at once, long polls, and sessions that list only what changed."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fakes import build
+from fakes.handled import Handled, handle
+from ottla.broker.handlers.fetch import Fetch
+from ottla.broker.pending import Pending, Response
+from ottla.errors import ErrorCode
+from ottla.model import TopicPartition
+from ottla.protocol.codec import decode, encode
+from ottla.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from ottla.replication.partition import ACKS_ALL
+
+VERSION = 12  # names topics, and has sessions
+HEADER_BYTES = 9  # length, correlation id, no tagged fields
+WAIT_MS = 60_000
+
+
+def request_of(*partitions: int, wait_ms: int = 0, **session: int) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        topics=[
+            FetchTopic(
+                topic="t",
+                partitions=[
+                    FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+                    for index in partitions
+                ],
+            )
+        ]
+        if partitions
+        else [],
+        **session,
+    )
+
+
+def take(fetch: Fetch, request: FetchRequest) -> Response:
+    response = fetch.take(memoryview(encode(request, VERSION)), 0, VERSION, 7)
+    assert not asyncio.iscoroutine(response)
+    return response  # type: ignore[return-value]
+
+
+def decoded(response: Response) -> FetchResponse:
+    """A response without records, which is bytes alone."""
+    assert isinstance(response, list)
+    parts = [part for part in response if isinstance(part, bytes)]
+    assert parts == response
+    return decode(FetchResponse, VERSION, b"".join(parts), HEADER_BYTES)
+
+
+def listed(response: FetchResponse) -> list[int]:
+    return [one.partition_index for topic in response.responses for one in topic.partitions]
+
+
+@pytest.mark.parametrize("unknown", [[7], [0, 7]])
+def test_an_error_is_not_waited_with(tmp_path: Path, unknown: list[int]) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        response = decoded(take(Fetch(handled.services), request_of(*unknown, wait_ms=WAIT_MS)))
+        last = response.responses[0].partitions[-1]
+        assert last.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    handle(tmp_path, scenario)
+
+
+def test_a_fetch_that_may_not_wait_has_its_response_at_once(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        assert listed(decoded(take(Fetch(handled.services), request_of(0)))) == [0]
+
+    handle(tmp_path, scenario)
+
+
+def test_a_long_poll_is_complete_when_a_partition_grows(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t", partitions=2)
+        pending = take(Fetch(handled.services), request_of(0, 1, wait_ms=WAIT_MS))
+        assert isinstance(pending, Pending)
+        assert pending.is_barrier
+        complete = asyncio.Event()
+        pending.on_complete(complete.set)
+        partition = handled.services.replicas.find(TopicPartition("t", 1))
+        partition.append(memoryview(build.batch()), ACKS_ALL, build.NOW_MS)
+        await complete.wait()
+        assert isinstance(pending.parts, list)
+        assert len(pending.parts) == 3, "bytes, a range of the log, bytes"
+
+    handle(tmp_path, scenario)
+
+
+def test_a_long_poll_of_a_client_that_has_gone_reads_no_more(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        fetch = Fetch(handled.services)
+        gone, other = (take(fetch, request_of(0, wait_ms=WAIT_MS)) for _ in range(2))
+        assert isinstance(gone, Pending)
+        assert isinstance(other, Pending)
+        gone.abandon()
+        complete = asyncio.Event()
+        other.on_complete(complete.set)
+        partition = handled.services.replicas.find(TopicPartition("t", 0))
+        partition.append(memoryview(build.batch()), ACKS_ALL, build.NOW_MS)
+        await complete.wait()
+        assert gone.parts is None
+
+    handle(tmp_path, scenario)
+
+
+def test_a_session_lists_every_partition_first_and_then_what_changed(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t", partitions=2)
+        fetch = Fetch(handled.services)
+        first = decoded(take(fetch, request_of(0, 1, session_id=0, session_epoch=0)))
+        assert first.session_id > 0
+        assert listed(first) == [0, 1]
+        more = request_of(session_id=first.session_id, session_epoch=1)
+        assert listed(decoded(take(fetch, more))) == []
+
+    handle(tmp_path, scenario)
