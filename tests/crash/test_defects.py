@@ -6,6 +6,7 @@ import signal
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count
@@ -172,15 +173,21 @@ def _produce(broker: Defective) -> None:
 def _create_topic(broker: Defective) -> None:
     admin = admin_of(broker.address)  # asks as long as it lives
     (created,) = admin.create_topics([NewTopic("t", 1)]).values()
-    with contextlib.suppress(KafkaException):
-        created.result(2)
+    _wait_done(created, broker)
 
 
 def _delete_records(broker: Defective) -> None:
     admin = admin_of(broker.address)
     (deleted,) = admin.delete_records([TopicPartition("c", 0, 0)]).values()
-    with contextlib.suppress(KafkaException):
-        deleted.result(2)
+    _wait_done(deleted, broker)
+
+
+def _wait_done(response: Future[Any], broker: Defective) -> None:
+    """Keep an admin client until it has a response, or the broker is over."""
+    for _ in range(_POLLS_MAX):
+        if response.done() or not broker.is_running:
+            break
+        wait([response], timeout=0.1)
 
 
 def _scrape(broker: Defective) -> None:
