@@ -291,7 +291,7 @@ def test_a_first_batch_that_was_not_finished_needs_its_beginning(
     somewhere = json.dumps({topic: {"0": 3, "1": 3}})
     drain(spark, "kafka", ottla.address, topic, tmp_path, startingOffsets=somewhere)
     forget(tmp_path, 0, is_written=False)
-    with pytest.raises(StreamingQueryException, match="where it began is not known"):
+    with pytest.raises(StreamingQueryException, match="its start offsets are not known"):
         drain(spark, "ottla", ottla.address, topic, tmp_path, startingOffsets="latest")
     begun = json.dumps(offsets_in(tmp_path / "checkpoint/sources/0/0"))
     drain(spark, "ottla", ottla.address, topic, tmp_path, startingOffsets=begun)
