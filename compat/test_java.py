@@ -1,16 +1,48 @@
 """Kafka's own Java client against Ottla, and against Apache Kafka as a check on the scenarios."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from compat.conftest import Broker
+from compat.apache import ApacheBroker
 from compat.java import JavaScenarios, list_scenarios
+from compat.ottla_broker import OttlaBroker
 
 LIST = Path(__file__).parent / "java_scenarios.txt"
+Broker = OttlaBroker | ApacheBroker
 
 pytestmark = pytest.mark.compat
+
+
+@pytest.fixture(scope="module")
+def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
+    with OttlaBroker(tmp_path_factory.mktemp("ottla") / "data") as broker:
+        yield broker
+        broker.end(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
+    with ApacheBroker(tmp_path_factory.mktemp("apache") / "broker") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def played_on(request: pytest.FixtureRequest) -> Broker:
+    """Ottla, and Apache Kafka: what a scenario expects of one it must find in the other."""
+    broker: Broker = request.getfixturevalue(request.param)
+    return broker
+
+
+@pytest.fixture(scope="module")
+def scenarios(
+    played_on: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JavaScenarios]:
+    program = JavaScenarios(played_on.address, tmp_path_factory.mktemp("java") / "client.log")
+    yield program
+    program.close()
 
 
 def pairs() -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ Both formats are in one Spark, so what one reads or writes is compared with the 
 
 import json
 import shutil
+import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -27,6 +28,13 @@ FORMATS = ("kafka", "ottla")
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
 _numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
+    with OttlaBroker(tmp_path_factory.mktemp("ottla") / "data") as broker:
+        yield broker
+        broker.end(signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +291,7 @@ def test_a_first_batch_that_was_not_finished_needs_its_beginning(
     somewhere = json.dumps({topic: {"0": 3, "1": 3}})
     drain(spark, "kafka", ottla.address, topic, tmp_path, startingOffsets=somewhere)
     forget(tmp_path, 0, is_written=False)
-    with pytest.raises(StreamingQueryException, match="where it began is not known"):
+    with pytest.raises(StreamingQueryException, match="its start offsets are not known"):
         drain(spark, "ottla", ottla.address, topic, tmp_path, startingOffsets="latest")
     begun = json.dumps(offsets_in(tmp_path / "checkpoint/sources/0/0"))
     drain(spark, "ottla", ottla.address, topic, tmp_path, startingOffsets=begun)

@@ -52,11 +52,12 @@ RETIRED: Final[Mapping[str, str]] = {
     "wish": "change, request",
     "world": "the thing itself",
 }
-# Where a retired word is part of the field's word.
-_NOT_RETIRED: Final = re.compile(r"dead[ _-]?letters?", re.IGNORECASE)
-_LATE: Final = re.compile(
-    r"late[ _]?handlers?|late(?:r)? import|import(?:s|ed)? late", re.IGNORECASE
+# Where a retired word is part of the field's word, an option that users type, or a key that is
+# stored in checkpoints.
+_NOT_RETIRED: Final = re.compile(
+    r"dead[ _-]?letters?|ascii[ _]letters|--figure\b|\"figures\"", re.IGNORECASE
 )
+_LATE: Final = re.compile(r"late[ _]?handlers?|later? import|import(?:s|ed)? late\b", re.IGNORECASE)
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _FORMS: Final = {form: word for word in RETIRED for form in (word, f"{word}s", f"{word}es")}
 

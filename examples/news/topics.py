@@ -64,7 +64,7 @@ def wait_settled(address: str) -> None:
 
 
 def _ends(admin: AdminClient, isolation: IsolationLevel) -> dict[str, int]:
-    asked = {TopicPartition(name, 0): OffsetSpec.latest() for name in ALL}  # type: ignore[no-untyped-call]
+    asked = {TopicPartition(name, 0): OffsetSpec.latest() for name in ALL}
     answers = admin.list_offsets(asked, isolation_level=isolation)
     return {tp.topic: answer.result(_PATIENCE_S).offset for tp, answer in answers.items()}
 

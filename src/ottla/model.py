@@ -26,7 +26,7 @@ _TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; a tuple because it is looked up once per request."""
+    """A partition of a topic; a tuple because it is looked up once per request."""
 
     topic: str
     partition: int

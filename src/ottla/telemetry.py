@@ -19,7 +19,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: samples are (label values, number)."""
+    """A metric: samples are (label values, number)."""
 
     name: str
     kind: MetricKind

@@ -29,7 +29,7 @@ from compat.adapter import (
 )
 
 _BYTES_MAX: Final = 64 << 20
-_PLACES: Final = {BEGINNING: OFFSET_BEGINNING, END: OFFSET_END}
+_OFFSETS: Final = {BEGINNING: OFFSET_BEGINNING, END: OFFSET_END}
 
 
 class ConfluentClient(Library):
@@ -77,7 +77,7 @@ class ConfluentClient(Library):
         try:
             consumer.assign(
                 [
-                    TopicPartition(topic, partition, _PLACES.get(start, start))
+                    TopicPartition(topic, partition, _offset(start))
                     for partition, start in starts.items()
                 ]
             )
@@ -109,6 +109,10 @@ class ConfluentClient(Library):
 
     def admin(self) -> "_Admin":
         return _Admin(AdminClient({"bootstrap.servers": self.address}))
+
+
+def _offset(start: Start) -> int:
+    return _OFFSETS[start] if isinstance(start, str) else start
 
 
 class _Producer:
@@ -154,8 +158,9 @@ class _Consumer:
     def _poll(self, count: int) -> list[Received]:
         messages = self._consumer.consume(count, timeout=0.5)
         for message in messages:
-            if message.error() is not None and not message.error().retriable():
-                raise Refused(message.error().code(), message.error().str())
+            error = message.error()
+            if error is not None and not error.retriable():
+                raise Refused(error.code(), error.str())
         return [_received(message) for message in messages if message.error() is None]
 
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from compat.adapter import PATIENCE_S
 
@@ -17,6 +17,16 @@ _KCAT_ASSIGNED: Final = re.compile(r"rebalanced \(memberid .*\): (assigned|revok
 _KCAT_PARTITION: Final = re.compile(r"(\S+) \[(\d+)\]")
 
 Partition = tuple[str, int]
+
+
+class MemberOptions(TypedDict, total=False):
+    """Options of a member that tests pass on to it."""
+
+    pattern: str
+    instance: str
+    strategy: str
+    protocol: str
+    session_ms: int
 
 
 class Member:

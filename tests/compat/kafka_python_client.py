@@ -33,6 +33,11 @@ lend_codecs()
 _BYTES_MAX: Final = 64 << 20
 
 
+def partition_of(topic: str, index: int) -> TopicPartition:
+    """A partition as kafka-python's admin client names it."""
+    return TopicPartition(topic, index)
+
+
 class KafkaPythonClient(Library):
     name = "kafka-python"
 

@@ -1,6 +1,7 @@
 """What each client's admin side asks for, and how it hears a no."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from confluent_kafka.admin import (
 )
 
 from compat.adapter import PATIENCE_S, Admin, Client, MakeTopic, Refused, Sent
-from compat.kafka_python_client import KafkaPythonClient
-from compat.kafka_python_client import TopicPartition as KafkaPythonPartition
+from compat.kafka_python_client import KafkaPythonClient, partition_of
 from compat.kcat_client import MISSING, is_installed, run_kcat
 from compat.raw import RawConnection
 from compat.served import ServedBroker
 from compat.wire import batch, produce
 from ottla.errors import ErrorCode
+from ottla.model import TimestampMs
 from ottla.protocol.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
@@ -60,7 +61,7 @@ def test_topics_that_cannot_be_made_are_refused_for_the_right_reason(
     name = new_name()
     assert refusal(lambda: admin.create_topic(name, partitions=0)) is ErrorCode.INVALID_PARTITIONS
     for config in ({"retention.ms": "soon"}, {"no.such.setting": "1"}, {"segment.bytes": "1"}):
-        asked = refusal(lambda config=config: admin.create_topic(name, config=config))
+        asked = refusal(partial(admin.create_topic, name, config=config))
         assert asked is ErrorCode.INVALID_CONFIG
     assert name not in admin.topics()
 
@@ -98,7 +99,7 @@ def test_settings_are_changed_and_bad_ones_refused(admin: Admin, make_topic: Mak
     admin.change_config(name, {"retention.ms": "99999", "max.message.bytes": "5000"})
     assert admin.config(name)["retention.ms"] == "99999"
     for changes in ({"retention.ms": "soon"}, {"no.such.setting": "1"}, {"durability": "maybe"}):
-        asked = refusal(lambda changes=changes: admin.change_config(name, changes))
+        asked = refusal(partial(admin.change_config, name, changes))
         assert asked is ErrorCode.INVALID_CONFIG
     assert admin.config(name)["retention.ms"] == "99999"
 
@@ -264,7 +265,7 @@ def test_confluent_lists_offsets_of_every_kind(
 ) -> None:
     name = make_topic(retention_ms=-1)
     for timestamp_ms in (1000, 3000, 2000):
-        record = Record(value=b"x", timestamp_ms=timestamp_ms)
+        record = Record(value=b"x", timestamp_ms=TimestampMs(timestamp_ms))
         produce(raw, name, bytes(build_batch([record, record])))
     admin = AdminClient({"bootstrap.servers": broker.address})
 
@@ -315,7 +316,7 @@ def test_kafka_python_describes_producers_and_quorum(
 ) -> None:
     name = make_topic()
     kafka_python.produce(name, Sent(value=b"x"), idempotent=True)
-    place = KafkaPythonPartition(name, 0)
+    place = partition_of(name, 0)
     with kafka_python.raw_admin() as admin:
         (producer,) = admin.describe_producers([place])[place].active_producers
         quorum = admin.describe_metadata_quorum()
@@ -328,7 +329,7 @@ def test_kafka_python_describes_producers_and_quorum(
 def test_kafka_python_lists_no_reassignments(
     kafka_python: KafkaPythonClient, make_topic: MakeTopic
 ) -> None:
-    partition = KafkaPythonPartition(make_topic(), 0)
+    partition = partition_of(make_topic(), 0)
     with kafka_python.raw_admin() as admin:
         assert not admin.list_partition_reassignments([partition])
         assert not admin.list_partition_reassignments()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from compat.adapter import PATIENCE_S, wait_until
 from compat.group_member import Member

@@ -22,7 +22,7 @@ from compat.wire import (
 )
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode
-from ottla.model import ProducerEpoch, ProducerId, Sequence, Uuid
+from ottla.model import ProducerEpoch, ProducerId, Sequence, TimestampMs, Uuid
 from ottla.protocol.api import ApiKey, RequestHeader, request_frame
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.fetch import ForgottenTopic
@@ -430,7 +430,7 @@ def test_a_session_tells_of_a_topic_that_has_gone(
 
 
 def timed(timestamp_ms: int) -> bytes:
-    return bytes(build_batch([Record(value=b"x", timestamp_ms=timestamp_ms)]))
+    return bytes(build_batch([Record(value=b"x", timestamp_ms=TimestampMs(timestamp_ms))]))
 
 
 def test_offsets_are_listed_by_time_and_by_special_values(

@@ -10,10 +10,9 @@ from typing import Any, Final
 import pytest
 
 from compat.adapter import wait_until
-from compat.conftest import create_topic
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
-from compat.wire import batch, broker_setting, produce, topic_id
+from compat.wire import batch, broker_setting, create_topic, produce, topic_id
 from fakes.group_members import subscription
 from ottla.errors import ErrorCode
 from ottla.model import Uuid

@@ -4,17 +4,17 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
 import pytest
 
 from compat import kcat_client
 from compat.adapter import Sent, wait_until
 from compat.confluent_client import ConfluentClient
-from compat.conftest import create_topic
-from compat.group_member import Member, Partition
+from compat.group_member import Member, MemberOptions, Partition
 from compat.raw import connected
 from compat.served import ServedBroker
+from compat.wire import create_topic
 
 CLIENTS: Final = ["confluent", "kafka-python", "aiokafka", "kcat"]
 LIBRARIES: Final = CLIENTS[:3]
@@ -62,10 +62,10 @@ def start(broker: ServedBroker, members: list[Member]) -> StartMember:
 
 
 def starter(broker: ServedBroker, members: list[Member]) -> StartMember:
-    def start(client: str, group: str, *topics: str, **more: object) -> Member:
+    def start(client: str, group: str, *topics: str, **more: Unpack[MemberOptions]) -> Member:
         if client == "kcat" and not kcat_client.is_installed():
             pytest.skip(kcat_client.MISSING)
-        member = Member(client, broker.address, group, *topics, **more)  # type: ignore[arg-type]
+        member = Member(client, broker.address, group, *topics, **more)
         members.append(member)
         return member
 

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,16 +52,20 @@ def end_offset(broker: ServedBroker) -> int:
         return list_offset(raw, TOPIC, LATEST).offset
 
 
+def has_grown(broker: ServedBroker) -> Callable[[], bool]:
+    """True once a chunk of records more than now is there."""
+    reached = end_offset(broker)
+    return lambda: end_offset(broker) >= reached + CHUNK
+
+
 def kill_under_load(broker: ServedBroker, ending: signal.Signals) -> None:
     """End and restart the broker twice while somebody produces; returns when that goes on."""
     for _ in range(2):
-        reached = end_offset(broker)
-        wait_until(lambda reached=reached: end_offset(broker) >= reached + CHUNK, "records arrive")
+        wait_until(has_grown(broker), "records arrive")
         status = broker.end(ending)
         assert status == (0 if ending is signal.SIGTERM else -signal.SIGKILL)
         broker.start()
-    reached = end_offset(broker)
-    wait_until(lambda: end_offset(broker) >= reached + CHUNK, "records arrive again")
+    wait_until(has_grown(broker), "records arrive again")
 
 
 def read_all(broker: ServedBroker, count: int) -> list[Received]:

@@ -6,6 +6,7 @@ from compat.served import ServedBroker
 from compat.wire import batch, fetch, list_offset, produce
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode
+from ottla.model import TimestampMs
 from ottla.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -26,7 +27,7 @@ def test_old_records_go_and_the_young_stay(
     topic = make_topic(retention_ms=600_000, segment_bytes=1024)
     now_ms = SystemClock().now_ms()
     for age_ms in (900_000, 900_000, 0, 0):
-        record = Record(value=b"v" * 900, timestamp_ms=now_ms - age_ms)
+        record = Record(value=b"v" * 900, timestamp_ms=TimestampMs(now_ms - age_ms))
         produce(raw, topic, bytes(build_batch([record])))
     wait_until(lambda: start_offset(raw, topic) == 2, "the two old segments have gone")
     assert [one.offset for one in client.consume(topic, 2)] == [2, 3]

@@ -4,6 +4,8 @@ Retention is what makes a wrong time dangerous, and it runs every 50 ms here: no
 Apache Kafka would keep.
 """
 
+from functools import partial
+
 import pytest
 
 from compat.adapter import Library, MakeTopic, Sent, wait_until
@@ -29,12 +31,17 @@ def raw_batch(*timestamps_ms: int, says_ms: int | None = None, codec: Codec = Co
     return bytes(batch)
 
 
+def has_gone(raw: RawConnection, topic: str) -> bool:
+    """True when retention has taken the topic's only record."""
+    return list_offset(raw, topic, EARLIEST).offset == 1
+
+
 def wait_retention(raw: RawConnection, make_topic: MakeTopic) -> None:
     """Returns after retention has been everywhere: twice it has taken what it should."""
     for _ in range(2):
         topic = make_topic(retention_ms=1)
         produce(raw, topic, raw_batch(1))
-        wait_until(lambda topic=topic: list_offset(raw, topic, EARLIEST).offset == 1, "it goes")
+        wait_until(partial(has_gone, raw, topic), "it goes")
 
 
 def max_timestamps(raw: RawConnection, topic: str) -> list[int]:

@@ -181,7 +181,7 @@ def run_kafka_python(settings: dict[str, Any], diary: Diary) -> None:
         metrics_enabled=False,
     )
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):
         def on_partitions_assigned(self, assigned: Any) -> None:
             diary.note_assigned(assigned)
 
@@ -216,7 +216,7 @@ async def run_aiokafka(settings: dict[str, Any], diary: Diary) -> None:
 
     at_work = asyncio.Lock()  # its client rebalances while a batch may be in our hands
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):
         async def on_partitions_assigned(self, assigned: Any) -> None:
             diary.note_assigned(assigned)
 

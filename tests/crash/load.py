@@ -21,6 +21,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from fakes.consumed import position_of, value_of
+
 PATIENCE_S: Final = 60
 _BURST: Final = 2  # records per partition and turn: a steady load that leaves the disk some air
 _TURN_S: Final = 0.01
@@ -158,10 +160,7 @@ class Load:
                 self.failed.append(error)
                 self._heard.notify_all()
             return
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        assert topic is not None
-        assert partition is not None
-        assert offset is not None
+        topic, partition, offset = position_of(message)
         self.acked[topic, partition].append(Acked(offset, _number(message)))
         with self._heard:
             self._acked_count += 1
@@ -199,10 +198,10 @@ def read_all(
             for message in consumer.consume(10_000, timeout=0.1):
                 if message.error() is not None:
                     raise KafkaException(message.error())
-                partition = (message.topic(), message.partition())
-                found[partition].append(letter_of(message))
-                if message.offset() >= ends[partition][1] - 1:
-                    left.discard(partition)
+                topic, index, offset = position_of(message)
+                found[topic, index].append(letter_of(message))
+                if offset >= ends[topic, index][1] - 1:
+                    left.discard((topic, index))
         raise AssertionError(f"{left} never came to an end")
     finally:
         consumer.close()
@@ -288,13 +287,11 @@ def _end(consumer: Consumer, partition: Partition) -> tuple[int, int]:
 
 
 def letter_of(message: Message) -> Letter:
-    key, offset = message.key(), message.offset()
+    key = message.key()
     assert isinstance(key, bytes)
-    assert offset is not None
+    _, _, offset = position_of(message)
     return Letter(offset, key.decode(), _number(message))
 
 
 def _number(message: Message) -> int:
-    value = message.value()
-    assert isinstance(value, bytes)
-    return int(value.split(b" ", 1)[0])
+    return int(value_of(message).split(b" ", 1)[0])

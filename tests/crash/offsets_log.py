@@ -14,9 +14,9 @@ from crash.topics import PATIENCE_S
 from ottla.coordinator.groups.records import (
     GroupStored,
     OffsetCommitted,
-    UnreadableRecord,
     from_bytes,
 )
+from ottla.coordinator.runtime.log_entries import UnreadableRecord
 
 _TOPIC = "__consumer_offsets"
 _EPOCH_KEY = 3  # of a group whose coordinator assigns (KIP-848)

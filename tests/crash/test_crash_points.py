@@ -55,6 +55,8 @@ class Expected:
                     partition_count = 0
                 case "produce":
                     numbers.append(number)
+                case _:
+                    raise AssertionError(name)
         return cls(partition_count, retention_bytes, numbers)
 
     def is_so(self, found: "Expected", letters: list[Letter]) -> bool:

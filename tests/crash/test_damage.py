@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from crash.load import SILENT, Letter, Load, letter_of, promises_of, read_all
 from crash.processes import PATIENCE_S, BrokerProcess, broker_process, run_ottla
 from crash.topics import admin_of, create_topics
+from fakes.consumed import value_of
 from ottla import testing
 from ottla.records.batch import HEADER_BYTES, BatchHeader, batches
 
@@ -423,7 +424,7 @@ def _read_committed(address: str) -> list[str]:
         for _ in range(_POLLS_MAX):
             for message in consumer.consume(10_000, timeout=0.2):
                 if (error := message.error()) is None:
-                    found.append(message.value().decode().rstrip("."))
+                    found.append(value_of(message).decode().rstrip("."))
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     return found

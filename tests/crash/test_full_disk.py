@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from crash.load import PATIENCE_S, SILENT, STEADY, Letter, read_all
 from crash.mounts import SmallDisk
 from crash.processes import broker_process
 from crash.topics import admin_of, create_topics, partition_counts
+from fakes.consumed import position_of
 
 _SEGMENTS: Final = {"segment.bytes": "1000000"}
 _SETTINGS: Final = (
@@ -47,10 +48,11 @@ class Writer:
         number = self._number
         self._number += 1
 
-        def settled(error: KafkaError | None, message: object) -> None:
+        def settled(error: KafkaError | None, message: Message) -> None:
             outcome.append(error)
             if error is None:
-                letter = Letter(message.offset(), "writer", number)  # type: ignore[attr-defined]
+                _, _, offset = position_of(message)
+                letter = Letter(offset, "writer", number)
                 self.acked.setdefault(topic, []).append(letter)
 
         value = f"{number} ".encode() + bytes(size_bytes)

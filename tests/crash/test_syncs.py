@@ -1,9 +1,11 @@
 """The event loop waits for no disk: whatever is synced while a broker serves, a thread does."""
 
 import asyncio
+import operator
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +92,7 @@ def test_a_broker_syncs_nothing_on_its_event_loop_while_it_serves(tmp_path: Path
             "scrub-checkpoint.tmp",
             "meta.properties.tmp",
         ):
-            _wait(lambda name=name: name in files.by_threads)
+            _wait(partial(operator.contains, files.by_threads, name))
         assert files.by_loops == []
 
 

@@ -14,17 +14,15 @@ _PARTITION_DIRECTORY: Final = re.compile(r"(.+)-(\d+)")
 
 
 def admin_of(address: str) -> AdminClient:
-    return AdminClient(
-        {
-            "bootstrap.servers": address,
-            "reconnect.backoff.ms": 10,
-            "reconnect.backoff.max.ms": 100,
-            "retry.backoff.ms": 20,
-            "retry.backoff.max.ms": 100,
-            "logger": SILENT,
-            **STEADY,
-        }
-    )
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": address,
+        "reconnect.backoff.ms": 10,
+        "reconnect.backoff.max.ms": 100,
+        "retry.backoff.ms": 20,
+        "retry.backoff.max.ms": 100,
+        **STEADY,
+    }
+    return AdminClient(settings, logger=SILENT)
 
 
 def create_topics(

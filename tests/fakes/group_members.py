@@ -1,6 +1,7 @@
 """Requests of group members, with all that does not matter filled in."""
 
 from struct import pack
+from typing import TypedDict
 
 from ottla.coordinator.groups.classic_protocol import Join, Protocol, Sync
 from ottla.protocol.codec import encode
@@ -21,6 +22,16 @@ def subscription(*topics: str, owned: dict[str, list[int]] | None = None) -> byt
         ],
     )
     return pack(">h", 1) + encode(said, 1)
+
+
+class JoinOptions(TypedDict, total=False):
+    """Options of `join` that tests pass on to it."""
+
+    instance_id: str | None
+    client_id: str
+    session_ms: int
+    protocol_type: str
+    protocols: dict[str, bytes]
 
 
 def join(

@@ -3,12 +3,11 @@
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
-from ottla.model import (
-    LeaderEpoch,
-)
+from ottla.model import LeaderEpoch
 from ottla.records.batch import batches, records
 from ottla.storage.log import Log
 from ottla.storage.log_append import Appended
+from ottla.storage.segment import Segment
 
 SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
 
@@ -21,6 +20,11 @@ def fill(log: Log, segments: int) -> None:
     """Append one batch after the other until there are so many sealed segments."""
     while len(log.sealed_segments) < segments:
         build.append(log, 2, value=bytes(100))
+
+
+def segments_of(log: Log) -> list[Segment]:
+    """Every segment in order, the active one last."""
+    return [*log.sealed_segments, log.active_segment]
 
 
 def offsets_of(log: Log, data: bytes) -> list[int]:

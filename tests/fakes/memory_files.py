@@ -57,6 +57,7 @@ class MemoryFile:
     def read(self, position: int, size_bytes: int) -> bytes:
         self._files.fail_if_asked("read", self._path)
         self._files.counts["read"] += 1
+        self._files.read_bytes[self._path.suffix] += size_bytes
         return bytes(self._inode.content[position : position + size_bytes])
 
     def truncate(self, size_bytes: int) -> None:
@@ -83,6 +84,7 @@ class MemoryFiles:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.read_bytes: Counter[str] = Counter()  # asked for, by the suffix of the file
         self.now_ms = 1_700_000_000_000  # when files are said to be changed
         self._names: dict[Path, _Inode] = {}
         self._synced_names: dict[Path, _Inode] = {}

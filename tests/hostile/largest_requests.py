@@ -320,7 +320,8 @@ class _Maker:
                 return self._message(struct_class, path, size)
             case Fixed():
                 return self._number(kind, path)
-        return None
+            case _:
+                return None
 
     def _sized(self, kind: Sized, path: tuple[str, ...], size: int, is_nullable: bool) -> Any:
         if path == self.path:

@@ -6,12 +6,14 @@
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from crash.topics import admin_of, create_topics
+from fakes.consumed import position_of, value_of
 from hostile.attacked_broker import PATIENCE_S, AttackedBroker, attacked_broker
 from ottla.broker.writer import SENDFILE_BYTES_MIN
 
@@ -22,7 +24,7 @@ REST_SHARE_MAX = 0.05  # of a core
 QUIET = {"log_level": 0}
 
 
-def limited_broker(path: Path, descriptors: int):  # type: ignore[no-untyped-def]
+def limited_broker(path: Path, descriptors: int) -> AbstractContextManager[AttackedBroker]:
     return attacked_broker(path, "max.partitions=10000", descriptors_max=descriptors)
 
 
@@ -70,7 +72,8 @@ def read_everything(broker: AttackedBroker, partitions: list[tuple[str, int]], c
     while left and time.monotonic() < deadline_s:
         for message in consumer.consume(1000, 1.0):
             assert message.error() is None, message.error()
-            found[message.topic(), message.partition()].append(message.value())
+            topic, index, _ = position_of(message)
+            found[topic, index].append(value_of(message))
             left -= 1
     consumer.close()
     for (topic, index), values in found.items():
@@ -81,7 +84,7 @@ def check_limit(
     tmp_path: Path, descriptors: int, partition_count: int, report: Callable[[str], None]
 ) -> None:
     partitions = partitions_of(partition_count)
-    topics = {topic: {} for topic, _ in partitions}
+    topics: dict[str, dict[str, str]] = {topic: {} for topic, _ in partitions}
     with limited_broker(tmp_path, descriptors) as broker:
         create_topics(admin_of(broker.address), topics, partitions=PER_TOPIC)
         write_with_many_clients(broker, partitions)

@@ -8,6 +8,7 @@ it was read off the log again, and the next start must find it repaired.
 import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -163,13 +164,17 @@ def harms(content: bytes, other: bytes) -> Iterator[tuple[str, Harm]]:
         for bit in (0, 4, 7):
             yield (
                 f"bit {bit} of byte {at} flipped",
-                lambda data, at=at, bit=bit: _flip(data, at, bit),
+                partial(_flip, at=at, bit=bit),
             )
     for size in {0, 1, len(content) - 1, *range(ENTRY_BYTES, len(content), ENTRY_BYTES)}:
-        yield f"cut to {size} bytes", lambda data, size=size: data[:size]
+        yield f"cut to {size} bytes", partial(_cut, size=size)
     yield "removed", lambda data: None
     yield "doubled", lambda data: data + data
     yield "replaced by another segment's", lambda data: other
+
+
+def _cut(data: bytes, size: int) -> bytes:
+    return data[:size]
 
 
 def _flip(data: bytes, at: int, bit: int) -> bytes:

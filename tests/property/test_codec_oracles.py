@@ -84,7 +84,8 @@ def _defaults(struct_class: type, version: int) -> dict[str, Any]:
         if version in item.wire.versions:
             inner = _defaults(kind, version) if isinstance(kind, type) else item.make_default()
             defaults[item.name] = inner
-    return _renamed(defaults)  # type: ignore[no-any-return]
+    renamed: dict[str, Any] = _renamed(defaults)
+    return renamed
 
 
 def _only(tree: Any, wanted: Any) -> Any:

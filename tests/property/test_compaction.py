@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from fakes import build
+from fakes.logs import segments_of
 from fakes.memory_files import MachineStopped, MemoryFiles
 from ottla.config import TopicConfig
 from ottla.model import (
@@ -281,7 +282,7 @@ class History:
             assert found.end_offset > offset
 
     def segments_touch(self) -> None:
-        segments = [*self.log.sealed_segments, self.log.active_segment]
+        segments = segments_of(self.log)
         for before, after in pairwise(segments):
             assert before.end_offset == after.base_offset
         assert self.log.size_bytes == sum(segment.size_bytes for segment in segments)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fakes import group_members
-from fakes.tickets import FakeTicket
+from fakes.tickets import FakeTicket, responses, written
 from fakes.topic_catalog import TopicCatalog
 from ottla.coordinator.groups.classic_group import ClassicGroup, State
 from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
@@ -304,7 +304,7 @@ class GroupsMachine(RuleBasedStateMachine):
         if beat.epoch == 0:
             client.owned = frozenset()
         decision = self.groups.consumer_heartbeat(FakeTicket(0), GROUP, beat, self.now_ms)
-        answer = next(answer for ticket, answer in decision.responses if ticket == 0)
+        answer = next(answer for ticket, answer in responses(decision) if ticket == 0)
         assert isinstance(answer, ConsumerHeartbeatResult)
         self.take(decision)
         if not is_lost:
@@ -332,11 +332,11 @@ class GroupsMachine(RuleBasedStateMachine):
         return ticket
 
     def take(self, decision: GroupDecision) -> None:
-        for record in decision.records:
+        for record in written(decision):
             self.write(record)
         if decision.records:
             self.compare()
-        for ticket, answer in decision.responses:
+        for ticket, answer in responses(decision):
             client = self.open.pop(ticket, None)
             if client is not None and isinstance(answer, Joined):
                 self.note_joined(client, answer)

@@ -13,7 +13,7 @@ LARGE = st.just(bytes(0x0102))  # a length with two bytes that are not zero
 @given(st.lists(SMALL | LARGE, max_size=8), st.data())
 def test_frames_do_not_depend_on_how_bytes_arrive(frames: list[bytes], data: st.DataObject) -> None:
     wire = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
-    parser, got = FrameParser(frame_bytes_max=1000), list[bytes]()
+    parser, got = FrameParser(frame_bytes_max=1000), list[bytes | bytearray]()
     while wire:
         size = data.draw(st.integers(1, min(len(wire), 100)))
         got += arrive(parser, wire[:size])

@@ -11,6 +11,7 @@ from ottla.model import Uuid
 from ottla.protocol import hot_fetch
 from ottla.protocol.api import APIS, ApiKey, RequestHeader, response_frame
 from ottla.protocol.codec import encode
+from ottla.protocol.hot_fields import TopicKey
 from ottla.protocol.messages import fetch as generic_fetch
 
 FETCH_VERSIONS = list(APIS[ApiKey.FETCH].versions)
@@ -33,8 +34,8 @@ class FakeRange:
         return len(self.content)
 
 
-def topic_key(draw: st.DrawFn, by_id: bool) -> str | bytes:
-    return draw(uuids) if by_id else draw(names)
+def topic_keys(*, by_id: bool) -> st.SearchStrategy[TopicKey]:
+    return uuids if by_id else names
 
 
 @given(st.binary(max_size=200), st.sampled_from(FETCH_VERSIONS))
@@ -57,7 +58,7 @@ def fetch_requests(draw: st.DrawFn) -> tuple[int, hot_fetch.FetchRequest]:
         int64s if version >= 5 else st.just(-1),
     )
     topics = [
-        (topic_key(draw, by_id), draw(st.lists(partition, max_size=3)))
+        (draw(topic_keys(by_id=by_id)), draw(st.lists(partition, max_size=3)))
         for _ in range(draw(st.integers(0, 3)))
     ]
     forgotten = []
@@ -65,7 +66,7 @@ def fetch_requests(draw: st.DrawFn) -> tuple[int, hot_fetch.FetchRequest]:
     if version >= 7:
         session = (draw(int32s), draw(int32s))
         forgotten = [
-            (topic_key(draw, by_id), draw(st.lists(int32s, max_size=3)))
+            (draw(topic_keys(by_id=by_id)), draw(st.lists(int32s, max_size=3)))
             for _ in range(draw(st.integers(0, 3)))
         ]
     return version, hot_fetch.FetchRequest(
@@ -163,11 +164,11 @@ def test_a_fetch_response_has_the_codecs_bytes(
     correlation_id: int,
     error_code: int,
     session_id: int,
-    partitions: list[list[hot_fetch.FetchedPartition]],
+    partitions: list[list[hot_fetch.FetchedPartition[FakeRange]]],
     data: st.DataObject,
 ) -> None:
     by_id = version >= hot_fetch.FETCH_TOPIC_IDS
-    topics = [(data.draw(uuids if by_id else names), results) for results in partitions]
+    topics = [(data.draw(topic_keys(by_id=by_id)), results) for results in partitions]
     response = generic_fetch.FetchResponse(
         error_code=error_code,
         session_id=session_id,
@@ -184,11 +185,13 @@ def test_a_fetch_response_has_the_codecs_bytes(
     parts = hot_fetch.write_fetched(
         correlation_id, version, topics, error_code=error_code, session_id=session_id
     )
-    sent = b"".join(part.content if isinstance(part, FakeRange) else part for part in parts)  # type: ignore[misc]
+    sent = b"".join(part.content if isinstance(part, FakeRange) else part for part in parts)
     assert sent == response_frame(header, response)
 
 
-def _generic_fetched(p: hot_fetch.FetchedPartition) -> generic_fetch.FetchPartitionResponse:
+def _generic_fetched(
+    p: hot_fetch.FetchedPartition[FakeRange],
+) -> generic_fetch.FetchPartitionResponse:
     diverging = generic_fetch.EpochEndOffset()
     if p.diverging is not None:
         diverging = generic_fetch.EpochEndOffset(epoch=p.diverging[0], end_offset=p.diverging[1])
@@ -205,5 +208,5 @@ def _generic_fetched(p: hot_fetch.FetchedPartition) -> generic_fetch.FetchPartit
             generic_fetch.AbortedTransaction(producer_id=producer_id, first_offset=first)
             for producer_id, first in p.aborted
         ],
-        records=p.records.content if isinstance(p.records, FakeRange) else b"",
+        records=b"" if p.records is None else p.records.content,
     )

@@ -23,8 +23,12 @@ names = st.text(max_size=20)
 uuids = st.binary(min_size=16, max_size=16)
 
 
-def topic_key(draw: st.DrawFn, by_id: bool) -> str | bytes:
-    return draw(uuids) if by_id else draw(names)
+def topic_keys(*, by_id: bool) -> st.SearchStrategy[TopicKey]:
+    return uuids if by_id else names
+
+
+def batches(bytes_max: int) -> st.SearchStrategy[memoryview]:
+    return st.binary(max_size=bytes_max).map(memoryview)
 
 
 @st.composite
@@ -32,14 +36,14 @@ def produce_requests(draw: st.DrawFn) -> tuple[int, hot_produce.ProduceRequest]:
     version = draw(st.sampled_from(PRODUCE_VERSIONS))
     topics = [
         (
-            topic_key(draw, version >= hot_produce.PRODUCE_TOPIC_IDS),
-            draw(st.lists(st.tuples(int32s, st.none() | st.binary(max_size=200)), max_size=3)),
+            draw(topic_keys(by_id=version >= hot_produce.PRODUCE_TOPIC_IDS)),
+            draw(st.lists(st.tuples(int32s, st.none() | batches(200)), max_size=3)),
         )
         for _ in range(draw(st.integers(0, 3)))
     ]
     return version, hot_produce.ProduceRequest(
         draw(st.none() | names), draw(int16s), draw(int32s), topics
-    )  # type: ignore[arg-type]
+    )
 
 
 def generic_produce_request(request: hot_produce.ProduceRequest) -> generic_produce.ProduceRequest:
@@ -91,13 +95,12 @@ def test_random_bytes_are_a_produce_request_or_a_violation(junk: bytes, version:
 def one_batch_requests(draw: st.DrawFn) -> tuple[int, hot_produce.ProduceRequest]:
     """A request with a single batch, in the versions that are read the short way."""
     version = draw(st.sampled_from([v for v in PRODUCE_VERSIONS if v >= 7]))
-    key = topic_key(draw, version >= hot_produce.PRODUCE_TOPIC_IDS)
-    batch = draw(st.binary(max_size=300))
+    key = draw(topic_keys(by_id=version >= hot_produce.PRODUCE_TOPIC_IDS))
     return version, hot_produce.ProduceRequest(
         None,
         draw(int16s),
         draw(int32s),
-        [(key, [(draw(int32s), batch)])],  # type: ignore[list-item]
+        [(key, [(draw(int32s), draw(batches(300)))])],
     )
 
 
@@ -208,7 +211,7 @@ def test_a_produce_response_has_the_codecs_bytes(
     data: st.DataObject,
 ) -> None:
     by_id = version >= hot_produce.PRODUCE_TOPIC_IDS
-    topics = [(data.draw(uuids if by_id else names), results) for results in partitions]
+    topics = [(data.draw(topic_keys(by_id=by_id)), results) for results in partitions]
     response = generic_produce.ProduceResponse(
         responses=[
             generic_produce.TopicProduceResponse(

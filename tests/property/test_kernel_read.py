@@ -1,5 +1,7 @@
 """The compiled kernel and its Python fallback find the same fields, or refuse the same bytes."""
 
+from collections.abc import Callable
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -9,7 +11,11 @@ from ottla.model import Offset, TimestampMs
 from ottla.records.batch import HEADER_BYTES, Record, build_batch
 
 pytest.importorskip("numpy", reason="the extra `spark` is not installed")
-kernel_read = pytest.importorskip("ottla.spark.kernel_read")
+
+from ottla.spark import kernel_read
+from ottla.spark.kernel import IS_COMPILED
+
+FindFields = Callable[[bytes, int, int, int, kernel_read.Table, int], None]
 
 records = st.builds(
     Record,
@@ -21,12 +27,14 @@ records = st.builds(
     ).map(tuple),
 )
 needs_kernel = pytest.mark.skipif(
-    not kernel_read.IS_COMPILED,
+    not IS_COMPILED,
     reason="the kernel is not compiled: python setup.py build_ext --inplace",
 )
 
 
-def found_by(find, source: bytes, count: int, start: int = 0, column: int = 0):  # type: ignore[no-untyped-def]
+def found_by(
+    find: FindFields, source: bytes, count: int, start: int = 0, column: int = 0
+) -> list[list[int]] | None:
     """The table that `find` fills, or None when it refuses."""
     table = kernel_read.table_of(kernel_read.Field, count + column)
     table[:] = -7
@@ -34,7 +42,8 @@ def found_by(find, source: bytes, count: int, start: int = 0, column: int = 0): 
         find(source, start, len(source), count, table, column)
     except InvalidRecord:
         return None
-    return table.tolist()
+    found: list[list[int]] = table.tolist()
+    return found
 
 
 def agree(source: bytes, count: int, start: int = 0) -> bool:

@@ -1,5 +1,7 @@
 """The compiled kernel, its plain twin and `pack` make the same bytes of the same records."""
 
+from collections.abc import Callable
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -7,9 +9,16 @@ from hypothesis import given
 from ottla.client.partitioner import murmur2
 from ottla.records.batch import Record, pack
 
-np = pytest.importorskip("numpy", reason="the extra `spark` is not installed")
-kernel_write = pytest.importorskip("ottla.spark.kernel_write")
-PackField, PackSources = kernel_write.PackField, kernel_write.PackSources
+pytest.importorskip("numpy", reason="the extra `spark` is not installed")
+
+import numpy as np
+
+from ottla.spark import kernel_write
+from ottla.spark.kernel import IS_COMPILED, kernel
+from ottla.spark.kernel_read import Table
+from ottla.spark.kernel_write import PackField, PackSources
+
+PackRecords = Callable[[PackSources, Table], memoryview]
 
 contents = st.none() | st.binary(max_size=200)
 records = st.builds(
@@ -19,7 +28,7 @@ records = st.builds(
     headers=st.lists(st.tuples(st.text(max_size=10), contents), max_size=3).map(tuple),
 )
 needs_kernel = pytest.mark.skipif(
-    not kernel_write.IS_COMPILED, reason="the kernel is not compiled, or an older one"
+    not IS_COMPILED, reason="the kernel is not compiled, or an older one"
 )
 TWINS = [
     pytest.param(kernel_write.compiled_pack_records, marks=needs_kernel),
@@ -35,10 +44,10 @@ def header_bytes(record: Record) -> bytes:
     return full[size + len(empty) - 2 :] if record.headers else b""
 
 
-def parts_of(sent: list[Record], gap: bytes = b"") -> "kernel_write.Parts":
+def parts_of(sent: list[Record], gap: bytes = b"") -> PackSources:
     """Parts in their buffers, with something between them that belongs to no record."""
     table = np.empty((len(PackField), len(sent)), np.int64)
-    columns = (
+    columns: tuple[list[bytes | None], ...] = (
         [record.key for record in sent],
         [record.value for record in sent],
         [header_bytes(record) for record in sent],
@@ -57,7 +66,9 @@ def parts_of(sent: list[Record], gap: bytes = b"") -> "kernel_write.Parts":
 
 @pytest.mark.parametrize("pack_records", TWINS)
 @given(sent=st.lists(records, min_size=1, max_size=150), gap=st.binary(max_size=3))
-def test_packed_parts_are_packed_records(pack_records, sent: list[Record], gap: bytes) -> None:  # type: ignore[no-untyped-def]
+def test_packed_parts_are_packed_records(
+    pack_records: PackRecords, sent: list[Record], gap: bytes
+) -> None:
     packed = pack_records(parts_of(sent, gap), np.arange(len(sent)))
     assert bytes(packed) == bytes(pack(sent).payload)
 
@@ -65,9 +76,7 @@ def test_packed_parts_are_packed_records(pack_records, sent: list[Record], gap: 
 @pytest.mark.parametrize("pack_records", TWINS)
 @given(sent=st.lists(records, min_size=1, max_size=20), data=st.data())
 def test_rows_are_packed_in_the_order_they_are_asked_for(
-    pack_records,  # type: ignore[no-untyped-def]
-    sent: list[Record],
-    data: st.DataObject,
+    pack_records: PackRecords, sent: list[Record], data: st.DataObject
 ) -> None:
     rows = data.draw(st.lists(st.integers(0, len(sent) - 1), min_size=1, max_size=30))
     packed = pack_records(parts_of(sent), np.array(rows, np.int64))
@@ -76,7 +85,9 @@ def test_rows_are_packed_in_the_order_they_are_asked_for(
 
 @pytest.mark.parametrize("size_bytes", [62, 63, 64, 8190, 8192, 1 << 20])
 @pytest.mark.parametrize("pack_records", TWINS)
-def test_sizes_at_the_edges_of_numbers_are_packed(pack_records, size_bytes: int) -> None:  # type: ignore[no-untyped-def]
+def test_sizes_at_the_edges_of_numbers_are_packed(
+    pack_records: PackRecords, size_bytes: int
+) -> None:
     sent = [Record(key=bytes(size_bytes), value=bytes(size_bytes))] * 3
     assert bytes(pack_records(parts_of(sent), np.arange(3))) == bytes(pack(sent).payload)
 
@@ -86,7 +97,7 @@ def test_both_hash_keys_as_clients_do(keys: list[bytes | None]) -> None:
     sources = parts_of([Record(key=key) for key in keys], b"-")
     expected = [0 if key is None else murmur2(key) for key in keys]
     assert kernel_write.python_hash_keys(sources).tolist() == expected
-    if kernel_write.IS_COMPILED:
+    if IS_COMPILED:
         assert kernel_write.compiled_hash_keys(sources).tolist() == expected
 
 
@@ -100,7 +111,7 @@ def test_the_kernel_reads_nowhere_but_in_its_buffers(part: int, number: int, row
     sources = parts_of([Record(key=b"k", value=b"v", headers=(("h", b"1"),))])
     if row:
         with pytest.raises(IndexError):
-            kernel_write.kernel.pack_records(
+            kernel.pack_records(
                 sources.keys,
                 sources.values,
                 sources.headers,
@@ -113,7 +124,7 @@ def test_the_kernel_reads_nowhere_but_in_its_buffers(part: int, number: int, row
         return  # every negative size is null
     sources.table[part, 0] = number
     with pytest.raises(IndexError):
-        kernel_write.kernel.pack_records(
+        kernel.pack_records(
             sources.keys,
             sources.values,
             sources.headers,
@@ -134,7 +145,7 @@ def test_the_kernel_writes_nowhere_but_into_its_room(room_bytes: int) -> None:
     with memoryview(out)[:room_bytes] as room:
         if room_bytes < size_bytes:
             with pytest.raises(IndexError):
-                kernel_write.kernel.pack_records(
+                kernel.pack_records(
                     sources.keys, sources.values, b"", sources.table, 2, np.arange(2), room
                 )
     assert out[room_bytes:] == b"\xee" * 8

@@ -7,6 +7,7 @@ opened, read, written to, and opened again.
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -205,29 +206,33 @@ def damages(
         starts.append(at)
         at += len(view)
     for size in range(len(content)):
-        yield f"cut at {size}", lambda data, size=size: data[:size]
+        yield f"cut at {size}", partial(_cut, size=size)
     for first in range(0, len(content), SECTOR_BYTES // 2):
-        yield f"sector at {first} zeroed", lambda data, first=first: _zeroed(data, first)
+        yield f"sector at {first} zeroed", partial(_zeroed, first=first)
     for position in starts:
         for name, place in FIELDS.items():
             for bit in range(8):
                 at = position + place
                 yield (
                     f"bit {bit} of {name} flipped at {at}",
-                    lambda data, at=at, bit=bit: _flipped(data, at, bit),
+                    partial(_flipped, at=at, bit=bit),
                 )
         for bit in (0, 3, 5):  # higher bytes of the base offset: far away
             for place in (0, 3, 5):
                 at = position + place
                 yield (
                     f"bit {bit} of base offset byte {place} flipped at {position}",
-                    lambda data, at=at, bit=bit: _flipped(data, at, bit),
+                    partial(_flipped, at=at, bit=bit),
                 )
     other = bytes(start.files.read_whole(segment_paths(start.files)[0]))
     if segment:
         yield "replaced by a copy of another", lambda data: bytearray(other)
     yield "removed", lambda data: None
     yield "emptied", lambda data: bytearray()
+
+
+def _cut(data: bytearray, size: int) -> bytearray:
+    return data[:size]
 
 
 def _zeroed(data: bytearray, first: int) -> bytearray:

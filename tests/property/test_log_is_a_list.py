@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fakes import build
 from fakes.listeners import FakeLogListener
+from fakes.logs import segments_of
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.model import LeaderEpoch, Offset
@@ -167,7 +168,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def segments_touch_and_do_not_overlap(self) -> None:
-        segments = [*self.log.sealed_segments, self.log.active_segment]
+        segments = segments_of(self.log)
         for before, after in pairwise(segments):
             assert before.end_offset == after.base_offset
         assert self.log.size_bytes == sum(segment.size_bytes for segment in segments)

@@ -32,7 +32,8 @@ from ottla.records.batch import (
 from ottla.records.compression import Codec
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-decode = pytest.importorskip("ottla.spark.decode")
+
+from ottla.spark import decode
 
 TP = TopicPartition("orders", 3)
 letters = st.builds(
@@ -62,7 +63,7 @@ def logs(draw: st.DrawFn) -> list[bytearray]:
     return batches
 
 
-def rows_of(found) -> list[dict[str, Any]]:  # type: ignore[no-untyped-def]
+def rows_of(found: decode.LocatedRecords) -> list[dict[str, Any]]:
     """The rows of all columns together."""
     columns = {name: make(found).to_pylist() for name, make in decode.COLUMNS.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -1,6 +1,7 @@
 """Whatever the offsets are: nothing is read twice, nothing is left out, nobody starves."""
 
 import json
+from random import Random
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -98,10 +99,10 @@ def test_a_limited_batch_lies_between_its_start_and_the_latest(
 
 @given(st.dictionaries(partitions, offsets), st.randoms())
 def test_offsets_survive_json_and_their_order_does_not_matter(
-    found: dict[TopicPartition, Offset], rng: object
+    found: dict[TopicPartition, Offset], rng: Random
 ) -> None:
     items = list(found.items())
-    rng.shuffle(items)  # type: ignore[attr-defined]
+    rng.shuffle(items)
     text = json.dumps(to_json(dict(items)))
     assert text == json.dumps(to_json(found))
     assert from_json(json.loads(text)) == found

@@ -1,5 +1,6 @@
 """Whatever happens to the store, a log is removed only if a tombstone names its topic's id."""
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -63,8 +64,8 @@ class StraysMachine(RuleBasedStateMachine):
                 if tp not in self.log_dir.logs:
                     self.log_dir.create_log(tp, topic.id, TopicConfig(), build.NOW_MS)
 
-    def _commit(self, decision: controller.Decision[object]) -> None:
-        self.image = self.image.apply(decision.changes, Revision(self.image.revision + 1))
+    def _commit(self, changes: Iterable[Change]) -> None:
+        self.image = self.image.apply(changes, Revision(self.image.revision + 1))
         self._bury()
 
     def _bury(self) -> None:
@@ -85,7 +86,7 @@ class StraysMachine(RuleBasedStateMachine):
             )
         except ApiError:
             return
-        self._commit(decision)
+        self._commit(decision.changes)
         self._make_missing()
 
     @rule(name=NAMES)
@@ -105,7 +106,7 @@ class StraysMachine(RuleBasedStateMachine):
         if name not in self.image.topics:
             return
         topic = self.image.topics[name]
-        self._commit(controller.delete_topic(self.image, name, BrokerConfig()))
+        self._commit(controller.delete_topic(self.image, name, BrokerConfig()).changes)
         if not is_removed:
             self.kill()
             return
@@ -118,7 +119,7 @@ class StraysMachine(RuleBasedStateMachine):
         """The broker says which deleted topics it has no logs of; the tombstones go."""
         here = set(self.log_dir.topic_ids.values())
         gone = [one for one in self.image.tombstones if one not in here]
-        self._commit(controller.logs_removed(self.image, BROKER, gone))
+        self._commit(controller.logs_removed(self.image, BROKER, gone).changes)
 
     @rule()
     def copy_store(self) -> None:

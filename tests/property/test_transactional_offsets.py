@@ -193,5 +193,5 @@ def test_a_commit_that_is_refused_leaves_nothing_pending() -> None:
         FakeTicket(1), "g", PRODUCERS[0], stranger, words([PARTITIONS[0]], 1), 0
     )
     assert decision.records == ()
-    assert decision.responses == ((1, [ErrorCode.ILLEGAL_GENERATION]),)
+    assert decision.responses == (FakeTicket(1).respond([ErrorCode.ILLEGAL_GENERATION]),)
     assert not groups.offsets.groups_pending

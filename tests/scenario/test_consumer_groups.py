@@ -11,6 +11,7 @@ with everything it has to say; one that is a member sends the epoch that it was 
 says which partitions it has; `own=told` those that it was told last.
 """
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from typing import Final
 import pytest
 
 from fakes import group_members
-from fakes.tickets import FakeTicket
+from fakes.tickets import FakeTicket, responses, written
 from fakes.topic_catalog import TopicCatalog
 from ottla.coordinator.groups import consumer_records as kinds
 from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
@@ -59,7 +60,7 @@ class ConsumerScript:
     """One shard without its log, a clock that is moved by hand, and clients with names."""
 
     def __init__(self) -> None:
-        self._settings_now: dict[str, object] = {}
+        self._limits = ConsumerLimits(classic=GroupLimits(initial_delay_ms=0))
         self._numbers = count(1)
         self._catalog = TopicCatalog()
         self._groups = self._new_groups()
@@ -73,11 +74,10 @@ class ConsumerScript:
         self._tickets = map(FakeTicket, count(1))
 
     def _new_groups(self) -> Groups:
-        classic = GroupLimits(initial_delay_ms=0)
         return Groups(
-            lambda: classic,
+            lambda: self._limits.classic,
             lambda: str(next(self._numbers)),
-            consumer_limits=lambda: ConsumerLimits(classic=classic, **self._settings_now),  # type: ignore[arg-type]
+            consumer_limits=lambda: self._limits,
             topics=lambda: self._catalog.image,
         )
 
@@ -89,10 +89,7 @@ class ConsumerScript:
 
     def _settings(self, command: Command) -> list[str]:
         for name, value in command.named.items():
-            if name == "assignors":
-                self._settings_now[name] = tuple(value.split(","))
-            else:
-                self._settings_now[name] = WORDS[value] if value in WORDS else int(value)
+            self._limits = _changed(self._limits, name, value)
         return []
 
     def _topic(self, command: Command) -> list[str]:
@@ -322,9 +319,10 @@ class ConsumerScript:
         return next((c for c, known in self._ids.items() if known == member_id), member_id)
 
     def _show(self, decision: GroupDecision) -> list[str]:
-        self._log += map(to_bytes, decision.records)
-        lines = [f"wrote {self._record(record)}" for record in decision.records]
-        for ticket, answer in decision.responses:
+        records = written(decision)
+        self._log += map(to_bytes, records)
+        lines = [f"wrote {self._record(record)}" for record in records]
+        for ticket, answer in responses(decision):
             client = self._asked.pop(ticket)
             lines.append(f"{client}: {self._word(client, answer)}")
         return lines
@@ -446,3 +444,19 @@ class ConsumerScript:
         named = parse_assignment(assignment)
         assert named is not None
         return self._text(of_names(named, self._catalog.image))
+
+
+def _changed(limits: ConsumerLimits, name: str, value: str) -> ConsumerLimits:
+    match name:
+        case "allows_downgrade":
+            return replace(limits, allows_downgrade=WORDS[value])
+        case "allows_upgrade":
+            return replace(limits, allows_upgrade=WORDS[value])
+        case "assignors":
+            return replace(limits, assignors=tuple(value.split(",")))
+        case "members_max":
+            return replace(limits, members_max=int(value))
+        case "session_timeout_ms":
+            return replace(limits, session_timeout_ms=int(value))
+        case _:
+            raise AssertionError(name)

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from fakes import group_members
-from fakes.tickets import FakeTicket
+from fakes.tickets import FakeTicket, responses, written
 from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
 from ottla.coordinator.groups.commit_checks import Committer
 from ottla.coordinator.groups.descriptions import GroupDescription
@@ -234,12 +234,12 @@ class GroupScript:
 
     def _show(self, decision: GroupDecision) -> list[str]:
         lines = []
-        for ticket, answer in decision.responses:
+        for ticket, answer in responses(decision):
             client = self._asked.pop(ticket)
             lines.append(f"{client}: {self._word(client, answer)}")
-        written = [f"wrote {self._record(record)}" for record in decision.records]
-        self._log += map(_entry, decision.records)
-        return [*written, *lines]
+        records = written(decision)
+        self._log += map(_entry, records)
+        return [*(f"wrote {self._record(record)}" for record in records), *lines]
 
     def _word(self, client: str, answer: object) -> str:
         match answer:

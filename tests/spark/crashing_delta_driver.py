@@ -57,7 +57,9 @@ def main(address: str, topic: str, table: str, checkpoint: str, when: str) -> No
 
     spark = ottla.spark.session(master="local[2]", conf={"spark.driver.memory": "512m"})
     spark.dataSource.register(DoomedDeltaDataSource)
-    jvm_pid = spark.sparkContext._gateway.proc.pid
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    jvm_pid = gateway.proc.pid
     rows = (
         spark.readStream.format("ottla")
         .option("kafka.bootstrap.servers", address)

@@ -173,7 +173,9 @@ def batch(spark: SparkSession, given: dict[str, Any], crash: dict[str, Any]) -> 
 
 
 def _pid_of_jvm(spark: SparkSession) -> int:
-    return int(spark.sparkContext._gateway.proc.pid)
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    return int(gateway.proc.pid)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla.spark.source import StreamReader, batch_reader, stream_reader
+from ottla.spark.plan import OffsetsJson
+from ottla.spark.source import BatchReader, StreamReader, batch_reader, stream_reader
 from spark.topics import Topic
 
 PLAIN = StructType(
@@ -40,6 +41,7 @@ _numbers = count(1)
 def read(options: dict[str, str], schema: StructType = VALUE) -> list[dict[str, object]]:
     """The rows of `spark.read`."""
     reader = batch_reader(options, schema)
+    assert isinstance(reader, BatchReader)
     return [
         row
         for partition in reader.partitions()
@@ -56,7 +58,7 @@ def texts(numbers: range) -> list[str]:
     return [str(number) for number in numbers]
 
 
-def planned(reader: StreamReader, start: dict, end: dict) -> list[str]:  # type: ignore[type-arg]
+def planned(reader: StreamReader, start: OffsetsJson, end: OffsetsJson) -> list[str]:
     """The values of one micro-batch."""
     return [
         row["value"]
@@ -66,7 +68,7 @@ def planned(reader: StreamReader, start: dict, end: dict) -> list[str]:  # type:
     ]
 
 
-def latest(reader: StreamReader, start: dict) -> dict:  # type: ignore[type-arg]
+def latest(reader: StreamReader, start: OffsetsJson) -> OffsetsJson:
     return reader.latestOffset(start, reader.getDefaultReadLimit())
 
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.sink import batch_writer
-from ottla.spark.source import batch_reader
+from ottla.spark.source import BatchReader, batch_reader
 from ottla.spark.write_task import WrittenAtLeastOnce, WrittenInTransaction
 from spark.topics import Topic
 
@@ -73,6 +73,7 @@ def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
 
 def read(topic: Topic) -> list[dict[str, object]]:
     reader = batch_reader(topic.options(includeHeaders="true"), READ)
+    assert isinstance(reader, BatchReader)
     rows = [
         row
         for partition in reader.partitions()

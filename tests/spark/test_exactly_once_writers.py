@@ -46,8 +46,9 @@ class Stream:
     def __init__(self, topic: Topic, query_id: str = "", **more: str) -> None:
         self.topic = topic
         self.query_id = query_id or f"query-{topic.name}"
-        self.writer = stream_writer(sink_of(topic, **more), TEXT)
-        assert isinstance(self.writer, StreamWriter)
+        writer = stream_writer(sink_of(topic, **more), TEXT)
+        assert isinstance(writer, StreamWriter)
+        self.writer = writer
 
     def write(
         self, batch: int, *tasks: Sequence[str], attempt: int = 0

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
@@ -9,11 +10,12 @@ from queue import Queue
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from fakes.consumed import position_of
 from ottla.cli.exit_codes import FAILED, OK, WRONG_USAGE
 from ottla.cli.main import run
 from ottla.spark.progress import BatchDone
@@ -83,12 +85,23 @@ def records(topic: Topic) -> list[tuple[str | None, str | None, dict[str, str]]]
     while at < end:
         message = consumer.poll(TIMEOUT_S)
         assert message is not None, f"{topic.name} was not read beyond {at} in {TIMEOUT_S} s"
-        at = message.offset() + (message.error() is None)
+        _, _, at = position_of(message)
         if message.error() is None:
-            key, value = message.key(), message.value()
-            headers = {name: text.decode() for name, text in message.headers() or []}
-            found.append((key and key.decode(), value and value.decode(), headers))
+            at += 1
+            found.append((text_of(message.key()), text_of(message.value()), headers_of(message)))
     consumer.close()
+    return found
+
+
+def text_of(content: bytes | None) -> str | None:
+    return None if content is None else content.decode()
+
+
+def headers_of(message: Message) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in dict(message.headers() or []).items():
+        assert isinstance(value, bytes)
+        found[name] = value.decode()
     return found
 
 
@@ -114,7 +127,7 @@ def test_a_topic_is_archived_and_replayed_from_either_format(
     assert set(map(str, kept.column("date").to_pylist())) == {"1970-01-01"}
 
     pipelines.batches(f"archive {topic.name} files --partition-by date --name files")
-    assert next(Path("files").glob("date=1970-01-01/*.parquet"))
+    assert list(Path("files").glob("date=1970-01-01/*.parquet"))
 
     pipelines.succeed(f"replay ./lake {again.name} --from 1970-01-01T00:00:01.001Z")
     ((key, value, headers),) = records(again)
@@ -127,7 +140,7 @@ def test_a_topic_is_archived_and_replayed_from_either_format(
         "ottla.original-timestamp": "1001",
     }
     pipelines.succeed(f"replay files {again.name} --to 1970-01-01T00:00:01.001Z")
-    assert sorted(values(again)[1:]) == ["a", "c", "d"]
+    assert Counter(values(again)[1:]) == Counter(["a", "c", "d"])
 
 
 def test_a_topic_is_replayed_at_a_rate(pipelines: Pipelines, new_topic: NEW_TOPIC) -> None:

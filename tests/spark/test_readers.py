@@ -1,6 +1,7 @@
 """Batch readers called as Spark calls them, against a real broker; no JVM takes part."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from pyspark.sql.types import (
 from ottla.client.errors import Unreachable
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.read_task import BadRow
-from ottla.spark.source import batch_reader, stream_reader
+from ottla.spark.source import BatchReader, batch_reader, stream_reader
 from spark.direct_readers import (
     HEADERS,
     NEW_TOPIC,
@@ -43,7 +44,8 @@ def test_a_batch_has_the_columns_of_sparks_connector(topic: Topic) -> None:
         (None, b"0", topic.name, 0),
     ]
     assert [row["offset"] for row in rows] == [0, 1, 2]
-    assert [round(row["timestamp"].timestamp() * 1000) for row in rows] == [1000, 1001, 1000]  # type: ignore[attr-defined]
+    times = [row["timestamp"] for row in rows]
+    assert times == [datetime.fromtimestamp(ms / 1000, UTC) for ms in (1000, 1001, 1000)]
     assert [row["timestampType"] for row in rows] == [0, 0, 0]
     both = [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert [row["headers"] for row in rows] == [both, both, None]
@@ -70,6 +72,7 @@ def test_arrow_batches_have_the_schema_that_spark_compares_with(
 ) -> None:
     topic.fill(['{"id": 1}', "no json", '{"id": 2}'])
     reader = batch_reader(topic.options(includeHeaders="true"), schema)
+    assert isinstance(reader, BatchReader)
     batches = [one for part in reader.partitions() for one in reader.read(part)]
     assert sum(batch.num_rows for batch in batches) == 3
     for batch in batches:
@@ -160,7 +163,8 @@ def test_json_becomes_typed_and_what_cannot_be_read_is_kept(topic: Topic) -> Non
         ]
     )
     rows = read(topic.options(valueFormat="json", valueSchema="id BIGINT"), schema)
-    assert [row["value"]["id"] for row in rows if row["_corrupt"] is None] == list(range(20))  # type: ignore[index]
+    found = [row["value"] for row in rows if row["_corrupt"] is None]
+    assert found == [{"id": number} for number in range(20)]
     bad = [row["_corrupt"] for row in rows if row["_corrupt"] is not None]
     assert bad == [b"{no", b'{"id": "x"}', b"", b"{} {}"]
     assert all(row["value"] is None for row in rows if row["_corrupt"] is not None)
@@ -232,6 +236,7 @@ def test_a_task_that_is_run_again_writes_its_dead_letters_again(topic: Topic) ->
     topic.fill(["broken"])
     dead = Topic(topic.address, f"dead-{next(_numbers)}")
     reader = batch_reader(json_ids(topic, badRows="deadLetter", deadLetterTopic=dead.name), TYPED)
+    assert isinstance(reader, BatchReader)
     (task,) = reader.partitions()
     for _ in range(2):
         assert [batch.num_rows for batch in reader.read(task)] == [0]

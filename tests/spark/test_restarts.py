@@ -214,10 +214,10 @@ def conf(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, earlier in before.items():
             spark.conf.unset(name)
-            if value is not None:
-                spark.conf.set(name, value)
+            if earlier is not None:
+                spark.conf.set(name, earlier)
 
 
 @pytest.fixture

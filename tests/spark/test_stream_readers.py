@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from crash.processes import BrokerProcess
-from ottla.spark.plan import DataLost
+from ottla.spark.plan import DataLost, OffsetsJson
 from ottla.spark.source import StreamReader
 from spark.direct_readers import NEW_TOPIC, _numbers, latest, planned, stream, texts
 from spark.task_context import task
@@ -259,7 +259,7 @@ class Rested:
         topic.fill(range(1000, 1090), partition=0)
         topic.fill(range(1090, 1150), partition=1)
 
-    def run(self, reader: StreamReader, start: dict, end: dict) -> list[int]:  # type: ignore[type-arg]
+    def run(self, reader: StreamReader, start: OffsetsJson, end: OffsetsJson) -> list[int]:
         """The rows of a micro-batch."""
         with task(query_id=f"query-{self.topic.name}", batch_id=self.batch):
             return sorted(map(int, planned(reader, start, end)))

@@ -6,6 +6,8 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
+from fakes.consumed import position_of, value_of
+
 TIMEOUT_S = 60
 JUDGE_TIMEOUT_S = 120
 
@@ -109,11 +111,12 @@ class Topic:
             for message in consumer.consume(10_000, timeout=1):
                 error = message.error()
                 if error is None:
-                    values.append(message.value().decode())
+                    values.append(value_of(message).decode())
                     give_up_s = time.monotonic() + JUDGE_TIMEOUT_S
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    if message.offset() >= left.get(message.partition(), 0):
-                        left.pop(message.partition(), None)
+                    _, partition, offset = position_of(message)
+                    if offset >= left.get(partition, 0):
+                        left.pop(partition, None)
                 else:
                     raise AssertionError(error)
         consumer.close()

@@ -14,6 +14,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
+from fakes.consumed import value_of
 from ottla import testing
 from ottla.broker.app import Broker
 from ottla.broker.background import Chore
@@ -47,7 +48,7 @@ def consume_one(address: str, topic: str) -> str:
         message = consumer.poll(PATIENCE_S)
         assert message is not None
         assert message.error() is None
-        return str(message.value().decode())
+        return value_of(message).decode()
     finally:
         consumer.close()
 

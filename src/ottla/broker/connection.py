@@ -1,4 +1,4 @@
-"""One client's connection: bytes in, whole frames to the dispatcher, responses out in order."""
+"""A client's connection: bytes in, whole frames to the dispatcher, responses out in order."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class ConnectionOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharedByConnections:
-    """What all connections of a server use together."""
+    """The objects that all connections of a server share."""
 
     owner: ConnectionOwner
     loop: asyncio.AbstractEventLoop

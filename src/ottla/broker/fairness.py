@@ -42,7 +42,7 @@ class Turns:
     def take_later(self, connection: FairConnection) -> None:
         """Have this connection take its large request when others have been served, one a turn.
 
-        A megabyte on its way into the page cache holds up everybody. Connections that were read
+        A megabyte on its way into the page cache holds up all clients. Connections that were read
         together with it get their responses first, and however many clients write in bulk, one
         request is between two looks at the sockets.
         """

@@ -104,8 +104,8 @@ class Server:
         if self._listener is not None:
             self._listener.close()
 
-    async def _look_until(self, patience_s: float, is_true: Callable[[], bool]) -> None:
-        deadline_s = self.loop.time() + patience_s
+    async def _look_until(self, timeout_s: float, is_true: Callable[[], bool]) -> None:
+        deadline_s = self.loop.time() + timeout_s
         while not is_true() and self.loop.time() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 

@@ -1,4 +1,4 @@
-"""What a handler may use: one object, and the coordinators that it makes on first use."""
+"""Everything that a handler may use: one object, which makes coordinators on first use."""
 
 import random
 from collections.abc import Callable, Iterable

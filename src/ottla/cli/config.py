@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode=None, help="List the settings of topics and b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """One listed setting; the field names are those of the JSON output."""
+    """A listed setting; the field names are those of the JSON output."""
 
     scope: str
     name: str

@@ -64,7 +64,7 @@ def line_template(*, keys: bool, headers: bool) -> str:
 
 
 def json_line(tp: TopicPartition, record: Record) -> bytes:
-    """One line of JSON, which `produce --format json` accepts."""
+    """The record as a line of JSON, which `produce --format json` accepts."""
     fields = {"topic": tp.topic, "partition": tp.partition, **json_fields(record)}
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 

@@ -29,7 +29,7 @@ def one_line(text: str) -> str:
 
 
 def write_json(value: Any) -> None:
-    """One value on one line of standard output."""
+    """Write a value as a line of JSON to standard output."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 

@@ -14,7 +14,7 @@ from ottla.protocol.messages.offsets import EARLIEST, LATEST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition; offsets and size are None while it has no leader."""
+    """A partition; offsets and size are None while it has no leader."""
 
     index: int
     leader: BrokerId | None
@@ -32,7 +32,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """One topic with its partitions in order, and its own settings."""
+    """A topic with its partitions in order, and its own settings."""
 
     name: str
     id: str

@@ -42,7 +42,7 @@ _SET, _DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """One setting of a topic; `is_own` if it was set on the topic itself."""
+    """A setting of a topic; `is_own` if it was set on the topic itself."""
 
     name: str
     value: str | None

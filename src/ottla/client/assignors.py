@@ -26,7 +26,7 @@ def assign_ranges(wanted: Subscriptions, counts: PartitionCounts) -> Assignments
 
 
 def assign_in_turn(wanted: Subscriptions, counts: PartitionCounts) -> Assignments:
-    """One partition after the other to the next member that wants its topic."""
+    """Give each partition in turn to the next member that wants its topic."""
     assigned: Assignments = {member: [] for member in wanted}
     turns = cycle(sorted(wanted))
     for topic, count in sorted(counts.items()):

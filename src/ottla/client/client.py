@@ -121,7 +121,7 @@ class Client:
             await self.describe([])
         endpoint = self._view.brokers.get(broker)
         if endpoint is None:
-            raise Unreachable(f"broker {broker} is not in the cluster at the moment")
+            raise Unreachable(f"broker {broker} is currently not in the cluster")
         try:
             return await self._connect(endpoint)
         except Unreachable as problem:
@@ -239,7 +239,7 @@ class Client:
         return view
 
     async def describe_or_create(self, topic: str) -> ClusterView:
-        """One topic, created if it is missing; waits a little for its leaders."""
+        """The view of a topic, created if it is missing; waits a little for its leaders."""
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + _CREATION_S
         while True:

@@ -14,7 +14,7 @@ from ottla.protocol.messages.metadata import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition; `leader` is None while there is none."""
+    """A partition; `leader` is None while there is none."""
 
     index: int
     leader: BrokerId | None
@@ -25,7 +25,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic with its partitions in order; `error` is the reason if there are none."""
+    """A topic with its partitions in order; `error` is the reason if there are none."""
 
     name: str
     id: Uuid

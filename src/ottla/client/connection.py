@@ -1,4 +1,4 @@
-"""One connection to one broker: sends requests and matches responses by correlation id."""
+"""A connection to a broker: sends requests and matches responses by correlation id."""
 
 import asyncio
 import os

@@ -54,7 +54,7 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic; `config` has only the settings made for it, by Kafka's dotted names."""
+    """A topic; `config` has only the settings made for it, by Kafka's dotted names."""
 
     name: str
     id: Uuid

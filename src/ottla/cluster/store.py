@@ -18,7 +18,7 @@ NEVER: Final = Revision(0)  # the mod revision of a key that does not exist
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key, its value, and the revision that wrote it."""
+    """A key, its value, and the revision that wrote it."""
 
     key: str
     value: bytes

@@ -1,1 +1,1 @@
-"""Coordinators: replicated state machines over internal topics. Decide, replay, append, answer."""
+"""Coordinators: replicated state machines over internal topics. Decide, replay, append, respond."""

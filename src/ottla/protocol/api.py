@@ -125,7 +125,7 @@ class RequestHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its versions in Kafka 4.3, and the module of its message classes.
+    """An API: its versions in Kafka 4.3, and the module of its message classes.
 
     `versions` are those with a codec, not those that a broker offers to serve.
     """

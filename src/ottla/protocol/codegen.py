@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 
 
 class Layout:
-    """One message in one version: the fields it has on the wire, and whether it is flexible."""
+    """A message in one version: the fields it has on the wire, and whether it is flexible."""
 
     def __init__(self, message_class: type, version: int) -> None:
         versions = message_versions(message_class)

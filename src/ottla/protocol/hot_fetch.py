@@ -36,7 +36,7 @@ _ELEMENTS_MAX: Final = 200_000  # topics and partitions, unless the caller sets 
 
 
 class FetchPartition(NamedTuple):
-    """One partition of a Fetch request."""
+    """A partition of a Fetch request."""
 
     partition: int
     offset: int
@@ -71,7 +71,7 @@ R = TypeVar("R", bound=Sendable)
 
 
 class FetchedPartition(NamedTuple, Generic[R]):
-    """One partition of a Fetch response."""
+    """A partition of a Fetch response."""
 
     partition: int
     error_code: int = 0

@@ -88,7 +88,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """One field of a struct: its name, wire format and default."""
+    """A field of a struct: its name, wire format and default."""
 
     name: str
     wire: Wire

@@ -1,4 +1,4 @@
-"""One record as encoded inside a batch: deltas, key, value and headers behind its length."""
+"""A record as encoded inside a batch: deltas, key, value and headers behind its length."""
 
 from collections.abc import Sequence
 

@@ -115,6 +115,10 @@ def test_behind_a_barrier_nothing_is_begun() -> None:
 def test_too_many_open_promises_stop_the_reading_and_kept_ones_let_it_go_on() -> None:
     async def scenario() -> None:
         waiting = Waiting(is_barrier=lambda _: False)
+
+        def has_more_than(count: int) -> Callable[[], bool]:
+            return lambda: len(waiting.promises) > count
+
         async with serving(waiting) as served:
             client = await served.connect_admitted()
             client.send(framed(REQUEST) * 1000)
@@ -122,7 +126,7 @@ def test_too_many_open_promises_stop_the_reading_and_kept_ones_let_it_go_on() ->
             await turns()
             assert len(waiting.taken) == 256
             for kept in range(1000):
-                await until(lambda kept=kept: len(waiting.promises) > kept)  # type: ignore[misc]
+                await until(has_more_than(kept))
                 waiting.promises[kept].complete(framed(b"kept %d" % kept))
             for number in range(1000):
                 assert await client.receive_frame() == b"kept %d" % number

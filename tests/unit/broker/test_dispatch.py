@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pytest
@@ -93,12 +94,16 @@ def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> Any:
     return slices.start(answer())
 
 
+def _heartbeat_response(code: ErrorCode) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=code)
+
+
 class Beating:
     """A handler whose response waits for a coordinator's log; `build` makes it."""
 
     def __init__(self) -> None:
         self.deferred: list[Deferred[ErrorCode, HeartbeatResponse]] = []
-        self.build = lambda code: HeartbeatResponse(error_code=code)
+        self.build: Callable[[ErrorCode], HeartbeatResponse] = _heartbeat_response
 
     def __call__(
         self, request: HeartbeatRequest, context: RequestContext
@@ -127,7 +132,9 @@ class FakeHandlers:
 
 
 class Scene:
-    def __init__(self, *, problem: Exception | None = None, **settings: str) -> None:
+    def __init__(
+        self, *, problem: Exception | None = None, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.hot = HotHandler(problem)
         self.described = Described()
         self.beating = Beating()
@@ -137,7 +144,7 @@ class Scene:
             cast("Any", self.hot),
             cast("Any", self.hot),
             cast("Handlers", FakeHandlers(self.described, self.beating)),
-            Settings(BrokerConfig().override(settings)),
+            Settings(BrokerConfig().override(settings or {})),
             asyncio.get_running_loop(),
             self.defects.append,
         )
@@ -400,7 +407,7 @@ def test_as_many_elements_as_may_be_are_answered_and_one_more_is_refused(
     name: str, is_large: bool
 ) -> None:
     async def scenario() -> None:
-        scene = Scene(**{"max.request.elements": "1000"})
+        scene = Scene(settings={"max.request.elements": "1000"})
         topics = [ListOffsetsTopic(name=name)] * 1000
         frame = frame_of(ListOffsetsRequest(topics=topics), ApiKey.LIST_OFFSETS, 6)
         assert (len(frame) >= 64 * 1024) is is_large

@@ -24,7 +24,9 @@ def request(
     return FetchRequest(-1, 500, 1, 1000, 0, *session, wanted, forgotten or [])
 
 
-def fetched(*indexes: int, watermark: int = 5) -> list[tuple[TopicKey, list[FetchedPartition]]]:
+def fetched(
+    *indexes: int, watermark: int = 5
+) -> list[tuple[TopicKey, list[FetchedPartition[Range]]]]:
     return [("orders", [FetchedPartition(i, 0, watermark, watermark, 0) for i in indexes])]
 
 
@@ -128,7 +130,7 @@ def test_only_news_is_told() -> None:
 def test_an_error_is_told_each_time() -> None:
     session = FetchSessions(10).resolve(request(("orders", [0])), by_id=False)
     assert session is not None
-    failed: list[tuple[TopicKey, list[FetchedPartition]]] = [
+    failed: list[tuple[TopicKey, list[FetchedPartition[Range]]]] = [
         ("orders", [FetchedPartition(0, error_code=3)])
     ]
     assert session.changes(failed) == failed

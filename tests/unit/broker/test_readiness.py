@@ -25,7 +25,7 @@ from ottla.cluster.store import LeaseId
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
 from ottla.config import BrokerConfig
 from ottla.errors import UsageRefused
-from ottla.model import BrokerId, Endpoint, TimestampMs, TopicPartition
+from ottla.model import BrokerId, Endpoint, TimestampMs, TopicPartition, Uuid
 from ottla.records.batch import Record, build_batch
 from ottla.storage.log_dir import LogDir
 
@@ -124,9 +124,9 @@ def test_partitions_that_do_not_follow_make_the_broker_unready(
     files = FaultyFiles()
     real = LogDir.prepare_log
 
-    def prepare_later(log_dir: LogDir, *args: object) -> None:
+    def prepare_later(log_dir: LogDir, tp: TopicPartition, topic_id: Uuid) -> None:
         files.wait_passing()
-        real(log_dir, *args)  # type: ignore[arg-type]
+        real(log_dir, tp, topic_id)
 
     monkeypatch.setattr(LogDir, "prepare_log", prepare_later)
 

@@ -45,6 +45,7 @@ from ottla.cluster.store_sqlite import SqliteStore
 from ottla.config import BrokerConfig
 from ottla.errors import RequestTimedOut, TopicAlreadyExists, UsageRefused
 from ottla.model import BrokerId, Endpoint, TopicPartition, Uuid, format_uuid
+from ottla.protocol.messages.topics import BROKER_DEFAULT
 
 CONFIG = BrokerConfig()
 WAIT_S = 1000.0  # virtual, mostly
@@ -85,9 +86,18 @@ def broker(broker_id: int, port: int = 9092) -> BrokerImage:
     return BrokerImage(BrokerId(broker_id), Endpoint("localhost", port))
 
 
-async def create(state: ClusterState, name: str, **wanted: int) -> TopicImage:
+async def create(
+    state: ClusterState,
+    name: str,
+    *,
+    partition_count: int = BROKER_DEFAULT,
+    replication_factor: int = BROKER_DEFAULT,
+) -> TopicImage:
+    topic = NewTopic(
+        name=name, partition_count=partition_count, replication_factor=replication_factor
+    )
+
     def decide(image: ClusterImage) -> Decision[TopicImage]:
-        topic = NewTopic(name=name, **wanted)  # type: ignore[arg-type]
         return create_topic(image, topic, CONFIG, new_id=state.draw_uuid, start=0)
 
     return await state.commit(decide)

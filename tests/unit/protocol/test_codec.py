@@ -273,7 +273,7 @@ def test_the_written_code_can_be_read() -> None:
 
 def test_a_traceback_shows_the_line_that_failed() -> None:
     with pytest.raises(AttributeError) as failed:
-        encode(HeartbeatRequest(group_id=None), 3)  # type: ignore[arg-type]
+        encode(HeartbeatRequest(group_id=None), 3)  # type: ignore[arg-type]  # the mistake
     assert "content1 = content1.encode()" in "".join(traceback.format_exception(failed.value))
 
 

@@ -26,7 +26,7 @@ def test_what_a_first_task_has_left_is_not_searched_for_garbage_again() -> None:
     assert client_for(brokers) is blocking
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
-    kept = [[] for _ in range(100)]
+    kept = [list[int]() for _ in range(100)]
     assert client_for(brokers) is blocking
     assert gc.get_freeze_count() <= frozen, "later tasks may leave garbage"
     assert len(kept) == 100

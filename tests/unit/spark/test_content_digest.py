@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.spark.content_digest import (
-    IS_COMPILED,
     Content,
     compiled_hash_bytes,
     content_of,
@@ -24,6 +23,7 @@ from ottla.spark.content_digest import (
     python_hash_bytes,
     sum_contents,
 )
+from ottla.spark.kernel import IS_COMPILED
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema(

@@ -1,15 +1,29 @@
 """JSON in bulk: good values typed, bad ones told apart."""
 
+from typing import TypedDict
+
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
-from ottla.spark.json_values import parse_json  # noqa: E402
+import pyarrow as pa
+
+from ottla.spark.json_values import parse_json
 
 TYPE = pa.struct([("id", pa.int64()), ("name", pa.string()), ("tags", pa.list_(pa.string()))])
 
 
-def parsed(*values: bytes | None) -> tuple[list[object], list[object]]:
+class Row(TypedDict):
+    id: int | None
+    name: str | None
+    tags: list[str] | None
+
+
+def row_of(id: int | None = None, name: str | None = None) -> Row:  # noqa: A002
+    return Row(id=id, name=name, tags=None)
+
+
+def parsed(*values: bytes | None) -> tuple[list[Row | None], list[bool]]:
     found = parse_json(pa.array(values, pa.binary()), TYPE)
     assert found.typed.type == TYPE
     assert found.has_problems == any(found.problems.is_valid().to_pylist())
@@ -34,7 +48,7 @@ def test_a_null_value_is_null_and_not_bad() -> None:
 
 def test_values_may_have_lines_inside() -> None:
     rows, is_bad = parsed(b'{\n "id": 1\n}', b'{"name":"a\\nb"}')
-    assert [row["id"] for row in rows] == [1, None]  # type: ignore[index]
+    assert rows == [row_of(id=1), row_of(name="a\nb")]
     assert is_bad == [False, False]
 
 
@@ -45,9 +59,7 @@ def test_values_may_have_lines_inside() -> None:
 def test_a_bad_value_is_alone_in_being_bad(bad: bytes) -> None:
     rows, is_bad = parsed(b'{"id":1}', bad, b'{"id":3}')
     assert is_bad == [False, True, False]
-    assert rows[0]["id"] == 1  # type: ignore[index]
-    assert rows[1] is None
-    assert rows[2]["id"] == 3  # type: ignore[index]
+    assert rows == [row_of(id=1), None, row_of(id=3)]
 
 
 def test_no_values_are_no_rows() -> None:

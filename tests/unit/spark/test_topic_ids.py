@@ -28,8 +28,12 @@ def test_every_partition_that_was_read_before_belongs_to_one_task() -> None:
     start = {A0: Offset(5), A1: Offset(8), B0: Offset(0)}
     end = {A0: Offset(9), A1: Offset(8), B0: Offset(3)}
     first, second = assign_topic_checks(tasks, start, end, {"a": "x", "b": "y"})
-    assert (first.ids, first.noted, first.begins) == ({"a": "x"}, {"a"}, {A0: 5, A1: 8})
-    assert (second.ids, second.noted) == ({"a": "x", "b": "y"}, {"b"})
+    assert (first.ids, first.noted, first.begins) == (
+        {"a": "x"},
+        frozenset({"a"}),
+        {A0: Offset(5), A1: Offset(8)},
+    )
+    assert (second.ids, second.noted) == ({"a": "x", "b": "y"}, frozenset({"b"}))
     assert second.begins == {B0: 0}
     whole = with_ranges_from_earliest(first, ["a"], {A0: Offset(0), A1: Offset(2)})
     assert whole == (part(A0, 0, 7), part(A1, 2, 8))

@@ -25,8 +25,8 @@ def facts(*spans: tuple[int, int, int, int]) -> list[SegmentFacts]:
 SEALED = facts((0, 10, 100, 1000), (10, 20, 50, 2000), (20, 30, 50, 3000))
 
 
-def plan(dirty_start: int = 0, limit: int = 30, now_ms: int = 5000, **more: int) -> Cleanable:
-    config = TopicConfig(**more)  # type: ignore[arg-type]
+def plan(dirty_start: int = 0, limit: int = 30, now_ms: int = 5000, lag_ms: int = 0) -> Cleanable:
+    config = TopicConfig(min_compaction_lag_ms=lag_ms)
     return cleanable(SEALED, Offset(dirty_start), Offset(limit), config, TimestampMs(now_ms))
 
 
@@ -38,9 +38,9 @@ def test_only_whole_segments_below_the_limit_are_cleanable() -> None:
 
 
 def test_records_are_safe_for_the_minimum_lag() -> None:
-    assert plan(min_compaction_lag_ms=2000).end == 30
-    assert plan(min_compaction_lag_ms=2001).end == 20
-    assert plan(min_compaction_lag_ms=4001).end == 0
+    assert plan(lag_ms=2000).end == 30
+    assert plan(lag_ms=2001).end == 20
+    assert plan(lag_ms=4001).end == 0
 
 
 def test_a_log_is_worth_it_when_dirty_enough_or_overdue() -> None:

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -35,11 +36,15 @@ def test_a_second_caller_waits_for_the_first() -> None:
         assert may_end.wait(TIMEOUT_S)
         order.append("work")
 
+    def run_second() -> None:
+        errand.run()
+        order.append("second")
+
     errand = Errand(work)
     first = threading.Thread(target=errand.run)
     first.start()
     assert begun.wait(TIMEOUT_S)
-    second = threading.Thread(target=lambda: (errand.run(), order.append("second")))
+    second = threading.Thread(target=run_second)
     second.start()
     may_end.set()
     for thread in (first, second):
@@ -68,14 +73,14 @@ def test_steps_run_in_order_on_another_thread_and_end_on_the_owners() -> None:
     threads: set[int] = set()
     outcomes: list[object] = []
 
-    def step(number: int) -> int:
+    def step(number: int, _: object) -> int:
         threads.add(threading.get_ident())
         if number == 1:
             raise OSError("broken")
         return number
 
     for number in range(3):
-        worker.run(lambda _, number=number: step(number), outcomes.append)  # type: ignore[misc]
+        worker.run(partial(step, number), outcomes.append)
     callbacks = [posted.get(timeout=TIMEOUT_S) for _ in range(3)]
     assert outcomes == []
     for callback in callbacks:

@@ -12,7 +12,7 @@ from fakes.faulty_files import FaultyFiles
 from fakes.listeners import FakeLogListener
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
-from ottla.storage.files import OsFiles
+from ottla.storage.files import OsFiles, StrPath
 from ottla.storage.flusher import InlineFlusher, ThreadFlusher
 from ottla.storage.log import Log
 from ottla.storage.log_listener import LogListener
@@ -213,7 +213,7 @@ def test_the_inline_flusher_syncs_at_once() -> None:
 class BrokenFiles(MemoryFiles):
     """Files whose names cannot be brought to disk, by a mistake of ours."""
 
-    def sync_dir(self, path: Path) -> None:
+    def sync_dir(self, path: StrPath) -> None:
         raise TypeError("planted")
 
 

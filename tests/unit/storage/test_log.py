@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from fakes import build
-from fakes.logs import SMALL, append, fill, names_of, offsets_of, state_of
+from fakes.logs import SMALL, append, fill, names_of, offsets_of, segments_of, state_of
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import (
@@ -74,9 +74,7 @@ def test_a_full_segment_is_followed_by_the_next(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 3)
     names = [entry.name for entry in files.list(log.directory) if entry.name.endswith(".log")]
-    assert names == [
-        f"{segment.base_offset:020d}.log" for segment in (*log.sealed_segments, log.active_segment)
-    ]
+    assert names == [f"{segment.base_offset:020d}.log" for segment in segments_of(log)]
     assert all(segment.size_bytes <= 1024 for segment in log.sealed_segments)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fakes import build
-from fakes.logs import SMALL, fill, offsets_of
+from fakes.logs import SMALL, fill, offsets_of, segments_of
 from fakes.memory_files import MemoryFiles
 from ottla.errors import (
     OffsetOutOfRange,
@@ -70,7 +70,7 @@ def test_at_the_end_there_is_nothing_yet(files: MemoryFiles) -> None:
 def test_readers_that_go_on_need_no_search(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 2)
-    bases = {segment.base_offset for segment in (*log.sealed_segments, log.active_segment)}
+    bases = {segment.base_offset for segment in segments_of(log)}
     offset = Offset(0)
     while (found := log.read(offset, log.end_offset, 400, at_least_one=True)) is not None:
         offset = found.end_offset

@@ -12,7 +12,7 @@ from fakes.listeners import FakeDirListener
 from ottla.config import TopicConfig
 from ottla.errors import StorageFailed
 from ottla.model import Offset, TopicPartition, Uuid
-from ottla.storage.files import OsFiles, open_file_count
+from ottla.storage.files import OsFile, OsFiles, StrPath, open_file_count
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.log_dir_listener import LogDirListener
@@ -38,15 +38,26 @@ class CountingFiles(OsFiles):
     def __init__(self) -> None:
         self.peak = 0
 
-    def open(self, path):  # type: ignore[no-untyped-def]
+    def open(self, path: StrPath) -> OsFile:
         opened = super().open(path)
         self.peak = max(self.peak, open_file_count())
         return opened
 
-    def create(self, path):  # type: ignore[no-untyped-def]
+    def create(self, path: StrPath) -> OsFile:
         created = super().create(path)
         self.peak = max(self.peak, open_file_count())
         return created
+
+
+class FullFiles(OsFiles):
+    """Opens no file that is there while `is_full`."""
+
+    is_full = False
+
+    def open(self, path: StrPath) -> OsFile:
+        if self.is_full:
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().open(path)
 
 
 def open_dir(files: OsFiles, path: Path, listener: LogDirListener | None = None) -> LogDir:
@@ -168,23 +179,19 @@ def test_a_deleted_log_is_held_by_nobody(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_again_refuses_the_batch_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    files = OsFiles()
+    files = FullFiles()
     log_dir = crowded_dir(files, tmp_path)
     log = log_dir.logs[TopicPartition("orders", 0)]
     build.append(log)
     for other in log_dir.logs.values():  # more than may stay open, so those of `log` are closed
         build.append(other)
         other.flush()
-
-    def refuse(path: object) -> OsFiles:
-        raise OSError(errno.EMFILE, "too many open files")
-
-    files.open = refuse  # type: ignore[method-assign, assignment]
+    files.is_full = True
     with pytest.raises(StorageFailed, match="too many"):
         build.append(log)
     with pytest.raises(StorageFailed, match="too many"):
         content(log)
-    del files.open
+    files.is_full = False
     assert log_dir.offline_reason is None
     assert build.append(log) == 2
     assert content(log)

@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 from fakes import build
+from fakes.logs import segments_of
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from ottla.records.batch import Marker, MarkerKind, batches
-from ottla.storage.files import StrPath
 from ottla.storage.log import Log
 from ottla.storage.recovery_scan import EVERYTHING
 
@@ -194,7 +194,7 @@ def test_indexes_that_are_missing_short_or_wrong_are_rebuilt(
 ) -> None:
     log = log_of(files, 30, SMALL)
     log.close()
-    for segment in [*log.sealed_segments, log.active_segment]:
+    for segment in segments_of(log):
         path = log.directory / f"{segment.base_offset:020d}{suffix}"
         if content is None:
             files.unlink(path)
@@ -333,20 +333,9 @@ def test_a_checkpoint_bounds_what_an_unclean_start_reads(
     for number in range(5):
         build.append(log, value=b"%d" % number)
     after = files.kill()
-    read_bytes: list[int] = []
-    opened = after.open
-
-    def counting_open(path: StrPath) -> object:
-        file = opened(path)
-        if str(path).endswith(".log"):
-            read = file.read
-            file.read = lambda at, size: (read_bytes.append(size), read(at, size))[1]  # type: ignore[method-assign]
-        return file
-
-    after.open = counting_open  # type: ignore[method-assign, assignment]
     log = build.log(after, recovery_point=point, noted=noted)
     assert log.end_offset == point + 5
-    assert 0 < sum(read_bytes) < 3 * 5200 + 2000 < log.size_bytes / 10
+    assert 0 < after.read_bytes[".log"] < 3 * 5200 + 2000 < log.size_bytes / 10
 
 
 def test_a_log_whose_deleted_start_did_not_survive_starts_empty_there(

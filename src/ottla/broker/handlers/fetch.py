@@ -49,7 +49,7 @@ Locate = Callable[[TopicKey, int], LeaderPartition]
 
 
 class Exchange(NamedTuple):
-    """One fetch request, and what its response needs."""
+    """A fetch request, and what its response needs."""
 
     request: FetchRequest
     session: FetchSession | None

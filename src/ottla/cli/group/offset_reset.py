@@ -48,7 +48,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """One line of a plan; without a `new` offset the partition is unchanged."""
+    """A line of a plan; without a `new` offset the partition is unchanged."""
 
     tp: TopicPartition
     current: Offset | None

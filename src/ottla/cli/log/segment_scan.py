@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ScannedBatch:
-    """One batch of a segment file, complete but perhaps damaged."""
+    """A batch of a segment file, complete but perhaps damaged."""
 
     position: int
     header: BatchHeader

@@ -137,10 +137,12 @@ def aggregate(
     by: Annotated[
         list[str], typer.Option(metavar="EXPR", help="Group also by this expression; repeatable.")
     ] = [],  # noqa: B006  typer copies it
-    figure: Annotated[
+    aggregates: Annotated[
         list[str],
         typer.Option(
-            metavar="EXPR", help="Aggregate, such as 'sum(value.amount) AS total'; repeatable."
+            "--figure",
+            metavar="EXPR",
+            help="Aggregate, such as 'sum(value.amount) AS total'; repeatable.",
         ),
     ] = ["count(*) AS count"],  # noqa: B006  typer copies it
     sql: Annotated[
@@ -177,7 +179,7 @@ def aggregate(
         source=_source(topic, schema, how.running),
         topic=_target(out),
         computed=(
-            Query(sql) if sql else Windows(parse_duration_ms(window), tuple(by), tuple(figure))
+            Query(sql) if sql else Windows(parse_duration_ms(window), tuple(by), tuple(aggregates))
         ),
         watermark_ms=parse_duration_ms(watermark),
         mode=mode,

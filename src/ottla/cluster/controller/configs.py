@@ -49,7 +49,7 @@ class EditKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEdit:
-    """One operation of IncrementalAlterConfigs."""
+    """An operation of IncrementalAlterConfigs."""
 
     kind: EditKind
     name: str

@@ -111,7 +111,7 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
         partition = topic.partitions[index]
         tp = TopicPartition(self.topic, index)
         if partition.leader is None or not self._replicas.is_ready(tp, partition):
-            raise CoordinatorNotAvailable(f"{tp} has no leader at the moment")
+            raise CoordinatorNotAvailable(f"{tp} currently has no leader")
         broker = image.brokers.get(partition.leader)
         if broker is None:
             raise CoordinatorNotAvailable(f"the leader of {tp} is not registered")

@@ -12,8 +12,8 @@ RecordT = TypeVar("RecordT")
 class Ticket(ABC, Generic[A]):
     """Where the response of type A to one request goes.
 
-    A machine answers a ticket by putting `ticket.respond(value)` into a decision: the one that
-    the request caused, or a later one, as a join is answered by the last member to join.
+    A machine responds to a ticket by putting `ticket.respond(value)` into a decision: the one that
+    the request caused, or a later one, as a join gets its response when the last member joins.
     """
 
     __slots__ = ()

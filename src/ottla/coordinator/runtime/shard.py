@@ -1,4 +1,4 @@
-"""One partition of a coordinator's topic as a replicated state machine."""
+"""A partition of a coordinator's topic as a replicated state machine."""
 
 import asyncio
 import logging
@@ -233,7 +233,7 @@ class Shard(Generic[MachineT, RecordT]):
     # Time
 
     def _set_timer(self) -> None:
-        """One timer, at the first deadline of anything in the machine."""
+        """Set the only timer to the first deadline of anything in the machine."""
         deadline_ms = self.machine.next_deadline_ms()
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return

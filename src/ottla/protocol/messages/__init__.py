@@ -1,1 +1,1 @@
-"""One typed class per Kafka message; the annotations are the schema."""
+"""Typed classes, one per Kafka message; the annotations are the schema."""

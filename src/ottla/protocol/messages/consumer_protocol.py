@@ -1,4 +1,4 @@
-"""What consumers of a classic group put into the opaque bytes of JoinGroup and SyncGroup."""
+"""Messages of consumers of a classic group, in the opaque bytes of JoinGroup and SyncGroup."""
 
 from ottla.protocol.schema import array, binary, int32, message, string, struct, wire
 
@@ -11,7 +11,7 @@ class OwnedTopicPartitions:
 
 @message(versions="0-3", flexible="none")
 class ConsumerProtocolSubscription:
-    """What a consumer subscribes to, inside JoinGroup metadata."""
+    """The subscription of a consumer, inside JoinGroup metadata."""
 
     topics: list[str] = wire(array(string), "0+")
     user_data: bytes | None = wire(binary, "0+", nullable="0+", default=None)
@@ -28,7 +28,7 @@ class AssignedTopicPartitions:
 
 @message(versions="0-3", flexible="none")
 class ConsumerProtocolAssignment:
-    """What a consumer is given, inside a SyncGroup assignment."""
+    """The partitions assigned to a consumer, inside a SyncGroup assignment."""
 
     assigned_partitions: list[AssignedTopicPartitions] = wire(array(AssignedTopicPartitions), "0+")
     user_data: bytes | None = wire(binary, "0+", nullable="0+", default=None)

@@ -115,7 +115,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message(versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse:
-    """One page of partitions; `next_cursor` is null on the last."""
+    """A page of partitions; `next_cursor` is null on the last."""
 
     throttle_time_ms: int = wire(int32, "0+")
     topics: list[DescribeTopicPartitionsResponseTopic] = wire(

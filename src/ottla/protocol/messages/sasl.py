@@ -31,7 +31,7 @@ class SaslHandshakeResponse:
 
 @message(versions="0-2", flexible="2+")
 class SaslAuthenticateRequest:
-    """One step of the mechanism."""
+    """A step of the mechanism."""
 
     auth_bytes: bytes = wire(binary, "0+")
 

@@ -11,7 +11,7 @@ from ottla.protocol.messages.consumer_groups import (
 )
 
 
-def join(group_id: str = "g", **more: object) -> ConsumerGroupHeartbeatRequest:
+def join(group_id: str = "g", server_assignor: str | None = None) -> ConsumerGroupHeartbeatRequest:
     return ConsumerGroupHeartbeatRequest(
         group_id=group_id,
         member_id="m",
@@ -19,7 +19,7 @@ def join(group_id: str = "g", **more: object) -> ConsumerGroupHeartbeatRequest:
         rebalance_timeout_ms=5000,
         subscribed_topic_names=["t"],
         topic_partitions=[],
-        **more,  # type: ignore[arg-type]
+        server_assignor=server_assignor,
     )
 
 

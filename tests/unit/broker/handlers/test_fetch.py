@@ -25,7 +25,9 @@ HEADER_BYTES = 9  # length, correlation id, no tagged fields
 WAIT_MS = 60_000
 
 
-def request_of(*partitions: int, wait_ms: int = 0, **session: int) -> FetchRequest:
+def request_of(
+    *partitions: int, wait_ms: int = 0, session_id: int = 0, session_epoch: int = -1
+) -> FetchRequest:
     return FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=1,
@@ -40,14 +42,15 @@ def request_of(*partitions: int, wait_ms: int = 0, **session: int) -> FetchReque
         ]
         if partitions
         else [],
-        **session,
+        session_id=session_id,
+        session_epoch=session_epoch,
     )
 
 
 def take(fetch: Fetch, request: FetchRequest) -> Response:
     response = fetch.take(memoryview(encode(request, VERSION)), 0, VERSION, 7)
     assert not asyncio.iscoroutine(response)
-    return response  # type: ignore[return-value]
+    return response
 
 
 def decoded(response: Response) -> FetchResponse:

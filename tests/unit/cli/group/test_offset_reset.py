@@ -1,24 +1,48 @@
 """Where offsets go."""
 
+from functools import partial
+from typing import TypedDict
+
 import pytest
 
-from ottla.cli.group.commands import choose_target
-from ottla.cli.group.offset_reset import Current, PartitionFacts, Reset, Shift, Target, plan_reset
+from ottla.cli.group.offset_reset import (
+    Current,
+    PartitionFacts,
+    Reset,
+    Shift,
+    Target,
+    choose_target,
+    plan_reset,
+)
 from ottla.client.positions import AtOffset, AtTime, Edge
 from ottla.errors import UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition
 
 TP = TopicPartition("orders", 0)
 NOW_MS = TimestampMs(1_794_700_800_000)
-NOWHERE = {
-    "to_earliest": False,
-    "to_latest": False,
-    "to_offset": None,
-    "to_time": None,
-    "by_duration": None,
-    "shift_by": None,
-    "to_current": False,
-}
+choose = partial(
+    choose_target,
+    NOW_MS,
+    to_earliest=False,
+    to_latest=False,
+    to_offset=None,
+    to_time=None,
+    by_duration=None,
+    shift_by=None,
+    to_current=False,
+)
+
+
+class Options(TypedDict, total=False):
+    """Options that say where to; the others are left out."""
+
+    to_earliest: bool
+    to_latest: bool
+    to_offset: int
+    to_time: str
+    by_duration: str
+    shift_by: int
+    to_current: bool
 
 
 def facts(committed: int | None = 50, at_time: int | None = None) -> PartitionFacts:
@@ -117,8 +141,8 @@ def test_a_plan_is_in_order() -> None:
     ],
     ids=str,
 )
-def test_one_option_says_where_to(said: dict[str, object], target: Target) -> None:
-    assert choose_target(NOW_MS, **{**NOWHERE, **said}) == target  # type: ignore[arg-type]
+def test_one_option_says_where_to(said: Options, target: Target) -> None:
+    assert choose(**said) == target
 
 
 @pytest.mark.parametrize(
@@ -126,6 +150,6 @@ def test_one_option_says_where_to(said: dict[str, object], target: Target) -> No
     [{}, {"to_earliest": True, "to_latest": True}, {"to_offset": 0, "shift_by": 0}],
     ids=str,
 )
-def test_no_option_or_two_make_no_sense(said: dict[str, object]) -> None:
+def test_no_option_or_two_make_no_sense(said: Options) -> None:
     with pytest.raises(UsageRefused, match="give exactly one of"):
-        choose_target(NOW_MS, **{**NOWHERE, **said})  # type: ignore[arg-type]
+        choose(**said)

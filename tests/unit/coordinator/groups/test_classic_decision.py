@@ -13,7 +13,7 @@ def test_a_draft_is_empty_after_its_decision() -> None:
     draft = DecisionDraft()
     draft.records.append(GroupDropped("g"))
     draft.respond(FakeTicket(1), Synced())
-    assert draft.finish() == GroupDecision((GroupDropped("g"),), ((FakeTicket(1), Synced()),))
+    assert draft.finish() == GroupDecision((GroupDropped("g"),), (FakeTicket(1).respond(Synced()),))
     assert draft.finish() == GroupDecision()
 
 

@@ -1,11 +1,12 @@
 """What the scenarios cannot say in their few words; see tests/scenario/groups for the rest."""
 
 from itertools import count
+from typing import Unpack
 
 import pytest
 
 from fakes import group_members
-from fakes.tickets import FakeTicket
+from fakes.tickets import FakeTicket, responses
 from ottla.coordinator.groups.classic_group import ClassicGroup, State
 from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
 from ottla.coordinator.groups.records import GroupDecision
@@ -19,11 +20,11 @@ def group() -> ClassicGroup:
 
 
 def answers(decision: GroupDecision) -> dict[int, object]:
-    return dict(decision.responses)
+    return dict(responses(decision))
 
 
-def first_member(group: ClassicGroup, **more: object) -> str:
-    joined = answers(group.join(FakeTicket(1), group_members.join(version=3, **more), 0))[1]  # type: ignore[arg-type]
+def first_member(group: ClassicGroup, **more: Unpack[group_members.JoinOptions]) -> str:
+    joined = answers(group.join(FakeTicket(1), group_members.join(version=3, **more), 0))[1]
     assert isinstance(joined, Joined)
     group.sync(FakeTicket(2), group_members.sync(joined.member_id, 1, {joined.member_id: b"x"}), 0)
     assert group.state is State.STABLE
@@ -91,8 +92,10 @@ def test_a_sync_that_names_another_protocol_is_refused(
 
 
 @pytest.mark.parametrize("join", [{"protocols": {}}, {"protocol_type": ""}])
-def test_a_join_without_protocols_is_refused(group: ClassicGroup, join: dict[str, object]) -> None:
-    refused = answers(group.join(FakeTicket(1), group_members.join(version=3, **join), 0))[1]  # type: ignore[arg-type]
+def test_a_join_without_protocols_is_refused(
+    group: ClassicGroup, join: group_members.JoinOptions
+) -> None:
+    refused = answers(group.join(FakeTicket(1), group_members.join(version=3, **join), 0))[1]
     assert isinstance(refused, Joined)
     assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 

@@ -4,7 +4,7 @@ import pytest
 
 from fakes import group_members
 from fakes.topic_catalog import TopicCatalog
-from ottla.coordinator.groups.classic_protocol import GroupLimits
+from ottla.coordinator.groups.classic_protocol import GroupLimits, Join
 from ottla.coordinator.groups.consumer_classic_members import (
     check_join,
     check_sync,
@@ -41,9 +41,9 @@ def test_a_session_timeout_out_of_range_is_refused_with_the_range(session_ms: in
         group_members.join(protocols={}),
     ],
 )
-def test_metadata_that_is_not_a_consumers_is_refused(join: object) -> None:
+def test_metadata_that_is_not_a_consumers_is_refused(join: Join) -> None:
     with pytest.raises(InconsistentGroupProtocol):
-        check_join(join, ReplayedGroup("g"), LIMITS)  # type: ignore[arg-type]
+        check_join(join, ReplayedGroup("g"), LIMITS)
 
 
 def test_a_member_that_shares_no_protocol_with_other_classic_ones_is_refused() -> None:

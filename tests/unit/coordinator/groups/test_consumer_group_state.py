@@ -15,6 +15,7 @@ from ottla.coordinator.groups.consumer_records import (
     PatternResolved,
     TargetEpochSet,
 )
+from ottla.coordinator.groups.topics import Partitions
 from ottla.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -41,8 +42,22 @@ def member(
     )
 
 
-def current(member_id: str, epoch: int = 1, **more: object) -> CurrentSet:
-    return CurrentSet(group_id="g", member_id=member_id, epoch=epoch, **more)  # type: ignore[arg-type]
+def current(
+    member_id: str,
+    epoch: int = 1,
+    *,
+    state: MemberState = MemberState.STABLE,
+    assigned: Partitions = frozenset(),
+    revoking: Partitions = frozenset(),
+) -> CurrentSet:
+    return CurrentSet(
+        group_id="g",
+        member_id=member_id,
+        epoch=epoch,
+        state=state,
+        assigned=assigned,
+        revoking=revoking,
+    )
 
 
 def test_the_state_follows_the_epochs(group: ReplayedGroup) -> None:
@@ -70,8 +85,14 @@ def test_a_partition_has_an_owner_until_it_is_given_up(group: ReplayedGroup) -> 
     group.replay(current("a", assigned=frozenset({P0, P1})))
     assert not group.is_free(P0, "b")
     assert group.is_free(P0, "a")
-    revoking = {"assigned": frozenset({P1}), "revoking": frozenset({P0})}
-    group.replay(current("a", state=MemberState.UNREVOKED, **revoking))
+    group.replay(
+        current(
+            "a",
+            state=MemberState.UNREVOKED,
+            assigned=frozenset({P1}),
+            revoking=frozenset({P0}),
+        )
+    )
     assert not group.is_free(P0, "b"), "the member may still read it"
     assert group.held("a") == {P0, P1}
     group.replay(current("a", 2, assigned=frozenset({P1})))

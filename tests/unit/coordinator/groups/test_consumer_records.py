@@ -19,8 +19,9 @@ from ottla.coordinator.groups.consumer_records import (
     TargetEpochSet,
     TargetSet,
 )
-from ottla.coordinator.groups.records import UnreadableRecord, from_bytes, to_bytes
+from ottla.coordinator.groups.records import from_bytes, to_bytes
 from ottla.coordinator.groups.topics import IdPartition
+from ottla.coordinator.runtime.log_entries import UnreadableRecord
 from ottla.model import TimestampMs, Uuid
 
 T = Uuid(bytes(range(16)))

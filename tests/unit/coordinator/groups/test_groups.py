@@ -1,11 +1,12 @@
 """All groups of a shard: found, listed, described, deleted, forgotten."""
 
 from itertools import count
+from typing import Unpack
 
 import pytest
 
 from fakes import group_members
-from fakes.tickets import FakeTicket
+from fakes.tickets import FakeTicket, written
 from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
 from ottla.coordinator.groups.commit_checks import Committer
 from ottla.coordinator.groups.consumer_heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResult
@@ -41,9 +42,9 @@ def only(decision: GroupDecision) -> object:
     return answer
 
 
-def joined(groups: Groups, group_id: str = "g", **more: object) -> str:
+def joined(groups: Groups, group_id: str = "g", **more: Unpack[group_members.JoinOptions]) -> str:
     """A group with one member that has its assignment; the member's id."""
-    answer = only(groups.join(FakeTicket(1), group_id, group_members.join(version=3, **more), 0))  # type: ignore[arg-type]
+    answer = only(groups.join(FakeTicket(1), group_id, group_members.join(version=3, **more), 0))
     assert isinstance(answer, Joined)
     assert answer.error is ErrorCode.NONE
     sync = group_members.sync(answer.member_id, answer.generation, {answer.member_id: b"all"})
@@ -245,7 +246,7 @@ def test_a_load_finds_a_group_that_has_only_pending_offsets(groups: Groups) -> N
         FakeTicket(1), "g", PRODUCER, ALONE, [Commit(T, Offset(9), NO_EPOCH, "")], 0
     )
     loaded = Groups(groups.limits, groups.new_id)
-    for record in decision.records:
+    for record in written(decision):
         entry = Entry(*to_bytes(record), PRODUCER)
         found = read_entry(entry)
         assert found == record

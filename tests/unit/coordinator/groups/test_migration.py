@@ -1,6 +1,7 @@
 """From one protocol to the other: who can, and what is kept."""
 
 from itertools import count
+from typing import Unpack
 
 import pytest
 
@@ -18,11 +19,11 @@ def catalog() -> TopicCatalog:
     return TopicCatalog(t=2)
 
 
-def joined(protocols: dict[str, bytes] | None = None, **more: object) -> tuple[ClassicGroup, str]:
+def joined(**more: Unpack[group_members.JoinOptions]) -> tuple[ClassicGroup, str]:
     ids = count(1)
     limits = GroupLimits(initial_delay_ms=0)
     group = ClassicGroup("g", lambda: limits, lambda: str(next(ids)))
-    join = group_members.join(version=3, protocols=protocols, **more)  # type: ignore[arg-type]
+    join = group_members.join(version=3, **more)
     ((_, answer),) = group.join(FakeTicket(1), join, 0).responses
     assert isinstance(answer, Joined)
     return group, answer.member_id
@@ -60,19 +61,16 @@ def test_a_partition_that_clients_gave_away_twice_has_one_owner(catalog: TopicCa
 
 
 @pytest.mark.parametrize(
-    ("protocols", "assignment", "more"),
+    ("assignment", "more"),
     [
-        ({"range": b"\xff\xff"}, b"", {}),
-        (None, b"\xff\xff", {}),
-        (None, b"", {"protocol_type": "connect"}),
+        (b"", {"protocols": {"range": b"\xff\xff"}}),
+        (b"\xff\xff", {}),
+        (b"", {"protocol_type": "connect"}),
     ],
 )
 def test_groups_that_speak_something_else_stay_as_they_are(
-    catalog: TopicCatalog,
-    protocols: dict[str, bytes] | None,
-    assignment: bytes,
-    more: dict[str, object],
+    catalog: TopicCatalog, assignment: bytes, more: group_members.JoinOptions
 ) -> None:
-    group, member_id = joined(protocols, **more)
+    group, member_id = joined(**more)
     synced(group, {member_id: assignment})
     assert to_consumer_records(group, catalog.image) is None

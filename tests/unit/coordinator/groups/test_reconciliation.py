@@ -31,24 +31,24 @@ def test_a_member_that_has_its_target_stays() -> None:
 
 def test_free_partitions_are_assigned_at_once() -> None:
     after = step(current(P0), P0, P1)
-    assert (after.state, after.assigned) == (MemberState.STABLE, {P0, P1})
+    assert (after.state, after.assigned) == (MemberState.STABLE, frozenset({P0, P1}))
     assert (after.epoch, after.previous_epoch) == (2, 1)
 
 
 def test_a_member_stays_in_its_epoch_until_it_has_given_up() -> None:
     revoking = step(current(P0, P1), P0, P2)
     assert (revoking.state, revoking.epoch) == (MemberState.UNREVOKED, 1)
-    assert (revoking.assigned, revoking.revoking) == ({P0}, {P1})
+    assert (revoking.assigned, revoking.revoking) == (frozenset({P0}), frozenset({P1}))
     assert step(revoking, P0, P2, owned=frozenset({P0, P1})) is revoking
     assert step(revoking, P0, P2) is revoking, "a heartbeat that does not say what it owns"
     after = step(revoking, P0, P2, owned=frozenset({P0}))
     assert (after.state, after.epoch) == (MemberState.STABLE, 2)
-    assert (after.assigned, after.revoking) == ({P0, P2}, frozenset())
+    assert (after.assigned, after.revoking) == (frozenset({P0, P2}), frozenset())
 
 
 def test_a_member_that_owns_nothing_of_what_it_loses_has_nothing_to_give_up() -> None:
     after = step(current(P0, P1), P0, owned=frozenset({P0}))
-    assert (after.state, after.assigned) == (MemberState.STABLE, {P0})
+    assert (after.state, after.assigned) == (MemberState.STABLE, frozenset({P0}))
 
 
 def test_a_partition_that_another_member_holds_is_waited_for() -> None:
@@ -62,5 +62,5 @@ def test_a_partition_that_another_member_holds_is_waited_for() -> None:
 def test_a_second_revocation_has_an_epoch_of_its_own() -> None:
     first = step(current(P0, P1, P2), P0, P1)
     second = step(first, P0, owned=frozenset({P0, P1}), epoch=3)
-    assert (second.state, second.revoking) == (MemberState.UNREVOKED, {P1})
+    assert (second.state, second.revoking) == (MemberState.UNREVOKED, frozenset({P1}))
     assert (second.epoch, second.previous_epoch) == (2, 1)

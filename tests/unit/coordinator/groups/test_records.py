@@ -9,10 +9,10 @@ from ottla.coordinator.groups.records import (
     OffsetDropped,
     Record,
     StoredMember,
-    UnreadableRecord,
     from_bytes,
     to_bytes,
 )
+from ottla.coordinator.runtime.log_entries import UnreadableRecord
 from ottla.model import LeaderEpoch, Offset, TimestampMs, TopicPartition
 
 TP = TopicPartition("t", 3)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import count
 from types import SimpleNamespace
-from typing import cast
+from typing import Unpack, cast
 
 import pytest
 
@@ -101,8 +101,8 @@ class Bench:
             self.shard.run(lambda g, ticket, now_ms: g.fetch(ticket, "g", [TP]))
         )
 
-    def join(self, **more: object) -> "asyncio.Task[Joined]":
-        join = said.join(version=3, **more)  # type: ignore[arg-type]
+    def join(self, **more: Unpack[said.JoinOptions]) -> "asyncio.Task[Joined]":
+        join = said.join(version=3, **more)
         return asyncio.ensure_future(
             self.shard.run(lambda g, ticket, now_ms: g.join(ticket, "g", join, now_ms))
         )
@@ -255,7 +255,7 @@ def test_after_the_loop_was_held_up_members_are_heard_before_they_are_missed() -
         joined = await bench.join(session_ms=20)
         bench.now_ms += 1_000_000  # what was sent meanwhile is read behind the timer
         await asyncio.sleep(0.1)  # virtual: the timer was late, and the grace is not over
-        beaten = await bench.shard.run(
+        beaten: ErrorCode = await bench.shard.run(
             lambda g, ticket, now_ms: g.heartbeat(
                 ticket, "g", joined.member_id, None, joined.generation, now_ms
             )
@@ -299,7 +299,7 @@ def test_a_dropped_shard_ignores_commits_and_timers() -> None:
 def test_an_empty_outcome_is_answered_at_once() -> None:
     async def scenario() -> None:
         bench = await Bench().loaded()
-        answer = await bench.shard.run(
+        answer: int = await bench.shard.run(
             lambda g, ticket, now_ms: GroupDecision((), (ticket.respond(now_ms),))
         )
         assert answer == bench.now_ms

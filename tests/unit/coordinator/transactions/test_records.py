@@ -5,8 +5,7 @@ from struct import pack
 
 import pytest
 
-from ottla.coordinator.groups.records import UnreadableRecord
-from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.runtime.log_entries import ProducerIdentity, UnreadableRecord
 from ottla.coordinator.transactions.records import (
     State,
     Transaction,

@@ -112,7 +112,8 @@ def test_all_partitions_are_verified_in_one_request() -> None:
     partitions = [FakePartition(TopicPartition("t", index)) for index in range(3)]
     coordinator = FakeCoordinator(ErrorCode.PRODUCER_FENCED)
     verifications = verify(coordinator, *partitions)
-    assert [v.partition for v in verifications] == partitions
+    verified: list[object] = [v.partition for v in verifications]
+    assert verified == partitions
     assert coordinator.calls == ["add"]
     for verification in verifications:
         with pytest.raises(ProducerFenced):
