@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from ottla.errors import UsageRefused
-from ottla.storage.files import Buffer, Entry, Lock, StrPath
+from ottla.storage.files import Buffer, DiskSpace, Entry, Lock, StrPath
 
 _CHANGES = frozenset(
     {"append", "create", "rename", "sync", "sync_all", "sync_dir", "truncate", "unlink"}
@@ -85,6 +85,7 @@ class MemoryFiles:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.read_bytes: Counter[str] = Counter()  # asked for, by the suffix of the file
+        self.space = DiskSpace(1 << 40, 1 << 39)
         self.now_ms = 1_700_000_000_000  # when files are said to be changed
         self._names: dict[Path, _Inode] = {}
         self._synced_names: dict[Path, _Inode] = {}
@@ -245,6 +246,9 @@ class MemoryFiles:
         for inode in self._names.values():
             inode.synced = bytes(inode.content)
         self._synced_names = dict(self._names)
+
+    def disk_space(self, path: StrPath) -> DiskSpace:
+        return self.space
 
     def lock(self, path: Path) -> "_Lock":
         if path in self._locked:

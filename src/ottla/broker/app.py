@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -38,15 +37,12 @@ from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
-from ottla.storage.disk_worker import ThreadWorker
-from ottla.storage.flusher import ThreadFlusher
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
 from ottla.telemetry import Metric
 
 log = logging.getLogger("ottla.broker")
 
-_CLEANER_PAUSE_S: Final = 0.0002
 _LEAVE_S: Final = 0.15  # timeout of giving the lease back after a defect
 _THREAD_S: Final = 0.05  # timeout of waiting for each thread after a defect
 _FIRST_BROKER: Final = BrokerId(0)
@@ -93,15 +89,11 @@ class Broker:
         self._change_settings(state.image)
         self.defects = defects
         self._meta = meta
-        self._flusher = ThreadFlusher(
-            environment.files,
-            log_dir.take_offline,
-            post=loop.call_soon_threadsafe,
-            soon=loop.call_soon,
-            monotonic_s=environment.clock.monotonic_s,
+        self._flusher = environment.start_flusher(
+            environment.files, log_dir.take_offline, environment.clock
         )
-        self._cleaner = Cleaner(environment.files, self._new_worker("ottla-cleaner"))
-        self._worker = self._new_worker("ottla-worker")
+        self._cleaner = Cleaner(environment.files, environment.start_worker("ottla-cleaner"))
+        self._worker = environment.start_worker("ottla-worker")
         self._replicas = self._new_replicas(environment)
         self._services = self._new_services(environment)
         self._dispatcher = Dispatcher(
@@ -132,13 +124,6 @@ class Broker:
         self._background: asyncio.Task[None] | None = None
         self.address = options.listen
         self.metrics_address: Endpoint | None = None
-
-    def _new_worker(self, name: str) -> ThreadWorker:
-        return ThreadWorker(
-            name,
-            post=self._loop.call_soon_threadsafe,
-            pause=partial(time.sleep, _CLEANER_PAUSE_S),
-        )
 
     def _new_replicas(self, environment: Environment) -> Replicas:
         return Replicas(

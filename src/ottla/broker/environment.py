@@ -1,21 +1,28 @@
-"""Everything a broker gets from outside: clock, random numbers, files, the coordination store.
+"""Everything a broker gets from outside: clock, random numbers, files, threads, the store.
 
 The network is the event loop's. A simulation passes in others than the machine's own.
 """
 
+import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from ottla.broker.meta_properties import IDENTITY_FILE
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.store import CoordinationStore
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
 from ottla.errors import UsageRefused
+from ottla.storage.disk_worker import ThreadWorker, Worker
 from ottla.storage.files import Files, OsFiles
+from ottla.storage.flusher import Flusher, ThreadFlusher
 
-_POLL_S = 0.25  # for changes of other processes; each poll costs an idle broker CPU
+_WORKER_PAUSE_S: Final = 0.0002
+_POLL_S: Final = 0.25  # for changes of other processes; each poll costs an idle broker CPU
 
 
 async def open_sqlite(data: Path, clock: Clock) -> CoordinationStore:
@@ -30,6 +37,27 @@ async def open_sqlite(data: Path, clock: Clock) -> CoordinationStore:
     return await SqliteStore.open(path, clock, poll_interval_s=_POLL_S)
 
 
+def start_flusher(
+    files: Files, on_failed: Callable[[OSError], None], clock: Clock
+) -> ThreadFlusher:
+    """A thread that syncs for the running loop."""
+    loop = asyncio.get_running_loop()
+    return ThreadFlusher(
+        files,
+        on_failed,
+        post=loop.call_soon_threadsafe,
+        soon=loop.call_soon,
+        monotonic_s=clock.monotonic_s,
+    )
+
+
+def start_worker(name: str) -> ThreadWorker:
+    """A thread that works for the running loop, and lets other threads run in between."""
+    loop = asyncio.get_running_loop()
+    pause = partial(time.sleep, _WORKER_PAUSE_S)
+    return ThreadWorker(name, post=loop.call_soon_threadsafe, pause=pause)
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The outside of one broker; the defaults are those of production."""
@@ -38,3 +66,5 @@ class Environment:
     rng: random.Random = field(default_factory=random.SystemRandom)
     files: Files = field(default_factory=OsFiles)
     open_store: Callable[[Path, Clock], Awaitable[CoordinationStore]] = open_sqlite
+    start_flusher: Callable[[Files, Callable[[OSError], None], Clock], Flusher] = start_flusher
+    start_worker: Callable[[str], Worker] = start_worker

@@ -12,7 +12,7 @@ from ottla.model import Endpoint
 from ottla.protocol.api import ApiKey
 from ottla.replication.replicas import Replicas
 from ottla.storage.files import open_file_count
-from ottla.storage.flusher import ThreadFlusher
+from ottla.storage.flusher import Flusher
 from ottla.telemetry import Metric, MetricKind, exposition
 
 _REQUEST_BYTES_MAX: Final = 8192
@@ -27,7 +27,7 @@ def collect(
     dispatcher: Dispatcher,
     services: Services,
     replicas: Replicas,
-    flusher: ThreadFlusher,
+    flusher: Flusher,
 ) -> Iterable[Metric]:
     """All metrics of this broker."""
     yield from _connections(server)
@@ -100,7 +100,7 @@ def _data_path(dispatcher: Dispatcher) -> Iterable[Metric]:
     )
 
 
-def _log_dir(replicas: Replicas, flusher: ThreadFlusher) -> Iterable[Metric]:
+def _log_dir(replicas: Replicas, flusher: Flusher) -> Iterable[Metric]:
     yield _one(
         "ottla_log_dir_offline",
         _GAUGE,

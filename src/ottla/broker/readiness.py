@@ -7,7 +7,7 @@ from ottla.broker.defects import Defects
 from ottla.cluster.state import ClusterState
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
-from ottla.storage.flusher import ThreadFlusher
+from ottla.storage.flusher import Flusher
 from ottla.storage.log_dir import LogDir
 
 
@@ -27,7 +27,7 @@ class Readiness:
     log_dir: LogDir
     state: ClusterState
     settings: Settings
-    flusher: ThreadFlusher
+    flusher: Flusher
     replicas: Replicas
     phase: Phase = Phase.STARTING
 

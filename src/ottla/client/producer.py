@@ -76,4 +76,4 @@ class IdempotentProducer:
         except Refused as problem:
             if problem.code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 raise  # an earlier attempt has written the batch
-        self._sequences[tp] = (sequence + packed.count) & SEQUENCE_MASK
+        self._sequences[tp] = (sequence + packed.record_count) & SEQUENCE_MASK

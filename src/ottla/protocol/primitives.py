@@ -73,7 +73,10 @@ def write_unsigned_varint(out: bytearray, value: int) -> None:
 def write_varint(out: bytearray, value: int) -> None:
     """Append a signed 32-bit number, zig-zag encoded."""
     assert -(2**31) <= value < 2**31, value
-    _write(out, (value << 1) ^ (value >> 31))
+    if -64 <= value < 64:
+        out.append((value << 1) ^ (value >> 31))
+    else:
+        _write(out, (value << 1) ^ (value >> 31))
 
 
 def write_varlong(out: bytearray, value: int) -> None:

@@ -335,12 +335,11 @@ def records(
         raise InvalidRecord("bytes are left over after the last record")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class Packed(NamedTuple):
     """Records encoded one after the other, before compression."""
 
     payload: Buffer
-    count: int
+    record_count: int
     base_timestamp_ms: TimestampMs
     max_timestamp_ms: TimestampMs
 
@@ -355,7 +354,7 @@ def pack(records: Sequence[Record]) -> Packed:
         write_record(payload, timestamp_delta, delta, record.key, record.value, record.headers)
     return Packed(
         payload=payload,
-        count=len(records),
+        record_count=len(records),
         base_timestamp_ms=base_timestamp_ms,
         max_timestamp_ms=max(record.timestamp_ms for record in records),
     )
@@ -409,13 +408,13 @@ def seal(
         attributes=codec
         | (TRANSACTIONAL if is_transactional else 0)
         | (CONTROL if is_control else 0),
-        last_offset_delta=packed.count - 1,
+        last_offset_delta=packed.record_count - 1,
         base_timestamp_ms=packed.base_timestamp_ms,
         max_timestamp_ms=packed.max_timestamp_ms,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
-        record_count=packed.count,
+        record_count=packed.record_count,
     )
     return assemble(header, compress(packed.payload, codec))
 
@@ -423,7 +422,7 @@ def seal(
 def assemble(header: BatchHeader, payload: Buffer) -> bytearray:
     """Header and payload as one batch, with correct length and CRC."""
     length = HEADER_BYTES - LENGTH_END + len(payload)
-    batch = bytearray(HEADER.pack(*header._replace(length=length)))
+    batch = bytearray(HEADER.pack(header.base_offset, length, *header[2:]))
     batch += payload
     _stamp_crc(batch)
     return batch

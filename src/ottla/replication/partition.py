@@ -1,7 +1,7 @@
 """A partition this broker leads: its log, and what has been promised about it."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.config import Durability, TopicConfig
 from ottla.errors import (
@@ -24,7 +24,6 @@ from ottla.records.batch import Marker
 from ottla.replication.progress import high_watermark
 from ottla.replication.waiters import OffsetWaiters, Settled
 from ottla.storage.log import Log
-from ottla.storage.log_append import Appended
 
 ACKS_ALL = -1
 ACKS_NONE = 0
@@ -36,6 +35,16 @@ class Flushes(Protocol):
     """A flusher, as far as a partition calls it: brings a log to disk and notifies it."""
 
     def request(self, log: Log) -> None: ...
+
+
+class Receipt(NamedTuple):
+    """The result of an append: everything that the response to a producer says."""
+
+    base_offset: Offset
+    end_offset: Offset
+    append_time_ms: TimestampMs  # -1 unless the broker's clock gave the records their time
+    log_start_offset: Offset
+    is_settled: bool  # True when what the producer's acks promise holds already
 
 
 class LeaderPartition:
@@ -96,22 +105,26 @@ class LeaderPartition:
 
     # Writing
 
-    def append(self, batch: memoryview, acks: int, now_ms: TimestampMs) -> Appended:
-        """Append a producer's batch; nothing is promised about it yet."""
+    def append(self, batch: memoryview, acks: int, now_ms: TimestampMs) -> Receipt:
+        """Append a producer's batch; the receipt says whether its acks hold already."""
         log = self.log
         if acks == ACKS_ALL and len(self.isr) < self._isr_min:
             raise NotEnoughReplicas(
                 f"{self.tp} has {len(self.isr)} in-sync replicas,"
                 f" min.insync.replicas is {log.config.min_insync_replicas}"
             )
-        appended = log.append_as_leader(batch, self.leader_epoch, now_ms)
+        base_offset, last_offset, append_time_ms, _ = log.append_as_leader(
+            batch, self.leader_epoch, now_ms
+        )
+        end_offset = Offset(last_offset + 1)
         if self._is_fsync:
             self._flusher.request(log)
         elif len(self.replicas) == 1:
             self._commit(log.end_offset)
         else:
             self._note_progress()
-        return appended
+        is_settled = self.is_settled(end_offset, acks)
+        return Receipt(base_offset, end_offset, append_time_ms, log.start_offset, is_settled)
 
     def append_marker(
         self,

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,7 +29,7 @@ from ottla.replication.waiting import do_work, wait_called
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
 from ottla.storage.disk_worker import Worker
-from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS
+from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, DiskSpace
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
 from ottla.storage.segments import Discarded
@@ -395,10 +394,9 @@ class Replicas:
     def directory(self) -> str:
         return str(self._log_dir.path)
 
-    def disk_space(self) -> tuple[int, int]:
-        """Bytes in all, and bytes left, of the file system that the data is on."""
-        found = os.statvfs(self._log_dir.path)
-        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    def disk_space(self) -> DiskSpace:
+        """The file system that the data is on."""
+        return self._log_dir.disk_space()
 
     def note_durable(self, tp: TopicPartition) -> None:
         partition = self.leaders.get(tp)

@@ -62,13 +62,13 @@ def encode(
             routes[tp] = [
                 Packed(
                     payload=pack_records(sources, some),
-                    count=len(some),
+                    record_count=len(some),
                     base_timestamp_ms=now_ms,
                     max_timestamp_ms=now_ms,
                 )
                 for some in _pieces(rows[chosen], bounds)
             ]
-    packed = sum(one.count for packs in routes.values() for one in packs)
+    packed = sum(one.record_count for packs in routes.values() for one in packs)
     assert packed == sum(map(len, rows_of.values())), "a record for each row"
     return routes
 

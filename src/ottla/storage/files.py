@@ -36,6 +36,13 @@ class Entry(NamedTuple):
     size_bytes: int
 
 
+class DiskSpace(NamedTuple):
+    """Bytes of a file system: in all, and left for us."""
+
+    total_bytes: int
+    usable_bytes: int
+
+
 class Readable(Protocol):
     """A file, or bytes, that can be read from any position."""
 
@@ -127,6 +134,10 @@ class Files(Protocol):
         For very many files: it takes one wait where `sync` takes one for each. A write that failed
         since the lock was taken is reported, once.
         """
+        ...
+
+    def disk_space(self, path: StrPath) -> "DiskSpace":
+        """The file system that a path is on."""
         ...
 
     def lock(self, path: Path) -> "Lock":
@@ -268,6 +279,10 @@ class OsFiles:
 
     def sync_all(self, lock: Lock) -> None:
         _sync_file_system(lock.fileno())
+
+    def disk_space(self, path: StrPath) -> DiskSpace:
+        found = os.statvfs(path)
+        return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def lock(self, path: Path) -> OsFile:
         file = OsFile(path, os.O_RDWR | os.O_CREAT)

@@ -30,8 +30,17 @@ class Flusher(Protocol):
         """`log` has appended something: make it durable soon and call `LogFlush.end`."""
         ...
 
+    @property
+    def unfinished_s(self) -> float:
+        """Seconds since the sync that is under way began; 0 when there is none."""
+        ...
+
     def close(self) -> None:
         """Stop; what was requested but not begun is left to `Log.flush`."""
+        ...
+
+    def abandon(self, timeout_s: float) -> bool:
+        """Stop after the sync that is under way; False when that takes longer than `timeout_s`."""
         ...
 
 
@@ -53,8 +62,15 @@ class InlineFlusher:
             return
         log.flushing.end(work)
 
+    @property
+    def unfinished_s(self) -> float:
+        return 0.0
+
     def close(self) -> None:
         return
+
+    def abandon(self, timeout_s: float) -> bool:
+        return True
 
 
 class ThreadFlusher:
@@ -103,7 +119,6 @@ class ThreadFlusher:
         self._pool.shutdown()
 
     def abandon(self, timeout_s: float) -> bool:
-        """Stop after the sync that is under way; False when that takes longer than `timeout_s`."""
         self._is_abandoned = True
         self._dirty.clear()
         self._rounds.put(None)
@@ -113,7 +128,6 @@ class ThreadFlusher:
 
     @property
     def unfinished_s(self) -> float:
-        """Seconds since the round that is under way began; 0 when there is none."""
         return 0.0 if self._begun_s is None else self._monotonic_s() - self._begun_s
 
     def _begin_round(self) -> None:

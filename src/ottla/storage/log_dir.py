@@ -21,7 +21,14 @@ from ottla.model import Offset, TimestampMs, TopicPartition, Uuid
 from ottla.records.batch import FIRST_OFFSET
 from ottla.storage.damages import CorruptRange
 from ottla.storage.dir_checkpoints import DirCheckpoints, NotedMarks, report_ignored
-from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, Files, Lock, within
+from ottla.storage.files import (
+    FULL_DISK_ERRNOS,
+    REFUSAL_ERRNOS,
+    DiskSpace,
+    Files,
+    Lock,
+    within,
+)
 from ottla.storage.found_logs import Expected, Judge, expect_noted, keep_known
 from ottla.storage.log import Log
 from ottla.storage.log_dir_listener import LogDirListener, SilentDirListener
@@ -61,6 +68,10 @@ class LogDir:
         files.make_dir(path)
         self._lock: Lock | None = files.lock(path / LOCK_FILE)
         self.reserve = Reserve(files, path)
+
+    def disk_space(self) -> DiskSpace:
+        """The file system that the directory is on."""
+        return self._files.disk_space(self.path)
 
     def open_logs(
         self,

@@ -16,9 +16,9 @@ from ottla.errors import (
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
-from ottla.model import BrokerId, LeaderEpoch, Offset, ProducerEpoch, ProducerId
+from ottla.model import NO_TIMESTAMP, BrokerId, LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from ottla.records.batch import Marker, MarkerKind
-from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, LeaderPartition
+from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, LeaderPartition, Receipt
 from ottla.storage.log import Log
 
 FSYNC = TopicConfig(durability=Durability.FSYNC)
@@ -67,7 +67,7 @@ class Led:
 
     def append(self, count: int = 1, acks: int = ACKS_ALL) -> Offset:
         batch = memoryview(build.batch(count))
-        return Offset(self.partition.append(batch, acks, build.NOW_MS).last_offset + 1)
+        return self.partition.append(batch, acks, build.NOW_MS).end_offset
 
     def flush(self) -> None:
         self.log.flush()
@@ -81,6 +81,25 @@ def test_a_replicated_batch_of_one_replica_is_committed_at_once() -> None:
     assert led.partition.is_settled(end, ACKS_ALL)
     assert led.partition.is_settled(end, ACKS_LEADER)
     assert led.flusher.requested == []
+
+
+@pytest.mark.parametrize("acks", [ACKS_ALL, ACKS_LEADER])
+@pytest.mark.parametrize(("config", "is_settled"), [(REPLICATED, True), (FSYNC, False)])
+def test_a_receipt_says_what_the_response_to_a_producer_says(
+    config: TopicConfig, is_settled: bool, acks: int
+) -> None:
+    led = Led(config)
+    led.append(2)
+    led.flush()
+    led.log.advance_start(Offset(1))
+    receipt = led.partition.append(memoryview(build.batch(3)), acks, build.NOW_MS)
+    assert receipt == Receipt(
+        base_offset=Offset(2),
+        end_offset=Offset(5),
+        append_time_ms=NO_TIMESTAMP,
+        log_start_offset=Offset(1),
+        is_settled=is_settled,
+    )
 
 
 def test_an_fsync_batch_is_committed_when_it_is_on_disk() -> None:

@@ -104,7 +104,7 @@ def test_batches_have_a_limit_and_a_larger_record_one_to_itself() -> None:
         batch, encode.rows_by_topic(batch, "t"), {"t": Partitioner(1, Random(1))}, NOW_MS
     )
     (packs,) = routes.values()
-    assert [packed.count for packed in packs] == [1, 1, 1, 1, 5]
+    assert [packed.record_count for packed in packs] == [1, 1, 1, 1, 5]
     assert all(len(packed.payload) <= encode.BATCH_BYTES_MAX for packed in packs[:3] + packs[4:])
 
 

@@ -99,9 +99,12 @@ class SyncGroup:
     def __init__(self, services: Services) -> None:
         self._coordinator = services.groups
 
-    async def __call__(
+    def __call__(
         self, request: SyncGroupRequest, context: RequestContext
-    ) -> SyncGroupResponse:
+    ) -> SyncGroupResponse | Deferred[Synced, SyncGroupResponse]:
+        group_id = request.group_id
+        if not group_id:
+            return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         sync = Sync(
             member_id=request.member_id,
             instance_id=request.group_instance_id,
@@ -110,26 +113,27 @@ class SyncGroup:
             protocol_name=request.protocol_name,
             assignments={a.member_id: a.assignment for a in request.assignments},
         )
-        try:
-            synced = await self._sync(request.group_id, sync)
-        except CoordinatorLoadInProgress:  # the rebalance under way is lost
-            synced = Synced(error=ErrorCode.REBALANCE_IN_PROGRESS)
-        except ApiError as refused:
-            synced = Synced(error=refused.code)
-        return SyncGroupResponse(
-            error_code=synced.error,
-            protocol_type=synced.protocol_type,
-            protocol_name=synced.protocol,
-            assignment=synced.assignment,
+        return Deferred(_sync_response, _refuse_sync).submit(
+            self._coordinator,
+            group_id,
+            lambda groups, ticket, now_ms: groups.sync(ticket, group_id, sync, now_ms),
         )
 
-    async def _sync(self, group_id: str, sync: Sync) -> Synced:
-        if not group_id:
-            return Synced(error=ErrorCode.INVALID_GROUP_ID)
-        synced: Synced = await self._coordinator.run(
-            group_id, lambda groups, ticket, now_ms: groups.sync(ticket, group_id, sync, now_ms)
-        )
-        return synced
+
+def _sync_response(synced: Synced) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=synced.error,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol,
+        assignment=synced.assignment,
+    )
+
+
+def _refuse_sync(refused: ApiError) -> SyncGroupResponse:
+    """REBALANCE_IN_PROGRESS while the log is read: the rebalance under way is lost."""
+    is_loading = isinstance(refused, CoordinatorLoadInProgress)
+    code = ErrorCode.REBALANCE_IN_PROGRESS if is_loading else refused.code
+    return SyncGroupResponse(error_code=code)
 
 
 class Heartbeat:

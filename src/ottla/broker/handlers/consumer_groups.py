@@ -6,13 +6,14 @@ Not done: authorised operations, which are "not known" in responses.
 
 from typing import Final
 
+from ottla.broker.deferred import Deferred
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace
 from ottla.cluster.image import ClusterImage
 from ottla.coordinator.groups.consumer_heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResult
 from ottla.coordinator.groups.descriptions import ConsumerGroupDescription, DescribedConsumer
 from ottla.coordinator.groups.topics import IdPartition, Partitions, by_topic
-from ottla.errors import ApiError, ErrorCode
+from ottla.errors import ApiError, ErrorCode, InvalidRequest
 from ottla.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -36,36 +37,38 @@ class ConsumerGroupHeartbeat:
     def __init__(self, services: Services) -> None:
         self._coordinator = services.groups
 
-    async def __call__(
+    def __call__(
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
-    ) -> ConsumerGroupHeartbeatResponse:
-        try:
-            result = await self._heartbeat(request.group_id, _heartbeat(request, context))
-        except ApiError as refused:
-            result = ConsumerHeartbeatResult(error=refused.code, message=str(refused))
-        return ConsumerGroupHeartbeatResponse(
-            error_code=result.error,
-            error_message=result.message or None,
-            member_id=result.member_id,
-            member_epoch=result.epoch,
-            heartbeat_interval_ms=result.interval_ms,
-            assignment=None if result.assigned is None else _assignment(result.assigned),
-        )
-
-    async def _heartbeat(
-        self, group_id: str, heartbeat: ConsumerHeartbeat
-    ) -> ConsumerHeartbeatResult:
+    ) -> (
+        ConsumerGroupHeartbeatResponse
+        | Deferred[ConsumerHeartbeatResult, ConsumerGroupHeartbeatResponse]
+    ):
+        group_id = request.group_id
         if not group_id:
-            return ConsumerHeartbeatResult(
-                error=ErrorCode.INVALID_REQUEST, message="a group id must be given"
-            )
-        result: ConsumerHeartbeatResult = await self._coordinator.run(
+            return _refuse_heartbeat(InvalidRequest("a group id must be given"))
+        heartbeat = _heartbeat(request, context)
+        return Deferred(_heartbeat_response, _refuse_heartbeat).submit(
+            self._coordinator,
             group_id,
             lambda groups, ticket, now_ms: groups.consumer_heartbeat(
                 ticket, group_id, heartbeat, now_ms
             ),
         )
-        return result
+
+
+def _heartbeat_response(result: ConsumerHeartbeatResult) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
+        error_code=result.error,
+        error_message=result.message or None,
+        member_id=result.member_id,
+        member_epoch=result.epoch,
+        heartbeat_interval_ms=result.interval_ms,
+        assignment=None if result.assigned is None else _assignment(result.assigned),
+    )
+
+
+def _refuse_heartbeat(refused: ApiError) -> ConsumerGroupHeartbeatResponse:
+    return _heartbeat_response(ConsumerHeartbeatResult(error=refused.code, message=str(refused)))
 
 
 def _heartbeat(

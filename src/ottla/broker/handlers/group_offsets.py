@@ -111,7 +111,7 @@ class OffsetCommit:
     def _plan(self, request: OffsetCommitRequest, version: int) -> Steps[OffsetCommitPlan]:
         image = self._state.image
         response = OffsetCommitResponse()
-        plan = OffsetCommitPlan(
+        plan: OffsetCommitPlan = CommitPlan(
             image, response, lambda index: OffsetCommitResponsePartition(partition_index=index)
         )
         for topic in request.topics:

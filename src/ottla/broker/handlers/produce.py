@@ -81,21 +81,18 @@ class Produce:
             return self._take_all(frame, position, version, correlation_id)
         try:
             partition = self._locate(target.key, target.partition)
-            base_offset, last_offset, time_ms, _ = partition.append(
-                batch, acks, self._clock.now_ms()
-            )
+            receipt = partition.append(batch, acks, self._clock.now_ms())
         except ApiError as refused:
             refusal = _refusal(target.partition, refused)
             return write_produced(correlation_id, version, [(target.key, [refusal])])
         self.batches_count += 1
         self.bytes_count += len(batch)
-        log_start = partition.log.start_offset
-        end = Offset(last_offset + 1)
-        if partition.is_settled(end, acks):
+        base_offset, end_offset, time_ms, log_start, is_settled = receipt
+        if is_settled:
             return target.response(correlation_id, base_offset, time_ms, log_start)
         result = ProducedPartition(target.partition, 0, base_offset, time_ms, log_start)
         produced: Produced = [(target.key, [result])]
-        unsettled: Unsettled = [(partition, end, 0, 0)]
+        unsettled: Unsettled = [(partition, end_offset, 0, 0)]
         return _WaitingProduce(self, version, correlation_id, produced, unsettled, target)
 
     def _take_all(
@@ -126,11 +123,11 @@ class Produce:
                     partition = self._locate(key, index)
                     if verifications is not None:
                         verifications.check(partition)
-                    base_offset, last_offset, time_ms, _ = partition.append(batch, acks, now_ms)
-                    end = Offset(last_offset + 1)
-                    if not partition.is_settled(end, acks):
-                        unsettled.append((partition, end, len(produced) - 1, len(results)))
-                    log_start = partition.log.start_offset
+                    base_offset, end_offset, time_ms, log_start, is_settled = partition.append(
+                        batch, acks, now_ms
+                    )
+                    if not is_settled:
+                        unsettled.append((partition, end_offset, len(produced) - 1, len(results)))
                     results.append(ProducedPartition(index, 0, base_offset, time_ms, log_start))
                     self.batches_count += 1
                     self.bytes_count += len(batch)

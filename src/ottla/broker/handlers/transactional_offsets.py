@@ -17,7 +17,7 @@ from ottla.coordinator.groups.commit_checks import Committer
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.offsets import Commit
 from ottla.coordinator.groups.records import GroupDecision
-from ottla.coordinator.runtime.decision import Ticket
+from ottla.coordinator.runtime.decision import Decision, Ticket
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
 from ottla.coordinator.transactions.verification import (
     TransactionalWriter,
@@ -57,7 +57,7 @@ class TxnOffsetCommit:
 
     def _plan(self, request: TxnOffsetCommitRequest) -> Steps[TxnCommitPlan]:
         response = TxnOffsetCommitResponse()
-        plan = TxnCommitPlan(
+        plan: TxnCommitPlan = CommitPlan(
             self._state.image,
             response,
             lambda index: TxnOffsetCommitResponsePartition(partition_index=index),
@@ -101,7 +101,7 @@ class TxnOffsetCommit:
             # between this check and the append: markers wait for what the shard has decided.
             code = _check(verification, partition, producer, version)
             if code is not ErrorCode.NONE:
-                return GroupDecision(responses=(ticket.respond([code] * len(commits)),))
+                return Decision(responses=(ticket.respond([code] * len(commits)),))
             return groups.commit_in_transaction(
                 ticket, request.group_id, producer, committer, commits, now_ms
             )

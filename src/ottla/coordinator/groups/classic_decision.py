@@ -6,7 +6,7 @@ from typing import Any
 from ottla.coordinator.groups.classic_membership import Member
 from ottla.coordinator.groups.classic_protocol import Join, Joined, Synced
 from ottla.coordinator.groups.records import GroupDecision, GroupEvent
-from ottla.coordinator.runtime.decision import A, Response, Ticket
+from ottla.coordinator.runtime.decision import A, Decision, Response, Ticket
 from ottla.errors import ErrorCode
 
 
@@ -42,7 +42,7 @@ class DecisionDraft:
 
     def finish(self) -> GroupDecision:
         """The decision; the next event begins with an empty draft."""
-        decision = GroupDecision(tuple(self.records), tuple(self._responses))
+        decision = Decision(tuple(self.records), tuple(self._responses))
         self.records.clear()
         self._responses.clear()
         return decision

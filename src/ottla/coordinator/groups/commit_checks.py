@@ -1,7 +1,6 @@
 """Checks of clients that commit or fetch offsets: whether their group lets them."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.coordinator.groups.classic_group import ClassicGroup, State
 from ottla.coordinator.groups.consumer_group import ConsumerGroup
@@ -12,8 +11,7 @@ _MEMBER_EPOCHS_FROM: Final = 9  # OffsetCommit: older versions cannot send a mem
 _GROUP_NOT_FOUND_FROM: Final = 9  # OffsetCommit: older clients know only a wrong generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committer:
+class Committer(NamedTuple):
     """A client that commits offsets: a member of a generation, or a consumer without a group."""
 
     member_id: str

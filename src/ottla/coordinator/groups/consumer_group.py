@@ -59,7 +59,7 @@ from ottla.coordinator.groups.topics import (
     of_names,
     topics_fingerprint,
 )
-from ottla.coordinator.runtime.decision import Responses, Ticket
+from ottla.coordinator.runtime.decision import Decision, Responses, Ticket
 from ottla.errors import (
     ApiError,
     ErrorCode,
@@ -135,7 +135,7 @@ class ConsumerGroup:
             result = self._sync(sync, now_ms)
         except ApiError as refused:
             result = Synced(error=refused.code)
-        return GroupDecision(responses=(ticket.respond(result),))
+        return Decision(responses=(ticket.respond(result),))
 
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, now_ms: int
@@ -469,7 +469,7 @@ class ConsumerGroup:
         self.replay(record, now_ms)
 
     def _decision(self, responses: Responses = ()) -> GroupDecision:
-        decision = GroupDecision(tuple(self._records), responses)
+        decision = Decision(tuple(self._records), responses)
         self._records.clear()
         return decision
 

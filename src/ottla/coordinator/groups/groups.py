@@ -56,7 +56,7 @@ from ottla.coordinator.groups.records import (
     Record,
 )
 from ottla.coordinator.groups.topics import NO_TOPICS, Topics
-from ottla.coordinator.runtime.decision import A, Responses, Ticket
+from ottla.coordinator.runtime.decision import A, Decision, Responses, Ticket
 from ottla.coordinator.runtime.log_entries import ProducerIdentity, TransactionEnded
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
@@ -127,7 +127,7 @@ class Groups:
             return _respond(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
         error = group.heartbeat(member_id, instance_id, generation, now_ms)
         if error is ErrorCode.REBALANCE_IN_PROGRESS and isinstance(group, ConsumerGroup):
-            self._note(group, GroupDecision())  # it got a deadline for joining again
+            self._note(group, Decision())  # it got a deadline for joining again
         return _respond(ticket, error)
 
     def leave(
@@ -191,7 +191,7 @@ class Groups:
         waiting = old.dissolve().responses
         return self._adopt(
             new,
-            GroupDecision(
+            Decision(
                 (*old.tombstones(), *records, *decision.records), (*waiting, *decision.responses)
             ),
         )
@@ -218,7 +218,7 @@ class Groups:
         self.groups[group.group_id] = classic
         return self._note(
             classic,
-            GroupDecision(
+            Decision(
                 (*decision.records, *tombstones, record, *following.records),
                 (*decision.responses, *following.responses),
             ),
@@ -237,7 +237,7 @@ class Groups:
         """The response has one error for each commit."""
         error = self._check_room(group_id, check_commit(self.groups.get(group_id), committer))
         if error is not ErrorCode.NONE:
-            return GroupDecision(responses=(ticket.respond([error] * len(commits)),))
+            return Decision(responses=(ticket.respond([error] * len(commits)),))
         records, errors = self._decide_commits(group_id, committer.member_id, commits, now_ms)
         return self._replayed(records, (ticket.respond(errors),), now_ms)
 
@@ -254,7 +254,7 @@ class Groups:
         error = check_transactional_commit(self.groups.get(group_id), committer)
         error = self._check_room(group_id, error)
         if error is not ErrorCode.NONE:
-            return GroupDecision(responses=(ticket.respond([error] * len(commits)),))
+            return Decision(responses=(ticket.respond([error] * len(commits)),))
         records, errors = self._decide_commits(group_id, committer.member_id, commits, now_ms)
         pending = tuple(OffsetPending(producer, record) for record in records)
         return self._replayed(pending, (ticket.respond(errors),), now_ms)
@@ -385,7 +385,7 @@ class Groups:
             for group_id in list(self._deadlines.take_due(now_ms))
             if (group := self.groups.get(group_id)) is not None
         ]
-        return GroupDecision(
+        return Decision(
             tuple(record for decision in decisions for record in decision.records),
             tuple(response for decision in decisions for response in decision.responses),
         )
@@ -423,7 +423,7 @@ class Groups:
             case GroupStored():
                 group = ClassicGroup.restore(record, self.limits, self.new_id, now_ms)
                 self.groups[record.group_id] = group
-                self._note(group, GroupDecision())
+                self._note(group, Decision())
             case GroupDropped(group_id):
                 if isinstance(self.groups.get(group_id), ClassicGroup):
                     del self.groups[group_id]
@@ -447,14 +447,14 @@ class Groups:
             if group_id not in self.groups:
                 self._create(group_id)
         for group in list(self.groups.values()):
-            self._note(group, GroupDecision())
+            self._note(group, Decision())
 
     def _replayed(
         self, records: tuple[GroupEvent, ...], responses: Responses, now_ms: int
     ) -> GroupDecision:
         for record in records:
             self.replay(record, now_ms)
-        return GroupDecision(records, responses)
+        return Decision(records, responses)
 
     def _create(self, group_id: str) -> ClassicGroup:
         group = self.groups[group_id] = ClassicGroup(group_id, self.limits, self.new_id)
@@ -469,7 +469,7 @@ class Groups:
 
 
 def _respond(ticket: Ticket[A], value: A) -> GroupDecision:
-    return GroupDecision(responses=(ticket.respond(value),))
+    return Decision(responses=(ticket.respond(value),))
 
 
 def _refuse_heartbeat(

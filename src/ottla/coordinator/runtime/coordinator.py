@@ -16,6 +16,7 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from functools import lru_cache
 from typing import Any, Final, Generic
 
 from ottla.clock import Clock
@@ -35,6 +36,7 @@ log = logging.getLogger("ottla.coordinator")
 
 _CREATE_S: Final = 2.0  # timeout of a request that waits for the topic's creation
 _RETRY_S: Final = 1.0  # before a log that could not be read is tried again
+_KEYS_MAX: Final = 4096  # groups and transactional ids whose partition is remembered
 
 
 class Coordinator(ABC, Generic[MachineT, RecordT]):
@@ -241,6 +243,7 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
         return self._origin_ms + int(self._clock.monotonic_s() * 1000)
 
 
+@lru_cache(maxsize=_KEYS_MAX)
 def shard_index(key: str, count: int) -> int:
     """The partition that a key belongs to: Java's hash of a string, as Kafka does it."""
     code = 0

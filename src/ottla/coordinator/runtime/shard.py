@@ -86,7 +86,7 @@ class Shard(Generic[MachineT, RecordT]):
 
     async def run(self, decide: Decide[MachineT, A, RecordT]) -> A:
         """`submit` for coroutines: returns the response, or raises why there is none."""
-        ticket = FutureTicket[A](self._loop)
+        ticket: FutureTicket[A] = FutureTicket(self._loop)
         self.submit(ticket, decide)
         try:
             return await ticket.future
@@ -106,7 +106,7 @@ class Shard(Generic[MachineT, RecordT]):
         self._write()
         if self._is_dropped:
             raise NotCoordinator("this broker coordinates no more")
-        ticket = FutureTicket[None](self._loop)
+        ticket: FutureTicket[None] = FutureTicket(self._loop)
         commit = self._begin_commit(_Commit(self._loop.time()))
         commit.responses.append(ticket.respond(None))
         self._waiting[ticket] = None

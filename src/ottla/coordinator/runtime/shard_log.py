@@ -73,8 +73,7 @@ class ShardLog(Generic[RecordT]):
         for producer, entries in groupby(map(self._codec.encode, records), _producer):
             for records_of_batch in _cut(entries, now_ms):
                 batch = _batch(records_of_batch, producer, partition)
-                appended = partition.append(memoryview(batch), ACKS_ALL, now_ms)
-                end = Offset(appended.last_offset + 1)
+                end = partition.append(memoryview(batch), ACKS_ALL, now_ms).end_offset
         _notify(partition, end, on_commit)
 
     def append_marker(

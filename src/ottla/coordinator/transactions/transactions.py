@@ -272,7 +272,7 @@ class Transactions:
         decisions = [
             self._prepared(_fence(due, due.producer, now_ms)) for due in self._take_due(now_ms)
         ]
-        return TransactionDecision(
+        return Decision(
             tuple(record for decision in decisions for record in decision.records),
             tuple(response for decision in decisions for response in decision.responses),
         )
@@ -295,7 +295,7 @@ class Transactions:
         )
         for record in records:
             self.replay(record, now_ms)
-        return TransactionDecision(records, (ticket.respond(len(records)),))
+        return Decision(records, (ticket.respond(len(records)),))
 
     # Replaying
 
@@ -328,14 +328,14 @@ class Transactions:
         if known is not None:
             _check_successor(known, record)
         self.replay(record, record.changed_ms)
-        return TransactionDecision((record,), responses)
+        return Decision((record,), responses)
 
 
 _NOT_ADDED: Final = ErrorCode.TRANSACTION_ABORTABLE
 
 
 def _respond(ticket: Ticket[A], value: A) -> TransactionDecision:
-    return TransactionDecision(responses=(ticket.respond(value),))
+    return Decision(responses=(ticket.respond(value),))
 
 
 def _refuse(ticket: IdentityTicket, error: ErrorCode) -> TransactionDecision:
