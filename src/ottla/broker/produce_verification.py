@@ -6,8 +6,6 @@ back the requests behind it on its connection, and is then handled as if it had 
 
 import asyncio
 from collections.abc import Callable
-from struct import Struct
-from typing import Final
 
 from ottla.broker.pending import Pending, Response
 from ottla.broker.transaction_versions import known_refusal, transaction_version
@@ -20,17 +18,11 @@ from ottla.coordinator.transactions.verification import (
     verify_partitions,
 )
 from ottla.errors import ApiError
-from ottla.model import ProducerEpoch, ProducerId
 from ottla.protocol.api import ApiKey
 from ottla.protocol.hot_produce import ProduceRequest
+from ottla.records.batch import FLAGS_AT, HEADER_BYTES, TRANSACTIONAL, read_producer
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
-
-_TRANSACTIONAL: Final = 0x10
-_ATTRIBUTES_LOW_AT: Final = 22
-_PRODUCER_AT: Final = 43
-_PRODUCER: Final = Struct(">qh")
-_BATCH_BYTES_MIN: Final = 61
 
 Unverified = dict[ProducerIdentity, list[LeaderPartition]]
 Retake = Callable[["Verifications"], Response]
@@ -95,16 +87,15 @@ class ProduceVerification:
         unverified: Unverified = {}
         for key, batches in request.topics:
             for index, batch in batches:
-                if batch is None or len(batch) < _BATCH_BYTES_MIN:
+                if batch is None or len(batch) < HEADER_BYTES:
                     continue
-                if not batch[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL:
+                if not batch[FLAGS_AT] & TRANSACTIONAL:
                     continue
                 try:
                     partition = self._replicas.locate(key, index)
                 except ApiError:
                     continue
-                producer_id, epoch = _PRODUCER.unpack_from(batch, _PRODUCER_AT)
-                producer = ProducerIdentity(ProducerId(producer_id), ProducerEpoch(epoch))
+                producer = ProducerIdentity(*read_producer(batch))
                 if not is_verified(partition, producer):
                     unverified.setdefault(producer, []).append(partition)
         return unverified

@@ -42,8 +42,10 @@ LENGTH_END: Final = 12  # a batch's length counts the bytes after this position
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21  # the CRC covers everything from here on
+FLAGS_AT: Final = ATTRIBUTES_AT + 1  # the byte of the attributes that has codec and flags
 MAX_TIMESTAMP_AT: Final = 35
 _PRODUCER_AT: Final = 43
+_PRODUCER: Final = struct.Struct(">qh")
 MAGIC: Final = 2
 SEQUENCE_MASK: Final = 0x7FFF_FFFF  # sequences wrap from 2^31 - 1 to 0
 
@@ -193,6 +195,12 @@ def check_stored(buffer: Buffer) -> BatchHeader:
     if header.attributes & CODEC_MASK > _CODEC_MAX:
         raise UnsupportedCompression(f"unknown compression codec {header.attributes & CODEC_MASK}")
     return header
+
+
+def read_producer(batch: Buffer) -> tuple[ProducerId, ProducerEpoch]:
+    """Producer id and epoch of a batch that has a header."""
+    producer_id, producer_epoch = _PRODUCER.unpack_from(batch, _PRODUCER_AT)
+    return ProducerId(producer_id), ProducerEpoch(producer_epoch)
 
 
 def check_plain(buffer: Buffer) -> tuple[int, int, int] | None:

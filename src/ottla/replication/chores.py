@@ -112,9 +112,9 @@ class Chores:
 
     def compact(self, memory_bytes_max: int) -> None:
         """Begin to compact the log that needs it most; the others follow until none does."""
-        self.cleaner.on_finished = partial(self._soon, partial(self.compact, memory_bytes_max))
+        go_on = partial(self._soon, partial(self.compact, memory_bytes_max))
         try:
-            self.cleaner.begin(self.compacted(), self._clock.now_ms(), memory_bytes_max)
+            self.cleaner.begin(self.compacted(), self._clock.now_ms(), memory_bytes_max, go_on)
         except StorageFailed as problem:  # for example a full disk: try again with the next chore
             log.error("compaction failed", extra={"reason": problem})
         except OSError as error:

@@ -23,25 +23,34 @@ _log = logging.getLogger("ottla.storage")
 _GONE_ERRNOS: Final = frozenset({errno.ENOENT})  # a segment, or the whole log, was deleted
 
 
+def _do_nothing() -> None:
+    return
+
+
 class Cleaner:
     """Owner of the one pass that is under way. Every method belongs to the owner's thread."""
 
     def __init__(self, files: Files, worker: Worker) -> None:
-        self.on_finished: Callable[[], object] = _do_nothing  # the next log may have its turn
         self.totals = Counts()
         self.pass_count = 0
         self.failure_count = 0
         self._files = files
         self._worker = worker
         self._is_busy = False
+        self._on_finished: Callable[[], object] = _do_nothing
         self._shunned: set[Log] = set()  # damaged: until an operator has looked after them
 
     def begin(
-        self, logs: Iterable[tuple[Log, Offset]], now_ms: TimestampMs, memory_bytes_max: int
+        self,
+        logs: Iterable[tuple[Log, Offset]],
+        now_ms: TimestampMs,
+        memory_bytes_max: int,
+        on_finished: Callable[[], object] = _do_nothing,
     ) -> None:
         """Begin to compact the dirtiest of these logs, each below its offset.
 
-        Nothing happens when it would not be worth it, or when a pass is under way.
+        Nothing happens when it would not be worth it, or when a pass is under way. `on_finished`
+        is called when the pass is over, and the next log may have its turn.
         """
         if self._is_busy:
             return
@@ -54,6 +63,7 @@ class Cleaner:
             return
         log, part = worth[dirtiest([part for _, part in worth])]
         self._is_busy = True
+        self._on_finished = on_finished
         self._step(log, log.cleaning.begin(part, now_ms, memory_bytes_max))
 
     def close(self) -> None:
@@ -147,7 +157,7 @@ class Cleaner:
                 "dropped_records": work.counts.dropped_records,
             },
         )
-        self.on_finished()
+        self._on_finished()
 
     def _note_failure(self, log: Log, problem: Exception) -> None:
         if isinstance(problem, AssertionError):
@@ -164,7 +174,3 @@ class Cleaner:
             log.fail(problem)
             return
         remove_cleaned(self._files, log.directory)
-
-
-def _do_nothing() -> None:
-    return

@@ -37,17 +37,14 @@ from ottla.protocol.hot_produce import (
     read_single_batch,
     write_produced,
 )
+from ottla.records.batch import CODEC_MASK, FLAGS_AT, HEADER_BYTES, TRANSACTIONAL
+from ottla.records.compression import Codec
 from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, LeaderPartition
 
 if TYPE_CHECKING:
     from ottla.broker.produce_verification import Retake, Verifications
 
 _ZSTD_VERSION_MIN: Final = 7
-_ZSTD: Final = 4
-_CODEC_MASK: Final = 0x07
-_TRANSACTIONAL: Final = 0x10
-_ATTRIBUTES_LOW_AT: Final = 22  # the low byte of the batch's attributes
-_BATCH_BYTES_MIN: Final = 61
 _ANSWERED: Final = (ACKS_LEADER, ACKS_ALL)
 
 Produced = list[tuple[TopicKey, list[ProducedPartition]]]
@@ -73,11 +70,7 @@ class Produce:
         # The frequent case, in fewer steps: one batch that belongs to no transaction.
         target, batch = single
         acks = target.acks
-        if (
-            acks not in _ANSWERED
-            or len(batch) < _BATCH_BYTES_MIN
-            or batch[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL
-        ):
+        if acks not in _ANSWERED or len(batch) < HEADER_BYTES or batch[FLAGS_AT] & TRANSACTIONAL:
             return self._take_all(frame, position, version, correlation_id)
         try:
             partition = self._locate(target.key, target.partition)
@@ -229,15 +222,15 @@ def _checked(batch: memoryview | None, request: ProduceRequest, version: int) ->
     """Returns the batch, if a request of this kind may carry it; the log checks the rest."""
     if not -1 <= request.acks <= 1:
         raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {request.acks}")
-    if batch is None or len(batch) < _BATCH_BYTES_MIN:
+    if batch is None or len(batch) < HEADER_BYTES:
         raise InvalidRecord("a produce request carries exactly one batch per partition")
-    attributes = batch[_ATTRIBUTES_LOW_AT]
-    if attributes & _TRANSACTIONAL:
+    attributes = batch[FLAGS_AT]
+    if attributes & TRANSACTIONAL:
         if request.transactional_id is None:
             raise TransactionalIdRefused("a transactional batch without a transactional id")
         if request.acks != ACKS_ALL:
             raise InvalidRequiredAcks("transactions need acks=all")
-    if version < _ZSTD_VERSION_MIN and attributes & _CODEC_MASK == _ZSTD:
+    if version < _ZSTD_VERSION_MIN and attributes & CODEC_MASK == Codec.ZSTD:
         raise UnsupportedCompression("zstd needs Produce version 7 or newer")
     return batch
 
