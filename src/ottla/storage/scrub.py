@@ -143,7 +143,7 @@ class Scrubber:
     def _look_at_sizes(self, logs: Iterable[Log]) -> bool:
         """Once after a start, log by log: has any segment lost its end? Whether there was work."""
         if self._unsized is None:
-            self._unsized = deque(logs) or None
+            self._unsized = deque(logs)
         while self._unsized:
             log = self._unsized.popleft()
             if log.offline_reason is None and log.sealed_segments:

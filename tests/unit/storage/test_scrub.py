@@ -185,6 +185,12 @@ def test_steps_are_spread_so_that_a_second_reads_what_it_may(files: MemoryFiles,
     assert STEP_BYTES / scrubber.rest_s(DAY_MS, 1 << 20) == 1 << 20
 
 
+def test_a_broker_without_logs_rests(files: MemoryFiles) -> None:
+    scrubber = Scrubber(files, InlineWorker(), ROOT)
+    scrubber.advance([], build.NOW_MS, interval_ms=-1)
+    assert scrubber.rest_s(DAY_MS, 1 << 20) == 1.0
+
+
 @pytest.mark.parametrize("kind", [IndexError, AssertionError])
 def test_a_check_that_fails_costs_one_segment_and_a_broken_assertion_is_raised(
     files: MemoryFiles, log: Log, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
