@@ -8,6 +8,11 @@ from fakes.answering_broker import AnsweringBroker, Script
 from ottla.client.client import Client
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.coordination import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -20,7 +25,10 @@ _TIMEOUT_S = 20.0
 
 
 class ScriptedCluster:
-    """Partition N of each topic is led by broker N, modulo the number of brokers."""
+    """Partition N of each topic is led by broker N, modulo the number of brokers.
+
+    The last broker coordinates every group and transactional id.
+    """
 
     def __init__(
         self, topics: Mapping[str, int], scripts: Mapping[ApiKey, Script], broker_count: int = 1
@@ -28,7 +36,13 @@ class ScriptedCluster:
         """`topics` are names and partition counts; all brokers have the same scripts."""
         self.topics = dict(topics)
         self.brokers = [
-            AnsweringBroker({ApiKey.METADATA: self._metadata, **scripts})
+            AnsweringBroker(
+                {
+                    ApiKey.METADATA: self._metadata,
+                    ApiKey.FIND_COORDINATOR: self._find_coordinator,
+                    **scripts,
+                }
+            )
             for _ in range(broker_count)
         ]
 
@@ -60,6 +74,15 @@ class ScriptedCluster:
                 for id_, one in enumerate(self.brokers)
             ],
             topics=[self._topic(name) for name in wanted],
+        )
+
+    def _find_coordinator(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        last = self.brokers[-1].endpoint
+        return FindCoordinatorResponse(
+            coordinators=[
+                Coordinator(key=key, node_id=len(self.brokers) - 1, host=last.host, port=last.port)
+                for key in request.coordinator_keys
+            ]
         )
 
     def _topic(self, name: str) -> MetadataResponseTopic:
