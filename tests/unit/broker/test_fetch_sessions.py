@@ -142,7 +142,7 @@ def test_a_partition_that_gave_data_waits_for_the_others() -> None:
     assert [p.partition for _, partitions in session.topics() for p in partitions] == [1, 2, 0]
 
 
-def test_a_partition_that_was_forgotten_while_it_was_read_is_not_told() -> None:
+def test_a_partition_that_was_forgotten_while_it_was_read_is_left_out() -> None:
     """A session can be used from another connection meanwhile."""
     sessions = FetchSessions(10)
     session = sessions.resolve(request(("orders", [0, 1])), by_id=False)
