@@ -1,6 +1,6 @@
 import pytest
 
-from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.fetch_sessions import SESSION_PARTITIONS_MAX, FetchSessions
 from ottla.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdMixed,
@@ -142,3 +142,31 @@ def test_a_partition_that_gave_data_waits_for_the_others() -> None:
     assert session is not None
     session.changes([("orders", [FetchedPartition(0, 0, 5, 5, 0, records=Range())])])
     assert [p.partition for _, partitions in session.topics() for p in partitions] == [1, 2, 0]
+
+
+def test_a_partition_that_was_forgotten_while_it_was_read_is_left_out() -> None:
+    """A session can be used from another connection meanwhile."""
+    sessions = FetchSessions(10)
+    session = sessions.resolve(request(("orders", [0, 1])), by_id=False)
+    assert session is not None
+    forgetting = request(session=(session.session_id, 1), forgotten=[("orders", [0])])
+    sessions.resolve(forgetting, by_id=False)
+    assert session.changes(fetched(0, 1)) == fetched(1)
+    assert [p.partition for _, partitions in session.topics() for p in partitions] == [1]
+
+
+def test_a_reader_of_too_many_partitions_gets_no_session() -> None:
+    sessions = FetchSessions(10)
+    most = list(range(SESSION_PARTITIONS_MAX))
+    assert sessions.resolve(request(("a", most), ("b", [0])), by_id=False) is None
+    assert sessions.resolve(request(("a", most)), by_id=False) is not None
+
+
+def test_a_session_that_grows_too_large_is_closed() -> None:
+    sessions = FetchSessions(10)
+    session = sessions.resolve(request(("a", list(range(SESSION_PARTITIONS_MAX)))), by_id=False)
+    assert session is not None
+    more = request(("b", [0]), session=(session.session_id, 1))
+    with pytest.raises(FetchSessionIdNotFound, match="too many partitions for a fetch session"):
+        sessions.resolve(more, by_id=False)
+    assert len(sessions) == 0

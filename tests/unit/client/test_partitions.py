@@ -98,7 +98,7 @@ def test_a_batch_that_may_have_been_written_is_not_sent_twice() -> None:
     assert len(cluster.asked(ApiKey.PRODUCE)) == 1
 
 
-def test_a_refusal_that_says_why_is_told_in_the_brokers_words() -> None:
+def test_a_refusal_that_says_why_is_raised_in_the_brokers_words() -> None:
     cluster = producing(written(ErrorCode.INVALID_RECORD, message="record 3 has no key"))
 
     async def scenario(client: Client) -> None:

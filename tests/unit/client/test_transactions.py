@@ -279,7 +279,7 @@ def test_open_transactions_of_a_partition_come_oldest_first() -> None:
     assert [(one.name, one.partition_indexes) for one in request.topics] == [("orders", [1])]
 
 
-def test_a_partition_whose_producers_are_not_told_is_refused() -> None:
+def test_a_partition_whose_producers_are_not_described_is_refused() -> None:
     async def scenario(client: Client) -> None:
         with pytest.raises(Refused, match="orders-1: ask another broker"):
             await open_transactions(client, TP)

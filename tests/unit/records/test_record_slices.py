@@ -174,8 +174,8 @@ def test_a_payload_that_is_no_record_is_refused_by_name(payload: str, complaint:
 def test_a_batch_without_records_has_no_payload_whatever_its_codec_says() -> None:
     header = read_header(build_batch([Record(value=b"one")], codec=Codec.GZIP))
     empty = empty_batch(header, keeps_producer=True)
-    told = read_header(empty)._replace(attributes=Codec.GZIP)
-    assert payload_of(empty, told, BYTES_MAX) == b""
+    claimed = read_header(empty)._replace(attributes=Codec.GZIP)
+    assert payload_of(empty, claimed, BYTES_MAX) == b""
     assert slice_records(b"", 0) == []
 
 

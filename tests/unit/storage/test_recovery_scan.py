@@ -104,7 +104,7 @@ def test_segments_before_the_first_offset_to_read_are_taken_as_they_are(
     assert files.has_faults, "the first segment was not opened"
 
 
-def test_a_trusted_segment_whose_neighbour_left_only_its_seal_has_lost_it(
+def test_where_only_the_seal_of_a_segment_is_left_its_records_are_lost(
     files: MemoryFiles,
 ) -> None:
     log = log_of(files, 30, SMALL)

@@ -135,7 +135,7 @@ def test_the_topics_of_consumers_are_those_they_subscribe_to(group: ClassicGroup
     assert group.subscribed_topics() == frozenset({"t"})
 
 
-def test_a_sync_during_a_rebalance_is_told_to_join_again(group: ClassicGroup) -> None:
+def test_a_sync_during_a_rebalance_has_to_join_again(group: ClassicGroup) -> None:
     member_id = first_member(group)
     group.join(FakeTicket(3), group_members.join(version=3), 0)
     assert group.state is State.PREPARING
