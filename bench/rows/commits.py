@@ -22,6 +22,12 @@ FSYNC = Metric(
     unit="rec/s",
     higher_is_better=True,
 )
+CPU = Metric(
+    name="commits.cpu",
+    title="server CPU per record that is fetched and committed, page cache",
+    unit="us",
+    higher_is_better=False,
+)
 
 _group_numbers = itertools.count(1)
 
@@ -41,7 +47,12 @@ def measure(running: Running, effort: Effort) -> Samples:
         try:
             for metric in (PAGE_CACHE, FSYNC):
                 load.keep_commits(fsync=metric is FSYNC)
-                yield metric.name, load.commit(topic, _new_group(), job).per_s
+                before_s = running.cpu_s()
+                committed = load.commit(topic, _new_group(), job)
+                used_s = running.cpu_s() - before_s
+                yield metric.name, committed.per_s
+                if metric is PAGE_CACHE:
+                    yield CPU.name, used_s * 1e6 / committed.messages
         finally:
             load.keep_commits(fsync=False)
 
@@ -50,4 +61,4 @@ def _new_group() -> str:
     return f"bench-commits-{next(_group_numbers)}"
 
 
-ROW = SharedRow("commits", (PAGE_CACHE, FSYNC), measure)
+ROW = SharedRow("commits", (PAGE_CACHE, CPU, FSYNC), measure)

@@ -30,6 +30,7 @@ class JoinOptions(TypedDict, total=False):
     instance_id: str | None
     client_id: str
     session_ms: int
+    rebalance_ms: int
     protocol_type: str
     protocols: dict[str, bytes]
 

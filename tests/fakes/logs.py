@@ -1,5 +1,7 @@
 """Logs with small segments, and what is in them."""
 
+from pathlib import Path
+
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
@@ -44,3 +46,26 @@ def state_of(log: Log) -> tuple[object, ...]:
         log.producers.encode(),
         log.durable_offset,
     )
+
+
+def log_of(files: MemoryFiles, count: int, config: TopicConfig | None = None) -> Log:
+    """A log of `count` batches of two records, each of the same size."""
+    log = build.log(files, config)
+    for number in range(count):
+        build.append(log, 2, value=b"%050d" % number)
+    return log
+
+
+def rewrite(files: MemoryFiles, path: Path, content: bytes) -> None:
+    """Give a file other content."""
+    files.create(path).append(content)
+
+
+def base_offsets(log: Log) -> list[int]:
+    """The offset of each batch that can be read, from the log's start to its end."""
+    found = []
+    offset = log.start_offset
+    while (part := log.read(offset, log.end_offset, 1 << 20, at_least_one=True)) is not None:
+        found += [header.base_offset for header, _ in batches(log.read_bytes(part))]
+        offset = part.end_offset
+    return found

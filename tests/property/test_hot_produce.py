@@ -150,20 +150,6 @@ def test_the_short_way_never_sees_what_the_long_one_does_not(
         assert as_request(found) == hot_produce.read_produce(view, 0, version)
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_151, 2_097_152]
-)
-@pytest.mark.parametrize("version", [v for v in PRODUCE_VERSIONS if v >= 7])
-def test_a_batch_of_any_size_is_found_the_short_way(version: int, size: int) -> None:
-    key = bytes(16) if version >= hot_produce.PRODUCE_TOPIC_IDS else "orders"
-    batch = memoryview(bytes(size))
-    request = hot_produce.ProduceRequest(None, 1, 30_000, [(key, [(0, batch)])])
-    wire = memoryview(bytearray(encode(generic_produce_request(request), version)))
-    found = hot_produce.read_single_batch(wire, 0, version)
-    assert found is not None
-    assert as_request(found) == request
-
-
 @given(one_batch_requests(), int32s, int64s, int64s, int64s)
 def test_a_targets_response_has_the_bytes_of_the_general_response(
     case: tuple[int, hot_produce.ProduceRequest],

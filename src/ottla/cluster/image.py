@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NewType, Self
+from typing import Final, NewType, Self, assert_never
 
 from ottla.cluster.store import NEVER, Revision
 from ottla.model import (
@@ -238,6 +238,8 @@ class ImageDraft:
                 pass
             case None:
                 self._remove(change.key)
+            case _ as never:
+                assert_never(never)
 
     def parts(
         self,

@@ -10,7 +10,7 @@ sections together: a few bytes become an object of some hundred, and work for th
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, assert_never
 
 from ottla.errors import ProtocolViolation, TooManyElements
 from ottla.protocol.codegen import SLICE_ELEMENTS, FunctionSource, Layout, is_repeatable, reaches
@@ -124,6 +124,8 @@ class DecoderGenerator:
                     self._inner_struct(struct_class, target)
             case type() as struct_class:
                 self._inner_struct(struct_class, target)
+            case _ as never:
+                assert_never(never)
 
     def _inner_struct(self, struct_class: type, target: str) -> None:
         inner = self.source.variable("inner")
@@ -246,6 +248,8 @@ class DecoderGenerator:
                     self._least_bytes(item.wire.kind, self.layout.is_nullable(item))
                     for item in self.layout.ordinary(struct_class)
                 )
+            case _ as never:
+                assert_never(never)
 
 
 def _null(name: str) -> ProtocolViolation:

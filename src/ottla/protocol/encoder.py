@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import assert_never
 
 from ottla.protocol.codegen import SLICE_ELEMENTS, FunctionSource, Layout, is_repeatable
 from ottla.protocol.primitives import write_unsigned_varint
@@ -85,6 +86,8 @@ class EncoderGenerator:
                 inner = self.source.variable("inner")
                 self.source.line(f"{inner} = {value}")
                 self._struct(struct_class, inner)
+            case _ as never:
+                assert_never(never)
 
     def _nullable_struct(self, struct_class: type, value: str) -> None:
         """KIP-893: one byte, -1 or 1, says whether the struct follows."""

@@ -202,8 +202,8 @@ def _flexible_target(head: bytes, version: int) -> ProduceTarget | None:
     key = head[_ONE_FLEXIBLE.size : -_ONE_PARTITION.size]
     if version >= PRODUCE_TOPIC_IDS:
         return ProduceTarget(version, acks, timeout_ms, key, index)
-    if not 0 < len(key) < 0x80:
-        return None  # a null name, or one whose length takes two bytes
+    if len(key) >= 0x80:
+        return None  # the name's length takes two bytes; a null name has failed above
     return ProduceTarget(version, acks, timeout_ms, key[1:].decode(), index)
 
 

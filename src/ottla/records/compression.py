@@ -9,7 +9,7 @@ import mmap
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final
+from typing import Final, assert_never
 
 import cramjam
 
@@ -60,6 +60,8 @@ def compress(data: Buffer, codec: Codec) -> Buffer:
             return _compress_lz4(data)
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data))
+        case _ as never:
+            assert_never(never)
 
 
 def decompress(data: Buffer, codec: Codec, *, bytes_max: int) -> Buffer:
@@ -75,6 +77,8 @@ def decompress(data: Buffer, codec: Codec, *, bytes_max: int) -> Buffer:
             return _decompress_stream(cramjam.lz4.decompress_into, data, bytes_max)
         case Codec.ZSTD:
             return _decompress_stream(cramjam.zstd.decompress_into, data, bytes_max)
+        case _ as never:
+            assert_never(never)
 
 
 def decompress_into(data: Buffer, codec: Codec, out: memoryview) -> int:
@@ -98,6 +102,8 @@ def decompress_into(data: Buffer, codec: Codec, out: memoryview) -> int:
             return _stream_into(cramjam.lz4.decompress_into, data, out)
         case Codec.ZSTD:
             return _stream_into(cramjam.zstd.decompress_into, data, out)
+        case _ as never:
+            assert_never(never)
 
 
 def _compress_xerial(data: Buffer) -> bytes:

@@ -8,21 +8,14 @@ import pytest
 
 from fakes.answering_broker import AnsweringBroker, OneTopic
 from ottla.client.client import Client
-from ottla.client.errors import ConnectionLost, NoSuchTopic, Refused, Unreachable
-from ottla.client.partitions import Acks, list_offsets, produce, wait_received
+from ottla.client.errors import NoSuchTopic, Refused, Unreachable
+from ottla.client.partitions import produce
 from ottla.errors import ErrorCode
 from ottla.model import Endpoint, TimestampMs, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from ottla.protocol.messages.offsets import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
 from ottla.protocol.messages.produce import (
     PartitionProduceResponse,
-    ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
@@ -68,18 +61,6 @@ def with_client(
     asyncio.run(run())
 
 
-def test_a_batch_goes_to_the_leader_and_its_offset_comes_back() -> None:
-    async def scenario(client: Client, broker: AnsweringBroker) -> None:
-        assert await produce(client, TP, BATCH) == 7
-        key, version, request = broker.asked[-1]
-        assert (key, version) == (ApiKey.PRODUCE, 12)
-        assert isinstance(request, ProduceRequest)
-        assert request.acks == -1
-        assert bytes(request.topic_data[0].partition_data[0].records or b"") == BATCH
-
-    with_client(scenario, produce=lambda request: written())
-
-
 def test_a_broker_that_is_no_longer_leader_is_asked_after_fresh_metadata() -> None:
     async def scenario(client: Client, broker: AnsweringBroker) -> None:
         assert await produce(client, TP, BATCH) == 7
@@ -106,44 +87,6 @@ def test_what_trying_again_cannot_cure_is_not_tried_again() -> None:
         assert broker.names_asked().count("PRODUCE") == 1
 
     with_client(scenario, produce=lambda request: written(ErrorCode.MESSAGE_TOO_LARGE))
-
-
-def test_a_batch_that_may_have_been_written_is_not_sent_twice() -> None:
-    async def scenario(client: Client, broker: AnsweringBroker) -> None:
-        broker.scripts[ApiKey.PRODUCE] = lambda request: broker.hang_up()
-        with pytest.raises(ConnectionLost):
-            await produce(client, TP, BATCH)
-        assert broker.names_asked().count("PRODUCE") == 1
-
-    with_client(scenario)
-
-
-def test_a_request_for_offsets_survives_a_lost_connection() -> None:
-    found = ListOffsetsTopicResponse(
-        name="orders", partitions=[ListOffsetsPartitionResponse(partition_index=0, offset=42)]
-    )
-
-    async def scenario(client: Client, broker: AnsweringBroker) -> None:
-        def hang_up_once(request: ListOffsetsRequest) -> ListOffsetsResponse | None:
-            if broker.connection_count == 1:
-                broker.hang_up()
-                return None
-            return ListOffsetsResponse(topics=[found])
-
-        broker.scripts[ApiKey.LIST_OFFSETS] = hang_up_once
-        assert await list_offsets(client, {TP: -1}) == {TP: 42}
-        assert broker.connection_count == 2
-
-    with_client(scenario)
-
-
-def test_without_acks_waiting_means_that_the_leader_has_read_it() -> None:
-    async def scenario(client: Client, broker: AnsweringBroker) -> None:
-        assert await produce(client, TP, BATCH, Acks.NONE) is None
-        await wait_received(client, [TP])
-        assert broker.names_asked()[-2:] == ["PRODUCE", "METADATA"]
-
-    with_client(scenario, produce=lambda request: None)
 
 
 def test_an_unknown_topic_is_known_to_be_unknown_at_once() -> None:

@@ -5,14 +5,18 @@ from dataclasses import replace
 import pytest
 
 from ottla.cluster.image import (
+    CATALOG_KEY,
     BrokerImage,
     BrokerSettings,
+    Catalog,
     Change,
     ClusterImage,
     ImageDraft,
     PartitionImage,
+    Tombstone,
     TopicImage,
     broker_key,
+    tombstone_key,
     topic_key,
 )
 from ottla.cluster.store import NEVER, Revision
@@ -145,3 +149,32 @@ def test_a_topic_created_again_begins_its_epochs_anew() -> None:
     led = replace(old.partitions[0], leader_epoch=LeaderEpoch(7), partition_epoch=7)
     image = ClusterImage().apply([put(replace(old, partitions=(led,)))], Revision(1))
     assert image.apply([put(topic("a", 2))], Revision(2)).topics["a"] == topic("a", 2)
+
+
+def test_tombstones_of_one_commit_are_all_kept_until_each_is_removed() -> None:
+    stones = [Tombstone(topic("a", number).id, "a", 1, (ONE,)) for number in (1, 2)]
+    puts = [Change(tombstone_key(stone.id), stone) for stone in stones]
+    old = ClusterImage().apply(puts, Revision(1))
+    assert old.tombstones == {stone.id: stone for stone in stones}
+    new = old.apply([Change(puts[0].key, None)], Revision(2))
+    assert new.tombstones == {stones[1].id: stones[1]}
+    assert len(old.tombstones) == 2
+
+
+def test_removing_a_topic_that_is_not_there_changes_no_other() -> None:
+    image = ClusterImage().apply([put(topic("a_b", 1))], Revision(1))
+    for name in ("b", "a.b"):  # in metrics the second has the name of the topic that is there
+        again = image.apply([Change(topic_key(name), None)], Revision(2))
+        assert (again.topics, again.topic_names) == (image.topics, image.topic_names)
+        assert (again.folded_names, again.partition_count) == ({"a_b": "a_b"}, 1)
+
+
+def test_a_removed_key_that_has_no_part_in_the_image_is_only_forgotten() -> None:
+    image = ClusterImage().apply(
+        [put(topic("a", 1)), Change(CATALOG_KEY, Catalog())],
+        Revision(1),
+    )
+    assert image.mod_revision(CATALOG_KEY) == 1
+    again = image.apply([Change(CATALOG_KEY, None)], Revision(2))
+    assert again.mod_revision(CATALOG_KEY) == NEVER
+    assert again == replace(image, revision=Revision(2), mod_revisions={"topics/a": Revision(1)})

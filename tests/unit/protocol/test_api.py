@@ -3,7 +3,8 @@ import sys
 
 import pytest
 
-from ottla.errors import ProtocolViolation
+from ottla.errors import ProtocolViolation, ResponseTooLarge
+from ottla.protocol import api as api_module
 from ottla.protocol.api import (
     APIS,
     NEVER,
@@ -15,9 +16,12 @@ from ottla.protocol.api import (
     parse_response_header,
     request_frame,
     response_frame,
+    response_frame_in_slices,
 )
+from ottla.protocol.codec import Steps
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from ottla.protocol.schema import message_versions
 
 every_api = pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
@@ -135,3 +139,40 @@ def test_a_short_answer_is_refused() -> None:
         parse_response_header(ApiKey.HEARTBEAT, 3, b"\0\0\0")
     with pytest.raises(ProtocolViolation, match="end inside the response header"):
         parse_response_header(ApiKey.HEARTBEAT, 4, b"\0\0\0\0")
+
+
+def metadata_response(topic_count: int) -> MetadataResponse:
+    return MetadataResponse(topics=[MetadataResponseTopic(name="orders")] * topic_count)
+
+
+def stepped(steps: Steps[bytearray], counts: list[int]) -> bytearray:
+    """The frame that steps return; `counts` gets the elements of each step."""
+    while True:
+        try:
+            counts.append(next(steps))
+        except StopIteration as over:
+            frame: bytearray = over.value
+            return frame
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_a_response_in_slices_is_the_same_frame(version: int) -> None:
+    header = RequestHeader(ApiKey.METADATA, version, 77, None)
+    response = metadata_response(1000)
+    counts: list[int] = []
+    frame = stepped(response_frame_in_slices(header, response), counts)
+    assert frame == response_frame(header, response)
+    assert sum(counts) == 1000
+    assert len(counts) > 1
+
+
+def test_a_response_that_no_client_would_read_is_refused_before_all_of_it_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api_module, "RESPONSE_BYTES_MAX", 30_000)
+    header = RequestHeader(ApiKey.METADATA, 8, 77, None)
+    assert len(stepped(response_frame_in_slices(header, metadata_response(1000)), [])) < 30_000
+    counts: list[int] = []
+    with pytest.raises(ResponseTooLarge, match=r"METADATA: .* larger than 30000 bytes"):
+        stepped(response_frame_in_slices(header, metadata_response(100_000)), counts)
+    assert sum(counts) < 2000

@@ -1,6 +1,8 @@
 import types
 from typing import Any, get_type_hints
 
+import pytest
+
 from fakes.layouts import all_layouts
 from ottla.model import Uuid
 from ottla.protocol.schema import (
@@ -98,3 +100,24 @@ def test_every_default_fits_its_field() -> None:
                 assert item.wire.nullable, f"{layout}: {item.name} is null where it may not be"
             elif isinstance(item.wire.kind, Fixed):
                 assert isinstance(default, (int, float, bytes))
+
+
+def test_structs_are_equal_when_class_and_fields_are() -> None:
+    @struct
+    class Here:
+        x: int = wire(int32, "0+")
+        name: str = wire(string, "0+")
+
+    @struct
+    class There:
+        x: int = wire(int32, "0+")
+        name: str = wire(string, "0+")
+
+    assert Here(x=1, name="a") == Here(x=1, name="a")
+    assert Here(x=1, name="a") != Here(x=2, name="a")
+    assert Here(x=1, name="a") != Here(x=1, name="b")
+    other: object = There(x=1, name="a")
+    assert Here(x=1, name="a") != other
+    assert repr(Here(x=1, name="a")) == "Here(x=1, name='a')"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Here())

@@ -6,12 +6,19 @@ import pytest
 from crc32c import crc32c
 
 from fakes import build
-from ottla.errors import ApiError, CorruptBatch, InvalidRecord, UnsupportedCompression
+from ottla.errors import (
+    ApiError,
+    CorruptBatch,
+    InvalidRecord,
+    InvalidTimestamp,
+    UnsupportedCompression,
+)
 from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.records.batch import (
     ATTRIBUTES_AT,
     CONTROL,
     CRC_AT,
+    DELETE_HORIZON,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
@@ -22,6 +29,7 @@ from ottla.records.batch import (
     build_batch,
     build_marker,
     check_batch,
+    check_plain,
     check_stored,
     decompressed_bytes_max,
     read_header,
@@ -32,6 +40,7 @@ from ottla.records.batch import (
     stamp_time,
 )
 from ottla.records.compression import Codec
+from ottla.records.record_slices import empty_batch
 
 
 def with_field(batch: bytearray, position: int, layout: str, value: int) -> bytearray:
@@ -224,3 +233,58 @@ def test_a_control_record_that_is_too_short_is_invalid(record: Record) -> None:
 def test_every_topic_may_expand_a_batch_to_eight_mebibytes() -> None:
     assert decompressed_bytes_max(1000) == 8 << 20
     assert decompressed_bytes_max(1 << 20) == 16 << 20
+
+
+def test_attributes_that_only_a_broker_sets_are_refused_by_name() -> None:
+    for attributes, refusal, text in (
+        (CONTROL, InvalidRecord, "control batches are written by brokers only"),
+        (LOG_APPEND_TIME, InvalidTimestamp, "log append time is set by brokers only"),
+        (DELETE_HORIZON, InvalidRecord, "delete horizons are set by brokers only"),
+    ):
+        with pytest.raises(refusal, match=text):
+            check_batch(with_field(build.batch(), ATTRIBUTES_AT, ">h", attributes))
+
+
+@pytest.mark.parametrize(
+    "batch", [build.batch(), build.batch(producer_id=4, producer_epoch=0, base_sequence=0)]
+)
+def test_an_attribute_that_no_version_knows_yet_is_kept(batch: bytearray) -> None:
+    later = with_field(batch, ATTRIBUTES_AT, ">h", 0x80 | Codec.GZIP)
+    assert check_batch(later) == read_header(later)
+    assert check_batch(later).codec is Codec.GZIP
+    assert check_batch(later).attributes == 0x81
+
+
+def test_a_producer_without_epoch_is_refused_also_with_an_unknown_attribute() -> None:
+    batch = build.batch(producer_id=4, producer_epoch=-1, base_sequence=0)
+    with pytest.raises(InvalidRecord, match="a producer id without producer epoch or sequence"):
+        check_batch(with_field(batch, ATTRIBUTES_AT, ">h", 0x80))
+
+
+def test_a_control_batch_whose_record_was_compacted_away_ends_no_transaction() -> None:
+    marker = build_marker(
+        Marker(MarkerKind.COMMIT, 1),
+        producer_id=ProducerId(4),
+        producer_epoch=ProducerEpoch(1),
+        timestamp_ms=build.NOW_MS,
+    )
+    empty = empty_batch(read_header(marker), keeps_producer=True)
+    assert check_stored(empty).is_control
+    assert read_marker(empty) is None
+
+
+def test_a_batch_without_a_producer_is_checked_in_short() -> None:
+    plain = build.batch(3, timestamp_ms=50, codec=Codec.LZ4)
+    assert check_plain(plain) == (2, 50, 52)
+    damaged = bytearray(plain)
+    damaged[-1] ^= 1
+    for other in (
+        damaged,
+        plain[: HEADER_BYTES - 1],
+        plain + plain,
+        build.batch(producer_id=4, producer_epoch=0, base_sequence=0),
+        with_field(plain, 16, ">b", 1),
+        with_field(plain, 57, ">i", 2),
+        with_field(plain, ATTRIBUTES_AT, ">h", LOG_APPEND_TIME),
+    ):
+        assert check_plain(other) is None

@@ -10,7 +10,7 @@ import cramjam
 import pytest
 
 from ottla.errors import InvalidRecord, MessageTooLarge
-from ottla.records.compression import Buffer, Codec, compress, decompress
+from ottla.records.compression import Buffer, Codec, compress, decompress, decompress_into
 
 LIMIT = 8 << 20
 PLAIN = b"some records, " * 5000
@@ -132,3 +132,37 @@ def test_flipped_bits_never_do_worse_than_a_refusal(codec: Codec) -> None:
         damaged[position] ^= 0xFF
         with suppress(InvalidRecord, MessageTooLarge):
             decompress(damaged, codec, bytes_max=LIMIT)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_into_a_buffer_of_the_callers_the_same_is_written_from_its_start(codec: Codec) -> None:
+    for plain in (PLAIN, b"x", b""):
+        out = bytearray(b"?" * (len(PLAIN) + 1))
+        assert decompress_into(compress(plain, codec), codec, memoryview(out)) == len(plain)
+        assert out.startswith(plain)
+        assert out.endswith(b"?"), "nothing behind is touched"
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_buffer_may_be_filled_and_not_overrun(codec: Codec) -> None:
+    squeezed = compress(PLAIN, codec)
+    exact = bytearray(len(PLAIN))
+    assert decompress_into(squeezed, codec, memoryview(exact)) == len(PLAIN)
+    assert exact == PLAIN
+    for room in (len(PLAIN) - 1, 0):
+        with pytest.raises(MessageTooLarge, match="grows beyond"):
+            decompress_into(squeezed, codec, memoryview(bytearray(room)))
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+def test_garbage_for_a_buffer_is_invalid(codec: Codec) -> None:
+    with pytest.raises(InvalidRecord):
+        decompress_into(b"\xff" * 50, codec, memoryview(bytearray(1000)))
+
+
+def test_a_snappy_block_of_nothing_is_empty() -> None:
+    nothing = bytes(cramjam.snappy.compress_raw(b""))
+    assert bytes(decompress(nothing, Codec.SNAPPY, bytes_max=0)) == b""
+    framed = compress(b"some", Codec.SNAPPY)
+    framed = bytes(framed) + struct.pack(">i", len(nothing)) + nothing
+    assert bytes(decompress(framed, Codec.SNAPPY, bytes_max=4)) == b"some"

@@ -7,7 +7,9 @@ from pathlib import Path
 from random import Random
 
 import crc32c as package
+import pytest
 
+from ottla.records import crc
 from ottla.records.crc import crc32c
 
 
@@ -31,3 +33,9 @@ def test_a_package_that_is_made_in_another_way_is_imported(tmp_path: Path) -> No
         check=True,
     )
     assert done.stdout.strip() == b"4711"
+
+
+def test_a_package_that_only_import_finds_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from an importer of another kind, which has no path to search."""
+    monkeypatch.setattr(crc, "find_spec", lambda name: None)
+    assert crc._load() is package

@@ -1,5 +1,7 @@
 """Leader epochs: where one ends, and what the file says."""
 
+from collections.abc import Callable
+
 import pytest
 
 from ottla.model import LeaderEpoch, Offset
@@ -121,3 +123,26 @@ def test_what_is_encoded_follows_every_change() -> None:
         "2 0\n5 40\n",
         "5 50\n",
     ]
+
+
+def test_a_log_that_starts_before_its_first_epoch_keeps_all() -> None:
+    known = epochs((2, 10), (5, 40))
+    known.truncate_start(Offset(9))
+    assert known.entries() == [(2, 10), (5, 40)]
+    Epochs().truncate_start(Offset(9))
+
+
+def test_the_content_of_the_file_is_made_once_for_as_long_as_nothing_changes() -> None:
+    known = epochs((2, 10), (5, 40))
+    content = known.encode()
+    assert known.encode() is content
+    changes: list[Callable[[], None]] = [
+        lambda: known.truncate_start(Offset(20)),
+        lambda: known.note(LeaderEpoch(7), Offset(70)),
+        lambda: known.truncate_end(Offset(50)),
+    ]
+    for change in changes:
+        before = known.encode()
+        change()
+        assert known.encode() != before
+        assert Epochs.decode(known.encode()).entries() == known.entries()

@@ -5,12 +5,10 @@ import errno
 import pytest
 
 from fakes import build
-from fakes.logs import SMALL, append, fill, names_of, offsets_of, segments_of, state_of
+from fakes.logs import SMALL, append, fill, offsets_of, state_of
 from fakes.memory_files import MemoryFiles
-from ottla.config import TopicConfig
 from ottla.errors import (
     CorruptBatch,
-    DiskFull,
     InvalidProducerEpoch,
     StorageFailed,
 )
@@ -19,13 +17,11 @@ from ottla.model import (
     Offset,
     ProducerEpoch,
     ProducerId,
-    TimestampMs,
 )
 from ottla.records.batch import Marker, MarkerKind, batches, read_header
 from ottla.records.compression import Codec
 from ottla.storage.log import Log
 from ottla.storage.log_append import Appended
-from ottla.storage.recovery_scan import EVERYTHING
 
 
 def test_batches_follow_each_other(files: MemoryFiles) -> None:
@@ -70,42 +66,6 @@ def test_a_follower_learns_about_producers(files: MemoryFiles) -> None:
     assert append(log, sent).is_duplicate
 
 
-def test_a_full_segment_is_followed_by_the_next(files: MemoryFiles) -> None:
-    log = build.log(files, SMALL)
-    fill(log, 3)
-    names = [entry.name for entry in files.list(log.directory) if entry.name.endswith(".log")]
-    assert names == [f"{segment.base_offset:020d}.log" for segment in segments_of(log)]
-    assert all(segment.size_bytes <= 1024 for segment in log.sealed_segments)
-
-
-def test_an_old_segment_is_followed_by_the_next(files: MemoryFiles) -> None:
-    log = build.log(files, TopicConfig(segment_ms=1000))
-    build.append(log)
-    log.append_as_leader(build.batch(), build.EPOCH, TimestampMs(build.NOW_MS + 999))
-    assert not log.sealed_segments
-    log.append_as_leader(build.batch(), build.EPOCH, TimestampMs(build.NOW_MS + 1000))
-    assert len(log.sealed_segments) == 1
-
-
-def test_offsets_too_far_apart_for_one_index_get_a_new_segment(files: MemoryFiles) -> None:
-    log = build.log(files)
-    build.append(log)
-    log.append_as_follower(build.batch(base_offset=2**30), build.NOW_MS)
-    log.append_as_follower(build.batch(base_offset=2**31 + 5), build.NOW_MS)
-    assert [segment.base_offset for segment in log.sealed_segments] == [0]
-    found = log.read(Offset(2**30 + 1), log.end_offset, 1000, at_least_one=True)
-    assert found is not None
-    assert found.end_offset == 2**31 + 6
-    log.close()
-    assert build.log(files, recovery_point=EVERYTHING).end_offset == 2**31 + 6
-
-
-def test_an_empty_segment_is_not_rolled(files: MemoryFiles) -> None:
-    log = build.log(files)
-    log.roll(build.NOW_MS)
-    assert not log.sealed_segments
-
-
 def test_few_sealed_segments_stay_open(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     fill(log, 20)
@@ -113,18 +73,6 @@ def test_few_sealed_segments_stay_open(files: MemoryFiles) -> None:
     for segment in list(log.sealed_segments):
         assert log.read(segment.base_offset, log.end_offset, 10, at_least_one=True) is not None
     assert sum(segment.is_warm for segment in log.sealed_segments) <= 8
-
-
-def test_a_roll_that_finds_no_room_leaves_no_half_index(files: MemoryFiles) -> None:
-    log = build.log(files, SMALL)
-    build.append(log, 3)
-    files.fail_next("create", errno.ENOSPC, suffix=".log")
-    with pytest.raises(DiskFull):
-        log.roll(build.NOW_MS)
-    assert not names_of(files, log, ".tmp", ".saving")
-    log.roll(build.NOW_MS)
-    log.flush()
-    assert len(log.sealed_segments) == 1
 
 
 def end(log: Log, kind: MarkerKind, producer: int = 1, epoch: int = 0) -> Appended:
@@ -203,38 +151,6 @@ def test_a_follower_knows_what_was_aborted(files: MemoryFiles) -> None:
     assert follower.last_stable_offset(Offset(2)) == 2
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-@pytest.mark.parametrize("after_bytes", [0, 30, 70])
-def test_a_full_disk_costs_the_batch_and_nothing_else(
-    files: MemoryFiles, number: int, after_bytes: int
-) -> None:
-    log = build.log(files)
-    build.append(log, 2)
-    before = state_of(log)
-    files.fail_next("append", number, after_bytes=after_bytes)
-    with pytest.raises(StorageFailed, match="full"):
-        append(log, build.batch(producer_id=1, producer_epoch=0, base_sequence=0))
-    assert state_of(log) == before
-    assert len(files.read_whole(log.directory / f"{0:020d}.log")) == log.size_bytes
-    assert log.read(Offset(0), log.end_offset, 1000, at_least_one=True) is not None
-    assert build.append(log) == 2
-
-
-@pytest.mark.parametrize("suffix", [".index.tmp", ".timeindex.tmp", ".snapshot"])
-@pytest.mark.parametrize("operation", ["create", "append"])
-def test_a_disk_that_fills_up_while_rolling_loses_nothing(
-    files: MemoryFiles, operation: str, suffix: str
-) -> None:
-    log = build.log(files, SMALL)
-    build.append(log, value=bytes(600))
-    files.fail_next(operation, errno.ENOSPC, suffix=suffix)
-    with pytest.raises(StorageFailed, match="full"):
-        build.append(log, value=bytes(600))
-    assert log.end_offset == 1
-    assert build.append(log, value=bytes(600)) == 1
-    assert build.log(files.kill(), SMALL).end_offset == 2
-
-
 def test_a_failing_disk_takes_the_log_offline(files: MemoryFiles) -> None:
     log = build.log(files)
     build.append(log)
@@ -251,12 +167,3 @@ def test_a_failing_disk_takes_the_log_offline(files: MemoryFiles) -> None:
     with pytest.raises(StorageFailed):
         end(log, MarkerKind.COMMIT)
     assert build.log(files.kill()).end_offset == 1, "half a batch is cut at the next start"
-
-
-def test_a_full_disk_that_cannot_even_be_tidied_is_a_failing_one(files: MemoryFiles) -> None:
-    log = build.log(files)
-    files.fail_next("append", errno.ENOSPC, after_bytes=10)
-    files.fail_next("truncate", errno.EIO)
-    with pytest.raises(StorageFailed):
-        build.append(log)
-    assert log.offline_reason is not None

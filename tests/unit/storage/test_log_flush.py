@@ -76,18 +76,6 @@ def test_a_roll_waits_for_no_disk_and_a_flush_stores_what_it_left(files: MemoryF
         segment.open(after, None)
 
 
-def test_a_log_that_grows_fast_asks_to_be_flushed(files: MemoryFiles) -> None:
-    listener = FakeLogListener()
-    log = build.log(files, SMALL, listener=listener)
-    asked: list[int] = []
-    listener.on_crowded = lambda: asked.append(len(log.sealed_segments))
-    fill(log, 5)
-    assert asked == [4, 5]
-    listener.on_crowded = log.flush
-    fill(log, 20)
-    assert sum(segment.is_warm for segment in log.sealed_segments) <= 12
-
-
 def test_a_segment_that_goes_before_its_indexes_are_stored_leaves_nothing(
     files: MemoryFiles,
 ) -> None:

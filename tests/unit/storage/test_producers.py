@@ -15,9 +15,21 @@ from ottla.errors import (
     PolicyViolation,
 )
 from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs
-from ottla.records.batch import BatchHeader, Marker, MarkerKind, build_marker, read_header
+from ottla.records.batch import (
+    BatchHeader,
+    Marker,
+    MarkerKind,
+    build_marker,
+    read_header,
+    stamp_time,
+)
 from ottla.storage.index import AbortedTransaction
-from ottla.storage.producers import ProducedBatch, Producers, SnapshotDamaged
+from ottla.storage.producers import (
+    ProducedBatch,
+    Producers,
+    SnapshotDamaged,
+    snapshots_newest_first,
+)
 
 ABORT = Marker(MarkerKind.ABORT, 0)
 COMMIT = Marker(MarkerKind.COMMIT, 0)
@@ -286,3 +298,30 @@ def test_a_producer_too_many_is_refused_while_all_others_may_repeat_what_they_se
         producers.admit(header(0, producer=3), TWO, TimestampMs(build.NOW_MS + 599_999))
     assert producers.admit(header(0, producer=1), TWO, build.NOW_MS) is not None
     assert len(producers) == 2
+
+
+def test_a_batch_with_the_brokers_time_was_appended_then_whenever_it_is_noted() -> None:
+    batch = build.batch(producer_id=9, producer_epoch=0, base_sequence=0)
+    stamp_time(batch, TimestampMs(700))
+    producers = Producers()
+    producers.note(read_header(batch), Offset(3), build.NOW_MS)
+    producers.note(header(1), Offset(4), build.NOW_MS)
+    ((producer_id, producer),) = producers.items()
+    assert producer_id == 9
+    assert [one.appended_ms for one in producer.batches] == [700, build.NOW_MS]
+
+
+@pytest.mark.parametrize("crc", [None, 0, 0xFFFFFFFF])
+def test_a_snapshot_carries_the_checksum_of_aborted_transactions(crc: int | None) -> None:
+    producers = Producers()
+    append(producers, header(0), 0)
+    append(producers, header(1), 1)
+    found = Producers.decode(producers.encode(crc))
+    assert found.aborted_crc == crc
+    assert found.producers.encode() == producers.encode()
+
+
+def test_the_newest_snapshot_is_tried_first_and_none_beyond_the_log() -> None:
+    offsets = [Offset(offset) for offset in (10, 40, 20, 30)]
+    assert list(snapshots_newest_first(offsets, Offset(30))) == [30, 20, 10]
+    assert list(snapshots_newest_first(offsets, Offset(9))) == []

@@ -6,16 +6,13 @@ from random import Random
 import pytest
 
 from fakes import build
-from fakes.logs import segments_of
+from fakes.logs import SMALL, base_offsets, log_of, rewrite, segments_of
 from fakes.memory_files import MemoryFiles
-from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from ottla.records.batch import Marker, MarkerKind, batches
-from ottla.storage.log import Log
 from ottla.storage.recovery_scan import EVERYTHING
 
-SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
 FIRST = build.DIRECTORY / f"{0:020d}.log"
 
 
@@ -24,30 +21,9 @@ def files() -> MemoryFiles:
     return MemoryFiles()
 
 
-def log_of(files: MemoryFiles, count: int, config: TopicConfig | None = None) -> Log:
-    """A log of `count` batches of two records, each of the same size."""
-    log = build.log(files, config)
-    for number in range(count):
-        build.append(log, 2, value=b"%050d" % number)
-    return log
-
-
 def damage(files: MemoryFiles, path: Path, position: int) -> None:
     """Flip one bit."""
     files.content(path)[position] ^= 4
-
-
-def rewrite(files: MemoryFiles, path: Path, content: bytes) -> None:
-    files.create(path).append(content)
-
-
-def base_offsets(log: Log) -> list[int]:
-    found = []
-    offset = log.start_offset
-    while (part := log.read(offset, log.end_offset, 1 << 20, at_least_one=True)) is not None:
-        found += [header.base_offset for header, _ in batches(log.read_bytes(part))]
-        offset = part.end_offset
-    return found
 
 
 def test_a_new_directory_becomes_an_empty_log(files: MemoryFiles) -> None:

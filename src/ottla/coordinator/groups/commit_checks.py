@@ -1,6 +1,6 @@
 """Checks of clients that commit or fetch offsets: whether their group lets them."""
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 from ottla.coordinator.groups.classic_group import ClassicGroup, State
 from ottla.coordinator.groups.consumer_group import ConsumerGroup
@@ -74,6 +74,8 @@ def check_transactional_commit(
         case ConsumerGroup():
             member = group.members.get(committer.member_id)
             return _check_epoch(group, member, committer.generation)
+        case _ as never:
+            assert_never(never)
 
 
 def check_fetch(

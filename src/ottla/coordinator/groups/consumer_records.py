@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Final, TypeVar
+from typing import Final, TypeVar, assert_never
 
 from ottla.coordinator.groups.topics import NOTHING, IdPartition, Partitions, by_topic
 from ottla.errors import ProtocolViolation
@@ -278,6 +278,8 @@ def _key(record: ConsumerRecord) -> bytes:
             return _part_key(_CURRENT_KEY, record.group_id, record.member_id)
         case PatternResolved() | PatternDropped():
             return _part_key(_PATTERN_KEY, record.group_id, record.pattern)
+        case _ as never:
+            assert_never(never)
 
 
 def _value(record: ConsumerRecord) -> object | None:

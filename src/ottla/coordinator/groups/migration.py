@@ -99,15 +99,15 @@ def _current(group_id: str, member_id: str, epoch: int, assigned: Partitions) ->
 
 def to_classic_record(group: ConsumerGroup, topics: Topics, now_ms: int) -> GroupStored:
     """A classic group with the members of a consumer group that all use the classic protocol."""
+    assert group.replayed.is_classic_only, "only classic members are left"
     members = list(group.members.values())
-    assert all(member.classic is not None for member in members), "only classic members are left"
     protocol = _common_protocol(members)
     return GroupStored(
         group_id=group.group_id,
         protocol_type=CONSUMER,
         generation=group.replayed.epoch,
         protocol=protocol,
-        leader=members[0].member_id if members else None,
+        leader=members[0].member_id,
         changed_ms=TimestampMs(now_ms),
         members=tuple(
             _classic(member, protocol, to_names(group.replayed.held(member.member_id), topics))
@@ -116,20 +116,17 @@ def to_classic_record(group: ConsumerGroup, topics: Topics, now_ms: int) -> Grou
     )
 
 
-def _common_protocol(members: list[MemberStored]) -> str | None:
-    """The protocol that all members support; every join was checked for there being one."""
-    for member in members[:1]:
-        for name, _ in _protocols(member):
-            if all(name in dict(_protocols(other)) for other in members):
-                return name
-    return None
+def _common_protocol(members: list[MemberStored]) -> str:
+    """The first protocol of the first member that all members support."""
+    names = [name for name, _ in _protocols(members[0])]
+    common = [name for name in names if all(name in dict(_protocols(one)) for one in members)]
+    assert common, "every join was checked for a protocol that all members support"
+    return common[0]
 
 
-def _classic(
-    member: MemberStored, protocol: str | None, held: dict[str, list[int]]
-) -> StoredMember:
+def _classic(member: MemberStored, protocol: str, held: dict[str, list[int]]) -> StoredMember:
     assert member.classic is not None, "only classic members become members of a classic group"
-    metadata = dict(_protocols(member)).get(protocol or "", b"")
+    metadata = dict(_protocols(member))[protocol]
     subscription = parse_subscription(metadata)
     version = 0 if subscription is None else subscription.version
     return StoredMember(

@@ -11,6 +11,7 @@ them, and reaches the epoch of its target when it has given up everything that i
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import assert_never
 
 from ottla.coordinator.groups.consumer_records import CurrentSet, MemberState
 from ottla.coordinator.groups.topics import NOTHING, IdPartition, Partitions
@@ -39,6 +40,8 @@ def advance(
             epoch += 1  # it may have to give up more at once: that needs an epoch of its own
         case MemberState.UNRELEASED | MemberState.UNKNOWN:
             pass
+        case _ as never:
+            assert_never(never)
     kept = current.assigned & target
     leaving = current.assigned - kept
     if leaving and _has_any(owned, leaving):

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from ottla.cluster.controller.topics import NewTopic
 from ottla.config import BrokerConfig
-from ottla.errors import ApiError, InvalidConfig
+from ottla.errors import ApiError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # groups and their offsets
 TRANSACTIONS_TOPIC: Final = "__transaction_state"  # transactional ids
@@ -38,18 +38,8 @@ def new_internal_topic(name: str, broker: BrokerConfig) -> NewTopic:
 def internal_config(broker: BrokerConfig) -> dict[str, str]:
     """Settings of a topic that brokers write for themselves."""
     return {
-        **_retention_forever(broker),
+        "cleanup.policy": "compact",  # a record is kept until a newer one replaces it
         "compression.type": "producer",
         "max.message.bytes": str(_RECORD_BYTES_MAX),
         "segment.bytes": str(broker.offsets_topic_segment_bytes),
     }
-
-
-def _retention_forever(broker: BrokerConfig) -> dict[str, str]:
-    """Settings under which a record is kept until a newer one replaces it."""
-    compact = {"cleanup.policy": "compact"}
-    try:
-        broker.topic.override(compact)
-    except InvalidConfig:
-        return {"retention.ms": "-1", "retention.bytes": "-1"}
-    return compact

@@ -123,3 +123,33 @@ def test_a_restored_group_is_stored_the_same_way(group: ClassicGroup) -> None:
     assert again.stored() == group.stored()
     assert again.state is State.STABLE
     assert again.next_deadline_ms() == 10_500
+
+
+def test_the_topics_of_a_group_that_is_not_of_consumers_are_unknown(group: ClassicGroup) -> None:
+    first_member(group, protocol_type="connect")
+    assert group.subscribed_topics() is None
+
+
+def test_the_topics_of_consumers_are_those_they_subscribe_to(group: ClassicGroup) -> None:
+    first_member(group)
+    assert group.subscribed_topics() == frozenset({"t"})
+
+
+def test_a_sync_during_a_rebalance_is_told_to_join_again(group: ClassicGroup) -> None:
+    member_id = first_member(group)
+    group.join(FakeTicket(3), group_members.join(version=3), 0)
+    assert group.state is State.PREPARING
+    decision = group.sync(FakeTicket(4), group_members.sync(member_id, 1), 0)
+    assert answers(decision) == {4: Synced(error=ErrorCode.REBALANCE_IN_PROGRESS)}
+
+
+def test_a_leader_that_is_away_is_replaced_by_a_member_that_has_joined(group: ClassicGroup) -> None:
+    """A static member may be missing, and stays a member; it cannot assign meanwhile."""
+    away = first_member(group, instance_id="i", session_ms=100_000, rebalance_ms=20_000)
+    assert group.leader == away
+    group.join(FakeTicket(3), group_members.join(version=3, rebalance_ms=20_000), 0)
+    joined = answers(group.pass_time(20_000))[3]
+    assert isinstance(joined, Joined)
+    assert joined.leader == joined.member_id == group.leader != away
+    assert {one for one, _, _ in joined.members} == {away, joined.member_id}
+    assert away in group.members

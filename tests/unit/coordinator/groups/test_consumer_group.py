@@ -16,6 +16,7 @@ from ottla.coordinator.groups.consumer_records import (
     ConsumerRecord,
     CurrentSet,
     EpochSet,
+    MemberDropped,
     MemberState,
     MemberStored,
     PatternResolved,
@@ -165,3 +166,81 @@ def test_a_member_that_is_given_a_new_client_of_the_older_protocol_keeps_its_pla
     gone = beat(group, ConsumerHeartbeat(member_id="m", epoch=1, instance_id="i"))
     assert gone.error is ErrorCode.FENCED_INSTANCE_ID
     assert group.replayed.is_classic_only
+
+
+def join_classic(group: ConsumerGroup, now_ms: int = 0, **more: object) -> Joined:
+    answer = only(group.join(FakeTicket(1), group_members.join(**more), now_ms))  # type: ignore[arg-type]
+    assert isinstance(answer, Joined)
+    return answer
+
+
+def test_a_new_classic_member_comes_back_with_the_id_that_it_was_given(
+    group: ConsumerGroup,
+) -> None:
+    required = join_classic(group, version=4)
+    assert required.error is ErrorCode.MEMBER_ID_REQUIRED
+    assert required.member_id.startswith("c-")
+    assert group.members == {}
+    assert join_classic(group, member_id=required.member_id).error is ErrorCode.NONE
+    assert list(group.members) == [required.member_id]
+
+
+def test_a_static_classic_member_joins_again_under_its_id_and_no_other_does(
+    group: ConsumerGroup,
+) -> None:
+    first = join_classic(group, instance_id="i")
+    again = join_classic(group, member_id=first.member_id, instance_id="i")
+    assert (again.error, again.member_id) == (ErrorCode.NONE, first.member_id)
+    stranger = join_classic(group, member_id="other", instance_id="i")
+    assert stranger.error is ErrorCode.FENCED_INSTANCE_ID
+    unknown = join_classic(group, member_id=first.member_id, instance_id="j")
+    assert unknown.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert list(group.members) == [first.member_id]
+
+
+def test_a_classic_member_that_syncs_with_an_old_assignment_has_to_join_again(
+    group: ConsumerGroup,
+) -> None:
+    member_id = join_classic(group, version=3, rebalance_ms=7000).member_id
+    synced = only(group.sync(FakeTicket(1), group_members.sync(member_id, 1), 0))
+    assert isinstance(synced, Synced)
+    assert synced.error is ErrorCode.NONE
+    beat(group, JOIN)  # another member: the assignment changes
+    synced = only(group.sync(FakeTicket(1), group_members.sync(member_id, 1), 1000))
+    assert synced == Synced(error=ErrorCode.REBALANCE_IN_PROGRESS)
+    group.touch(member_id, 7999)
+    group.touch("m", 7999)
+    assert group.pass_time(7999).records == ()
+    assert group.pass_time(8000).records, "it has not joined in time"
+    assert member_id not in group.members
+
+
+def test_a_member_of_which_the_log_has_nothing_else_is_dropped_alone(group: ConsumerGroup) -> None:
+    group.replay(MemberStored(group_id="g", member_id="m", topics=("t",)), 0)
+    gone = beat(group, ConsumerHeartbeat(member_id="m", epoch=-1))
+    assert gone.error is ErrorCode.NONE
+    group.replay(MemberStored(group_id="g", member_id="n", topics=("t",)), 0)
+    decision = group.consumer_heartbeat(
+        FakeTicket(1), ConsumerHeartbeat(member_id="n", epoch=-1), 0
+    )
+    assert [type(record) for record in decision.records] == [MemberDropped, EpochSet]
+
+
+def test_the_time_to_give_up_partitions_runs_from_the_first_record_of_it(
+    group: ConsumerGroup, catalog: TopicCatalog
+) -> None:
+    group.replay(MemberStored(group_id="g", member_id="m", rebalance_timeout_ms=5000), 0)
+    revoking = CurrentSet(
+        group_id="g",
+        member_id="m",
+        epoch=3,
+        state=MemberState.UNREVOKED,
+        revoking=frozenset({catalog.partition("t", 0)}),
+    )
+    group.replay(revoking, 100)
+    group.replay(replace(revoking, previous_epoch=2), 900)
+    assert group.next_deadline_ms() == 5100
+    group.replay(replace(revoking, epoch=4), 900)
+    assert group.next_deadline_ms() == 5900, "in another epoch it has to give up more"
+    group.replay(replace(revoking, state=MemberState.STABLE), 900)
+    assert group.next_deadline_ms() == 10_000, "only its session is left"

@@ -167,3 +167,26 @@ def test_tombstones_remove_everything(group: ReplayedGroup) -> None:
 def test_a_record_of_another_group_is_our_mistake(group: ReplayedGroup) -> None:
     with pytest.raises(AssertionError, match="the group it names"):
         group.replay(EpochSet(group_id="other", epoch=1))
+
+
+def test_a_member_does_not_take_the_instance_of_another(group: ReplayedGroup) -> None:
+    group.replay(member("a"))
+    group.replay(member("b", "i"))
+    with pytest.raises(FencedInstanceId, match="instance 'i' is member 'b'"):
+        group.find_joining("a", "i", 9)
+
+
+def test_a_member_that_changes_its_instance_is_no_longer_found_by_the_old_one(
+    group: ReplayedGroup,
+) -> None:
+    group.replay(member("a", "i"))
+    group.replay(member("a", "j"))
+    assert group.static == {"j": "a"}
+
+
+def test_a_partition_that_has_gone_to_another_member_stays_with_it(group: ReplayedGroup) -> None:
+    """As when a log is read from the middle of a change."""
+    group.replay(current("a", assigned=frozenset({P0, P1})))
+    group.replay(current("b", assigned=frozenset({P0})))
+    group.replay(CurrentDropped("g", "a"))
+    assert group.owners == {P0: "b"}

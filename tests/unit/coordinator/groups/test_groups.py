@@ -9,7 +9,14 @@ from fakes import group_members
 from fakes.tickets import FakeTicket, written
 from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined, Synced
 from ottla.coordinator.groups.commit_checks import Committer
+from ottla.coordinator.groups.consumer_group import ConsumerGroup
 from ottla.coordinator.groups.consumer_heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResult
+from ottla.coordinator.groups.consumer_records import (
+    CurrentDropped,
+    EpochDropped,
+    MemberDropped,
+    MemberStored,
+)
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.offsets import Commit, DeletedOffsets, UnstableOffset
 from ottla.coordinator.groups.records import (
@@ -275,3 +282,39 @@ def test_without_room_no_new_group_is_made_and_those_there_are_go_on(groups: Gro
     assert isinstance(told, ConsumerHeartbeatResult)
     assert told.error is refused
     assert set(groups.groups) == {"known"}
+
+
+def test_tombstones_of_a_consumer_group_make_none_and_leave_a_classic_one_alone(
+    groups: Groups,
+) -> None:
+    """A group that became a classic one has left them in the log."""
+    member_id = joined(groups)
+    for group_id in ("g", "gone"):
+        for tombstone in (
+            CurrentDropped(group_id, member_id),
+            MemberDropped(group_id, member_id),
+            EpochDropped(group_id),
+        ):
+            groups.replay(tombstone, 0)
+    assert list(groups.groups) == ["g"]
+    assert list(groups.groups["g"].members) == [member_id]
+
+
+def test_a_consumer_group_goes_with_the_tombstone_of_its_epoch(groups: Groups) -> None:
+    groups.replay(MemberStored(group_id="g", member_id="m"), 0)
+    assert isinstance(groups.groups["g"], ConsumerGroup)
+    groups.replay(MemberDropped("g", "m"), 0)
+    assert groups.groups["g"].members == {}
+    groups.replay(GroupDropped("g"), 0)
+    assert list(groups.groups) == ["g"], "that is the tombstone of a classic group"
+    groups.replay(EpochDropped("g"), 0)
+    assert groups.groups == {}
+
+
+def test_a_commit_that_is_refused_makes_no_group(groups: Groups) -> None:
+    commits = [Commit(T, Offset(1), NO_EPOCH, "x" * 100_000)]
+    refused = only(groups.commit(FakeTicket(1), "g", ALONE, commits, 0))
+    assert refused == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert groups.groups == {}
+    assert commit_pending(groups) is ErrorCode.NONE
+    assert list(groups.groups) == ["g"]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.coordinator.groups import topic_pattern
 from ottla.coordinator.groups.topic_pattern import ALPHABET, InvalidPattern, TopicPattern
 
 NAMES = ["a", "b", "ab", "abc", "abab", "A-b", "orders", "orders.eu", "x_1", "-", "a.b", "aaaa"]
@@ -139,3 +140,58 @@ def test_python_finds_the_same_where_both_know_the_language(pattern: str, name: 
     assert found == {
         name for name in [*NAMES, name] if re.fullmatch(pattern, name, re.ASCII) is not None
     }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("(?m)a", "a", "b"),
+        ("(?s-U:a)b", "ab", "aB"),
+        ("ab?c", "ac", "abbc"),
+        (r"a\tb|c", "c", "atb"),
+        (r"[\x61\x62]", "b", "c"),
+        (r"[\d_]+", "4_2", "a"),
+        (r"[\W]", "-", "a"),
+        (r"[\pL]", "x", "1"),
+        (r"[a-\x63]", "c", "d"),
+        (r"[\101-C]", "B", "D"),
+        (r"\p{Any}", "-", ""),
+        (r"\p{Latin}", "z", "1"),
+        (r"\PL", "1", "z"),
+        ("[[:^alpha:]]", "1", "z"),
+    ],
+)
+def test_every_way_to_say_it_means_the_same_as_in_re2(
+    pattern: str, matching: str, other: str
+) -> None:
+    assert TopicPattern(pattern).find([matching, other]) == {matching}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "complaint"),
+    [
+        ("a{1000}" * 3, "the expression is too large"),
+        ("(?P<1>a)", "the name of a group is not an identifier"),
+        ("(?<>a)", "the name of a group is not an identifier"),
+        ("(?P<n", "the name of a group is not an identifier"),
+        ("(?i-i-i)a", "is not known"),
+        (r"\x{61", "} is missing"),
+        ("[[:alpha]", ":] is missing"),
+        ("[\\", "the expression ends too early"),
+        (r"[a-\q]", r"\q is not known"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(pattern: str, complaint: str) -> None:
+    with pytest.raises(InvalidPattern, match=re.escape(complaint)):
+        TopicPattern(pattern)
+
+
+def test_states_that_are_forgotten_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded, however many states an expression has: this one has a thousand."""
+    monkeypatch.setattr(topic_pattern, "_STATES_MAX", 5)
+    text = "(a|b)*a(a|b){9}"
+    names = [f"{number:020b}".translate({48: "a", 49: "b"}) for number in range(0, 1 << 20, 20_011)]
+    pattern = TopicPattern(text)
+    for _ in range(2):
+        assert pattern.find(names) == {name for name in names if re.fullmatch(text, name)}
+    assert len(pattern._steps) <= 5

@@ -112,3 +112,13 @@ def test_adding_more_does_not_move_the_deadline_and_adding_again_writes_nothing(
     assert len(decision.records) == 1
     assert transactions.add(TICKET, "a", PRODUCER, [TP], 2, 950).records == ()
     assert transactions.next_deadline_ms() == 1000
+
+
+def test_every_transactional_id_is_listed_and_each_is_described() -> None:
+    transactions = begun("a", "b")
+    ((ticket, listed),) = transactions.list(TICKET).responses
+    assert ticket is TICKET
+    assert listed == list(transactions.by_id.values())
+    assert [one.transactional_id for one in listed] == ["a", "b"]
+    assert transactions.describe(TICKET, "b").responses == ((TICKET, listed[1]),)
+    assert transactions.describe(TICKET, "c").responses == ((TICKET, None),)
