@@ -113,6 +113,10 @@ class MemoryFiles:
         """Let the next `operation`, on a name that ends in `suffix`, fail with this errno."""
         self._faults.append(_Fault(operation, number, after_bytes, suffix))
 
+    def forget_faults(self) -> None:
+        """Let what was to fail succeed."""
+        self._faults.clear()
+
     @property
     def has_faults(self) -> bool:
         """Whether something that was to fail has not been tried."""

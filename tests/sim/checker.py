@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ottla.model import TopicPartition
-from sim.history import History, Outcome, Sent
+from sim.history import History, Outcome, Sent, Transaction
 
 
 def judge(history: History) -> list[str]:
@@ -111,23 +111,27 @@ def _transactions(history: History) -> Iterator[str]:
         if sent.transaction is not None:
             members[sent.transaction].append(sent)
     for transaction in history.transactions:
-        sent = [one for one in members[transaction.id] if one.outcome is Outcome.DONE]
-        seen = [one for one in members[transaction.id] if (one.tp, one.value) in visible]
-        if transaction.outcome is Outcome.DONE and transaction.is_commit:
-            for one in sent:
-                if (one.tp, one.value) not in visible:
-                    yield f"committed and not visible: {one.value} of {one.tp}"
-        elif transaction.outcome is Outcome.DONE:
-            for one in seen:
-                yield f"aborted and visible: {one.value} of {one.tp}"
-        elif seen and len(seen) < len(sent):
+        all_sent = members.pop(transaction.id, [])
+        seen = [one for one in all_sent if (one.tp, one.value) in visible]
+        yield from _transaction(transaction, all_sent, seen)
+    for never_ended in members.values():
+        for one in never_ended:
+            if (one.tp, one.value) in visible:
+                yield f"never ended and visible: {one.value} of {one.tp}"
+
+
+def _transaction(transaction: Transaction, all_sent: list[Sent], seen: list[Sent]) -> Iterator[str]:
+    sent = [one for one in all_sent if one.outcome is Outcome.DONE]
+    if transaction.outcome is not Outcome.DONE:
+        if seen and len(seen) < len(sent):
             yield f"torn: {len(seen)} of {len(sent)} records of {transaction.id} are visible"
-    ended = {transaction.id for transaction in history.transactions}
-    for name, sent in members.items():
-        if name not in ended:
-            for one in sent:
-                if (one.tp, one.value) in visible:
-                    yield f"never ended and visible: {one.value} of {one.tp}"
+    elif transaction.is_commit:
+        for one in sent:
+            if one not in seen:
+                yield f"committed and not visible: {one.value} of {one.tp}"
+    else:
+        for one in seen:
+            yield f"aborted and visible: {one.value} of {one.tp}"
 
 
 def _commits(history: History) -> Iterator[str]:

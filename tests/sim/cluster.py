@@ -49,6 +49,11 @@ class Machine:
     def is_running(self) -> bool:
         return self.process is not None and self.process.is_alive
 
+    @property
+    def is_offline(self) -> bool:
+        """True if the broker runs, and cannot use its disk."""
+        return self.broker is not None and self.broker.services.replicas.is_offline
+
     def start(self) -> None:
         """Start the broker; it is ready once `broker` is set."""
         assert not self.is_running
@@ -143,7 +148,7 @@ class Cluster:
 
     async def wait_ready(self) -> None:
         """Return when every broker that was started serves."""
-        while any(machine.broker is None for machine in self.machines):
+        while any(machine.broker is None for machine in self.machines):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     def run_client(self, work: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
@@ -163,6 +168,8 @@ class Cluster:
         for machine in self.machines:
             machine.faults.heal()
             machine.disk.heal()
+            if machine.is_offline:
+                machine.kill()
             if machine.process is not None and machine.process.is_frozen:
                 self.loop.thaw(machine.process)
             if not machine.is_running:

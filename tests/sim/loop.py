@@ -8,13 +8,15 @@ Those of a frozen process wait until it goes on.
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 from ottla.model import TimestampMs
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 EPOCH_MS: Final = 1_700_000_000_000  # the time of day when a simulation begins
@@ -63,13 +65,13 @@ class SimLoop(asyncio.BaseEventLoop):
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
 
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
         self.step_count = 0
         self.on_step: Callable[[], None] | None = None  # called after every turn
-        self.set_task_factory(_new_task)
         self.problems: list[BaseException | str] = []  # that no process handles
 
     # Time
@@ -128,8 +130,23 @@ class SimLoop(asyncio.BaseEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are dropped when their time has come."""
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: Unpack[Args]
+    ) -> "asyncio.Future[T]":
         raise AssertionError("a simulation has no threads")
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+    ) -> "asyncio.Task[T]":
+        task = super().create_task(coro, name=name, context=context)
+        process = _CURRENT.get() if context is None else context.get(_CURRENT)
+        if process is not None:
+            process.keep(task)
+        return task
 
     # Exceptions: each process has a handler of its own, as it would have a loop of its own
 
@@ -151,16 +168,6 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 def _context(handle: asyncio.Handle) -> Context:
-    found: Context = handle._context
+    found = getattr(handle, "_context")  # noqa: B009  # it has no public name
+    assert isinstance(found, Context)
     return found
-
-
-def _new_task(
-    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T], **more: Any
-) -> "asyncio.Task[T]":
-    context: Context | None = more.get("context")
-    task = asyncio.Task(coro, loop=loop, **more)
-    process = _CURRENT.get() if context is None else context.get(_CURRENT)
-    if process is not None:
-        process.keep(task)
-    return task

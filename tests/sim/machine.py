@@ -73,6 +73,7 @@ class Disk:
 
     def heal(self) -> None:
         self.slow_down(1)
+        self.files.forget_faults()
 
     def after_sync(self, callback: Callable[[], object]) -> None:
         self._loop.call_later(self._rng.uniform(*self.sync_s), callback)

@@ -12,7 +12,7 @@ PROFILES: Final[dict[str, tuple[str, ...]]] = {
     "kill": ("kill",),
     "power": ("power", "kill", "power_all"),
     "partition": ("partition", "one_way", "isolate", "reset", "pause"),
-    "disk": ("slow_disk", "kill", "power"),
+    "disk": ("slow_disk", "fail_disk", "kill", "power"),
     "clock": ("clock", "kill"),
     "store": ("store_away", "store_cut", "response_lost", "watch_held", "lease_lost"),
 }
@@ -74,6 +74,9 @@ class Nemesis:
             case "slow_disk":
                 machine.disk.slow_down(self._rng.uniform(10, 200))
                 return machine.disk.heal
+            case "fail_disk":
+                machine.disk.files.fail_next(self._rng.choice(["sync", "append", "sync_dir"]))
+                return self._replace_failed(machine)
             case "clock":
                 # Within message.timestamp.after.max.ms of the clients' clocks.
                 machine.clock.step_ms = self._rng.randint(-3_000_000, 3_000_000)
@@ -98,6 +101,16 @@ class Nemesis:
                 machine.start()
 
         return start
+
+    def _replace_failed(self, machine: Machine) -> Callable[[], object]:
+        """An operator starts a broker anew whose directory went offline."""
+
+        def restart() -> None:
+            if machine.is_running and machine.is_offline:
+                machine.kill()
+                machine.start()
+
+        return restart
 
     def _partition(self, machine: Machine, kind: str) -> Callable[[], object]:
         network = self._cluster.network

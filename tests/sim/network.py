@@ -16,6 +16,7 @@ from sim.loop import Process, SimLoop, current_process
 _HIGH_WATER: Final = 64 * 1024
 _RECEIVE_BYTES: Final = 256 * 1024  # of a receiver that does not read; then the sender's wait
 _FIRST_PORT: Final = 9092
+_RETRANSMIT_S: Final = 0.1
 
 
 class _Address(NamedTuple):
@@ -30,9 +31,9 @@ class Network:
         self.loop = loop
         self.rng = rng
         self.delay_s = (0.0001, 0.002)
-        self._listeners: dict[_Address, "Listener"] = {}
+        self._listeners: dict[_Address, Listener] = {}
         self._blocked: dict[tuple[str, str], None] = {}
-        self._pipes: dict["SimTransport", None] = {}
+        self._pipes: dict[SimTransport, None] = {}
         self._ports: dict[str, int] = {}
         self._last_port = 40_000
         self._down: dict[str, None] = {}  # hosts without power: they do not even refuse
@@ -69,7 +70,7 @@ class Network:
         return host in self._down
 
     def drop_process(self, process: Process) -> None:
-        """End the connections of a process that was killed; its peers learn of it if it has power."""
+        """End the connections of a killed process; peers learn of it if its host has power."""
         for address, listener in list(self._listeners.items()):
             if listener.process is process:
                 del self._listeners[address]
@@ -120,8 +121,9 @@ class Network:
     async def _pass(self, source: str, target: str) -> None:
         """Wait as long as a packet takes; while the direction is blocked or a host down, longer."""
         await asyncio.sleep(self.draw_delay_s())
-        while self.is_blocked(source, target) or self.is_down(source) or self.is_down(target):
-            await asyncio.sleep(0.1)
+        hosts = (source, target)
+        while self.is_blocked(*hosts) or any(map(self.is_down, hosts)):  # noqa: ASYNC110
+            await asyncio.sleep(_RETRANSMIT_S)
 
     def draw_delay_s(self) -> float:
         return self.rng.uniform(*self.delay_s)
@@ -340,7 +342,7 @@ class SimNetworkLoop(SimLoop):
         super().__init__()
         self.network = Network(self, rng)
 
-    async def create_server(  # type: ignore[override]
+    async def create_server(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **more: Any
     ) -> Any:
         listener = self.network.listen(protocol_factory, host, port)
@@ -348,8 +350,7 @@ class SimNetworkLoop(SimLoop):
             await listener.start_serving()
         return listener
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **more: Any
     ) -> Any:
         return await self.network.connect(protocol_factory, host, port)
-

@@ -110,7 +110,7 @@ def simulate(plan: Plan, *, is_shown: bool = False) -> Verdict:
 def _simulate_and_exit(plan: Plan, is_shown: bool, sender: Connection) -> None:
     try:
         sender.send(_simulate(plan, is_shown=is_shown))
-    except Exception:
+    except Exception:  # noqa: BLE001  # the parent reports that there is no verdict
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -125,9 +125,11 @@ def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
     logging.getLogger("ottla").setLevel(logging.WARNING if is_shown else logging.CRITICAL)
     cluster = Cluster(loop, rng, plan.machine_count, dict(_SETTINGS), trace)
     workload = Workload(cluster, history, plan.seed)
+    invariants = workload.invariants
+    loop.on_step = invariants.check
     asyncio.set_event_loop(loop)
     loop.run_until_complete(_run(plan, cluster, workload))
-    problems = [*judge(history), *map(repr, loop.problems)]
+    problems = [*invariants.violations, *judge(history), *map(repr, loop.problems)]
     return Verdict(
         plan.seed, plan.profile, trace.digest, tuple(problems), workload.acked_count, trace.count
     )
@@ -149,4 +151,3 @@ async def _run(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     await workload.probe(tps, CALM_S)
     await workload.stop()
     await workload.finish(tps, {"group": tps})
-

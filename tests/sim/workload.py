@@ -22,6 +22,7 @@ from ottla.protocol.messages.offsets import LATEST
 from ottla.records.batch import Record, pack
 from sim.cluster import Cluster
 from sim.history import Committed, History, Outcome, Read, Sent, Transaction, value_of
+from sim.invariants import Invariants
 
 _CLIENT_TIMEOUT_S: Final = 4.0
 _PAUSE_S: Final = 0.02  # between two records of a producer, on average
@@ -54,6 +55,7 @@ class Workload:
     def __init__(self, cluster: Cluster, history: History, seed: int) -> None:
         self.cluster = cluster
         self.history = history
+        self.invariants = Invariants(cluster)
         self.is_stopping = False
         self.acked_count = 0
         self._seed = seed
@@ -105,6 +107,8 @@ class Workload:
             self._note(Sent(name, tp, number, _outcome(problem)))
             raise
         self.acked_count += 1
+        if offset is not None:
+            self.invariants.check_acknowledged(tp, offset)
         self._note(Sent(name, tp, number, Outcome.DONE, offset))
 
     def _note(self, sent: Sent) -> None:
@@ -144,9 +148,7 @@ class Workload:
             try:
                 await producer.write_packed(tp, pack([record]))
             except ClientError:
-                self._note(
-                    Sent(name, tp, number, Outcome.UNKNOWN, transaction=transaction)
-                )
+                self._note(Sent(name, tp, number, Outcome.UNKNOWN, transaction=transaction))
                 raise
             self._note(Sent(name, tp, number, Outcome.DONE, transaction=transaction))
         is_commit = rng.random() < 0.8
