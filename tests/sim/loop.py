@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from ottla.model import TimestampMs
 
@@ -131,7 +131,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Cancelled timers are dropped when their time has come."""
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: Unpack[Args]
+        self, executor: Executor | None, func: Callable[[*Args], T], *args: *Args
     ) -> "asyncio.Future[T]":
         raise AssertionError("a simulation has no threads")
 

@@ -7,7 +7,8 @@ import multiprocessing
 import os
 import sys
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from random import Random
 from typing import Final
@@ -22,6 +23,7 @@ from sim.workload import Workload
 
 DURATION_S: Final = 30.0
 CALM_S: Final = 10.0  # after all faults: by then every partition acknowledges
+TRANSACTION_S: Final = 12.0  # the timeout of a transaction, and some time to end it
 _SETTINGS: Final = {
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
@@ -29,6 +31,7 @@ _SETTINGS: Final = {
     "log.segment.bytes": "65536",
 }
 _PRODUCERS: Final = 4
+_SHORTEST_S: Final = 1.0
 _FORK: Final = multiprocessing.get_context("fork")
 
 
@@ -57,15 +60,37 @@ class Plan:
     machine_count: int
     duration_s: float
     faults: tuple[Fault, ...]
+    settings: tuple[tuple[str, str], ...] = ()  # of the brokers, besides those of every plan
 
 
 def plan(seed: int, profile: str | None = None, duration_s: float = DURATION_S) -> Plan:
-    """The simulation of a seed: every fifth one has five machines."""
+    """The simulation of a seed: of five, one has five machines and one a single one."""
     rng = Random(f"plan {seed}")
     chosen = profile or rng.choice(sorted(PROFILES))
-    machine_count = 5 if seed % 5 == 0 else 3
+    machine_count = 5 if seed % 5 == 0 else 1 if seed % 5 == 4 else 3
     faults = draw(rng, chosen, machine_count, duration_s - 5.0)
     return Plan(seed, chosen, machine_count, duration_s, tuple(faults))
+
+
+def shrink(failing: Plan, fails: Callable[[Plan], bool]) -> Plan:
+    """The plan with fewer faults and less time, as long as it still fails."""
+    part = max(len(failing.faults) // 2, 1)
+    while part and failing.faults:
+        candidates = [
+            replace(failing, faults=failing.faults[:at] + failing.faults[at + part :])
+            for at in range(0, len(failing.faults), part)
+        ]
+        found = next((plan for plan in candidates if fails(plan)), None)
+        if found is not None:
+            failing = found
+            part = min(part, max(len(failing.faults) // 2, 1))
+        else:
+            part //= 2
+    while failing.duration_s > _SHORTEST_S and fails(
+        shorter := replace(failing, duration_s=failing.duration_s / 2)
+    ):
+        failing = shorter
+    return failing
 
 
 class Trace:
@@ -123,7 +148,8 @@ def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
     trace = Trace(loop, is_shown=is_shown)
     history = History()
     logging.getLogger("ottla").setLevel(logging.WARNING if is_shown else logging.CRITICAL)
-    cluster = Cluster(loop, rng, plan.machine_count, dict(_SETTINGS), trace)
+    settings = {**_SETTINGS, **dict(plan.settings)}
+    cluster = Cluster(loop, rng, plan.machine_count, settings, trace)
     workload = Workload(cluster, history, plan.seed)
     invariants = workload.invariants
     loop.on_step = invariants.check
@@ -143,6 +169,9 @@ async def _run(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     await workload.create_topics(counts, {})
     for number in range(_PRODUCERS):
         workload.start(f"producer{number}", workload.produce(tps))
+    if plan.machine_count == 1:  # markers do not cross brokers yet
+        for number in range(2):
+            workload.start(f"transactor{number}", workload.transact(tps))
     for number in range(2):
         workload.start(f"member{number}", workload.consume("group", list(counts)))
     await Nemesis(cluster, Random(f"nemesis {plan.seed}")).run(list(plan.faults))
@@ -150,4 +179,5 @@ async def _run(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     cluster.heal()
     await workload.probe(tps, CALM_S)
     await workload.stop()
+    await asyncio.sleep(TRANSACTION_S)  # one that its producer gave up is aborted by then
     await workload.finish(tps, {"group": tps})
