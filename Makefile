@@ -6,6 +6,7 @@ STAMP := $(VENV)/.ready
 LISTEN ?= 127.0.0.1:9092
 DATA ?= ./data
 FEEDS ?=
+SEEDS ?= 100
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 # A test that lists what a process imports would find coverage.py.
 NOT_COVERED := --deselect tests/unit/cli/test_main.py::test_a_broker_starts_without_what_only_others_need
@@ -22,7 +23,7 @@ NIGHTLY := \
   OTTLA_SPARK_CHAOS_RECORDS=1000000 OTTLA_SPARK_CHAOS_SEED=$(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help run broker setup quick test nightly coverage check lint package format compat bench lock clean
+.PHONY: help run broker setup quick test nightly sim coverage check lint package format compat bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -47,6 +48,10 @@ test: $(STAMP) ## every kind of test, at a size that finds the bug within minute
 
 nightly: $(STAMP) ## every test at its full size, and those that start a Spark of their own: hours
 	$(NIGHTLY) $(PYTEST) $(SPREAD) --durations=50 --timeout=14400
+
+sim: $(STAMP) ## simulated clusters: SEEDS=n, or SEED=k with its trace; PROFILE=p; SHRINK=1 shortens a seed that fails
+	@PYTHONPATH=tests $(BIN)/python -m sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) \
+	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(SHRINK),--shrink)
 
 lint: $(STAMP) ## style, types, layering
 	$(BIN)/ruff format --check .

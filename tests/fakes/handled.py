@@ -33,7 +33,7 @@ class Handled:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.services: Services = broker._services
+        self.services: Services = broker.services
         self._handlers = Handlers(self.services)
 
     async def call(self, key: ApiKey, request: object, version: int) -> Any:

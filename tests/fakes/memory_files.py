@@ -7,7 +7,8 @@ too until their directory is synced; and operations fail on request.
 import errno
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -67,6 +68,7 @@ class MemoryFile:
     def sync(self) -> None:
         self._files.fail_if_asked("sync", self._path)
         self._files.counts["sync"] += 1
+        self._files.note_sync(self._inode)
         self._inode.synced = bytes(self._inode.content)
 
     def size_bytes(self) -> int:
@@ -77,6 +79,14 @@ class MemoryFile:
 
     def fileno(self) -> int:
         return -1
+
+
+class SyncRound:
+    """Syncs that are under way: a power cut may find them done, or not begun."""
+
+    def __init__(self) -> None:
+        self.inodes: dict[_Inode, bytes] = {}  # with what was synced before
+        self.names: dict[Path, dict[Path, _Inode]] = {}  # of directories, as they were before
 
 
 class MemoryFiles:
@@ -92,6 +102,7 @@ class MemoryFiles:
         self._dirs: set[Path] = set()
         self._locked: set[Path] = set()
         self._faults: list[_Fault] = []
+        self._round: SyncRound | None = None
         self.stop_after: int | None = None  # so many more changes succeed, then the machine stops
 
     # Trouble
@@ -101,6 +112,10 @@ class MemoryFiles:
     ) -> None:
         """Let the next `operation`, on a name that ends in `suffix`, fail with this errno."""
         self._faults.append(_Fault(operation, number, after_bytes, suffix))
+
+    def forget_faults(self) -> None:
+        """Let what was to fail succeed."""
+        self._faults.clear()
 
     @property
     def has_faults(self) -> bool:
@@ -138,6 +153,27 @@ class MemoryFiles:
     def directories(self) -> list[Path]:
         """Every directory, parents first."""
         return sorted(self._dirs)
+
+    @contextmanager
+    def sync_round(self) -> Iterator[SyncRound]:
+        """Record the syncs of a `with` block, for `undo`."""
+        self._round = SyncRound()
+        try:
+            yield self._round
+        finally:
+            self._round = None
+
+    def undo(self, round_: SyncRound) -> None:
+        """The syncs of a round have not been done."""
+        for inode, synced in round_.inodes.items():
+            inode.synced = synced
+        for directory, names in round_.names.items():
+            others = {p: i for p, i in self._synced_names.items() if p.parent != directory}
+            self._synced_names = others | names
+
+    def note_sync(self, inode: _Inode) -> None:
+        if self._round is not None:
+            self._round.inodes.setdefault(inode, inode.synced)
 
     def cut_power(self, rng: Random) -> "MemoryFiles":
         """The disk after a power cut: of what was not synced, some bytes and names survive."""
@@ -234,7 +270,10 @@ class MemoryFiles:
         path = Path(path)
         self.fail_if_asked("sync_dir", path)
         self.counts["sync_dir"] += 1
-        for name in [name for name in self._synced_names if name.parent == path]:
+        before = {name: i for name, i in self._synced_names.items() if name.parent == path}
+        if self._round is not None:
+            self._round.names.setdefault(path, before)
+        for name in before:
             del self._synced_names[name]
         for name, inode in self._names.items():
             if name.parent == path:

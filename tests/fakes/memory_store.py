@@ -112,6 +112,10 @@ class MemoryStore:
         now_s = self._clock.monotonic_s()
         self._end([lease for lease, held in self._leases.items() if held.expires_s <= now_s])
 
+    def expire_key(self, key: str) -> None:
+        """End the lease that a key is under, whatever its time."""
+        self._end([lease for lease, held in self._leases.items() if key in held.keys])
+
     def disconnect_watches(self) -> None:
         """Wake all watches, so that those who look find the store unreachable."""
         self._wake()

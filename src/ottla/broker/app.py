@@ -95,11 +95,11 @@ class Broker:
         self._cleaner = Cleaner(environment.files, environment.start_worker("ottla-cleaner"))
         self._worker = environment.start_worker("ottla-worker")
         self._replicas = self._new_replicas(environment)
-        self._services = self._new_services(environment)
+        self.services = self._new_services(environment)
         self._dispatcher = Dispatcher(
-            Produce(self._services),
-            Fetch(self._services),
-            Handlers(self._services),
+            Produce(self.services),
+            Fetch(self.services),
+            Handlers(self.services),
             self.settings,
             loop,
             defects.end,
@@ -158,9 +158,7 @@ class Broker:
         )
 
     def _collect(self) -> Iterable[Metric]:
-        return collect(
-            self._server, self._dispatcher, self._services, self._replicas, self._flusher
-        )
+        return collect(self._server, self._dispatcher, self.services, self._replicas, self._flusher)
 
     @classmethod
     async def start(cls, options: ServeOptions, environment: Environment) -> "Broker":
@@ -212,7 +210,7 @@ class Broker:
             undo.push_async_callback(broker._server.close)
             undo.push_async_callback(broker._replicas.close)
             undo.callback(broker._flusher.close)
-            undo.callback(broker._services.close_coordinators)
+            undo.callback(broker.services.close_coordinators)
             undo.callback(broker._cleaner.close)
             undo.callback(broker._worker.close)
             await broker._begin(is_checked=identity.is_checked)
@@ -244,7 +242,7 @@ class Broker:
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait([self._background])
-        self._services.close_coordinators()
+        self.services.close_coordinators()
         await self._server.close()
         await self._dispatcher.close()
         await self._pages.close()
@@ -269,7 +267,7 @@ class Broker:
         attempt = self.defects.attempt
         if self._background is not None:
             self._background.cancel()
-        attempt(self._services.close_coordinators)
+        attempt(self.services.close_coordinators)
         await self._pages.close()
         for close in (self._state.close, self._store.close, self._replicas.close):
             await self.defects.attempt_within(_LEAVE_S, close())
@@ -291,7 +289,7 @@ class Broker:
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
         await self._replicas.remember_store(self._state.image.revision)
-        self._services.open_coordinators()
+        self.services.open_coordinators()
         await self._server.listen(self.address)
         self._background = self._loop.create_task(background.run(self._chores()))
         self.defects.watch(self._background)
@@ -333,7 +331,7 @@ class Broker:
             self._dispatcher.fetch.sessions.slots = self.settings.broker.fetch_sessions_max
             self._replicas.note_settings()
         self._replicas.note_image(new)
-        self._services.note_image(old, new)
+        self.services.note_image(old, new)
 
     def _change_settings(self, image: ClusterImage) -> None:
         self.settings.change(image.broker_config, image.config_of(self._options.node_id))
@@ -342,7 +340,7 @@ class Broker:
         return broker_chores(
             self._server,
             self._dispatcher,
-            self._services,
+            self.services,
             stay_registered=self._stay_registered,
             note_logs_removed=self._note_logs_removed,
         )

@@ -65,7 +65,7 @@ class Dispatcher:
         self._settings = settings
         self._large = LargeRequests(loop)
         self._end_broker = end_broker
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self.request_counts: dict[int, int] = dict.fromkeys(map(int, HANDLERS), 0)
         self.failed_counts = Counter[int]()
 
@@ -197,7 +197,7 @@ class Dispatcher:
         task = self._loop.create_task(self._finish(key, parts, pending, connection))
         if not is_worth_finishing:
             pending.on_abandon(lambda: _cancel(task))
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._note_done)
         return pending
 
@@ -217,7 +217,7 @@ class Dispatcher:
             self._note_failed(key, problem)
 
     def _note_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._end_broker(problem)
 

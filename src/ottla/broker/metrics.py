@@ -213,7 +213,7 @@ class MetricsPages:
         self._collect = collect_all
         self._obstacle = obstacle
         self._watch = watch
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._listener: asyncio.Server | None = None
 
     async def listen(self, endpoint: Endpoint) -> Endpoint:
@@ -237,8 +237,8 @@ class MetricsPages:
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         self._watch(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

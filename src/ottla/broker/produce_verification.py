@@ -57,7 +57,7 @@ class ProduceVerification:
         self._replicas = replicas
         self._coordinator = coordinator
         self._note_defect = note_defect
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def hold(
         self, request: ProduceRequest, version: int, keep: Callable[[], Retake]
@@ -74,7 +74,7 @@ class ProduceVerification:
         task = asyncio.get_running_loop().create_task(
             self._verify(request.transactional_id, version, unverified, keep(), pending)
         )
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._note_done)
         return pending
 
@@ -121,6 +121,6 @@ class ProduceVerification:
             pending.complete(response)
 
     def _note_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._note_defect(problem)

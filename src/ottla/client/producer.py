@@ -7,7 +7,7 @@ from ottla.client.client import Client
 from ottla.client.errors import TRANSPORT_ERRORS, Refused, check
 from ottla.client.partitions import TransactionTag, produce_once
 from ottla.errors import ErrorCode
-from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+from ottla.model import Offset, ProducerEpoch, ProducerId, TopicPartition
 from ottla.model import Sequence as SequenceNumber
 from ottla.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from ottla.records.batch import SEQUENCE_MASK, Packed, Record, pack, seal
@@ -52,11 +52,15 @@ class IdempotentProducer:
             client, ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch), codec
         )
 
-    async def write(self, tp: TopicPartition, records: Sequence[Record]) -> None:
-        """Append records as one batch with acks=all."""
-        await self.write_packed(tp, pack(records))
+    async def write(self, tp: TopicPartition, records: Sequence[Record]) -> Offset | None:
+        """Append records as one batch with acks=all.
 
-    async def write_packed(self, tp: TopicPartition, packed: Packed) -> None:
+        Returns the offset of the first one, or None if an earlier attempt wrote them and the
+        broker no longer knows where.
+        """
+        return await self.write_packed(tp, pack(records))
+
+    async def write_packed(self, tp: TopicPartition, packed: Packed) -> Offset | None:
         """`write` for packed records."""
         sequence = self._sequences.get(tp, 0)
         batch = seal(
@@ -68,12 +72,14 @@ class IdempotentProducer:
             is_transactional=self._transaction is not None,
         )
 
-        async def attempt() -> None:
-            await produce_once(self._client, tp, batch, transaction=self._transaction)
+        async def attempt() -> Offset | None:
+            return await produce_once(self._client, tp, batch, transaction=self._transaction)
 
+        offset: Offset | None = None
         try:
-            await self._client.retry(attempt, on=TRANSPORT_ERRORS)
+            offset = await self._client.retry(attempt, on=TRANSPORT_ERRORS)
         except Refused as problem:
             if problem.code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 raise  # an earlier attempt has written the batch
         self._sequences[tp] = (sequence + packed.record_count) & SEQUENCE_MASK
+        return offset

@@ -96,7 +96,7 @@ class LeaderPartition:
         self._soon = soon
         self._durable = OffsetWaiters()  # acks=1 on a topic that promises the disk
         self._committed = OffsetWaiters()  # acks=all
-        self._readers: set[Callable[[], None]] = set()
+        self._readers: dict[Callable[[], None], None] = {}  # in the order in which they came
         self._is_waking = False
         self._is_given_up = False
         assert broker_id in isr, f"{tp}: the leader {broker_id} is not in its ISR {set(isr)}"
@@ -177,10 +177,10 @@ class LeaderPartition:
 
     def add_reader(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever there is more to read, until it is removed."""
-        self._readers.add(wake)
+        self._readers[wake] = None
 
     def remove_reader(self, wake: Callable[[], None]) -> None:
-        self._readers.discard(wake)
+        self._readers.pop(wake, None)
 
     # Change
 

@@ -158,7 +158,7 @@ def _non_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | 
 class _Producer(Protocol):
     """A producer of packed records."""
 
-    async def write_packed(self, tp: TopicPartition, packed: Packed) -> None: ...
+    async def write_packed(self, tp: TopicPartition, packed: Packed) -> object: ...
 
 
 class _TaskWriter:

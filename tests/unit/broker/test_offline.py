@@ -21,7 +21,7 @@ def make_directory(data: Path) -> None:
     async def scenario() -> None:
         options = ServeOptions(data=data, listen=Endpoint("127.0.0.1", 0))
         broker = await Broker.start(options, Environment())
-        await broker._services.topic_creation.create([NewTopic(name="t")])
+        await broker.services.topic_creation.create([NewTopic(name="t")])
         await broker.stop()
 
     run(scenario(), 60)

@@ -59,7 +59,7 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
         self._topics = topics
         self._clock = clock
         self._shards: dict[int, Shard[MachineT, RecordT]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._creating: asyncio.Task[dict[str, ApiError]] | None = None
         self._is_closed = False
         # Deadlines must not jump when the machine's clock is set.
@@ -230,11 +230,11 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task that is cancelled when the coordinator closes."""
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._note_task_done)
 
     def _note_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._note_defect(problem)
 

@@ -1,0 +1,1 @@
+"""Simulation: real brokers and clients in one process, under virtual time and seeded faults."""

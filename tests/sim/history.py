@@ -1,0 +1,81 @@
+"""What clients did, and what came of it: the input of the checker.
+
+The same history is made by simulated clients and by processes against real brokers.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ottla.model import TopicPartition
+
+
+class Outcome(Enum):
+    """What a client knows about something that it asked for."""
+
+    DONE = "done"
+    REFUSED = "refused"  # it has certainly not happened
+    UNKNOWN = "unknown"  # it may have happened, and may still happen
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record that a producer sent. `number` counts its records of this partition."""
+
+    producer: str
+    tp: TopicPartition
+    number: int
+    outcome: Outcome
+    offset: int | None = None  # if the broker said so
+    transaction: str | None = None
+
+    @property
+    def value(self) -> str:
+        return value_of(self.producer, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that a producer began, and how it ended."""
+
+    id: str
+    is_commit: bool  # or an abort
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An offset that a member of a group committed."""
+
+    group: str
+    tp: TopicPartition
+    offset: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Records that a reader got in one piece, in their order: offsets and values."""
+
+    reader: str
+    tp: TopicPartition
+    records: tuple[tuple[int, str], ...]
+    is_committed: bool = False  # read with isolation read_committed
+    session: int = 0  # a group's assignment: within it nothing is read twice
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that happened, in order, and the logs as they are in the end."""
+
+    sent: list[Sent] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+    commits: list[Committed] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    final: dict[TopicPartition, list[tuple[int, str]]] = field(default_factory=dict)
+    final_committed: dict[TopicPartition, list[tuple[int, str]]] = field(default_factory=dict)
+    final_offsets: dict[tuple[str, TopicPartition], int | None] = field(default_factory=dict)
+    unavailable: list[TopicPartition] = field(default_factory=list)  # when all faults were over
+
+
+def value_of(producer: str, number: int) -> str:
+    return f"{producer}#{number}"

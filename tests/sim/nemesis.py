@@ -1,0 +1,159 @@
+"""Faults, drawn from the seed: what goes wrong, where, when and for how long."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+from sim.cluster import Cluster, Machine
+
+PROFILES: Final[dict[str, tuple[str, ...]]] = {
+    "calm": (),
+    "kill": ("kill",),
+    "power": ("power", "kill", "power_all"),
+    "partition": ("partition", "one_way", "isolate", "reset", "pause"),
+    "disk": ("slow_disk", "fail_disk", "kill", "power"),
+    "clock": ("clock", "kill"),
+    "store": ("store_away", "store_cut", "response_lost", "watch_held", "lease_lost"),
+}
+PROFILES["all"] = tuple(dict.fromkeys(kind for kinds in PROFILES.values() for kind in kinds))
+
+
+class Fault(NamedTuple):
+    """One fault: when it begins, how long it lasts, where."""
+
+    at_s: float
+    kind: str
+    lasts_s: float
+    target: int  # of the machines, or of their pairs
+
+
+def draw(rng: Random, profile: str, machine_count: int, within_s: float) -> list[Fault]:
+    """The faults of one simulation, in order."""
+    kinds = PROFILES[profile]
+    faults: list[Fault] = []
+    at_s = rng.uniform(0.5, 3.0)
+    while kinds and at_s < within_s:
+        faults.append(
+            Fault(at_s, rng.choice(kinds), rng.uniform(0.2, 6.0), rng.randrange(machine_count))
+        )
+        at_s += rng.expovariate(1 / 2.5)
+    return faults
+
+
+class Nemesis:
+    """Makes the faults happen."""
+
+    def __init__(self, cluster: Cluster, rng: Random) -> None:
+        self._cluster = cluster
+        self._rng = rng
+
+    async def run(self, faults: list[Fault]) -> None:
+        begun_s = self._cluster.loop.time()
+        for fault in faults:
+            await asyncio.sleep(max(0.0, begun_s + fault.at_s - self._cluster.loop.time()))
+            self._cluster.trace("fault", fault.kind, fault.target, f"{fault.lasts_s:.3f}")
+            end = self._begin(fault)
+            self._cluster.loop.call_later(fault.lasts_s, end)
+
+    def _begin(self, fault: Fault) -> Callable[[], object]:
+        machine = self._cluster.machines[fault.target]
+        match fault.kind:
+            case "kill" | "power":
+                return self._stop(machine, has_power=fault.kind == "kill")
+            case "power_all":
+                ends = [self._stop(one, has_power=False) for one in self._cluster.machines]
+                return lambda: [end() for end in ends]
+            case "partition" | "one_way" | "isolate":
+                return self._partition(machine, fault.kind)
+            case "reset":
+                self._cluster.network.reset_some(0.3)
+                return _do_nothing
+            case "pause":
+                return self._pause(machine)
+            case "slow_disk":
+                machine.disk.slow_down(self._rng.uniform(10, 200))
+                return machine.disk.heal
+            case "fail_disk":
+                machine.disk.files.fail_next(self._rng.choice(["sync", "append", "sync_dir"]))
+                return self._replace_failed(machine)
+            case "clock":
+                # Within message.timestamp.after.max.ms of the clients' clocks.
+                machine.clock.step_ms = self._rng.randint(-3_000_000, 3_000_000)
+                return _do_nothing
+            case "lease_lost":
+                self._cluster.expire_registration(machine)
+                return _do_nothing
+            case _:
+                return self._disturb_store(machine, fault.kind)
+
+    def _stop(self, machine: Machine, *, has_power: bool) -> Callable[[], object]:
+        if not machine.is_running:
+            return _do_nothing
+        if has_power:
+            machine.kill()
+        else:
+            machine.cut_power()
+        stopped = machine.process
+
+        def start() -> None:
+            if machine.process is stopped:
+                machine.start()
+
+        return start
+
+    def _replace_failed(self, machine: Machine) -> Callable[[], object]:
+        """An operator starts a broker anew whose directory went offline."""
+
+        def restart() -> None:
+            if machine.is_running and machine.is_offline:
+                machine.kill()
+                machine.start()
+
+        return restart
+
+    def _partition(self, machine: Machine, kind: str) -> Callable[[], object]:
+        network = self._cluster.network
+        others = [one for one in self._cluster.machines if one is not machine]
+        if kind != "isolate":
+            others = [self._rng.choice(others)] if others else []
+        for other in others:
+            network.block(machine.host, other.host)
+            if kind != "one_way":
+                network.block(other.host, machine.host)
+        return network.unblock_all
+
+    def _pause(self, machine: Machine) -> Callable[[], object]:
+        process = machine.process
+        if process is None or not process.is_alive or process.is_frozen:
+            return _do_nothing
+        process.is_frozen = True
+
+        def go_on() -> None:
+            if process.is_alive and process.is_frozen:
+                self._cluster.loop.thaw(process)
+
+        return go_on
+
+    def _disturb_store(self, machine: Machine, kind: str) -> Callable[[], object]:
+        chosen = self._cluster.machines if kind == "store_away" else [machine]
+        for one in chosen:
+            faults = one.faults
+            if kind in {"store_away", "store_cut"}:
+                faults.is_cut = True
+            elif kind == "response_lost":
+                faults.loses_responses = True
+            else:
+                assert kind == "watch_held", kind
+                faults.holds_watch = True
+                faults.compacts = self._rng.random() < 0.3
+
+        def heal() -> None:
+            for one in chosen:
+                one.faults.heal()
+
+        return heal
+
+
+def _do_nothing() -> None:
+    return

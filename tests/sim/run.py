@@ -1,0 +1,183 @@
+"""One simulation: a seed in, a verdict out."""
+
+import asyncio
+import hashlib
+import logging
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from random import Random
+from typing import Final
+
+from ottla.model import TopicPartition
+from sim.checker import judge
+from sim.cluster import Cluster
+from sim.history import History
+from sim.nemesis import PROFILES, Fault, Nemesis, draw
+from sim.network import SimNetworkLoop
+from sim.workload import Workload
+
+DURATION_S: Final = 30.0
+CALM_S: Final = 10.0  # after all faults: by then every partition acknowledges
+TRANSACTION_S: Final = 12.0  # the timeout of a transaction, and some time to end it
+_SETTINGS: Final = {
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "500",
+    "log.segment.bytes": "65536",
+}
+_PRODUCERS: Final = 4
+_SHORTEST_S: Final = 1.0
+_FORK: Final = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of one simulation."""
+
+    seed: int
+    profile: str
+    trace_hash: str
+    problems: tuple[str, ...]
+    acked_count: int
+    event_count: int
+
+    @property
+    def is_good(self) -> bool:
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a seed decides before the simulation begins."""
+
+    seed: int
+    profile: str
+    machine_count: int
+    duration_s: float
+    faults: tuple[Fault, ...]
+    settings: tuple[tuple[str, str], ...] = ()  # of the brokers, besides those of every plan
+
+
+def plan(seed: int, profile: str | None = None, duration_s: float = DURATION_S) -> Plan:
+    """The simulation of a seed: of five, one has five machines and one a single one."""
+    rng = Random(f"plan {seed}")
+    chosen = profile or rng.choice(sorted(PROFILES))
+    machine_count = 5 if seed % 5 == 0 else 1 if seed % 5 == 4 else 3
+    faults = draw(rng, chosen, machine_count, duration_s - 5.0)
+    return Plan(seed, chosen, machine_count, duration_s, tuple(faults))
+
+
+def shrink(failing: Plan, fails: Callable[[Plan], bool]) -> Plan:
+    """The plan with fewer faults and less time, as long as it still fails."""
+    part = max(len(failing.faults) // 2, 1)
+    while part and failing.faults:
+        candidates = [
+            replace(failing, faults=failing.faults[:at] + failing.faults[at + part :])
+            for at in range(0, len(failing.faults), part)
+        ]
+        found = next((plan for plan in candidates if fails(plan)), None)
+        if found is not None:
+            failing = found
+            part = min(part, max(len(failing.faults) // 2, 1))
+        else:
+            part //= 2
+    while failing.duration_s > _SHORTEST_S and fails(
+        shorter := replace(failing, duration_s=failing.duration_s / 2)
+    ):
+        failing = shorter
+    return failing
+
+
+class Trace:
+    """Every event of a simulation, as a hash and, if wanted, as lines."""
+
+    def __init__(self, loop: SimNetworkLoop, *, is_shown: bool) -> None:
+        self._loop = loop
+        self._hash = hashlib.sha256()
+        self._is_shown = is_shown
+        self.count = 0
+
+    def __call__(self, *words: object) -> None:
+        line = f"{self._loop.time():.6f} {' '.join(map(str, words))}\n"
+        self._hash.update(line.encode())
+        self.count += 1
+        if self._is_shown:
+            sys.stdout.write(line)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()[:16]
+
+
+def simulate(plan: Plan, *, is_shown: bool = False) -> Verdict:
+    """Run one simulation to its end, in a process of its own.
+
+    Killed brokers must not clean up, and would when they are freed: the process ends before.
+    """
+    receiver, sender = _FORK.Pipe(duplex=False)
+    child = _FORK.Process(target=_simulate_and_exit, args=(plan, is_shown, sender))
+    child.start()
+    sender.close()
+    try:
+        verdict = receiver.recv()
+    except EOFError:
+        verdict = Verdict(plan.seed, plan.profile, "", ("the simulation died",), 0, 0)
+    child.join()
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+def _simulate_and_exit(plan: Plan, is_shown: bool, sender: Connection) -> None:
+    try:
+        sender.send(_simulate(plan, is_shown=is_shown))
+    except Exception:  # noqa: BLE001  # the parent reports that there is no verdict
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
+    rng = Random(plan.seed)
+    loop = SimNetworkLoop(rng)
+    trace = Trace(loop, is_shown=is_shown)
+    history = History()
+    logging.getLogger("ottla").setLevel(logging.WARNING if is_shown else logging.CRITICAL)
+    settings = {**_SETTINGS, **dict(plan.settings)}
+    cluster = Cluster(loop, rng, plan.machine_count, settings, trace)
+    workload = Workload(cluster, history, plan.seed)
+    invariants = workload.invariants
+    loop.on_step = invariants.check
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(_run(plan, cluster, workload))
+    problems = [*invariants.violations, *judge(history), *map(repr, loop.problems)]
+    return Verdict(
+        plan.seed, plan.profile, trace.digest, tuple(problems), workload.acked_count, trace.count
+    )
+
+
+async def _run(plan: Plan, cluster: Cluster, workload: Workload) -> None:
+    counts = {"alpha": 3, "beta": 2}
+    tps = [TopicPartition(name, index) for name, count in counts.items() for index in range(count)]
+    cluster.start()
+    await cluster.wait_ready()
+    await workload.create_topics(counts, {})
+    for number in range(_PRODUCERS):
+        workload.start(f"producer{number}", workload.produce(tps))
+    if plan.machine_count == 1:  # markers do not cross brokers yet
+        for number in range(2):
+            workload.start(f"transactor{number}", workload.transact(tps))
+    for number in range(2):
+        workload.start(f"member{number}", workload.consume("group", list(counts)))
+    await Nemesis(cluster, Random(f"nemesis {plan.seed}")).run(list(plan.faults))
+    await asyncio.sleep(max(0.0, plan.duration_s - cluster.loop.time()))
+    cluster.heal()
+    await workload.probe(tps, CALM_S)
+    await workload.stop()
+    await asyncio.sleep(TRANSACTION_S)  # one that its producer gave up is aborted by then
+    await workload.finish(tps, {"group": tps})

@@ -1,0 +1,277 @@
+"""Clients of a simulation: producers, transactions, readers and groups, as programs would be."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Final
+
+from ottla.client.admin import create_topic
+from ottla.client.client import Client
+from ottla.client.errors import ClientError, Refused
+from ottla.client.group_member import GroupMember, MemberTimes
+from ottla.client.group_reader import Assigned, GroupEvent, GroupReader
+from ottla.client.groups import committed_offsets
+from ottla.client.partitions import FetchLimits, Isolation, list_offsets
+from ottla.client.producer import IdempotentProducer
+from ottla.client.reader import ReadRange, read
+from ottla.client.transactional_producer import TransactionalProducer
+from ottla.errors import ErrorCode
+from ottla.model import Offset, TopicPartition
+from ottla.protocol.messages.offsets import LATEST
+from ottla.records.batch import Record, pack
+from sim.cluster import Cluster
+from sim.history import Committed, History, Outcome, Read, Sent, Transaction, value_of
+from sim.invariants import Invariants
+
+_CLIENT_TIMEOUT_S: Final = 4.0
+_PAUSE_S: Final = 0.02  # between two records of a producer, on average
+_LIMITS: Final = FetchLimits(wait_ms_max=200)
+_TIMES: Final = MemberTimes(session_ms=6000, rebalance_ms=6000, heartbeat_ms=1000)
+# Errors that say for certain that nothing was written.
+_REFUSALS: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.POLICY_VIOLATION})
+
+
+class RecordingMember(GroupMember):
+    """A member of a group whose commits are part of the history."""
+
+    history: History
+
+    async def commit(self, offsets: Mapping[TopicPartition, Offset]) -> bool:
+        outcome = Outcome.UNKNOWN
+        try:
+            is_done = await super().commit(offsets)
+            outcome = Outcome.DONE if is_done else Outcome.REFUSED
+        finally:
+            self.history.commits.extend(
+                Committed(self.group_id, tp, offset, outcome) for tp, offset in offsets.items()
+            )
+        return is_done
+
+
+class Workload:
+    """Owner of the clients. `stop` lets them finish what they are doing."""
+
+    def __init__(self, cluster: Cluster, history: History, seed: int) -> None:
+        self.cluster = cluster
+        self.history = history
+        self.invariants = Invariants(cluster)
+        self.is_stopping = False
+        self.acked_count = 0
+        self._seed = seed
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, name: str, work: Callable[[str, Random], Awaitable[None]]) -> None:
+        """Run a client; it has random numbers of its own."""
+        rng = Random(f"{self._seed} {name}")
+
+        async def run() -> None:
+            await work(name, rng)
+
+        self._tasks.append(self.cluster.run_client(run(), name))
+
+    async def stop(self) -> None:
+        self.is_stopping = True
+        for task in self._tasks:
+            await task
+
+    def client(self, name: str) -> Client:
+        return Client(self.cluster.bootstrap, client_id=name, timeout_s=_CLIENT_TIMEOUT_S)
+
+    # Producers
+
+    def produce(self, tps: list[TopicPartition]) -> Callable[[str, Random], Awaitable[None]]:
+        """A program that writes records, and opens a new producer when it does not know how one
+        of them fared."""
+
+        async def run(name: str, rng: Random) -> None:
+            number = 0
+            async with self.client(name) as client:
+                while not self.is_stopping:
+                    with contextlib.suppress(ClientError):
+                        producer = await IdempotentProducer.open(client)
+                        while not self.is_stopping:
+                            await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
+                            number += 1
+                            await self._write(name, producer, rng.choice(tps), number)
+
+        return run
+
+    async def _write(
+        self, name: str, producer: IdempotentProducer, tp: TopicPartition, number: int
+    ) -> None:
+        record = Record(timestamp_ms=self.cluster.loop.now_ms(), value=_bytes(name, number))
+        try:
+            offset = await producer.write(tp, [record])
+        except ClientError as problem:
+            self._note(Sent(name, tp, number, _outcome(problem)))
+            raise
+        self.acked_count += 1
+        if offset is not None:
+            self.invariants.check_acknowledged(tp, offset)
+        self._note(Sent(name, tp, number, Outcome.DONE, offset))
+
+    def _note(self, sent: Sent) -> None:
+        self.history.sent.append(sent)
+        self.cluster.trace("sent", sent.value, sent.tp, sent.outcome.value, sent.offset)
+
+    # Transactions
+
+    def transact(self, tps: list[TopicPartition]) -> Callable[[str, Random], Awaitable[None]]:
+        """A program that writes records in transactions, and aborts some of them."""
+
+        async def run(name: str, rng: Random) -> None:
+            count = 0
+            async with self.client(name) as client:
+                while not self.is_stopping:
+                    with contextlib.suppress(ClientError):
+                        producer = await TransactionalProducer.open(client, name, timeout_ms=8000)
+                        while not self.is_stopping:
+                            await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
+                            count += 1
+                            await self._transact(name, producer, tps, count, rng)
+
+        return run
+
+    async def _transact(
+        self,
+        name: str,
+        producer: TransactionalProducer,
+        tps: list[TopicPartition],
+        count: int,
+        rng: Random,
+    ) -> None:
+        transaction = f"{name}-{count}"
+        for item in range(rng.randint(1, 4)):
+            number, tp = count * 10 + item, rng.choice(tps)
+            record = Record(timestamp_ms=self.cluster.loop.now_ms(), value=_bytes(name, number))
+            try:
+                await producer.write_packed(tp, pack([record]))
+            except ClientError:
+                self._note(Sent(name, tp, number, Outcome.UNKNOWN, transaction=transaction))
+                raise
+            self._note(Sent(name, tp, number, Outcome.DONE, transaction=transaction))
+        is_commit = rng.random() < 0.8
+        outcome = Outcome.UNKNOWN
+        try:
+            await (producer.commit() if is_commit else producer.abort())
+            outcome = Outcome.DONE
+            self.acked_count += 1
+        finally:
+            self.history.transactions.append(Transaction(transaction, is_commit, outcome))
+            self.cluster.trace("transaction", transaction, is_commit, outcome.value)
+
+    # Groups
+
+    def consume(self, group: str, topics: list[str]) -> Callable[[str, Random], Awaitable[None]]:
+        """A member of a group that commits what it has read."""
+
+        async def run(name: str, rng: Random) -> None:
+            sessions = 0
+            async with self.client(name) as client:
+                while not self.is_stopping:
+                    sessions += 1
+                    with contextlib.suppress(ClientError):
+                        await self._consume(client, name, group, topics, sessions * 1000)
+
+        return run
+
+    async def _consume(
+        self, client: Client, name: str, group: str, topics: list[str], session: int
+    ) -> None:
+        sessions = [session]
+
+        def note(event: GroupEvent) -> None:
+            if isinstance(event, Assigned):
+                sessions[0] += 1
+
+        member = RecordingMember(client, group, topics, _TIMES)
+        member.history = self.history
+        reader = GroupReader(member, limits=_LIMITS, note=note)
+        try:
+            while not self.is_stopping:
+                for reading in await reader.next_readings():
+                    records = tuple((r.offset, _text(r)) for r in reading.records)
+                    self.history.reads.append(Read(name, reading.tp, records, session=sessions[0]))
+                    self.cluster.trace("read", name, reading.tp, records[0][0], records[-1][0])
+                    reader.note_done(reading.tp, reading.end)
+                await reader.commit()
+        finally:
+            with contextlib.suppress(ClientError):
+                await reader.close()
+
+    # The end
+
+    async def create_topics(self, counts: dict[str, int], config: dict[str, str]) -> None:
+        """Create topics, each with so many partitions."""
+
+        async def run() -> None:
+            async with self.client("admin") as client:
+                for name, count in counts.items():
+                    await create_topic(client, name, partitions=count, settings=config)
+
+        await self.cluster.run_client(run(), "admin")
+
+    async def finish(
+        self, tps: list[TopicPartition], groups: Mapping[str, list[TopicPartition]]
+    ) -> None:
+        """After the calm phase: read everything, and the offsets of the groups."""
+
+        async def run() -> None:
+            async with self.client("checker") as client:
+                history = self.history
+                history.final = await _read_all(client, tps, Isolation.READ_UNCOMMITTED)
+                history.final_committed = await _read_all(client, tps, Isolation.READ_COMMITTED)
+                for group, wanted in groups.items():
+                    found = await committed_offsets(client, group, wanted)
+                    history.final_offsets |= {(group, tp): found.get(tp) for tp in wanted}
+
+        await self.cluster.run_client(run(), "checker")
+
+    async def probe(self, tps: list[TopicPartition], within_s: float) -> None:
+        """Every partition must acknowledge a record in time; all faults are over."""
+
+        async def try_one(client: Client, tp: TopicPartition) -> None:
+            name, number = f"probe-{tp}", 0
+            try:
+                async with asyncio.timeout(within_s):
+                    while True:
+                        with contextlib.suppress(ClientError):
+                            number += 1
+                            producer = await IdempotentProducer.open(client)
+                            await self._write(name, producer, tp, number)
+                            return
+            except TimeoutError:
+                self.history.unavailable.append(tp)
+
+        async def run() -> None:
+            async with self.client("probe") as client:
+                for one in [asyncio.create_task(try_one(client, tp)) for tp in tps]:
+                    await one
+
+        await self.cluster.run_client(run(), "probe")
+
+
+async def _read_all(
+    client: Client, tps: list[TopicPartition], isolation: Isolation
+) -> dict[TopicPartition, list[tuple[int, str]]]:
+    ends = await list_offsets(client, dict.fromkeys(tps, LATEST), isolation)
+    ranges = {tp: ReadRange(Offset(0), end) for tp, end in ends.items()}
+    found: dict[TopicPartition, list[tuple[int, str]]] = {tp: [] for tp in tps}
+    async for tp, records in read(client, ranges, isolation=isolation, limits=_LIMITS):
+        found[tp] += [(record.offset, _text(record)) for record in records]
+    return found
+
+
+def _outcome(problem: ClientError) -> Outcome:
+    if isinstance(problem, Refused) and problem.code in _REFUSALS:
+        return Outcome.REFUSED
+    return Outcome.UNKNOWN
+
+
+def _bytes(name: str, number: int) -> bytes:
+    return value_of(name, number).encode()
+
+
+def _text(record: Record) -> str:
+    return (record.value or b"").decode()

@@ -1,0 +1,179 @@
+"""The checker finds each kind of anomaly, and nothing in a history without one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ottla.model import TopicPartition
+from sim.checker import judge
+from sim.history import Committed, History, Outcome, Read, Sent, Transaction
+
+TP = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+
+Breaks = Callable[[History], None]
+
+
+def sent(number: int, outcome: Outcome = Outcome.DONE, offset: int | None = None) -> Sent:
+    return Sent("p", TP, number, outcome, offset)
+
+
+def good() -> History:
+    """Three records, a transaction over two partitions, a reader and a commit."""
+    return History(
+        sent=[
+            sent(1, offset=0),
+            sent(2, Outcome.UNKNOWN),
+            sent(3, offset=2),
+            Sent("q", TP, 1, Outcome.DONE, transaction="one"),
+            Sent("q", OTHER, 2, Outcome.DONE, transaction="one"),
+            Sent("q", TP, 3, Outcome.DONE, transaction="two"),
+        ],
+        transactions=[
+            Transaction("one", is_commit=True, outcome=Outcome.DONE),
+            Transaction("two", is_commit=False, outcome=Outcome.DONE),
+        ],
+        commits=[
+            Committed("g", TP, 2, Outcome.DONE),
+            Committed("g", TP, 3, Outcome.DONE),
+        ],
+        reads=[
+            Read("r", TP, ((0, "p#1"), (1, "p#2"))),
+            Read("r", TP, ((2, "p#3"),)),
+        ],
+        final={
+            TP: [(0, "p#1"), (1, "p#2"), (2, "p#3"), (3, "q#1"), (5, "q#3")],
+            OTHER: [(0, "q#2")],
+        },
+        final_committed={
+            TP: [(0, "p#1"), (1, "p#2"), (2, "p#3"), (3, "q#1")],
+            OTHER: [(0, "q#2")],
+        },
+        final_offsets={("g", TP): 3},
+    )
+
+
+def test_a_history_without_anomalies_is_good() -> None:
+    assert judge(good()) == []
+
+
+def test_a_record_whose_outcome_is_unknown_may_be_missing() -> None:
+    history = good()
+    history.final[TP].remove((1, "p#2"))
+    history.final_committed[TP].remove((1, "p#2"))
+    history.reads[0] = Read("r", TP, ((0, "p#1"),))
+    assert judge(history) == []
+
+
+def break_final(history: History, old: tuple[int, str], *new: tuple[int, str]) -> None:
+    for logs in (history.final, history.final_committed):
+        at = logs[TP].index(old)
+        logs[TP][at : at + 1] = new
+
+
+def lose(history: History) -> None:
+    break_final(history, (2, "p#3"))
+    history.reads.pop()
+
+
+def move(history: History) -> None:
+    history.sent[0] = sent(1, offset=7)
+
+
+def write_refused(history: History) -> None:
+    history.sent[1] = sent(2, Outcome.REFUSED)
+
+
+def double(history: History) -> None:
+    break_final(history, (3, "q#1"), (3, "q#1"), (4, "p#3"))
+
+
+def invent(history: History) -> None:
+    break_final(history, (3, "q#1"), (3, "q#1"), (4, "x#1"))
+
+
+def reorder(history: History) -> None:
+    history.sent = [replace(one, offset=None) for one in history.sent]
+    history.final[TP][:3] = [(0, "p#1"), (1, "p#3"), (2, "p#2")]
+    history.final_committed[TP][:3] = history.final[TP][:3]
+    history.reads.clear()
+
+
+def repeat_offset(history: History) -> None:
+    break_final(history, (3, "q#1"), (2, "q#1"))
+
+
+def read_otherwise(history: History) -> None:
+    history.reads[0] = Read("r", TP, ((0, "p#1"), (1, "q#9")))
+
+
+def read_twice(history: History) -> None:
+    history.reads.append(Read("r", TP, ((2, "p#3"),)))
+
+
+def skip(history: History) -> None:
+    history.reads = [Read("r", TP, ((0, "p#1"),)), Read("r", TP, ((2, "p#3"),))]
+
+
+def skip_within(history: History) -> None:
+    history.reads = [Read("r", TP, ((0, "p#1"), (2, "p#3")))]
+
+
+def hide_committed(history: History) -> None:
+    history.final_committed[OTHER].clear()
+
+
+def show_aborted(history: History) -> None:
+    history.final_committed[TP].append((5, "q#3"))
+
+
+def tear(history: History) -> None:
+    history.transactions[0] = Transaction("one", is_commit=True, outcome=Outcome.UNKNOWN)
+    history.final_committed[OTHER].clear()
+
+
+def show_unended(history: History) -> None:
+    history.transactions.pop(0)
+
+
+def lose_commit(history: History) -> None:
+    history.final_offsets["g", TP] = None
+
+
+def turn_back_commit(history: History) -> None:
+    history.final_offsets["g", TP] = 2
+
+
+def stop_serving(history: History) -> None:
+    history.unavailable.append(TP)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "says"),
+    [
+        (lose, "lost: p#3 of t-0, acknowledged at offset 2"),
+        (move, "moved: p#1 of t-0, acknowledged at 7, is at [0]"),
+        (write_refused, "refused and written: p#2 of t-0 at [1]"),
+        (double, "doubled: p#3 of t-0 at [2, 4]"),
+        (invent, "invented: 'x#1' of t-0 at 4"),
+        (reorder, "reordered: p#2 of t-0 at 2, behind p#3"),
+        (repeat_offset, "offsets of t-0 go from 2 to 2"),
+        (read_otherwise, "r read q#9 of t-0 at 1, where in the end is p#2"),
+        (read_twice, "r read t-0 at [2] behind 2"),
+        (skip, "r skipped p#2 of t-0 at 1"),
+        (skip_within, "r skipped p#2 of t-0 at 1"),
+        (hide_committed, "committed and not visible: q#2 of t-1"),
+        (show_aborted, "aborted and visible: q#3 of t-0"),
+        (tear, "torn: 1 of 2 records of one are visible"),
+        (show_unended, "never ended and visible: q#1 of t-0"),
+        (lose_commit, "lost: the offset 3 of group g in t-0"),
+        (turn_back_commit, "offset 2 of group g in t-0 is none of [3]"),
+        (stop_serving, "t-0 does not acknowledge after all faults are over"),
+    ],
+    ids=lambda case: getattr(case, "__name__", None),
+)
+def test_an_anomaly_is_found_and_named(breaks: Breaks, says: str) -> None:
+    history = good()
+    breaks(history)
+    assert says in judge(history)
