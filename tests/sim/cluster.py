@@ -62,7 +62,14 @@ class Machine:
         cluster.network.bring_up(self.host)
         self.process = Process(f"broker{self.id}.{self._incarnation}", self.host)
         cluster.trace("start", self.process.name)
-        self.process.start(cluster.loop, self._run(self.process), self.process.name)
+        running = self.process.start(cluster.loop, self._run(self.process), self.process.name)
+        running.add_done_callback(self._note_over)
+
+    def _note_over(self, running: "asyncio.Task[None]") -> None:
+        """A broker that ends by itself has failed."""
+        if not running.cancelled() and (problem := running.exception()) is not None:
+            self._cluster.trace("failed", running.get_name(), type(problem).__name__)
+            self._cluster.loop.problems.append(problem)
 
     async def _run(self, process: Process) -> None:
         options = ServeOptions(

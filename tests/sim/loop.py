@@ -7,6 +7,7 @@ Those of a frozen process wait until it goes on.
 
 import asyncio
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
@@ -70,6 +71,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
+        self.end_s = math.inf  # a simulation that takes longer has failed
         self.step_count = 0
         self.on_step: Callable[[], None] | None = None  # called after every turn
         self.problems: list[BaseException | str] = []  # that no process handles
@@ -95,6 +97,7 @@ class SimLoop(asyncio.BaseEventLoop):
             assert scheduled or self._stopping, "deadlock: every task waits and no timer is set"
             if scheduled:
                 self.now_s = max(self.now_s, scheduled[0].when())
+                assert self.now_s < self.end_s, "the simulation does not end"
         while scheduled and scheduled[0].when() <= self.now_s:
             timer = heapq.heappop(scheduled)
             if not timer.cancelled():

@@ -1,6 +1,7 @@
 """One simulation: a seed in, a verdict out."""
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import multiprocessing
@@ -32,6 +33,8 @@ _SETTINGS: Final = {
 }
 _PRODUCERS: Final = 4
 _SHORTEST_S: Final = 1.0
+_CHILD_S: Final = 240.0  # of real time for one simulation
+_LATEST_S: Final = 300.0  # after the faults: by then everything has been read
 _FORK: Final = multiprocessing.get_context("fork")
 
 
@@ -123,12 +126,13 @@ def simulate(plan: Plan, *, is_shown: bool = False) -> Verdict:
     child = _FORK.Process(target=_simulate_and_exit, args=(plan, is_shown, sender))
     child.start()
     sender.close()
-    try:
-        verdict = receiver.recv()
-    except EOFError:
-        verdict = Verdict(plan.seed, plan.profile, "", ("the simulation died",), 0, 0)
+    verdict = None
+    with contextlib.suppress(EOFError):  # the child died, and its stderr says of what
+        verdict = receiver.recv() if receiver.poll(_CHILD_S) else None
+    child.kill()
     child.join()
-    assert isinstance(verdict, Verdict)
+    if not isinstance(verdict, Verdict):
+        return Verdict(plan.seed, plan.profile, "", ("the simulation died",), 0, 0)
     return verdict
 
 
@@ -153,6 +157,7 @@ def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
     workload = Workload(cluster, history, plan.seed)
     invariants = workload.invariants
     loop.on_step = invariants.check
+    loop.end_s = plan.duration_s + _LATEST_S
     asyncio.set_event_loop(loop)
     loop.run_until_complete(_run(plan, cluster, workload))
     problems = [*invariants.violations, *judge(history), *map(repr, loop.problems)]
