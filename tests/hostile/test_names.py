@@ -11,7 +11,7 @@ import pytest
 from fakes import build
 from hostile.attacked_broker import MIB, PATIENCE_S, AttackedBroker, wait_until
 from hostile.control import served_throughout
-from hostile.wire import create_topic, produce_request, raw_client
+from hostile.wire import RawClient, create_topic, produce_request, raw_client
 from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
@@ -244,6 +244,18 @@ def test_a_setting_that_does_not_exist_or_makes_no_sense_is_refused(
             assert created.error_code in refused
 
 
+def _refused_change(
+    client: RawClient, resource: int, name: str, setting: str, value: str | None
+) -> None:
+    change = IncrementalAlterConfigsResource(
+        resource_type=resource,
+        resource_name=name,
+        configs=[IncrementalAlterableConfig(name=setting, config_operation=0, value=value)],
+    )
+    (answer,) = client.ask(IncrementalAlterConfigsRequest(resources=[change]), 1).responses
+    assert answer.error_code != ErrorCode.NONE
+
+
 def test_a_setting_that_names_a_file_or_a_url_opens_neither(
     broker: AttackedBroker, tmp_path: Path
 ) -> None:
@@ -252,24 +264,15 @@ def test_a_setting_that_names_a_file_or_a_url_opens_neither(
         pytest.skip("looking at system calls needs strace, which is not installed")
     create_topic(broker, "traced")
     trace = tmp_path / "trace"
-    with traced(broker.process.pid, trace), raw_client(broker) as client:
-        for resource, name in ((TOPIC, "traced"), (BROKER, "")):
-            changes = [
-                IncrementalAlterConfigsResource(
-                    resource_type=resource,
-                    resource_name=name,
-                    configs=[
-                        IncrementalAlterableConfig(name=setting, config_operation=0, value=value)
-                    ],
-                )
-                for setting, value in SETTINGS.values()
-            ]
-            for change in changes:
-                (answer,) = client.ask(
-                    IncrementalAlterConfigsRequest(resources=[change]), 1
-                ).responses
-                assert answer.error_code != ErrorCode.NONE
-        create_topic(broker, "seen-by-the-trace")
+    resources = ((TOPIC, "traced"), (BROKER, ""))
+    with raw_client(broker) as client:
+        for resource, name in resources:  # the broker imports a handler at its first request
+            _refused_change(client, resource, name, *SETTINGS["unknown"])
+        with traced(broker.process.pid, trace):
+            for resource, name in resources:
+                for setting, value in SETTINGS.values():
+                    _refused_change(client, resource, name, setting, value)
+            create_topic(broker, "seen-by-the-trace")
     calls = trace.read_text()
     assert "seen-by-the-trace-0" in calls, "the trace sees nothing"
     own = str(broker.data)
