@@ -31,6 +31,7 @@ EPOCH = LeaderEpoch(3)
 def batch(
     count: int = 1,
     *,
+    key: bytes | None = None,
     value: bytes = b"value",
     timestamp_ms: int = NOW_MS,
     producer_id: int = NO_PRODUCER,
@@ -43,7 +44,7 @@ def batch(
 ) -> bytearray:
     """A batch of `count` equal records, one millisecond apart."""
     letters = [
-        Record(timestamp_ms=TimestampMs(timestamp_ms + number), value=value)
+        Record(timestamp_ms=TimestampMs(timestamp_ms + number), key=key, value=value)
         for number in range(count)
     ]
     return build_batch(

@@ -114,6 +114,14 @@ class Serving:
         return client
 
 
+class _Dispatcher:
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    def take(self, frame: memoryview, connection: Connection) -> Response:
+        return self._dispatch(frame, connection)
+
+
 @asynccontextmanager
 async def serving(dispatch: Dispatch, **settings: str) -> AsyncIterator[Serving]:
     """Settings are given by their dotted names with underscores."""
@@ -123,7 +131,7 @@ async def serving(dispatch: Dispatch, **settings: str) -> AsyncIterator[Serving]
     server = Server(
         cast("asyncio.AbstractEventLoop", clock),
         Settings(BrokerConfig.parse(raw)),
-        dispatch,
+        _Dispatcher(dispatch),
         defects.append,
         room=10_000,
     )

@@ -39,6 +39,7 @@ class Step(NamedTuple):
     epoch: LeaderEpoch
     now_ms: TimestampMs
     config: TopicConfig
+    has_keys: bool
 
 
 @st.composite
@@ -67,8 +68,10 @@ def steps(draw: st.DrawFn) -> list[Step]:
             config = draw(st.sampled_from(CONFIGS))
         count = draw(st.integers(1, 3))
         is_idempotent = draw(st.booleans()) and draw(st.booleans())
+        has_keys = draw(st.booleans())
         batch = build.batch(
             count,
+            key=b"key" if has_keys else None,
             value=bytes(draw(st.sampled_from((5, 100, 500)))),
             timestamp_ms=draw(
                 st.sampled_from((now_ms, -1, now_ms + 7_200_000, now_ms - 7_200_001, 0))
@@ -81,7 +84,7 @@ def steps(draw: st.DrawFn) -> list[Step]:
         sequence += count * is_idempotent
         if draw(st.integers(0, 5)) == 0:
             stamp_max_timestamp(batch, draw(st.sampled_from((0, -1, now_ms - 5, 2**62))))
-        step = Step(draw(damaged(batch)), LeaderEpoch(epoch), TimestampMs(now_ms), config)
+        step = Step(draw(damaged(batch)), LeaderEpoch(epoch), TimestampMs(now_ms), config, has_keys)
         taken.append(step)
     return taken
 
@@ -91,7 +94,9 @@ def append(log: Log, step: Step, *, shortly: bool) -> Appended | str:
     log.config = step.config if shortly else replace(step.config)  # unknown: no steps are left out
     batch = memoryview(bytearray(step.batch))
     try:
-        return log.append_as_leader(batch, step.epoch, step.now_ms)
+        return log.append_as_leader(
+            batch, step.epoch, step.now_ms, has_keys=step.has_keys and shortly
+        )
     except ApiError as refused:
         return repr(refused)
 

@@ -107,7 +107,7 @@ class Broker:
         self._server = Server(
             loop,
             self.settings,
-            self._dispatcher.take,
+            self._dispatcher,
             defects.end,
             room=share_out(descriptor_limit()).connections,
         )

@@ -1,7 +1,6 @@
 """A client's connection: bytes in, whole frames to the dispatcher, responses out in order."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -39,6 +38,12 @@ class ConnectionOwner(Protocol):
     def end_broker(self, defect: BaseException) -> None: ...
 
 
+class TakesRequests(Protocol):
+    """The dispatcher, as far as connections call it."""
+
+    def take(self, frame: memoryview, connection: "Connection") -> Response: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SharedByConnections:
     """The objects that all connections of a server share."""
@@ -46,7 +51,7 @@ class SharedByConnections:
     owner: ConnectionOwner
     loop: asyncio.AbstractEventLoop
     settings: Settings
-    dispatch: "Callable[[memoryview, Connection], Response]"
+    dispatcher: "TakesRequests"
     budget: ReceiveBudget
     turns: Turns
     view: memoryview  # of the buffer that bytes are received into
@@ -120,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._yield_loop()
             else:
                 self._continue_frame(self._frame, nbytes)
-            if writer.queued_bytes or self._order:
+            if writer.queued_bytes:
                 shared.turns.flush_soon(self)
             if self._backlog is not None:
                 self._yield_loop()
@@ -203,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._frame is not None
         try:
             self._take_whole(self._frame)
-            if writer.queued_bytes or self._order:
+            if writer.queued_bytes:
                 shared.turns.flush_soon(self)
             if self._backlog is None:
                 self._resume_if_free()
@@ -248,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
             if not left or ((self._order or writer.queued_bytes) and self._must_wait()):
                 self._hold(view[position:end])
                 return position
-            response = shared.dispatch(view[position + LENGTH_BYTES : frame_end], self)
+            response = shared.dispatcher.take(view[position + LENGTH_BYTES : frame_end], self)
             if isinstance(response, bytes) and not self._order:
                 writer.queue(response)
             elif response is not None:
@@ -306,6 +311,7 @@ class Connection(asyncio.BufferedProtocol):
     def _queue(self, response: Parts | Pending) -> None:
         """Queue a response in request order: behind pending ones if any, else write it now."""
         if isinstance(response, Pending):
+            assert response.parts is None, "a response that is complete is not pending"
             response.on_complete(self._note_complete)
             if self._order is None:
                 self._order = ResponseOrder()

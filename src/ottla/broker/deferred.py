@@ -33,12 +33,14 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
     def deliver(self, value: A) -> None:
         assert not self.is_ready, "a ticket gets one response"
         self._values.append(value)
-        self._notify()
+        if self._on_ready is not None:
+            self._on_ready()
 
     def fail(self, error: ApiError) -> None:
         assert not self.is_ready, "a ticket gets one response"
         self._error = error
-        self._notify()
+        if self._on_ready is not None:
+            self._on_ready()
 
     @property
     def is_ready(self) -> bool:
@@ -65,10 +67,6 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
         except ApiError as refused:
             return self._refuse(refused)
         return self.message() if self.is_ready else self
-
-    def _notify(self) -> None:
-        if self._on_ready is not None:
-            self._on_ready()
 
 
 AnyDeferred = Deferred[Any, Any]

@@ -31,7 +31,10 @@ class ResponseOrder(deque[Pending | Parts]):
             parts = head.parts if isinstance(head, Pending) else head
             if parts is None:
                 return
-            write_parts(parts, write)
+            if isinstance(parts, bytes):
+                write(parts)
+            else:
+                write_parts(parts, write)
             self.popleft()
 
     def abandon(self) -> None:

@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ottla.broker.connection import Connection, SharedByConnections, receive_buffer
+from ottla.broker.connection import (
+    Connection,
+    SharedByConnections,
+    TakesRequests,
+    receive_buffer,
+)
 from ottla.broker.fairness import Turns
-from ottla.broker.pending import Response
 from ottla.broker.receive_budget import ReceiveBudget
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
@@ -36,13 +40,13 @@ def _taking(endpoint: Endpoint) -> Iterator[None]:
 
 
 class Server:
-    """Owner of every connection. `dispatch` turns a frame into a response."""
+    """Owner of every connection."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
-        dispatch: Callable[[memoryview, Connection], Response],
+        dispatcher: TakesRequests,
         end_broker: Callable[[BaseException], None],
         *,
         room: int,
@@ -58,7 +62,7 @@ class Server:
         self.is_closing = False
         self._end_broker = end_broker
         self._shared = SharedByConnections(
-            self, loop, settings, dispatch, self.budget, Turns(loop), receive_buffer()
+            self, loop, settings, dispatcher, self.budget, Turns(loop), receive_buffer()
         )
         self._room = room
         self._per_ip: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """A partition this broker leads: its log, and what has been promised about it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from ottla.config import Durability, TopicConfig
@@ -105,8 +105,13 @@ class LeaderPartition:
 
     # Writing
 
-    def append(self, batch: memoryview, acks: int, now_ms: TimestampMs) -> Receipt:
-        """Append a producer's batch; the receipt says whether its acks hold already."""
+    def append(
+        self, batch: memoryview, acks: int, now_ms: TimestampMs, *, has_keys: bool = False
+    ) -> Receipt:
+        """Append a producer's batch; the receipt says whether its acks hold already.
+
+        `has_keys` is that of `Log.append_as_leader`.
+        """
         log = self.log
         if acks == ACKS_ALL and len(self.isr) < self._isr_min:
             raise NotEnoughReplicas(
@@ -114,7 +119,7 @@ class LeaderPartition:
                 f" min.insync.replicas is {log.config.min_insync_replicas}"
             )
         base_offset, last_offset, append_time_ms, _ = log.append_as_leader(
-            batch, self.leader_epoch, now_ms
+            batch, self.leader_epoch, now_ms, has_keys=has_keys
         )
         end_offset = Offset(last_offset + 1)
         if self._is_fsync:
@@ -122,7 +127,7 @@ class LeaderPartition:
         elif len(self.replicas) == 1:
             self._commit(log.end_offset)
         else:
-            self._note_progress()
+            self.note_progress()
         is_settled = self.is_settled(end_offset, acks)
         return Receipt(base_offset, end_offset, append_time_ms, log.start_offset, is_settled)
 
@@ -140,7 +145,7 @@ class LeaderPartition:
         if self._is_fsync:
             self._flusher.request(self.log)
         else:
-            self._note_progress()
+            self.note_progress()
         return self.log.end_offset
 
     def is_settled(self, end: Offset, acks: int) -> bool:
@@ -190,12 +195,27 @@ class LeaderPartition:
         self._is_fsync = config.durability is _FSYNC
         # A topic with fewer replicas than min.insync.replicas asks for what it has.
         self._isr_min = min(config.min_insync_replicas, len(self.replicas))
-        self._note_progress()
+        self.note_progress()
 
-    def note_durable(self) -> None:
-        """The log's durable offset has risen."""
-        if not self._is_given_up:
-            self._note_progress()
+    def note_progress(self) -> None:
+        """The log has grown, or more of it is durable: what was promised may hold now."""
+        if self._is_given_up:
+            return
+        log, current = self.log, self.high_watermark
+        # The leader's end is durable if its topic promises that.
+        end = log.durable_offset if self._is_fsync else log.end_offset
+        if len(self.replicas) == 1:  # the frequent case of `high_watermark`
+            reached = max(current, end)
+        else:
+            ends = {self._broker_id: end}
+            reached = high_watermark(current, self.isr, ends, isr_min=self._isr_min)
+        assert current <= reached <= log.end_offset, (
+            f"{self.tp}: high watermark {current} to {reached}, the log ends at {log.end_offset}"
+        )
+        if reached > current:
+            self._commit(reached)
+        if self._durable.queue:
+            self._durable.advance(end)
 
     def request_flush(self) -> None:
         """Have the log brought to disk soon."""
@@ -208,7 +228,7 @@ class LeaderPartition:
         self.leader_epoch = leader_epoch
         self.isr = isr
         self.log.epochs.note(leader_epoch, self.log.end_offset)
-        self._note_progress()
+        self.note_progress()
 
     def give_up(self, error: ApiError) -> None:
         """The partition is no longer ours: fail all waiters and wake all readers."""
@@ -217,16 +237,6 @@ class LeaderPartition:
         self._committed.fail(error)
         self._wake_readers()
 
-    def _note_progress(self) -> None:
-        reached = high_watermark(self.high_watermark, self.isr, self._ends(), isr_min=self._isr_min)
-        assert self.high_watermark <= reached <= self.log.end_offset, (
-            f"{self.tp}: high watermark {self.high_watermark} to {reached},"
-            f" the log ends at {self.log.end_offset}"
-        )
-        if reached > self.high_watermark:
-            self._commit(reached)
-        self._durable.advance(self.log.durable_offset if self._is_fsync else self.log.end_offset)
-
     def _commit(self, reached: Offset) -> None:
         self.high_watermark = reached
         if self._committed.queue:
@@ -234,12 +244,6 @@ class LeaderPartition:
         if self._readers and not self._is_waking:
             self._is_waking = True
             self._soon(self._wake_readers)
-
-    def _ends(self) -> Mapping[BrokerId, Offset]:
-        """The end of each in-sync replica; the leader's is durable if its topic promises that."""
-        if self._is_fsync:
-            return {self._broker_id: self.log.durable_offset}
-        return {self._broker_id: self.log.end_offset}
 
     def _wake_readers(self) -> None:
         self._is_waking = False

@@ -401,7 +401,7 @@ class Replicas:
     def note_durable(self, tp: TopicPartition) -> None:
         partition = self.leaders.get(tp)
         if partition is not None:
-            partition.note_durable()
+            partition.note_progress()
 
     def note_crowded(self, tp: TopicPartition) -> None:
         partition = self.leaders.get(tp)

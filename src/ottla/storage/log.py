@@ -34,7 +34,7 @@ from ottla.storage.damages import CorruptRange
 from ottla.storage.epochs import EpochEnd, Epochs
 from ottla.storage.files import CROWDED_ERRNOS, Files
 from ottla.storage.index import AbortedTransaction
-from ottla.storage.log_append import Appended, append_checked, is_plain
+from ottla.storage.log_append import Appended, append_checked, is_plain_but_keys
 from ottla.storage.log_cleaning import LogCleaning
 from ottla.storage.log_core import LogCore, crowded
 from ottla.storage.log_flush import LogFlush
@@ -100,7 +100,9 @@ class Log:
         self.repair = LogRepair(core)
         self._retention = LogRetention(core)
         self._truncation = LogTruncation(core, self.flushing, self.cleaning, self._retention)
-        self._plain_config: TopicConfig | None = None  # the config, once known to ask for nothing
+        self._known_config: TopicConfig | None = None  # the one that these two are of
+        self._is_plain = False
+        self._is_plain_but_keys = False
         if core.start_offset > core.end_offset:  # records were deleted that have not survived
             self.restart_at(core.start_offset, now_ms)
         assert core.start_offset <= core.durable_offset == core.end_offset, f"{tp}: not whole"
@@ -159,7 +161,7 @@ class Log:
     @property
     def is_plain(self) -> bool:
         """True when batches that need nothing but an offset are appended in fewer steps."""
-        return self._core.config is self._plain_config
+        return self._core.config is self._known_config and self._is_plain
 
     @property
     def remembered_offsets(self) -> list[Offset]:
@@ -169,16 +171,27 @@ class Log:
     # Appending
 
     def append_as_leader(
-        self, batch: bytearray | memoryview, leader_epoch: LeaderEpoch, now_ms: TimestampMs
+        self,
+        batch: bytearray | memoryview,
+        leader_epoch: LeaderEpoch,
+        now_ms: TimestampMs,
+        *,
+        has_keys: bool = False,
     ) -> Appended:
         """Give the batch its offset and epoch, then write it to the page cache.
 
         Everything is checked before anything changes: a batch that is refused leaves no trace.
+        A broker that builds a batch says that its records `has_keys`: a compacted topic then need
+        not look into it.
         """
         core = self._core
         config = core.config
-        if config is not self._plain_config:
-            self._plain_config = config if is_plain(config) else None
+        if config is not self._known_config:
+            self._known_config = config
+            self._is_plain_but_keys = is_plain_but_keys(config)
+            self._is_plain = self._is_plain_but_keys and "compact" not in config.cleanup_policy
+            return append_checked(core, batch, config, leader_epoch, now_ms)
+        if not (self._is_plain or (has_keys and self._is_plain_but_keys)):
             return append_checked(core, batch, config, leader_epoch, now_ms)
         # The frequent case, in fewer steps: a batch that needs nothing but its offset.
         plain = check_plain(batch)

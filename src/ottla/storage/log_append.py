@@ -79,12 +79,11 @@ def _repeated(known: ProducedBatch, append_time_ms: TimestampMs) -> Appended:
     return Appended(known.base_offset, known.last_offset, append_time_ms, True)
 
 
-def is_plain(config: TopicConfig) -> bool:
-    """True when the topic takes batches as they are, without a look at their records."""
+def is_plain_but_keys(config: TopicConfig) -> bool:
+    """True when the topic takes batches as they are, but for keys if it is compacted."""
     return (
         config.timestamp_type is _CREATE_TIME
         and config.compression_type == "producer"
-        and "compact" not in config.cleanup_policy
         and config.timestamp_before_max_ms == ANY_AGE
     )
 

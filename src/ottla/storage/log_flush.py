@@ -142,34 +142,41 @@ class LogFlush:
         Without `is_saving`, what `save` requested is left to the next flush.
         """
         core = self._core
-        if core.offline_reason is not None or not self.wants_flush:
+        segments, end_offset = core.segments, core.end_offset
+        is_written = core.durable_offset != end_offset
+        if core.offline_reason is not None or not (
+            is_written or segments.unstored or self._is_save_wanted
+        ):
             return None
-        assert core.durable_offset <= core.end_offset, f"{core.tp}: durable behind the end"
-        active = core.segments.active
-        core.remember(core.end_offset, active, Position(active.size_bytes))
+        assert core.durable_offset <= end_offset, f"{core.tp}: durable behind the end"
+        active = segments.active
+        core.remember(end_offset, active, Position(active.size_bytes))
         has_new_names = core.segments_created != self._segments_synced
         return FlushWork(
             flushing=self,
-            unstored=tuple(core.segments.unstored),
+            unstored=tuple(segments.unstored),
             sealed_files=tuple(core.unsynced),
-            active_file=active.file if core.durable_offset != core.end_offset else None,
+            active_file=active.file if is_written else None,
             active_base=active.base_offset,
             directory=core.directory if has_new_names else None,
-            end_offset=core.end_offset,
+            end_offset=end_offset,
             timeline=core.timeline,
             segments_created=core.segments_created,
-            saved=self._begin_save() if is_saving else None,
+            saved=self._begin_save() if is_saving and self._is_save_wanted else None,
         )
 
     def end(self, work: FlushWork) -> None:
         """Everything that `work` covers is on disk, unless the log was truncated meanwhile."""
         core = self._core
-        self._end_save(work)
+        if work.saved is not None:
+            self._end_save(work, work.saved)
         if work.timeline != core.timeline:
             return
-        core.unsynced = [file for file in core.unsynced if file not in work.sealed_files]
+        if work.sealed_files:
+            core.unsynced = [file for file in core.unsynced if file not in work.sealed_files]
         self._segments_synced = max(self._segments_synced, work.segments_created)
-        core.segments.note_stored(work.unstored)
+        if work.unstored:
+            core.segments.note_stored(work.unstored)
         core.note_durable(work.end_offset)
 
     def save(self) -> None:
@@ -193,9 +200,7 @@ class LogFlush:
         assert offset <= core.durable_offset, f"{core.tp}: {offset} is not synced"
         self._core.checkpointed_offset = max(self._core.checkpointed_offset, offset)
 
-    def _begin_save(self) -> Saved | None:
-        if not self._is_save_wanted:
-            return None
+    def _begin_save(self) -> Saved:
         self._is_save_wanted = False
         active = self._core.segments.active
         if self._is_small:
@@ -221,9 +226,9 @@ class LogFlush:
             self._core.producers,
         ).encode()
 
-    def _end_save(self, work: FlushWork) -> None:
-        core, saved = self._core, work.saved
-        if saved is None or not saved.is_written or core.offline_reason is not None:
+    def _end_save(self, work: FlushWork, saved: Saved) -> None:
+        core = self._core
+        if not saved.is_written or core.offline_reason is not None:
             return  # a full disk, or a log that has been deleted meanwhile
         is_uncut = work.timeline == core.timeline
         if is_uncut:

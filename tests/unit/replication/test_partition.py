@@ -71,7 +71,7 @@ class Led:
 
     def flush(self) -> None:
         self.log.flush()
-        self.partition.note_durable()
+        self.partition.note_progress()
 
 
 def test_a_replicated_batch_of_one_replica_is_committed_at_once() -> None:

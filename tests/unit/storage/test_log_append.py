@@ -20,6 +20,7 @@ from ottla.errors import (
     StorageFailed,
 )
 from ottla.model import (
+    LeaderEpoch,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -107,6 +108,17 @@ def test_a_topic_that_asks_for_something_leaves_the_short_way(files: MemoryFiles
     with pytest.raises(InvalidRecord):  # it has no key
         build.append(log)
     assert not log.is_plain
+
+
+def test_a_compacted_topic_believes_the_keys_of_who_builds_its_batches(files: MemoryFiles) -> None:
+    log = build.log(files, TopicConfig(cleanup_policy=("compact",)))
+    first, second = build.batch(key=b"a"), build.batch(2, key=b"b")
+    log.append_as_leader(first, LeaderEpoch(0), build.NOW_MS, has_keys=True)
+    log.append_as_leader(second, LeaderEpoch(0), build.NOW_MS, has_keys=True)
+    assert log.end_offset == 3
+    assert not log.is_plain
+    with pytest.raises(InvalidRecord):
+        build.append(log)  # a producer's, without a key
 
 
 @pytest.mark.parametrize(("number", "offline"), [(errno.ENOSPC, False), (errno.EIO, True)])

@@ -9,7 +9,6 @@ like any other version that is not served they close the connection, as in Kafka
 A transaction's first batch in a partition waits until it is verified (KIP-890).
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -39,7 +38,13 @@ from ottla.protocol.hot_produce import (
 )
 from ottla.records.batch import CODEC_MASK, FLAGS_AT, HEADER_BYTES, TRANSACTIONAL
 from ottla.records.compression import Codec
-from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, LeaderPartition
+from ottla.replication.partition import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    LeaderPartition,
+    Receipt,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.produce_verification import Retake, Verifications
@@ -59,7 +64,7 @@ class Produce:
         self._replicas = services.replicas
         self._clock = services.clock
         self._monotonic_s = services.clock.monotonic_s
-        self._waiting: dict[_WaitingProduce, None] = {}
+        self._waiting: dict[_WaitingBatch | _WaitingBatches, float] = {}  # with their deadlines
         self.batches_count = 0
         self.bytes_count = 0
 
@@ -83,10 +88,10 @@ class Produce:
         base_offset, end_offset, time_ms, log_start, is_settled = receipt
         if is_settled:
             return target.response(correlation_id, base_offset, time_ms, log_start)
-        result = ProducedPartition(target.partition, 0, base_offset, time_ms, log_start)
-        produced: Produced = [(target.key, [result])]
-        unsettled: Unsettled = [(partition, end_offset, 0, 0)]
-        return _WaitingProduce(self, version, correlation_id, produced, unsettled, target)
+        waiting = _WaitingBatch(self, version, correlation_id, target, receipt)
+        self._waiting[waiting] = self._monotonic_s() + max(target.timeout_ms, 0) / 1000
+        partition.wait_settled(end_offset, acks, waiting.settle)
+        return waiting
 
     def _take_all(
         self,
@@ -131,7 +136,10 @@ class Produce:
             return None
         if not unsettled:
             return write_produced(correlation_id, version, produced)
-        return _WaitingProduce(self, version, correlation_id, produced, unsettled, request)
+        waiting = _WaitingBatches(self, version, correlation_id, produced, unsettled)
+        self._waiting[waiting] = self._monotonic_s() + max(request.timeout_ms, 0) / 1000
+        waiting.begin(acks)
+        return waiting
 
     def _locate(self, key: TopicKey, index: int) -> LeaderPartition:
         partition = self._replicas.locate(key, index)
@@ -149,27 +157,64 @@ class Produce:
     def expire(self) -> None:
         """Time out requests; called a few times a second."""
         now_s = self._monotonic_s()
-        for waiting in [w for w in self._waiting if w.deadline_s <= now_s]:
+        for waiting in [one for one, deadline_s in self._waiting.items() if deadline_s <= now_s]:
             waiting.time_out()
 
     @property
     def waiting_count(self) -> int:
         return len(self._waiting)
 
-    def note_waiting(self, waiting: "_WaitingProduce") -> None:
-        self._waiting[waiting] = None
-
-    def note_done(self, waiting: "_WaitingProduce") -> None:
-        self._waiting.pop(waiting, None)
-
-    def deadline_s(self, timeout_ms: int) -> float:
-        return self._monotonic_s() + max(timeout_ms, 0) / 1000
+    def note_done(self, waiting: "_WaitingBatch | _WaitingBatches") -> None:
+        del self._waiting[waiting]
 
 
-class _WaitingProduce(Pending):
-    """The response to a request whose batches do not have what their acks promise yet."""
+class _WaitingBatch(Pending):
+    """The response to a request whose one batch does not have what its acks promise yet."""
 
-    __slots__ = ("_correlation_id", "_handler", "_left", "_produced", "_version", "deadline_s")
+    __slots__ = ("_correlation_id", "_handler", "_receipt", "_target", "_version")
+
+    def __init__(
+        self,
+        handler: Produce,
+        version: int,
+        correlation_id: int,
+        target: ProduceTarget,
+        receipt: Receipt,
+    ) -> None:
+        super().__init__(is_barrier=False)
+        self._handler = handler
+        self._version = version
+        self._correlation_id = correlation_id
+        self._target = target
+        self._receipt = receipt
+
+    def settle(self, error: ApiError | None) -> None:
+        """The promise holds, or cannot be kept."""
+        if self.parts is not None:
+            return  # it has timed out meanwhile
+        self._handler.note_done(self)
+        target, receipt = self._target, self._receipt
+        if error is None:
+            self.complete(
+                target.response(
+                    self._correlation_id,
+                    receipt.base_offset,
+                    receipt.append_time_ms,
+                    receipt.log_start_offset,
+                )
+            )
+        else:
+            produced: Produced = [(target.key, [_refusal(target.partition, error)])]
+            self.complete(write_produced(self._correlation_id, self._version, produced))
+
+    def time_out(self) -> None:
+        self.settle(_timed_out())
+
+
+class _WaitingBatches(Pending):
+    """The response to a request of which some batches do not have what its acks promise yet."""
+
+    __slots__ = ("_correlation_id", "_handler", "_left", "_produced", "_unsettled", "_version")
 
     def __init__(
         self,
@@ -178,44 +223,39 @@ class _WaitingProduce(Pending):
         correlation_id: int,
         produced: Produced,
         unsettled: Unsettled,
-        request: ProduceRequest | ProduceTarget,
     ) -> None:
         super().__init__(is_barrier=False)
         self._handler = handler
         self._version = version
         self._correlation_id = correlation_id
         self._produced = produced
-        self._left = {(topic, index) for _, _, topic, index in unsettled}
-        self.deadline_s = handler.deadline_s(request.timeout_ms)
-        handler.note_waiting(self)
-        for partition, end, topic, index in unsettled:
-            partition.wait_settled(end, request.acks, self._settler(topic, index))
+        self._unsettled = unsettled
+        self._left = set(range(len(unsettled)))
+
+    def begin(self, acks: int) -> None:
+        for index, (partition, end_offset, _, _) in enumerate(self._unsettled):
+            partition.wait_settled(end_offset, acks, partial(self.settle, index))
+
+    def settle(self, index: int, error: ApiError | None) -> None:
+        """The promise for the batch of this index holds, or cannot be kept."""
+        if index not in self._left:
+            return  # it has timed out meanwhile
+        self._left.remove(index)
+        if error is not None:
+            _, _, topic, result = self._unsettled[index]
+            results = self._produced[topic][1]
+            results[result] = _refusal(results[result].partition, error)
+        if not self._left:
+            self._handler.note_done(self)
+            self.complete(write_produced(self._correlation_id, self._version, self._produced))
 
     def time_out(self) -> None:
-        for topic, index in self._left:
-            self._refuse(topic, index, RequestTimedOut("the batch was not committed in time"))
-        self._left.clear()
-        self._finish()
+        for index in sorted(self._left):
+            self.settle(index, _timed_out())
 
-    def _settler(self, topic: int, index: int) -> Callable[[ApiError | None], None]:
-        def settled(error: ApiError | None) -> None:
-            if (topic, index) not in self._left:
-                return  # it has timed out meanwhile
-            self._left.discard((topic, index))
-            if error is not None:
-                self._refuse(topic, index, error)
-            if not self._left:
-                self._finish()
 
-        return settled
-
-    def _refuse(self, topic: int, index: int, error: ApiError) -> None:
-        results = self._produced[topic][1]
-        results[index] = _refusal(results[index].partition, error)
-
-    def _finish(self) -> None:
-        self._handler.note_done(self)
-        self.complete(write_produced(self._correlation_id, self._version, self._produced))
+def _timed_out() -> RequestTimedOut:
+    return RequestTimedOut("the batch was not committed in time")
 
 
 def _checked(batch: memoryview | None, request: ProduceRequest, version: int) -> memoryview:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Final, Generic, Protocol
 
 from ottla.clock import Clock
@@ -18,7 +17,7 @@ from ottla.errors import ApiError, NotCoordinator, RequestTimedOut
 from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.model import Sequence as SequenceNumber
 from ottla.records import batch as batches
-from ottla.replication.partition import ACKS_ALL, LeaderPartition
+from ottla.replication.partition import ACKS_ALL, LeaderPartition, Receipt
 from ottla.replication.replicas import Replicas
 
 log = logging.getLogger("ottla.coordinator")
@@ -69,12 +68,15 @@ class ShardLog(Generic[RecordT]):
         """
         self._check_led()
         partition, now_ms = self.partition, self._clock.now_ms()
-        end = partition.log.end_offset
-        for producer, entries in groupby(map(self._codec.encode, records), _producer):
-            for records_of_batch in _cut(entries, now_ms):
-                batch = _batch(records_of_batch, producer, partition)
-                end = partition.append(memoryview(batch), ACKS_ALL, now_ms).end_offset
-        _notify(partition, end, on_commit)
+        receipt: Receipt | None = None
+        for producer, of_batch in _batches(map(self._codec.encode, records), now_ms):
+            batch = _batch(of_batch, producer, partition)
+            receipt = partition.append(memoryview(batch), ACKS_ALL, now_ms, has_keys=True)
+        assert receipt is not None, "an append has records"
+        if receipt.is_settled:
+            on_commit(None)
+        else:
+            partition.wait_settled(receipt.end_offset, ACKS_ALL, on_commit)
 
     def append_marker(
         self, marker: batches.Marker, producer: ProducerIdentity, on_commit: OnCommit
@@ -83,7 +85,10 @@ class ShardLog(Generic[RecordT]):
         self._check_led()
         partition = self.partition
         end = partition.append_marker(marker, producer.id, producer.epoch, self._clock.now_ms())
-        _notify(partition, end, on_commit)
+        if partition.is_settled(end, ACKS_ALL):
+            on_commit(None)
+        else:
+            partition.wait_settled(end, ACKS_ALL, on_commit)
 
     async def read(self) -> AsyncIterator[list[RecordT]]:
         """Every record that was ever committed, a chunk at a time."""
@@ -128,13 +133,6 @@ class ShardLog(Generic[RecordT]):
             raise NotCoordinator(f"this broker no longer leads {self.partition.tp}")
 
 
-def _notify(partition: LeaderPartition, end: Offset, on_commit: OnCommit) -> None:
-    if partition.is_settled(end, ACKS_ALL):
-        on_commit(None)
-    else:
-        partition.wait_settled(end, ACKS_ALL, on_commit)
-
-
 def committed(
     partition: LeaderPartition, end: Offset, timeout_s: float = COMMIT_S
 ) -> "asyncio.Future[None]":
@@ -163,22 +161,21 @@ def committed(
     return future
 
 
-def _producer(entry: Entry) -> ProducerIdentity | None:
-    return entry.producer
-
-
-def _cut(entries: Iterable[Entry], now_ms: TimestampMs) -> Iterator[list[batches.Record]]:
-    """Records for one batch each."""
+def _batches(
+    entries: Iterable[Entry], now_ms: TimestampMs
+) -> Iterator[tuple[ProducerIdentity | None, list[batches.Record]]]:
+    """Records for one batch each: of one producer, and not too many."""
     records: list[batches.Record] = []
     size_bytes = 0
-    for key, value, _ in entries:
+    last: ProducerIdentity | None = None
+    for key, value, producer in entries:
+        if records and (producer != last or size_bytes > _BATCH_BYTES):
+            yield last, records
+            records, size_bytes = [], 0
+        last = producer
         records.append(batches.Record(timestamp_ms=now_ms, key=key, value=value))
         size_bytes += len(key or b"") + len(value or b"")
-        if size_bytes > _BATCH_BYTES:
-            yield records
-            records, size_bytes = [], 0
-    if records:
-        yield records
+    yield last, records
 
 
 def _batch(
