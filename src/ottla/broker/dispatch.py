@@ -196,7 +196,7 @@ class Dispatcher:
         pending = Pending(is_barrier=True)
         task = self._loop.create_task(self._finish(key, parts, pending, connection))
         if not is_worth_finishing:
-            pending.on_abandon(lambda: _cancel(task))
+            pending.on_abandon(lambda: self._cancel(task))
         self._tasks[task] = None
         task.add_done_callback(self._note_done)
         return pending
@@ -215,6 +215,10 @@ class Dispatcher:
         except Exception as problem:
             connection.close()
             self._note_failed(key, problem)
+
+    def _cancel(self, task: "asyncio.Task[None]") -> None:
+        """Not at once: a task that is cancelled before it began leaves its coroutine unawaited."""
+        self._loop.call_soon(task.cancel)
 
     def _note_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.pop(task, None)
@@ -290,10 +294,6 @@ async def _message(deferred: AnyDeferred) -> Any:
     deferred.on_ready(ready.set)
     await ready.wait()
     return deferred.message()
-
-
-def _cancel(task: "asyncio.Task[None]") -> None:
-    task.cancel()
 
 
 def _body(frame: memoryview, client_id_size: int, is_flexible: bool) -> int:

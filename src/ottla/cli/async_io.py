@@ -62,8 +62,7 @@ class AsyncLines:
         return b"".join(parts)
 
     def _is_readable(self) -> bool:
-        readable, _, _ = select.select([self._descriptor], [], [], 0)
-        return bool(readable)
+        return _is_ready(self._descriptor, select.POLLIN)
 
 
 class AsyncOutput:
@@ -93,10 +92,16 @@ class AsyncOutput:
             loop.remove_writer(self._descriptor)
 
     def _is_writable(self) -> bool:
-        _, writable, _ = select.select([], [self._descriptor], [], 0)
-        return bool(writable)
+        return _is_ready(self._descriptor, select.POLLOUT)
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+def _is_ready(descriptor: int, event: int) -> bool:
+    """Without waiting. `select.select` would refuse a descriptor of 1,024 or more."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    return bool(poll.poll(0))

@@ -1,7 +1,9 @@
 """Headers and versions are checked; what is served gets to its handler, all else is refused."""
 
 import asyncio
+import gc
 import struct
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -309,6 +311,26 @@ def test_what_was_begun_is_finished_without_its_client_but_for_markers(
         assert scene.defects == []
 
     run(scenario())
+
+
+def test_a_client_that_leaves_at_once_leaves_no_coroutine_behind() -> None:
+    """Python would warn of one that was never awaited, in the broker's log."""
+
+    async def scenario() -> None:
+        scene = Scene()
+        key = ApiKey.WRITE_TXN_MARKERS
+        answer = scene.take(frame_of(WriteTxnMarkersRequest(), key, APIS[key].versions[-1]))
+        assert isinstance(answer, Pending)
+        answer.abandon()
+        await turns(3)
+        assert scene.described.outcome.cancelled(), "the handler had begun"
+        await scene.dispatcher.close()
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run(scenario())
+        gc.collect()
+    assert [str(one.message) for one in seen] == []
 
 
 @pytest.mark.parametrize("problem", [ValueError("ours"), AssertionError("ours")])

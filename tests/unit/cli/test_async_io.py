@@ -1,7 +1,9 @@
 """Lines from pipes and files, and bytes to them at the pace of their reader."""
 
 import asyncio
+import fcntl
 import os
+import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,6 +62,25 @@ def test_a_pipe_gives_its_lines_before_it_ends() -> None:
         os.close(reading)
 
     asyncio.run(scenario())
+
+
+def test_descriptors_of_a_thousand_and_more_are_read_and_written() -> None:
+    """As in a process that has many files and connections open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    low = os.pipe()
+    reading, writing = (fcntl.fcntl(one, fcntl.F_DUPFD, 1500) for one in low)
+    try:
+
+        async def scenario() -> None:
+            await AsyncOutput(writing).write(b"one\ntwo\n")
+            assert await AsyncLines(reading).next_lines() == [b"one", b"two"]
+
+        asyncio.run(scenario())
+    finally:
+        for descriptor in (*low, reading, writing):
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_waiting_for_lines_can_be_cancelled() -> None:
