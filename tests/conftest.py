@@ -33,7 +33,9 @@ ACCEPTED_SKIPS: Final = {
 }
 # Tools that tests are skipped without, by a part of the reason, each with how it is had.
 TOOLS: Final = {
+    "etcd is": "etcd (Debian: apt-get install etcd-server)",
     "kcat": "kcat (Debian: apt-get install kcat)",
+    "openssl": "openssl (Debian: apt-get install openssl)",
     "strace": "strace (Debian: apt-get install strace)",
     "compiled": "a C compiler (Debian: apt-get install gcc libc6-dev), then"
     " `pip install -e .` again",

@@ -23,11 +23,28 @@ need() { # PROGRAM PACKAGE...
     echo "left out: $program is not installed and may not be installed from here; its tests will be skipped (apt-get install $*)"
 }
 
+# etcd, unpacked into VENV and not installed: its package would start a service. Needs no root where apt has its lists.
+fetch_etcd() {
+  local folder
+  command -v etcd >/dev/null || [ -x "$venv/etcd/usr/bin/etcd" ] && return
+  folder=$(mktemp -d)
+  if command -v apt-get dpkg-deb >/dev/null; then
+    [ "$(id -u)" != 0 ] || apt-get update -qq >/dev/null 2>&1 || true
+    (cd "$folder" && apt-get download -qq etcd-server) >/dev/null 2>&1 || true
+  fi
+  if ! dpkg-deb -x "$folder"/etcd-server_*.deb "$folder/etcd" 2>/dev/null || ! mv "$folder/etcd" "$venv/etcd"; then
+    echo "left out: etcd is not installed and cannot be fetched from here; its tests will be skipped (apt-get install etcd-server)"
+  fi
+  rm -rf "$folder"
+}
+
 need cc gcc libc6-dev
 need kcat kcat
+need openssl openssl
 need strace strace
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+fetch_etcd
 echo "setting up $venv (a few minutes the first time: Spark is large)"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -e .

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ottla.clock import Clock
 from ottla.cluster.store import (
     NEVER,
+    SMALLEST_LIMITS,
     ChangeBatch,
     Compacted,
     Compare,
@@ -24,6 +25,7 @@ from ottla.cluster.store import (
     Snapshot,
     StoreUnavailable,
     Write,
+    check_size,
 )
 
 
@@ -36,6 +38,8 @@ class _Lease:
 
 class MemoryStore:
     """Shared by all brokers of a test. `is_reachable = False` makes every call fail."""
+
+    limits = SMALLEST_LIMITS
 
     def __init__(self, clock: Clock, *, revisions_kept: int = 1000) -> None:
         self.is_reachable = True
@@ -60,7 +64,7 @@ class MemoryStore:
         return Snapshot(self._revision, tuple(self._entries[key] for key in keys))
 
     async def commit(self, writes: Sequence[Write], compares: Sequence[Compare] = ()) -> Revision:
-        assert len({write.key for write in writes}) == len(writes), "one write per key"
+        check_size(writes, compares, self.limits)
         self._begin()
         for compare in compares:
             entry = self._entries.get(compare.key)

@@ -40,6 +40,8 @@ class StoreFaults:
 class StoreLink:
     """The store, as one broker reaches it."""
 
+    limits = MemoryStore.limits
+
     def __init__(self, store: MemoryStore, faults: StoreFaults, rng: Random) -> None:
         self._store = store
         self._faults = faults

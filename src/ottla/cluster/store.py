@@ -1,19 +1,33 @@
 """The interface of a coordination store: versioned keys, compare-and-set, watches, leases.
 
 Its semantics are etcd's, so that etcd can implement it: every commit that changes something gets
-the next revision of the whole store, and a key has the revision that last wrote it.
+a revision larger than all before, and a key has the revision that last wrote it. Revisions may
+begin anywhere and skip numbers: others may use the same server, below another prefix.
 """
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Final, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
 from ottla.errors import ApiError, ErrorCode
 
-Revision = NewType("Revision", int)  # how often the whole store has changed
+Revision = NewType("Revision", int)  # of the whole server, rises with every change
 LeaseId = NewType("LeaseId", int)
 
 NEVER: Final = Revision(0)  # the mod revision of a key that does not exist
+
+LEASE_TTL_MIN_MS: Final = 2000  # a shorter lease may be made this long
+
+
+class CommitLimits(NamedTuple):
+    """How much a store takes in one commit."""
+
+    writes: int
+    compares: int
+    size_bytes: int  # of the keys and values that are written
+
+
+SMALLEST_LIMITS: Final = CommitLimits(64, 100, 1 << 20)  # every kind of store takes as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +41,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Entries in the order of their keys, all as they were at one revision."""
+    """Entries in the order of their keys, all as they were at one revision.
+
+    The revision may be that of a change elsewhere on the server, which no watch reports.
+    """
 
     revision: Revision
     entries: tuple[Entry, ...]
@@ -70,7 +87,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """Everything one revision changed below a watched prefix; possibly nothing."""
+    """Everything that one revision changed below a watched prefix; may be empty."""
 
     revision: Revision
     changes: tuple[KeyChange, ...]
@@ -94,8 +111,26 @@ class StoreUnavailable(ApiError):
     code = ErrorCode.REQUEST_TIMED_OUT
 
 
+def check_size(
+    writes: Sequence[Write], compares: Sequence[Compare], limits: CommitLimits = SMALLEST_LIMITS
+) -> None:
+    """Assert that a commit keeps a store's limits, and writes each key once."""
+    assert len({write.key for write in writes}) == len(writes), "one write per key"
+    assert len(writes) <= limits.writes, f"{len(writes)} writes in one commit"
+    assert len(compares) <= limits.compares, f"{len(compares)} compares in one commit"
+    size_bytes = sum(
+        len(write.key) + (len(write.value) if isinstance(write, Put) else 0) for write in writes
+    )
+    assert size_bytes <= limits.size_bytes, f"{size_bytes} bytes in one commit"
+
+
 class CoordinationStore(Protocol):
     """A small linearizable store. Every call may raise StoreUnavailable."""
+
+    @property
+    def limits(self) -> CommitLimits:
+        """How much a commit may have; more is a defect of the caller."""
+        ...
 
     async def get(self, key: str) -> Snapshot:
         """The entry of this key, if any, and the store's revision."""
@@ -108,20 +143,25 @@ class CoordinationStore(Protocol):
     async def commit(self, writes: Sequence[Write], compares: Sequence[Compare] = ()) -> Revision:
         """Apply all writes, each to a different key, if all compares hold; durable on return.
 
-        Returns the store's revision afterwards. Raises Conflict if a compare does not hold, and
-        LeaseLost if a lease to write under is gone; nothing is written then.
+        Returns the revision that it made, or if it changes nothing the server's. Raises Conflict
+        if a compare does not hold, and LeaseLost if a lease to write under is gone; nothing is
+        written then. A commit is sent once: after StoreUnavailable it may have happened.
         """
         ...
 
     def watch(self, prefix: str, after: Revision) -> AsyncGenerator[ChangeBatch, None]:
-        """Every revision later than `after`, in order and without gaps, until closed.
+        """Every revision later than `after` that changed something below `prefix`, in order.
 
-        Raises Compacted when the history after `after` is incomplete.
+        Other revisions may come as empty batches. Ends when closed. Raises Compacted when the
+        history after `after` is incomplete.
         """
         ...
 
     async def grant(self, ttl_ms: int) -> LeaseId:
-        """A lease that expires `ttl_ms` after it was granted or last kept alive."""
+        """A lease that expires `ttl_ms` after it was granted or last kept alive.
+
+        It may also be lost earlier, or expire up to two seconds later.
+        """
         ...
 
     async def keep_alive(self, lease: LeaseId) -> None:

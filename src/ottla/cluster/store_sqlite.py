@@ -18,12 +18,14 @@ from ottla.cluster.sqlite_file import open_file
 from ottla.cluster.store import (
     NEVER,
     ChangeBatch,
+    CommitLimits,
     Compare,
     LeaseId,
     Revision,
     Snapshot,
     StoreUnavailable,
     Write,
+    check_size,
 )
 
 STORE_FILES: Final = ("cluster.sqlite", "cluster.sqlite-wal", "cluster.sqlite-shm")
@@ -34,6 +36,9 @@ Result = TypeVar("Result")
 
 class SqliteStore:
     """A `CoordinationStore` in one file, with the guarantees documented there."""
+
+    # A commit is a wait for the disk, and few large ones are faster than many small ones.
+    limits = CommitLimits(writes=4096, compares=8192, size_bytes=16 << 20)
 
     def __init__(
         self, database: Database, thread: ThreadPoolExecutor, poll_interval_s: float
@@ -78,7 +83,7 @@ class SqliteStore:
         return await self._run(self._database.range, prefix)
 
     async def commit(self, writes: Sequence[Write], compares: Sequence[Compare] = ()) -> Revision:
-        assert len({write.key for write in writes}) == len(writes), "one write per key"
+        check_size(writes, compares, self.limits)
         revision = await self._run(self._database.commit, writes, compares)
         self._notice(revision)
         return revision
