@@ -196,13 +196,26 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         assert "is in use by another broker" in done.stderr
 
 
-def _drop_value(data: Path) -> None:
+def _damage(data: Path, prefix: str, old: bytes, new: bytes) -> None:
+    """Change the value of the first key with this prefix, and not its checksum."""
     with sqlite3.connect(data / "cluster.sqlite") as store:
-        value = store.execute("SELECT value FROM entries WHERE key = 'topics/orders'").fetchone()[0]
-        damaged = value.replace(b'"leader":0', b'"leader":1')
+        found = store.execute("SELECT value FROM entries WHERE key >= ? ORDER BY key", (prefix,))
+        value = found.fetchone()[0]
+        assert old in value
         for table in ("entries", "history"):
-            store.execute(f"UPDATE {table} SET value = ? WHERE value = ?", (damaged, value))
+            store.execute(
+                f"UPDATE {table} SET value = ? WHERE value = ?",
+                (value.replace(old, new), value),
+            )
     store.close()
+
+
+def _damage_topic(data: Path) -> None:
+    _damage(data, "topics/orders", b'"internal":false', b'"internal":true')
+
+
+def _damage_partition(data: Path) -> None:
+    _damage(data, "partitions/", b'"leader":0', b'"leader":1')
 
 
 def _lose_store(data: Path) -> None:
@@ -217,7 +230,8 @@ def _lose_identity(data: Path) -> None:
 @pytest.mark.parametrize(
     ("strike", "refusal"),
     [
-        (_drop_value, "the value of 'topics/orders' does not match its checksum"),
+        (_damage_topic, "the value of 'topics/orders' does not match its checksum"),
+        (_damage_partition, "the value of 'partitions/.*/0' does not match its checksum"),
         (_lose_store, "cluster.sqlite is missing or empty"),
         (_lose_identity, "meta.properties is missing"),
     ],

@@ -50,7 +50,6 @@ def test_no_fault_of_a_small_file_loses_a_record_in_silence(
         (Fault(Path("meta.properties"), None), "meta.properties is missing"),
         (Fault(Path("meta.properties"), 20), "meta.properties is damaged"),
         (Fault(Path("cluster.sqlite"), None), "cluster.sqlite is missing or empty"),
-        (Fault(Path("cluster.sqlite"), 20), "cluster.sqlite"),
     ],
     ids=str,
 )
@@ -61,6 +60,16 @@ def test_what_cannot_be_trusted_is_refused_by_name(
     assert problem is None
     assert outcome.refused is not None
     assert expected in outcome.refused
+
+
+def test_a_damaged_page_of_the_store_is_refused_by_name(
+    prepared: tuple[Prepared, Prepared], tmp_path: Path
+) -> None:
+    """After a kill the journal may still have a sound copy of the page."""
+    outcome, problem = damaged.run_case(prepared[1], Fault(Path("cluster.sqlite"), 20), tmp_path)
+    assert problem is None
+    assert outcome.refused is not None
+    assert "cluster.sqlite" in outcome.refused
 
 
 def test_a_lost_journal_is_noticed(prepared: tuple[Prepared, Prepared], tmp_path: Path) -> None:

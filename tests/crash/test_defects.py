@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+import importlib
 import signal
 import sys
 import urllib.request
@@ -35,9 +37,9 @@ from crash.topics import admin_of, create_topics
 from fakes.faulty_files import FaultyFiles
 from ottla import testing
 from ottla.clock import SystemClock
-from ottla.cluster.image import topic_key
 from ottla.cluster.store import Put
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
+from ottla.cluster.values import topic_key
 from ottla.storage.flusher import ThreadFlusher
 from ottla.storage.log_flush import FlushWork
 
@@ -244,11 +246,11 @@ _NIGHTLY: Final = (
     Case("ottla.storage.log_dir:LogDir.prepare_log", "TypeError", _create_topic),
     Case("ottla.storage.compaction_pass:Pass.run_next", "AssertionError", _produce),
     Case("ottla.storage.cleaner:Cleaner._note", "TypeError", _produce),
-    Case("ottla.broker.handlers.produce:write_produced", "KeyError", _produce),
+    Case("ottla.broker.handlers.produce:_WaitingBatch.settle", "KeyError", _produce),
     Case("ottla.broker.connection:Connection._flush", "IndexError", _produce),
     Case("ottla.broker.connection:Connection.connection_made", "TypeError", _produce),
     Case("ottla.broker.app:Broker._stay_registered", "KeyError", _wait),
-    Case("ottla.cluster.store_sqlite:_Database.poll", "TypeError", _wait),
+    Case("ottla.cluster.sqlite_database:Database.poll", "TypeError", _wait),
     Case("ottla.cluster.store_sqlite:SqliteStore.keep_alive", "KeyError", _wait),
     Case("ottla.cluster.state:ClusterState._advance", "KeyError", _create_topic),
     Case("ottla.coordinator.runtime.shard:Shard._pass_time", "KeyError", _join_group),
@@ -257,8 +259,15 @@ _NIGHTLY: Final = (
         "ottla.coordinator.transactions.markers:Markers.write_all", "TypeError", _commit_transaction
     ),
     Case("ottla.broker.produce_verification:verify_partitions", "TypeError", _commit_transaction),
-    Case("ottla.broker.metrics:MetricsPages._answer", "TypeError", _scrape),
+    Case("ottla.broker.metrics:MetricsPages._respond", "TypeError", _scrape),
 )
+
+
+@pytest.mark.parametrize("case", [*_EVERY_TIME, *_NIGHTLY], ids=str)
+def test_every_place_is_there(case: Case) -> None:
+    """Also those that only the nightly run plants a defect in."""
+    module, _, path = case.place.partition(":")
+    assert callable(functools.reduce(getattr, path.split("."), importlib.import_module(module)))
 
 
 @pytest.mark.slow

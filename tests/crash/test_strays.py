@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,11 @@ from ottla.client import admin
 from ottla.client.client import Client
 from ottla.client.groups import commit_offsets
 from ottla.client.producer import IdempotentProducer
-from ottla.cluster.image import topic_key
 from ottla.cluster.store import Delete
+from ottla.cluster.values import topic_key
 from ottla.model import Offset, TopicPartition
 from ottla.records.batch import Record
+from ottla.records.crc import crc32c
 
 PATIENCE_S = 60
 ORDERS = TopicPartition("orders", 0)
@@ -177,10 +179,15 @@ async def _expect_known(broker: Broker) -> None:
     assert broker._replicas.stray_count == 0
 
 
-def test_a_directory_of_an_older_ottla_opens_and_is_brought_up_to_date(tmp_path: Path) -> None:
-    """Files and values as they were before they had checksums."""
+@pytest.mark.parametrize("format_", [1, 2])
+def test_a_directory_of_an_older_ottla_opens_and_is_brought_up_to_date(
+    tmp_path: Path, format_: int
+) -> None:
+    """Format 1 is from before there were checksums, format 2 from before partitions had keys."""
     serving(tmp_path, lambda broker, client: write_orders(client))
-    _age(tmp_path)
+    _age_store(tmp_path, format_)
+    if format_ == 1:
+        _age_files(tmp_path)
 
     async def look(broker: Broker, client: Client) -> None:
         assert broker._replicas.leaders[ORDERS].log.end_offset == 1
@@ -192,19 +199,41 @@ def test_a_directory_of_an_older_ottla_opens_and_is_brought_up_to_date(tmp_path:
     serving(tmp_path, look)
 
 
-def _age(data: Path) -> None:
+def _age_files(data: Path) -> None:
     metadata = data / "orders-0" / "partition.metadata"
     metadata.write_text("".join(metadata.read_text().splitlines(keepends=True)[:2]))
     identity = data / "meta.properties"
     identity.write_text("".join(identity.read_text().splitlines(keepends=True)[:3]))
+
+
+def _age_store(data: Path, format_: int) -> None:
+    """Rewrite the store as older versions wrote it: topics with their partitions in them."""
     store = sqlite3.connect(data / "cluster.sqlite")
-    for table in ("entries", "history"):
-        for row, value in store.execute(f"SELECT rowid, value FROM {table}").fetchall():
-            if value is None:
-                continue
-            fields = {**json.loads(value), "format": 1}
-            del fields["crc32c"]
-            old = json.dumps(fields, separators=(",", ":")).encode()
-            store.execute(f"UPDATE {table} SET value = ? WHERE rowid = ?", (old, row))
+    rows = dict(store.execute("SELECT key, value FROM entries").fetchall())
+    values = {key: json.loads(value) for key, value in rows.items()}
+    for key, fields in values.items():
+        fields["format"] = format_
+        del fields["crc32c"]
+        if key.startswith("topics/"):
+            names = (f"partitions/{fields['id']}/{index}" for index in range(fields["partitions"]))
+            fields["partitions"] = [_without_format(values[name]) for name in names]
+    for key, fields in values.items():
+        if key.startswith(("partitions/", "members/")):
+            for table in ("entries", "history"):
+                store.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
+            continue
+        old = json.dumps(fields, separators=(",", ":")).encode()
+        if format_ == 2:
+            old = old[:-1] + b',"crc32c":"%08x"}' % crc32c(key.encode() + b"\n" + old)
+        for table in ("entries", "history"):
+            store.execute(
+                f"UPDATE {table} SET value = ? WHERE key = ? AND value IS NOT NULL",
+                (old, key),
+            )
     store.commit()
     store.close()
+
+
+def _without_format(fields: dict[str, Any]) -> dict[str, Any]:
+    kept = {"leader", "leader_epoch", "replicas", "isr", "partition_epoch"}
+    return {name: value for name, value in fields.items() if name in kept}

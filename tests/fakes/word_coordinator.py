@@ -6,26 +6,20 @@ from functools import cached_property
 from typing import cast
 
 from fakes import build
+from fakes.cluster_images import cluster, put_topic
 from fakes.memory_files import MemoryFiles
 from fakes.virtual_loop import VirtualLoop
-from ottla.cluster.image import (
-    BrokerImage,
-    Change,
-    ClusterImage,
-    PartitionImage,
-    TopicImage,
-    broker_key,
-    topic_key,
-)
+from ottla.cluster.image import TopicImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import Revision
+from ottla.cluster.values import PartitionImage
 from ottla.config import Durability, TopicConfig
 from ottla.coordinator.runtime.coordinator import Coordinator
 from ottla.coordinator.runtime.decision import Decision, Ticket
 from ottla.coordinator.runtime.log_entries import Entry, TransactionEnded
 from ottla.coordinator.runtime.shard import Shard
 from ottla.errors import ApiError
-from ottla.model import BrokerId, Endpoint, LeaderEpoch, TopicPartition, Uuid
+from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
 from ottla.storage.log import Log
@@ -91,10 +85,7 @@ class FakeCluster:
     """The image, the partitions that are led here, and the creator of the topic, in one."""
 
     def __init__(self, partition_count: int) -> None:
-        brokers = [
-            Change(broker_key(id_), BrokerImage(id_, Endpoint("h", id_))) for id_ in (HERE, THERE)
-        ]
-        self.image = ClusterImage().apply(brokers, Revision(1))
+        self.image = cluster(HERE, THERE)
         self.partition_count = partition_count
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
         self.creations = 0
@@ -134,7 +125,7 @@ class FakeCluster:
         )
         topic = TopicImage(TOPIC, Uuid(bytes(16)), partitions)
         revision = Revision(self.image.revision + 1)
-        self.image = self.image.apply([Change(topic_key(TOPIC), topic)], revision)
+        self.image = self.image.apply(put_topic(topic), revision)
 
     def _partition(self, index: int) -> LeaderPartition:
         config = TopicConfig(durability=Durability.REPLICATED)

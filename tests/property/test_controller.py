@@ -10,17 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from fakes.cluster_images import broker as broker_image
+from ottla.cluster.commits import writes
 from ottla.cluster.controller import configs, leaders, topics
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.topics import NewTopic
-from ottla.cluster.image import BrokerImage, Change, ClusterImage, PartitionImage, broker_key
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.layout import read_changes, read_image
 from ottla.cluster.placement import place
-from ottla.cluster.state import _writes
 from ottla.cluster.store import ChangeBatch, Entry, KeyChange, Put, Revision, Snapshot
+from ottla.cluster.values import Change, PartitionImage, broker_key, ready_key
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
-from ottla.model import BrokerId, Endpoint, TopicPartition, Uuid
+from ottla.model import BrokerId, TopicPartition, Uuid
 from sizes import examples
 
 BROKER_IDS = st.integers(1, 4).map(BrokerId)
@@ -56,7 +58,7 @@ class ClusterMachine(RuleBasedStateMachine):
             return
         revision = Revision(self.image.revision + 1)
         told = []
-        for write in _writes(changes, {}):
+        for write in writes(changes, {}):
             value = write.value if isinstance(write, Put) else None
             told.append(KeyChange(write.key, value))
             if value is None:
@@ -81,7 +83,7 @@ class ClusterMachine(RuleBasedStateMachine):
         )
         self.attempt(
             lambda image: topics.create_topic(
-                image, wanted, CONFIG, new_id=self.new_id, start=start
+                image, wanted, CONFIG, topic_id=self.new_id(), start=start
             )
         )
 
@@ -99,17 +101,28 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(broker=BROKER_IDS)
     def start(self, broker: BrokerId) -> None:
-        started = BrokerImage(broker, Endpoint("localhost", 9092))
-        self.attempt(lambda image: leaders.register_broker(image, started, CONFIG))
+        self.attempt(lambda image: leaders.register_broker(image, broker_image(broker)))
+        epoch = int(self.image.revision)
+        self.attempt(lambda image: leaders.settle_leaders(image, CONFIG))
+        self.attempt(lambda image: leaders.note_ready(image, broker, epoch))
+        self.attempt(lambda image: leaders.settle_leaders(image, CONFIG))
+
+    @rule(broker=BROKER_IDS)
+    def start_and_die(self, broker: BrokerId) -> None:
+        """It dies before it is ready: its lease ends later."""
+        self.attempt(lambda image: leaders.register_broker(image, broker_image(broker)))
+        self.attempt(lambda image: leaders.settle_leaders(image, CONFIG))
 
     @rule(broker=BROKER_IDS)
     def leave(self, broker: BrokerId) -> None:
-        self.attempt(lambda image: leaders.broker_gone(image, broker, CONFIG))
+        self.die_together({broker})
 
     @rule(brokers=st.sets(BROKER_IDS))
     def die_together(self, brokers: set[BrokerId]) -> None:
-        known = sorted(brokers & self.image.brokers.keys())
+        known = sorted(brokers & self.image.registered.keys())
         self.write(tuple(Change(broker_key(broker), None) for broker in known))
+        ready = sorted(brokers & self.image.ready.keys())
+        self.write(tuple(Change(ready_key(broker), None) for broker in ready))
         self.attempt(lambda image: leaders.settle_leaders(image, CONFIG))
 
     @rule(name=NAMES, index=st.integers(0, 3), isr=st.lists(BROKER_IDS, max_size=4, unique=True))
@@ -152,7 +165,8 @@ class ClusterMachine(RuleBasedStateMachine):
         for topic in self.image.topics.values():
             for partition in topic.partitions:
                 if partition.leader is None:
-                    may = partition.replicas if topic.config else partition.isr
+                    is_waiting = set(partition.isr) & self.image.registered.keys()
+                    may = partition.replicas if topic.config and not is_waiting else partition.isr
                     assert not set(may) & self.image.brokers.keys()
 
     @invariant()
@@ -200,10 +214,7 @@ TestCluster.settings = settings(max_examples=examples(60), stateful_step_count=3
 def test_replicas_are_spread(
     racks: list[str | None], partitions: int, start: int, data: st.DataObject
 ) -> None:
-    brokers = [
-        BrokerImage(BrokerId(number), Endpoint("localhost", 1), rack)
-        for number, rack in enumerate(racks)
-    ]
+    brokers = [broker_image(number, rack=rack) for number, rack in enumerate(racks)]
     factor = data.draw(st.integers(1, len(brokers)))
     placed = place(brokers, range(partitions), factor, start=start)
     leaders = Counter(replicas[0] for replicas in placed)
@@ -219,7 +230,7 @@ def test_without_racks_every_broker_holds_equally_many_replicas_after_whole_roun
     brokers: int, rounds: int, start: int, data: st.DataObject
 ) -> None:
     factor = data.draw(st.integers(1, brokers))
-    images = [BrokerImage(BrokerId(number), Endpoint("localhost", 1)) for number in range(brokers)]
+    images = [broker_image(number) for number in range(brokers)]
     placed = place(images, range(brokers * rounds), factor, start=start)
     held = Counter(broker for replicas in placed for broker in replicas)
     assert set(held.values()) == {rounds * factor}

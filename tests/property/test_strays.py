@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fakes import build
+from fakes.cluster_images import cluster
 from fakes.memory_files import MemoryFiles
 from ottla.cluster.controller import topics as controller
 from ottla.cluster.controller.topics import NewTopic
-from ottla.cluster.image import BrokerImage, Change, ClusterImage, broker_key
 from ottla.cluster.store import Revision
+from ottla.cluster.values import Change
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ApiError
-from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
+from ottla.model import BrokerId, Offset, TopicPartition, Uuid
 from ottla.replication.strays import expected_id, judge
 from ottla.storage.log_dir import LogDir
 from ottla.storage.names import METADATA_FILE
@@ -34,8 +35,7 @@ class StraysMachine(RuleBasedStateMachine):
         super().__init__()
         self.rng = Random(1)
         self.files = MemoryFiles()
-        broker = BrokerImage(BROKER, Endpoint("host", 1))
-        self.image = ClusterImage().apply([Change(broker_key(BROKER), broker)], Revision(1))
+        self.image = cluster(BROKER)
         self.copies = [self.image]
         self.written: dict[Uuid, set[bytes]] = {}  # what was put into the logs of each topic
         self.known_ends: dict[tuple[TopicPartition, Uuid], Offset] = {}
@@ -81,7 +81,7 @@ class StraysMachine(RuleBasedStateMachine):
                 self.image,
                 wanted,
                 BrokerConfig(),
-                new_id=lambda: Uuid(self.rng.randbytes(16)),
+                topic_id=Uuid(self.rng.randbytes(16)),
                 start=0,
             )
         except ApiError:

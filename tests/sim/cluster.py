@@ -10,8 +10,8 @@ from fakes.memory_store import MemoryStore
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
 from ottla.clock import Clock
-from ottla.cluster.image import broker_key
 from ottla.cluster.store import CoordinationStore, StoreUnavailable
+from ottla.cluster.values import broker_key
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint

@@ -27,9 +27,10 @@ from ottla.broker.server import Server
 from ottla.broker.services import Services
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.controller.topics import logs_removed
-from ottla.cluster.image import BrokerImage, ClusterImage
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
+from ottla.cluster.values import CLIENT_LISTENER, BrokerImage
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint
@@ -297,7 +298,9 @@ class Broker:
 
     async def _register(self) -> None:
         advertised = self._options.advertise or self.address
-        await self._state.register(BrokerImage(self._options.node_id, advertised))
+        listeners = {CLIENT_LISTENER: advertised}
+        token = self._state.draw_uuid()
+        await self._state.register(BrokerImage(self._options.node_id, listeners, token=token))
 
     async def _stay_registered(self) -> None:
         """Register again after the lease ran out: paused, or cut off from the store."""

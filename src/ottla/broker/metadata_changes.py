@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 Decide = Callable[[ClusterImage], Decision[Result]]
 
 # Changes that are decided in one turn of the loop and written by one commit: few enough that
-# other requests wait for neither, and that the commit fits into etcd's default limits.
+# other requests wait for neither.
 CHANGES_PER_COMMIT: Final = 30
 _ELEMENTS_PER_COMMIT: Final = 2000  # of all changes in it, as far as they have any
 
@@ -54,12 +54,21 @@ class MetadataChanges:
         return results
 
     async def _commit(self, decides: Sequence[Decide[Result]]) -> Sequence[Result | ApiError]:
-        try:
-            results = await self._state.commit(partial(decide_each, decides=decides))
-            await self._replicas.wait_applied(self._state.image.revision)
-        except ApiError as refused:
-            return [refused for _ in decides]
+        results: list[Result | ApiError] = []
+        while len(results) < len(decides):
+            rest = decides[len(results) :]
+            try:
+                made = await self._state.commit(partial(self._decide, decides=rest))
+                results += made
+                await self._replicas.wait_applied(self._state.image.revision)
+            except ApiError as refused:
+                return [*results, *(refused for _ in rest)]
         return results
+
+    def _decide(
+        self, image: ClusterImage, decides: Sequence[Decide[Result]]
+    ) -> Decision[tuple[Result | ApiError, ...]]:
+        return decide_each(image, decides, fits=partial(self._state.fits, image))
 
 
 def _together(

@@ -179,13 +179,15 @@ def _partitions(replicas: Replicas) -> Iterable[Metric]:
         "size": [],
         "isr": [],
     }
-    for (topic, index), partition in sorted(replicas.leaders.items()):
-        labels = (topic, str(index))
-        marks["start"].append((labels, partition.log.start_offset))
-        marks["end"].append((labels, partition.log.end_offset))
-        marks["watermark"].append((labels, partition.high_watermark))
-        marks["size"].append((labels, partition.log.size_bytes))
-        marks["isr"].append((labels, len(partition.isr)))
+    for tp, log in sorted(replicas.logs.items()):
+        labels = (tp.topic, str(tp.partition))
+        marks["start"].append((labels, log.start_offset))
+        marks["end"].append((labels, log.end_offset))
+        marks["size"].append((labels, log.size_bytes))
+        partition = replicas.leaders.get(tp)
+        if partition is not None:
+            marks["watermark"].append((labels, partition.high_watermark))
+            marks["isr"].append((labels, len(partition.isr)))
     names = ("topic", "partition")
     yield Metric("ottla_log_start_offset", _GAUGE, "First offset kept.", names, marks["start"])
     yield Metric("ottla_log_end_offset", _GAUGE, "Next offset to give.", names, marks["end"])

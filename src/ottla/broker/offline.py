@@ -25,10 +25,18 @@ from ottla.clock import SystemClock
 from ottla.cluster import layout
 from ottla.cluster.controller.leaders import raise_epochs
 from ottla.cluster.controller.topics import FoundPartition, adopt_partition
-from ottla.cluster.image import CLUSTER_KEY, Change, ClusterId, ClusterIdentity, ClusterImage
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import CoordinationStore, Delete, Put, Revision, Snapshot, Write
+from ottla.cluster.store import (
+    CoordinationStore,
+    Delete,
+    Put,
+    Revision,
+    Snapshot,
+    Write,
+)
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
+from ottla.cluster.values import CLUSTER_KEY, Change, ClusterId, ClusterIdentity
 from ottla.config import BrokerConfig
 from ottla.coordinator.runtime.internal_topics import INTERNAL_TOPICS, internal_config
 from ottla.errors import ApiError, UsageRefused
@@ -255,7 +263,10 @@ class DoubtfulStore:
         """Carry out the plan. A crash on the way leaves a store that is still refused."""
         if plan.dropped:
             self._keep_dropped(plan.dropped)
-        revision = await self._store.commit(plan.writes)
+        revision = plan.revision
+        writes_max = self._store.limits.writes
+        for first in range(0, len(plan.writes), writes_max):
+            revision = await self._store.commit(plan.writes[first : first + writes_max])
         identity = Identity(self._identity.cluster_id, self._identity.node_id)
         MetaProperties(self._files, self._data, identity, is_written=False).remember(revision)
 

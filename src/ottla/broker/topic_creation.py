@@ -8,7 +8,12 @@ from ottla.broker.metadata_changes import MetadataChanges
 from ottla.broker.rate_limit import RateLimit
 from ottla.clock import Clock
 from ottla.cluster.controller.decision import Decision
-from ottla.cluster.controller.topics import NewTopic, create_topic, delete_topic
+from ottla.cluster.controller.topics import (
+    NewTopic,
+    create_topic,
+    delete_topic,
+    new_topic_id,
+)
 from ottla.cluster.image import TopicImage
 from ottla.cluster.state import ClusterState
 from ottla.coordinator.runtime.internal_topics import INTERNAL_TOPICS, new_internal_topic
@@ -108,7 +113,7 @@ class TopicCreation:
                 create_topic,
                 wanted=topic,
                 defaults=self._settings.broker,
-                new_id=self._state.draw_uuid,
+                topic_id=new_topic_id(self._state.image, self._state.draw_uuid),
                 start=self._state.draw_start(),
             )
             for topic in topics

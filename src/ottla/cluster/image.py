@@ -1,55 +1,40 @@
 """The cluster as one immutable value: brokers, topics, partition leaders, settings."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NewType, Self, assert_never
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar, assert_never
 
 from ottla.cluster.store import NEVER, Revision
-from ottla.model import (
-    BrokerId,
-    Endpoint,
-    LeaderEpoch,
-    TopicPartition,
-    Uuid,
-    format_uuid,
-    parse_uuid,
+from ottla.cluster.values import (
+    BROKER_PREFIX,
+    BROKER_SETTINGS_KEY,
+    BROKER_SETTINGS_PREFIX,
+    MAKING_PREFIX,
+    MEMBER_PREFIX,
+    NO_CLUSTER,
+    PARTITION_PREFIX,
+    READY_PREFIX,
+    TOMBSTONE_PREFIX,
+    TOPIC_PREFIX,
+    BrokerImage,
+    BrokerSettings,
+    Catalog,
+    Change,
+    ClusterId,
+    ClusterIdentity,
+    Making,
+    Member,
+    PartitionImage,
+    Ready,
+    StoredTopic,
+    Tombstone,
+    Value,
+    parse_partition_key,
 )
+from ottla.model import BrokerId, TopicPartition, Uuid, parse_uuid
 
-ClusterId = NewType("ClusterId", str)
-
-UNREGISTERED: Final = -1  # the epoch of a broker that the store does not know yet
-
-CLUSTER_KEY: Final = "cluster"
-CATALOG_KEY: Final = "catalog"
-BROKER_SETTINGS_KEY: Final = "settings/brokers"
-BROKER_SETTINGS_PREFIX: Final = "settings/brokers/"
-BROKER_PREFIX: Final = "brokers/"
-TOPIC_PREFIX: Final = "topics/"
-TOMBSTONE_PREFIX: Final = "deleted/"
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerImage:
-    """A live broker. Its epoch is the revision of its registration: a later one is larger."""
-
-    id: BrokerId
-    endpoint: Endpoint
-    rack: str | None = None
-    epoch: int = UNREGISTERED
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionImage:
-    """Replicas, ISR and leader of one partition; None while no replica can safely lead.
-
-    `leader_epoch` counts changes of the leader, `partition_epoch` every change of this value.
-    """
-
-    leader: BrokerId | None
-    leader_epoch: LeaderEpoch
-    replicas: tuple[BrokerId, ...]
-    isr: tuple[BrokerId, ...]
-    partition_epoch: int
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,71 +48,6 @@ class TopicImage:
     is_internal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
-    """A topic that was deleted: the only permission to remove logs that carry its id.
-
-    `brokers` are those that may still have such logs. Each removes itself once its logs are
-    gone, and the last one removes the tombstone.
-    """
-
-    id: Uuid
-    topic: str
-    partition_count: int
-    brokers: tuple[BrokerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
-    """Settings changed at run time, of all brokers or of one, depending on the key."""
-
-    values: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """Rewritten by every commit that adds topics or partitions.
-
-    Rules over all topics together (names that collide, the limit on partitions) would otherwise
-    be broken by two commits that each keep them, because they write different keys.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterIdentity:
-    """The cluster id, generated at the first start."""
-
-    id: ClusterId
-
-
-Value = TopicImage | Tombstone | BrokerImage | BrokerSettings | Catalog | ClusterIdentity
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The new value of one key of the store; None when it is removed."""
-
-    key: str
-    value: Value | None
-
-
-def topic_key(name: str) -> str:
-    return TOPIC_PREFIX + name
-
-
-def tombstone_key(topic_id: Uuid) -> str:
-    return TOMBSTONE_PREFIX + format_uuid(topic_id)
-
-
-def broker_key(broker: BrokerId) -> str:
-    return f"{BROKER_PREFIX}{broker}"
-
-
-def broker_settings_key(broker: BrokerId | None) -> str:
-    """The key of one broker's settings, or with None of those of all brokers."""
-    return BROKER_SETTINGS_KEY if broker is None else f"{BROKER_SETTINGS_PREFIX}{broker}"
-
-
 def fold_name(topic: str) -> str | None:
     """A topic's name in metrics, where "." and "_" are the same; None without either."""
     return topic.replace(".", "_") if "." in topic or "_" in topic else None
@@ -138,10 +58,17 @@ class ClusterImage:
     """The content of the store at one revision. Never changed, only replaced."""
 
     revision: Revision = NEVER
-    cluster_id: ClusterId = ClusterId("")
+    cluster_id: ClusterId = NO_CLUSTER
+    registered: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
+    ready: Mapping[BrokerId, Ready] = field(default_factory=dict)
+    # Alive: registered, and ready since then. All others count as dead.
     brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
+    members: Mapping[BrokerId, Member] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
+    # Partitions of topics that are not there: being made, or just deleted.
+    detached: Mapping[Uuid, Mapping[int, PartitionImage]] = field(default_factory=dict)
+    making: Mapping[Uuid, Making] = field(default_factory=dict)
     tombstones: Mapping[Uuid, Tombstone] = field(default_factory=dict)
     broker_config: Mapping[str, str] = field(default_factory=dict)  # of all brokers
     own_configs: Mapping[BrokerId, Mapping[str, str]] = field(
@@ -152,17 +79,17 @@ class ClusterImage:
     partition_count: int = 0  # of all topics together
 
     @classmethod
-    def load(cls, written: Iterable[tuple[Change, Revision]], revision: Revision) -> Self:
-        """The image of a whole store: each value with the revision that wrote it."""
+    def load(cls, written: Iterable[tuple[Change, Revision]], revision: Revision) -> "ClusterImage":
+        """The image of a whole store, in the order of its keys: partitions before topics."""
         draft = ImageDraft(ClusterImage())
         for change, mod_revision in written:
             draft.apply(change, mod_revision)
-        return cls(revision, *draft.parts())
+        return draft.at(revision)
 
     def apply(self, changes: Iterable[Change], revision: Revision) -> "ClusterImage":
         """The image after one commit; unchanged parts are shared with this one."""
         draft = ImageDraft(self)
-        for change in changes:
+        for change in sorted(changes, key=_rank):
             draft.apply(change, revision)
         return draft.at(revision)
 
@@ -190,6 +117,22 @@ class ClusterImage:
         return min(self.brokers, default=None)
 
 
+def _rank(change: Change) -> int:
+    """A topic comes after its partitions and goes before them, whatever order a store reports."""
+    if change.key.startswith(TOPIC_PREFIX):
+        return 0 if change.value is None else 2
+    return 1
+
+
+class PartitionMissing(Exception):
+    """A topic's key counts a partition that has no key: the store has lost it."""
+
+    def __init__(self, topic: StoredTopic, index: int) -> None:
+        super().__init__(f"partition {index} of topic {topic.name!r} is missing")
+        self.topic = topic
+        self.index = index
+
+
 class ImageDraft:
     """A mutable copy of an image: each mapping is copied once, before its first write.
 
@@ -199,76 +142,87 @@ class ImageDraft:
     def __init__(self, image: ClusterImage) -> None:
         self.image = image
         self.cluster_id = image.cluster_id
-        self.tombstones: dict[Uuid, Tombstone] | None = None
         self.broker_config = image.broker_config
         self.own_configs = image.own_configs
-        self.brokers: dict[BrokerId, BrokerImage] | None = None
-        self.topics: dict[str, TopicImage] | None = None
-        self.topic_names: dict[Uuid, str] | None = None
-        self.folded_names: dict[str, str] | None = None
         self.partition_count = image.partition_count
-        self.mod_revisions: dict[str, Revision] | None = None
+        self.registered = _Copied(image.registered)
+        self.ready = _Copied(image.ready)
+        self.brokers = _Copied(image.brokers)
+        self.members = _Copied(image.members)
+        self.topics = _Copied(image.topics)
+        self.topic_names = _Copied(image.topic_names)
+        self.detached = _Copied(image.detached)
+        self.making = _Copied(image.making)
+        self.tombstones = _Copied(image.tombstones)
+        self.mod_revisions = _Copied(image.mod_revisions)
+        self.folded_names = _Copied(image.folded_names)
+        self._copied: dict[Uuid, dict[int, PartitionImage]] = {}  # of `detached`
 
     def at(self, revision: Revision) -> ClusterImage:
         """The image with all changes applied so far."""
         assert revision >= self.image.revision, f"revision {revision} is older than the image's"
-        return ClusterImage(revision, *self.parts())
+        return ClusterImage(
+            revision=revision,
+            cluster_id=self.cluster_id,
+            registered=self.registered.now,
+            ready=self.ready.now,
+            brokers=self.brokers.now,
+            members=self.members.now,
+            topics=self.topics.now,
+            topic_names=self.topic_names.now,
+            detached=self.detached.now,
+            making=self.making.now,
+            tombstones=self.tombstones.now,
+            broker_config=self.broker_config,
+            own_configs=self.own_configs,
+            mod_revisions=self.mod_revisions.now,
+            folded_names=self.folded_names.now,
+            partition_count=self.partition_count,
+        )
 
     def apply(self, change: Change, revision: Revision) -> None:
-        """Apply one change, written by `revision`."""
-        if self.mod_revisions is None:
-            self.mod_revisions = dict(self.image.mod_revisions)
+        """Apply one change, written by `revision`; a topic after its partitions."""
         if change.value is None:
-            self.mod_revisions.pop(change.key, None)
+            self.mod_revisions.writable().pop(change.key, None)
+            self._remove(change.key)
         else:
-            self.mod_revisions[change.key] = revision
-        match change.value:
-            case TopicImage() as topic:
-                self._put_topic(topic)
-            case Tombstone() as tombstone:
-                self._writable_tombstones()[tombstone.id] = tombstone
-            case BrokerImage() as broker:
-                registered = BrokerImage(broker.id, broker.endpoint, broker.rack, revision)
-                self._writable_brokers()[broker.id] = registered
+            self.mod_revisions.writable()[change.key] = revision
+            self._put(change.key, change.value, revision)
+
+    def _put(self, key: str, value: Value, revision: Revision) -> None:
+        match value:
+            case PartitionImage():
+                self._put_partition(*parse_partition_key(key), value)
+            case StoredTopic():
+                self._put_topic(value)
+            case Making() | Tombstone():
+                self._put_mark(value)
+            case BrokerImage() | Ready() | Member():
+                self._put_broker(value, revision)
             case BrokerSettings(values):
-                self._put_settings(change.key, values)
+                self._put_settings(key, values)
             case ClusterIdentity(cluster_id):
                 self.cluster_id = cluster_id
             case Catalog():
                 pass
-            case None:
-                self._remove(change.key)
             case _ as never:
                 assert_never(never)
 
-    def parts(
-        self,
-    ) -> tuple[
-        ClusterId,
-        Mapping[BrokerId, BrokerImage],
-        Mapping[str, TopicImage],
-        Mapping[Uuid, str],
-        Mapping[Uuid, Tombstone],
-        Mapping[str, str],
-        Mapping[BrokerId, Mapping[str, str]],
-        Mapping[str, Revision],
-        Mapping[str, str],
-        int,
-    ]:
-        """All fields of an image but its revision, in order."""
-        image = self.image
-        return (
-            self.cluster_id,
-            image.brokers if self.brokers is None else self.brokers,
-            image.topics if self.topics is None else self.topics,
-            image.topic_names if self.topic_names is None else self.topic_names,
-            image.tombstones if self.tombstones is None else self.tombstones,
-            self.broker_config,
-            self.own_configs,
-            image.mod_revisions if self.mod_revisions is None else self.mod_revisions,
-            image.folded_names if self.folded_names is None else self.folded_names,
-            self.partition_count,
-        )
+    def _put_mark(self, value: Making | Tombstone) -> None:
+        if isinstance(value, Making):
+            self.making.writable()[value.id] = value
+        else:
+            self.tombstones.writable()[value.id] = value
+
+    def _put_broker(self, value: BrokerImage | Ready | Member, revision: Revision) -> None:
+        if isinstance(value, Member):
+            self.members.writable()[value.id] = value
+            return
+        if isinstance(value, BrokerImage):
+            self.registered.writable()[value.id] = replace(value, epoch=revision)
+        else:
+            self.ready.writable()[value.id] = value
+        self._judge_alive(value.id)
 
     def _put_settings(self, key: str, values: Mapping[str, str]) -> None:
         if key == BROKER_SETTINGS_KEY:
@@ -277,52 +231,96 @@ class ImageDraft:
             broker = BrokerId(int(key.removeprefix(BROKER_SETTINGS_PREFIX)))
             self.own_configs = {**self.own_configs, broker: values}
 
-    def _writable_brokers(self) -> dict[BrokerId, BrokerImage]:
-        if self.brokers is None:
-            self.brokers = dict(self.image.brokers)
-        return self.brokers
+    def _judge_alive(self, broker: BrokerId) -> None:
+        registered, ready = self.registered.now.get(broker), self.ready.now.get(broker)
+        if registered is not None and ready is not None and registered.epoch == ready.epoch:
+            self.brokers.writable()[broker] = registered
+        elif broker in self.brokers.now:
+            del self.brokers.writable()[broker]
 
-    def _writable_tombstones(self) -> dict[Uuid, Tombstone]:
-        if self.tombstones is None:
-            self.tombstones = dict(self.image.tombstones)
-        return self.tombstones
+    def _put_partition(self, topic_id: Uuid, index: int, partition: PartitionImage) -> None:
+        name = self.topic_names.now.get(topic_id)
+        topic = None if name is None else self.topics.now[name]
+        if topic is None or index >= len(topic.partitions):
+            self._held(topic_id)[index] = partition
+            return
+        _check_epochs(topic, index, partition)
+        partitions = (*topic.partitions[:index], partition, *topic.partitions[index + 1 :])
+        self.topics.writable()[topic.name] = replace(topic, partitions=partitions)
 
-    def _writable_topics(self) -> tuple[dict[str, TopicImage], dict[Uuid, str], dict[str, str]]:
-        if self.topics is None or self.topic_names is None or self.folded_names is None:
-            self.topics = dict(self.image.topics)
-            self.topic_names = dict(self.image.topic_names)
-            self.folded_names = dict(self.image.folded_names)
-        return self.topics, self.topic_names, self.folded_names
+    def _put_topic(self, stored: StoredTopic) -> None:
+        old = self.topics.now.get(stored.name)
+        known = () if old is None or old.id != stored.id else old.partitions
+        assert len(known) <= stored.partition_count, f"{stored.name} would lose partitions"
+        if old is not None and old.id != stored.id:
+            self._drop_topic(stored.name)
+        added = self._attach(stored, len(known))
+        self.topics.writable()[stored.name] = TopicImage(
+            stored.name, stored.id, (*known, *added), stored.config, stored.is_internal
+        )
+        self.topic_names.writable()[stored.id] = stored.name
+        if (folded := fold_name(stored.name)) is not None:
+            self.folded_names.writable()[folded] = stored.name
+        self.partition_count += len(added)
 
-    def _put_topic(self, topic: TopicImage) -> None:
-        topics, names, folded_names = self._writable_topics()
-        if (old := topics.get(topic.name)) is not None:
-            _check_epochs(old, topic)
-            del names[old.id]
-            self.partition_count -= len(old.partitions)
-        topics[topic.name] = topic
-        names[topic.id] = topic.name
-        if (folded := fold_name(topic.name)) is not None:
-            folded_names[folded] = topic.name
-        self.partition_count += len(topic.partitions)
+    def _attach(self, stored: StoredTopic, first: int) -> list[PartitionImage]:
+        """The detached partitions from `first` on that the topic's key now counts."""
+        if first == stored.partition_count:
+            return []
+        held = self._held(stored.id)
+        added = []
+        for index in range(first, stored.partition_count):
+            if index not in held:
+                raise PartitionMissing(stored, index)
+            added.append(held.pop(index))
+        self._forget_empty(stored.id)
+        return added
 
     def _drop_topic(self, name: str) -> None:
-        topics, names, folded_names = self._writable_topics()
-        if (old := topics.pop(name, None)) is not None:
-            del names[old.id]
-            if (folded := fold_name(name)) is not None:
-                folded_names.pop(folded, None)
-            self.partition_count -= len(old.partitions)
+        old = self.topics.now.get(name)
+        if old is None:
+            return
+        del self.topics.writable()[name]
+        del self.topic_names.writable()[old.id]
+        if (folded := fold_name(name)) is not None:
+            self.folded_names.writable().pop(folded, None)
+        self.partition_count -= len(old.partitions)
+        self._held(old.id).update(enumerate(old.partitions))
+        self._forget_empty(old.id)
+
+    def _drop_partition(self, topic_id: Uuid, index: int) -> None:
+        name = self.topic_names.now.get(topic_id)
+        if name is not None and index < len(self.topics.now[name].partitions):
+            topic = self.topics.now[name]
+            stored = StoredTopic(topic.name, topic.id, len(topic.partitions))
+            raise PartitionMissing(stored, index)
+        self._held(topic_id).pop(index, None)
+        self._forget_empty(topic_id)
+
+    def _held(self, topic_id: Uuid) -> dict[int, PartitionImage]:
+        """The detached partitions of a topic, to be changed: copied once, as the mappings are."""
+        held = self._copied.get(topic_id)
+        if held is None:
+            held = self._copied[topic_id] = dict(self.detached.now.get(topic_id, {}))
+            self.detached.writable()[topic_id] = held
+        return held
+
+    def _forget_empty(self, topic_id: Uuid) -> None:
+        if not self.detached.now[topic_id]:
+            del self.detached.writable()[topic_id]
+            del self._copied[topic_id]
 
     def _remove(self, key: str) -> None:
         if key.startswith(TOPIC_PREFIX):
             self._drop_topic(key.removeprefix(TOPIC_PREFIX))
+        elif key.startswith(PARTITION_PREFIX):
+            self._drop_partition(*parse_partition_key(key))
+        elif key.startswith(MAKING_PREFIX):
+            self.making.writable().pop(parse_uuid(key.removeprefix(MAKING_PREFIX)), None)
         elif key.startswith(TOMBSTONE_PREFIX):
-            removed = parse_uuid(key.removeprefix(TOMBSTONE_PREFIX))
-            self._writable_tombstones().pop(removed, None)
-        elif key.startswith(BROKER_PREFIX):
-            broker = BrokerId(int(key.removeprefix(BROKER_PREFIX)))
-            self._writable_brokers().pop(broker, None)
+            self.tombstones.writable().pop(parse_uuid(key.removeprefix(TOMBSTONE_PREFIX)), None)
+        elif key.startswith((BROKER_PREFIX, READY_PREFIX, MEMBER_PREFIX)):
+            self._remove_broker(key)
         elif key == BROKER_SETTINGS_KEY:
             self.broker_config = {}
         elif key.startswith(BROKER_SETTINGS_PREFIX):
@@ -330,12 +328,35 @@ class ImageDraft:
             kept = ((one, values) for one, values in self.own_configs.items() if one != gone)
             self.own_configs = dict(kept)
 
+    def _remove_broker(self, key: str) -> None:
+        kind, _, number = key.rpartition("/")
+        broker = BrokerId(int(number))
+        if kind + "/" == MEMBER_PREFIX:
+            self.members.writable().pop(broker, None)
+            return
+        keys = self.registered if kind + "/" == BROKER_PREFIX else self.ready
+        keys.writable().pop(broker, None)
+        self._judge_alive(broker)
 
-def _check_epochs(old: TopicImage, new: TopicImage) -> None:
-    """Assert that neither partitions nor their epochs of the same topic go back."""
-    if old.id != new.id:
-        return
-    assert len(new.partitions) >= len(old.partitions), f"{new.name} would lose partitions"
-    for before, after in zip(old.partitions, new.partitions, strict=False):
-        assert after.leader_epoch >= before.leader_epoch, f"{new.name}: {before} to {after}"
-        assert after.partition_epoch >= before.partition_epoch, f"{new.name}: {before} to {after}"
+
+class _Copied(Generic[K, V]):
+    """A mapping of an image, copied before its first write."""
+
+    __slots__ = ("_copy", "now")
+
+    def __init__(self, original: Mapping[K, V]) -> None:
+        self.now = original
+        self._copy: dict[K, V] | None = None
+
+    def writable(self) -> dict[K, V]:
+        if self._copy is None:
+            self._copy = dict(self.now)
+            self.now = self._copy
+        return self._copy
+
+
+def _check_epochs(topic: TopicImage, index: int, after: PartitionImage) -> None:
+    """Assert that the epochs of a partition do not go back."""
+    before = topic.partitions[index]
+    assert after.leader_epoch >= before.leader_epoch, f"{topic.name}: {before} to {after}"
+    assert after.partition_epoch >= before.partition_epoch, f"{topic.name}: {before} to {after}"

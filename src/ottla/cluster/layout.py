@@ -2,9 +2,11 @@
 
 A newer, unknown format is refused. From format 2 on a value ends with a checksum over its key and
 itself, so a value that was changed, or that is under another key, is refused too. Values of
-format 1 have none: they are accepted only from a store whose `cluster` key is of format 1 as well,
-and `ClusterState.open` rewrites them. The
-digits 1 and 2 differ in two bits, so one flipped bit does not turn a new store into an old one.
+format 1 have none: they are accepted only from a store whose `cluster` key is of format 1 as well.
+A flipped bit does not turn a new store into such an old one: its checksums are there, and wrong.
+
+Up to format 2 a topic's value held its partitions; since format 3 each has a key of its own.
+`read_image` reads all formats, and `ClusterState.open` rewrites what is older.
 """
 
 import json
@@ -12,12 +14,18 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ottla.cluster.image import (
+from ottla.cluster.image import ClusterImage, PartitionMissing
+from ottla.cluster.store import ChangeBatch, Entry, Snapshot
+from ottla.cluster.values import (
     BROKER_PREFIX,
     BROKER_SETTINGS_KEY,
     BROKER_SETTINGS_PREFIX,
     CATALOG_KEY,
     CLUSTER_KEY,
+    MAKING_PREFIX,
+    MEMBER_PREFIX,
+    PARTITION_PREFIX,
+    READY_PREFIX,
     TOMBSTONE_PREFIX,
     TOPIC_PREFIX,
     BrokerImage,
@@ -26,13 +34,16 @@ from ottla.cluster.image import (
     Change,
     ClusterId,
     ClusterIdentity,
-    ClusterImage,
+    Making,
+    Member,
     PartitionImage,
+    Ready,
+    StoredTopic,
     Tombstone,
-    TopicImage,
     Value,
+    partition_key,
+    topic_key,
 )
-from ottla.cluster.store import ChangeBatch, Entry, Snapshot
 from ottla.errors import UsageRefused
 from ottla.model import (
     BrokerId,
@@ -44,12 +55,24 @@ from ottla.model import (
 )
 from ottla.records.crc import crc32c
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+WHOLE_TOPICS_FORMAT: Final = 2  # the last one that kept partitions in their topic's value
 UNCHECKED_FORMAT: Final = 1  # the last one without checksums
 
 PRODUCER_IDS_KEY: Final = "producer-ids"
 
 _CHECKSUM_FIELD: Final = re.compile(rb',"crc32c":"([0-9a-f]{8})"}\Z')
+_PREFIXES: Final = (
+    TOPIC_PREFIX,
+    PARTITION_PREFIX,
+    MAKING_PREFIX,
+    TOMBSTONE_PREFIX,
+    BROKER_PREFIX,
+    READY_PREFIX,
+    MEMBER_PREFIX,
+    BROKER_SETTINGS_PREFIX,
+)
+_KEYS: Final = frozenset({BROKER_SETTINGS_KEY, CLUSTER_KEY, CATALOG_KEY})
 
 
 class ValueDamaged(UsageRefused):
@@ -66,58 +89,119 @@ class ValueDamaged(UsageRefused):
 
 def read_image(snapshot: Snapshot) -> ClusterImage:
     """The whole store as an image, or `ValueDamaged` if the value of a known key is."""
-    is_checked = not unchecked_entries(snapshot)
-    for entry in snapshot.entries:
+    entries = modern_entries(snapshot)
+    for entry in entries:
         if entry.key == PRODUCER_IDS_KEY:
-            decode_next_producer_id(entry.value, is_checked=is_checked)
+            decode_next_producer_id(entry.value)
     written = (
-        (
-            Change(entry.key, decode(entry.key, entry.value, is_checked=is_checked)),
-            entry.mod_revision,
-        )
-        for entry in snapshot.entries
+        (Change(entry.key, decode(entry.key, entry.value)), entry.mod_revision)
+        for entry in entries
         if _is_known(entry.key)
     )
-    return ClusterImage.load(written, snapshot.revision)
+    try:
+        return ClusterImage.load(written, snapshot.revision)
+    except PartitionMissing as missing:
+        raise _lacks_partition(missing) from missing
 
 
 def read_sound(snapshot: Snapshot) -> tuple[ClusterImage, dict[str, ValueDamaged]]:
-    """The image of the intact keys of a store, and the damage of each other key."""
+    """The image of the intact keys of a store, and the damage of each other key.
+
+    A topic of which a partition is damaged or missing counts as damaged too.
+    """
     damaged: dict[str, ValueDamaged] = {}
-    is_checked = not unchecked_entries(snapshot)
+    is_checked = not _is_unchecked_store(snapshot)
     for entry in snapshot.entries:
         try:
             if entry.key == PRODUCER_IDS_KEY:
                 decode_next_producer_id(entry.value, is_checked=is_checked)
             elif _is_known(entry.key):
-                decode(entry.key, entry.value, is_checked=is_checked)
+                decode_any(entry, is_checked=is_checked)
         except ValueDamaged as problem:
             damaged[entry.key] = problem
-    sound = tuple(entry for entry in snapshot.entries if entry.key not in damaged)
-    return read_image(Snapshot(snapshot.revision, sound)), damaged
+    while True:
+        sound = tuple(entry for entry in snapshot.entries if entry.key not in damaged)
+        try:
+            return read_image(Snapshot(snapshot.revision, sound)), damaged
+        except ValueDamaged as problem:
+            if problem.key in damaged:
+                raise
+            damaged[problem.key] = problem
 
 
-def unchecked_entries(snapshot: Snapshot) -> list[Entry]:
-    """The entries of a format 1 store to rewrite, `cluster` last; none in a newer one.
+def outdated_entries(snapshot: Snapshot) -> list[Entry]:
+    """The entries of an older format to rewrite, `cluster` last; none in a store of today's.
 
-    Until `cluster` is of format 2, a crash on the way leaves a store that is read as before.
+    Until `cluster` is of today's format, a crash on the way leaves a store that is read as before.
     """
     identity = [entry for entry in snapshot.entries if entry.key == CLUSTER_KEY]
-    if not identity or not _is_unchecked(identity[0].value):
+    if not identity or _format_of(identity[0].value) == FORMAT:
         return []
     others = [entry for entry in snapshot.entries if entry.key != CLUSTER_KEY]
-    return [entry for entry in (*others, *identity) if _is_unchecked(entry.value)]
+    return [entry for entry in (*others, *identity) if _format_of(entry.value) != FORMAT]
 
 
-def add_checksum(entry: Entry) -> bytes:
-    """A value of format 1 in the current format."""
-    fields = _load(entry.key, entry.value, is_checked=False)
-    return _dump(entry.key, {**fields, "format": FORMAT})
+def modern_entries(snapshot: Snapshot) -> list[Entry]:
+    """All entries in today's format and in the order of their keys, whatever they are in."""
+    if not outdated_entries(snapshot):
+        return list(snapshot.entries)
+    is_checked = not _is_unchecked_store(snapshot)
+    modern: dict[str, Entry] = {}
+    for entry in snapshot.entries:
+        for one in modernized(entry, is_checked=is_checked):
+            modern[one.key] = one
+    return [modern[key] for key in sorted(modern)]
 
 
-def _is_unchecked(data: bytes) -> bool:
+def modernized(entry: Entry, *, is_checked: bool) -> list[Entry]:
+    """A value of an older format as today's, partitions before their topic.
+
+    Registrations are left out: they were under leases, and every broker registers anew.
+    """
+    if _format_of(entry.value) == FORMAT or not (
+        _is_known(entry.key) or entry.key == PRODUCER_IDS_KEY
+    ):
+        return [entry]
+    if entry.key.startswith(BROKER_PREFIX):
+        return []
+    fields = {**_load(entry.key, entry.value, is_checked=is_checked), "format": FORMAT}
+    split: dict[str, dict[str, Any]] = {entry.key: fields}
+    if entry.key.startswith(TOPIC_PREFIX):
+        split = _split_topic(entry.key, fields)
+    return [Entry(key, _dump(key, value), entry.mod_revision) for key, value in split.items()]
+
+
+def is_checked_store(snapshot: Snapshot) -> bool:
+    """True if every value of the store has a checksum."""
+    return not _is_unchecked_store(snapshot)
+
+
+def _split_topic(key: str, fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    topic_id = parse_uuid(fields["id"])
+    split: dict[str, dict[str, Any]] = {
+        partition_key(topic_id, index): {"format": FORMAT, **partition}
+        for index, partition in enumerate(fields["partitions"])
+    }
+    split[key] = {**fields, "partitions": len(fields["partitions"])}
+    return split
+
+
+def _is_unchecked_store(snapshot: Snapshot) -> bool:
+    return any(
+        entry.key == CLUSTER_KEY and _format_of(entry.value) == UNCHECKED_FORMAT
+        for entry in snapshot.entries
+    )
+
+
+def _format_of(data: bytes) -> int | None:
     fields = _parse(data)
-    return fields is not None and fields.get("format") == UNCHECKED_FORMAT
+    found = None if fields is None else fields.get("format")
+    return found if isinstance(found, int) else None
+
+
+def _lacks_partition(missing: PartitionMissing) -> ValueDamaged:
+    key = topic_key(missing.topic.name)
+    return ValueDamaged(key, f"counts partition {missing.index}, which is missing")
 
 
 def read_changes(batch: ChangeBatch) -> Iterable[Change]:
@@ -133,17 +217,29 @@ def encode(key: str, value: Value) -> bytes:
     return _dump(key, {"format": FORMAT, **_fields(value)})
 
 
-def decode(key: str, data: bytes, *, is_checked: bool = True) -> Value:
+def decode(key: str, data: bytes) -> Value:
     """The inverse of `encode`; the key determines the kind of value."""
-    fields = _load(key, data, is_checked=is_checked)
+    return _read(key, _load(key, data, is_checked=True))
+
+
+def decode_any(entry: Entry, *, is_checked: bool) -> None:
+    """Raises ValueDamaged unless the value can be read, in whatever format it is."""
+    for one in modernized(entry, is_checked=is_checked):
+        decode(one.key, one.value)
+
+
+def _read(key: str, fields: Mapping[str, Any]) -> Value:
+    prefix, _, name = key.rpartition("/") if "/" in key else (key, "", "")
     if key.startswith(TOPIC_PREFIX):
         return _read_topic(key.removeprefix(TOPIC_PREFIX), fields)
+    if key.startswith(PARTITION_PREFIX):
+        return _read_partition(fields)
+    if key.startswith((BROKER_PREFIX, READY_PREFIX, MEMBER_PREFIX)):
+        return _read_broker(prefix + "/", BrokerId(int(name)), fields)
+    if key.startswith(MAKING_PREFIX):
+        return Making(parse_uuid(name), fields["topic"], fields["partitions"])
     if key.startswith(TOMBSTONE_PREFIX):
-        return _read_tombstone(key.removeprefix(TOMBSTONE_PREFIX), fields)
-    if key.startswith(BROKER_PREFIX):
-        endpoint = Endpoint(fields["host"], fields["port"])
-        broker_id = BrokerId(int(key.removeprefix(BROKER_PREFIX)))
-        return BrokerImage(broker_id, endpoint, fields["rack"])
+        return _read_tombstone(name, fields)
     if key == BROKER_SETTINGS_KEY or key.startswith(BROKER_SETTINGS_PREFIX):
         return BrokerSettings(fields["config"])
     if key == CLUSTER_KEY:
@@ -163,34 +259,67 @@ def decode_next_producer_id(data: bytes, *, is_checked: bool = True) -> Producer
 
 
 def _is_known(key: str) -> bool:
-    prefixes = (TOPIC_PREFIX, TOMBSTONE_PREFIX, BROKER_PREFIX, BROKER_SETTINGS_PREFIX)
-    return key.startswith(prefixes) or key in {BROKER_SETTINGS_KEY, CLUSTER_KEY, CATALOG_KEY}
+    return key.startswith(_PREFIXES) or key in _KEYS
 
 
 def _fields(value: Value) -> dict[str, Any]:
     match value:
-        case TopicImage():
+        case StoredTopic():
             return {
                 "id": format_uuid(value.id),
                 "internal": value.is_internal,
                 "config": dict(value.config),
-                "partitions": [_partition_fields(partition) for partition in value.partitions],
+                "partitions": value.partition_count,
             }
+        case PartitionImage():
+            return _partition_fields(value)
+        case Making():
+            return {"topic": value.topic, "partitions": value.partition_count}
         case Tombstone():
             return {
                 "topic": value.topic,
                 "partitions": value.partition_count,
                 "brokers": value.brokers,
             }
-        case BrokerImage():
-            host, port = value.endpoint
-            return {"host": host, "port": port, "rack": value.rack}
+        case BrokerImage() | Ready() | Member():
+            return _broker_fields(value)
         case BrokerSettings():
             return {"config": dict(value.values)}
         case ClusterIdentity():
             return {"id": value.id}
         case Catalog():
             return {}
+
+
+def _broker_fields(value: BrokerImage | Ready | Member) -> dict[str, Any]:
+    match value:
+        case BrokerImage():
+            return {
+                "listeners": [
+                    {"name": name, "host": host, "port": port}
+                    for name, (host, port) in value.listeners.items()
+                ],
+                "rack": value.rack,
+                "machine": value.machine,
+                "token": value.token.hex(),
+            }
+        case Ready():
+            return {"epoch": value.epoch}
+        case Member():
+            return {"epoch": value.epoch, "rack": value.rack, "machine": value.machine}
+
+
+def _read_broker(
+    prefix: str, broker: BrokerId, fields: Mapping[str, Any]
+) -> BrokerImage | Ready | Member:
+    if prefix == READY_PREFIX:
+        return Ready(broker, fields["epoch"])
+    if prefix == MEMBER_PREFIX:
+        return Member(broker, fields["epoch"], fields["rack"], fields["machine"])
+    listeners = {one["name"]: Endpoint(one["host"], one["port"]) for one in fields["listeners"]}
+    return BrokerImage(
+        broker, listeners, fields["rack"], fields["machine"], bytes.fromhex(fields["token"])
+    )
 
 
 def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
@@ -203,22 +332,23 @@ def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
     }
 
 
-def _read_topic(name: str, fields: Mapping[str, Any]) -> TopicImage:
-    return TopicImage(
+def _read_topic(name: str, fields: Mapping[str, Any]) -> StoredTopic:
+    return StoredTopic(
         name=name,
         id=parse_uuid(fields["id"]),
-        partitions=tuple(
-            PartitionImage(
-                leader=partition["leader"],
-                leader_epoch=LeaderEpoch(partition["leader_epoch"]),
-                replicas=tuple(partition["replicas"]),
-                isr=tuple(partition["isr"]),
-                partition_epoch=partition["partition_epoch"],
-            )
-            for partition in fields["partitions"]
-        ),
+        partition_count=fields["partitions"],
         config=fields["config"],
         is_internal=fields["internal"],
+    )
+
+
+def _read_partition(fields: Mapping[str, Any]) -> PartitionImage:
+    return PartitionImage(
+        leader=fields["leader"],
+        leader_epoch=LeaderEpoch(fields["leader_epoch"]),
+        replicas=tuple(fields["replicas"]),
+        isr=tuple(fields["isr"]),
+        partition_epoch=fields["partition_epoch"],
     )
 
 

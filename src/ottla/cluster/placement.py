@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from ottla.cluster.image import BrokerImage
+from ottla.cluster.values import BrokerImage
 from ottla.model import BrokerId
 
 

@@ -3,24 +3,17 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, TypeVar
 
 from ottla.cluster import layout
+from ottla.cluster.commits import compares, fits, fitting, writes
 from ottla.cluster.controller.decision import Decision
-from ottla.cluster.controller.leaders import register_broker, settle_leaders
-from ottla.cluster.image import (
-    BROKER_PREFIX,
-    CLUSTER_KEY,
-    BrokerImage,
-    Change,
-    ClusterId,
-    ClusterIdentity,
-    ClusterImage,
-    TopicImage,
-    broker_key,
-)
+from ottla.cluster.controller.leaders import note_ready, register_broker, settle_leaders
+from ottla.cluster.controller.topics import sweep
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.store import (
     NEVER,
     Compacted,
@@ -37,6 +30,15 @@ from ottla.cluster.store import (
     StoreUnavailable,
     Write,
 )
+from ottla.cluster.values import (
+    CLUSTER_KEY,
+    BrokerImage,
+    Change,
+    ClusterId,
+    ClusterIdentity,
+    broker_key,
+    ready_key,
+)
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, RequestTimedOut
 from ottla.model import BrokerId, ProducerId, Uuid, format_uuid
@@ -50,7 +52,8 @@ COMMIT_TIMEOUT_S: Final = 30.0
 RETRY_PAUSE_S: Final = 1.0
 LEASE_TTL_MS: Final = 10_000
 KEEP_ALIVES_PER_TTL: Final = 3
-_WRITES_PER_COMMIT: Final = 64  # a number that every kind of store accepts
+MAKING_S: Final = 60.0  # after that a creation that has not ended is given up
+_WATCH_S: Final = 0.2  # for a watch to report a revision, before everything is read
 
 
 def draw_uuid(rng: random.Random) -> Uuid:
@@ -118,8 +121,8 @@ class ClusterState:
         if not image.cluster_id:
             await _name_cluster(store, rng, snapshot)
             image = layout.read_image(await store.range(""))
-        elif layout.unchecked_entries(snapshot):
-            await _add_checksums(store, snapshot)
+        elif layout.outdated_entries(snapshot):
+            await _modernize(store, snapshot)
             image = layout.read_image(await store.range(""))
         return cls(store, rng, image, config or BrokerConfig(), on_lost)
 
@@ -151,6 +154,10 @@ class ClusterState:
         alive = [broker for _, broker in sorted(self.image.brokers.items())]
         return alive or [one for one in (self._self,) if one is not None]
 
+    def fits(self, image: ClusterImage, changes: Sequence[Change]) -> bool:
+        """True if all of the changes, decided on this image, fit into one commit."""
+        return fits(image, changes, self._store.limits)
+
     def draw_uuid(self) -> Uuid:
         """A random id."""
         return draw_uuid(self._rng)
@@ -169,31 +176,49 @@ class ClusterState:
         return decision.result
 
     async def catch_up(self) -> None:
-        """Return when the image has every change committed before this call."""
+        """Return when the image has every change committed before this call.
+
+        The server's revision may be that of a change which no watch of ours reports. So if the
+        image has not reached it soon, everything is read.
+        """
         async with _bounded():
-            await self._reach((await self._store.get(CLUSTER_KEY)).revision)
+            revision = (await self._store.get(CLUSTER_KEY)).revision
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WATCH_S):
+                    await self._reach(revision)
+                    return
+            self._replace(layout.read_image(await self._store.range("")))
 
     async def register(self, broker: BrokerImage, *, ttl_ms: int = LEASE_TTL_MS) -> int:
-        """Register as this broker, replacing an earlier registration. Returns the broker epoch."""
+        """Register as this broker, replacing an earlier registration. Returns the broker epoch.
+
+        In two steps: first it is known and counts as dead, so that an earlier process of its id
+        leads nothing any more; then it is ready, and may lead in new leader epochs.
+        """
         assert self._registration is None, "a process registers as one broker"
         self._self = broker
         lease = await self._store.grant(ttl_ms)
+        leases = {broker_key(broker.id): lease, ready_key(broker.id): lease}
         try:
-            _, epoch = await self._commit(
-                lambda image: register_broker(image, broker, self._config),
-                leases={broker_key(broker.id): lease},
-            )
+            _, epoch = await self._commit(lambda image: register_broker(image, broker), leases)
+            await self.settle()
+            await self._commit(lambda image: note_ready(image, broker.id, epoch), leases)
+            await self.settle()
         except BaseException:
             with contextlib.suppress(StoreUnavailable):
                 await self._store.revoke(lease)
             raise
         tasks = (
             self._spawn(self._keep_alive(lease, ttl_ms / 1000), "ottla-cluster-lease"),
-            self._spawn(self._elect_leaders(broker.id), "ottla-cluster-leaders"),
+            self._spawn(self._control(broker.id), "ottla-cluster-control"),
         )
         self._registration = _Registration(broker.id, epoch, lease, tasks)
         self._check_registration()
         return epoch
+
+    async def settle(self) -> None:
+        """Give every partition a leader among the live brokers, where there can be one."""
+        await self.commit(lambda image: settle_leaders(image, self._config))
 
     async def allocate_producer_ids(self, count: int = 1000) -> range:
         """A block of producer ids, none of which is ever allocated twice."""
@@ -213,19 +238,24 @@ class ClusterState:
     async def _commit(
         self, decide: Decide[Result], leases: Mapping[str, LeaseId]
     ) -> tuple[Decision[Result], Revision]:
+        """Changes that do not fit into one commit are decided about again after the first part."""
+        conflicts = 0
         async with _bounded():
-            for _ in range(ATTEMPTS_MAX):
+            while conflicts < ATTEMPTS_MAX:
                 decision = await self._decide(decide)
                 if not decision.changes:
                     return decision, self.image.revision
-                compares = _compares(self.image, decision.changes)
+                changes = fitting(self.image, decision.changes, self._store.limits)
+                conditions = compares(self.image, changes)
                 try:
-                    revision = await self._store.commit(_writes(decision.changes, leases), compares)
+                    revision = await self._store.commit(writes(changes, leases), conditions)
                 except Conflict:
-                    await self._wait_conflict_seen(compares)
+                    conflicts += 1
+                    await self._wait_conflict_seen(conditions)
                     continue
                 await self._reach(revision)
-                return decision, revision
+                if len(changes) == len(decision.changes):
+                    return decision, revision
         raise _too_busy()
 
     async def _decide(self, decide: Decide[Result]) -> Decision[Result]:
@@ -241,11 +271,9 @@ class ClusterState:
         await self.catch_up()
         return decide(self.image)
 
-    async def _wait_conflict_seen(self, compares: Sequence[Compare]) -> None:
+    async def _wait_conflict_seen(self, conditions: Sequence[Compare]) -> None:
         """After a conflict: wait until the image has the change that caused it."""
-        while all(
-            self.image.mod_revision(compare.key) == compare.mod_revision for compare in compares
-        ):
+        while all(self.image.mod_revision(one.key) == one.mod_revision for one in conditions):
             await self._next_image()
 
     async def _reach(self, revision: Revision) -> None:
@@ -271,9 +299,15 @@ class ClusterState:
         try:
             async with contextlib.aclosing(self._store.watch("", self.image.revision)) as batches:
                 async for batch in batches:
-                    self._advance(self.image.apply(layout.read_changes(batch), batch.revision))
+                    if batch.revision > self.image.revision:  # else everything was read meanwhile
+                        self._advance(self.image.apply(layout.read_changes(batch), batch.revision))
         except Compacted:
-            self._advance(layout.read_image(await self._store.range("")))
+            self._replace(layout.read_image(await self._store.range("")))
+
+    def _replace(self, image: ClusterImage) -> None:
+        """Go on with an image of the whole store, if it is newer."""
+        if image.revision > self.image.revision:
+            self._advance(image)
 
     def _advance(self, image: ClusterImage) -> None:
         old, self.image = self.image, image
@@ -309,30 +343,48 @@ class ClusterState:
                         LeaseLost("the coordination store did not respond within the lease time")
                     )
 
-    async def _elect_leaders(self, broker: BrokerId) -> None:
-        """As the controller, elect leaders whenever brokers come or go."""
+    async def _control(self, broker: BrokerId) -> None:
+        """As the controller, elect leaders whenever brokers come or go, and sweep."""
+        seen_s: dict[Uuid, float] = {}  # when each creation that is under way was first seen
         while True:
-            brokers = self.image.brokers
-            if self.image.controller_id == broker:
+            before = self.image
+            if before.controller_id == broker:
                 try:
-                    await self.commit(lambda image: settle_leaders(image, self._config))
+                    await self.settle()
+                    await self._sweep(seen_s)
                 except ApiError as problem:
                     self._on_lost(problem)
                     await asyncio.sleep(RETRY_PAUSE_S)
                     continue
-            while self.image.brokers is brokers:
-                await self._next_image()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(MAKING_S if self.image.making else None):
+                    while _is_calm(before, self.image):
+                        await self._next_image()
+
+    async def _sweep(self, seen_s: dict[Uuid, float]) -> None:
+        """Remove the partitions that deleted topics, and creations that have stopped, left."""
+        now_s = asyncio.get_running_loop().time()
+        for topic_id in self.image.making:
+            seen_s.setdefault(topic_id, now_s)
+        given_up = {topic_id for topic_id, first_s in seen_s.items() if now_s - first_s >= MAKING_S}
+
+        def decide(image: ClusterImage) -> Decision[None]:
+            return sweep(image, given_up & image.making.keys())
+
+        if decide(self.image).changes:
+            await self.commit(decide)
+        for topic_id in given_up:
+            del seen_s[topic_id]
 
     def _check_registration(self) -> None:
         if (registration := self._registration) is None:
             return
-        broker = self.image.brokers.get(registration.broker)
-        if broker is None:
-            self._lose_registration(LeaseLost(f"the lease of broker {registration.broker} expired"))
-        elif broker.epoch != registration.epoch:
-            self._lose_registration(
-                LeaseLost(f"another process registered as broker {registration.broker}")
-            )
+        broker, image = registration.broker, self.image
+        registered = image.registered.get(broker)
+        if registered is not None and registered.epoch != registration.epoch:
+            self._lose_registration(LeaseLost(f"another process registered as broker {broker}"))
+        elif broker not in image.brokers:
+            self._lose_registration(LeaseLost(f"the lease of broker {broker} expired"))
 
     def _lose_registration(self, problem: LeaseLost) -> None:
         registration, self._registration = self._registration, None
@@ -357,6 +409,11 @@ class ClusterState:
             self._on_lost(problem)
 
 
+def _is_calm(old: ClusterImage, new: ClusterImage) -> bool:
+    """True if nothing has changed that a controller acts upon."""
+    return old.brokers is new.brokers and old.detached is new.detached and old.making is new.making
+
+
 def _next_producer_id(entry: Entry) -> ProducerId:
     try:
         return layout.decode_next_producer_id(entry.value)
@@ -375,51 +432,30 @@ async def _name_cluster(store: CoordinationStore, rng: random.Random, snapshot: 
         )
 
 
-async def _add_checksums(store: CoordinationStore, snapshot: Snapshot) -> None:
-    """Rewrite a store of format 1 in the current format.
+async def _modernize(store: CoordinationStore, snapshot: Snapshot) -> None:
+    """Rewrite a store of an older format in the current one.
 
     Registrations are removed: they were under leases, and every broker registers anew.
     """
-    old = layout.unchecked_entries(snapshot)
-    with contextlib.suppress(
-        Conflict
-    ):  # another process is rewriting them, or they are read again soon
-        for first in range(0, len(old), _WRITES_PER_COMMIT):
-            entries = old[first : first + _WRITES_PER_COMMIT]
+    with contextlib.suppress(Conflict):  # another process rewrites it; it is read again soon
+        steps = _modernizing_steps(snapshot)
+        while some := list(islice(steps, min(store.limits.writes, store.limits.compares))):
+            conditions = {entry.key: entry.mod_revision for _, entry in some}
             await store.commit(
-                [
-                    Delete(entry.key)
-                    if entry.key.startswith(BROKER_PREFIX)
-                    else Put(entry.key, layout.add_checksum(entry))
-                    for entry in entries
-                ],
-                [Compare(entry.key, entry.mod_revision) for entry in entries],
+                [write for write, _ in some],
+                [Compare(key, revision) for key, revision in conditions.items()],
             )
 
 
-def _compares(image: ClusterImage, changes: Sequence[Change]) -> list[Compare]:
-    """Conditions: the written keys and the registrations of in-sync brokers are unchanged.
-
-    Without the latter a broker could join an ISR after it was removed from all of them.
-    """
-    keys = {change.key for change in changes}
-    keys.update(
-        broker_key(broker)
-        for change in changes
-        if isinstance(change.value, TopicImage)
-        for partition in change.value.partitions
-        for broker in partition.isr
-    )
-    return [Compare(key, image.mod_revision(key)) for key in sorted(keys)]
-
-
-def _writes(changes: Sequence[Change], leases: Mapping[str, LeaseId]) -> list[Write]:
-    return [
-        Delete(change.key)
-        if change.value is None
-        else Put(change.key, layout.encode(change.key, change.value), leases.get(change.key))
-        for change in changes
-    ]
+def _modernizing_steps(snapshot: Snapshot) -> Iterator[tuple[Write, Entry]]:
+    """Each write, with the old entry that it comes from."""
+    is_checked = layout.is_checked_store(snapshot)
+    for entry in layout.outdated_entries(snapshot):
+        modern = layout.modernized(entry, is_checked=is_checked)
+        for one in modern:
+            yield Put(one.key, one.value), entry
+        if not modern:
+            yield Delete(entry.key), entry
 
 
 @contextlib.asynccontextmanager

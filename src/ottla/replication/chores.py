@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ _LOGS_PER_STEP: Final = 64  # of a checkpoint, before the loop goes on with othe
 
 
 class Chores:
-    """The chores of all partitions that this broker leads. The broker says when each is due."""
+    """The chores of all logs that are here, led or not. The broker says when each is due."""
 
     def __init__(
         self,
@@ -79,36 +79,31 @@ class Chores:
 
     async def delete_old_segments(self) -> None:
         """Delete the segments that retention no longer keeps."""
-        for partition in list(self._leaders.values()):
+        async for one in self._each_log():
+            delete = partial(
+                one.delete_old_segments, self._clock.now_ms(), self._committed_end(one)
+            )
             try:
-                count = self._log_dir.reserve.lend(
-                    partial(partition.log.delete_old_segments, self._clock.now_ms())
-                )
+                count = self._log_dir.reserve.lend(delete)
             except StorageFailed as problem:  # for example a full disk: others may still make room
-                log.error("retention failed", extra={"tp": partition.tp, "reason": problem})
+                log.error("retention failed", extra={"tp": one.tp, "reason": problem})
                 continue
             except OSError as error:
                 if error.errno in CROWDED_ERRNOS:
-                    log.error("retention failed", extra={"tp": partition.tp, "reason": error})
+                    log.error("retention failed", extra={"tp": one.tp, "reason": error})
                     continue
                 self._log_dir.take_offline(error)
                 return
             if count:
                 log.info(
                     "old segments deleted",
-                    extra={
-                        "tp": partition.tp,
-                        "count": count,
-                        "start": partition.log.start_offset,
-                    },
+                    extra={"tp": one.tp, "count": count, "start": one.start_offset},
                 )
-            await asyncio.sleep(0)
 
     async def expire_producers(self, after_ms: int) -> None:
         """Forget idempotent producers that went silent."""
-        for partition in list(self._leaders.values()):
-            partition.log.producers.expire(self._clock.now_ms(), after_ms)
-            await asyncio.sleep(0)
+        async for one in self._each_log():
+            one.producers.expire(self._clock.now_ms(), after_ms)
 
     def compact(self, memory_bytes_max: int) -> None:
         """Begin to compact the log that needs it most; the others follow until none does."""
@@ -122,16 +117,16 @@ class Chores:
 
     def compacted(self) -> Iterator[tuple[Log, Offset]]:
         """The logs of compacted topics, each with the offset below which nothing will change."""
-        for partition in self._leaders.values():
-            if "compact" in partition.log.config.cleanup_policy:
-                yield partition.log, partition.readable_end(read_committed=True)
+        for one in self._log_dir.logs.values():
+            if "compact" in one.config.cleanup_policy:
+                yield one, one.last_stable_offset(self._committed_end(one))
 
     def scrub(self, interval_ms: int) -> None:
         """Read a little more of the sealed segments, and check that they are intact."""
         if self._is_offline:
             return
         try:
-            logs = [partition.log for partition in self._leaders.values()]
+            logs = list(self._log_dir.logs.values())
             self.scrubber.advance(logs, self._clock.now_ms(), interval_ms)
         except OSError as error:
             self._log_dir.take_offline(error)
@@ -139,7 +134,20 @@ class Chores:
     @property
     def damaged_range_count(self) -> int:
         """Ranges of offsets that are known to be corrupt, and not served."""
-        return sum(len(partition.log.corrupt) for partition in self._leaders.values())
+        return sum(len(one.corrupt) for one in self._log_dir.logs.values())
+
+    async def _each_log(self) -> AsyncIterator[Log]:
+        """Every log, with other work of the loop in between."""
+        logs = self._log_dir.logs
+        for tp in list(logs):  # not the logs: one that is deleted meanwhile would stay open
+            if tp in logs:
+                yield logs[tp]
+                await asyncio.sleep(0)
+
+    def _committed_end(self, one: Log) -> Offset:
+        """The high watermark; of a log that is not led here nothing is known to be committed."""
+        partition = self._leaders.get(one.tp)
+        return one.start_offset if partition is None else partition.high_watermark
 
 
 def _run_all(replacements: Sequence[Replacement[Any]]) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from ottla.clock import Clock
-from ottla.cluster.image import ClusterImage, PartitionImage, TopicImage
+from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.store import Revision
+from ottla.cluster.values import PartitionImage
 from ottla.config import TopicConfig
 from ottla.errors import (
     ApiError,
@@ -22,14 +23,16 @@ from ottla.errors import (
 from ottla.model import BrokerId, TopicPartition, Uuid, format_uuid
 from ottla.protocol.hot_fields import TopicKey
 from ottla.replication.chores import Chores
+from ottla.replication.leadership import lost_partitions
 from ottla.replication.log_maker import LogMaker
 from ottla.replication.partition import Flushes, LeaderPartition
-from ottla.replication.strays import expected_id, judge
+from ottla.replication.strays import expected_id, judge, missing_logs
 from ottla.replication.waiting import do_work, wait_called
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
 from ottla.storage.disk_worker import Worker
 from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, DiskSpace
+from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
 from ottla.storage.segments import Discarded
@@ -114,25 +117,11 @@ class Replicas:
             listener=self,
         )
         if not self._log_dir.has_recovery_points:
-            self._note_missing(image)
+            _report_missing(missing_logs(image, self._broker_id, self._log_dir.logs))
         self._follower = asyncio.get_running_loop().create_task(
             self._follow(), name="ottla-replicas"
         )
         return self._follower
-
-    def _note_missing(self, image: ClusterImage) -> None:
-        """Name the logs that are not here, when no checkpoint says which of them had records."""
-        for topic in image.topics.values():
-            for index, partition in enumerate(topic.partitions):
-                tp = TopicPartition(topic.name, index)
-                if self._broker_id in partition.replicas and tp not in self._log_dir.logs:
-                    log.error(
-                        "log missing, and with it the checkpoint of its end",
-                        extra={
-                            "tp": str(tp),
-                            "help": "it begins at offset 0: bring its directory back if you can",
-                        },
-                    )
 
     async def close(self) -> None:
         if self._follower is not None:
@@ -177,12 +166,21 @@ class Replicas:
             return False
         return partition.leader != self._broker_id or tp in self.leaders
 
+    @property
+    def logs(self) -> Mapping[TopicPartition, Log]:
+        """Every log that is here, led or not."""
+        return self._log_dir.logs
+
     # Following the image
 
     def note_image(self, image: ClusterImage) -> None:
-        """The cluster has changed; partitions follow soon."""
+        """The cluster has changed: give up what this broker leads no more, follow the rest soon."""
         assert image.revision >= self._image.revision, "images only get newer"
-        self._image = image
+        before, self._image = self._image, image
+        for topic_id in before.topic_names.keys() - image.topic_names.keys():
+            self.topic_names.pop(topic_id, None)
+        for tp, error in lost_partitions(before, image, self._broker_id):
+            self._give_up(tp, error)
         if self._behind_since_s is None:
             self._behind_since_s = self._clock.monotonic_s()
         self._news.set()
@@ -238,7 +236,7 @@ class Replicas:
         ]
         await self._prepare_many(changed)
         for topic in changed:
-            await self._apply_topic(topic)
+            await self._apply_topic(topic, old.get(topic.name))
         self._maker.forget_prepared()
 
     async def _prepare_many(self, topics: Sequence[TopicImage]) -> None:
@@ -252,15 +250,20 @@ class Replicas:
         ]
         await self._maker.prepare(missing)
 
-    async def _apply_topic(self, topic: TopicImage) -> None:
+    async def _apply_topic(self, topic: TopicImage, old: TopicImage | None) -> None:
         self.topic_names[topic.id] = topic.name
         config = self._topic_config(topic.config)
         problem: StorageFailed | None = None
+        known: Sequence[PartitionImage] = ()
+        if old is not None and old.id == topic.id and old.config == topic.config:
+            known = old.partitions
         for index, partition in enumerate(topic.partitions):
             tp = TopicPartition(topic.name, index)
             if partition.leader != self._broker_id:
                 self._give_up(tp, NotLeader(f"this broker no longer leads {tp}"))
             elif tp in self.leaders:
+                if index < len(known) and known[index] is partition:
+                    continue
                 self.leaders[tp].note_leadership(partition.leader_epoch, frozenset(partition.isr))
                 self.leaders[tp].configure(config)
             elif problem is None and not self.is_offline:
@@ -442,3 +445,15 @@ class Replicas:
 def _note_recovery(done: int, total: int) -> None:
     if done == total or done % 100 == 0:
         log.info("logs opened", extra={"done": done, "total": total})
+
+
+def _report_missing(tps: Iterable[TopicPartition]) -> None:
+    """Name the logs that are not here, when no checkpoint says which of them had records."""
+    for tp in tps:
+        log.error(
+            "log missing, and with it the checkpoint of its end",
+            extra={
+                "tp": str(tp),
+                "help": "it begins at offset 0: bring its directory back if you can",
+            },
+        )

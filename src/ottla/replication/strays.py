@@ -4,7 +4,10 @@ A log is removed only if the store remembers that its topic was deleted. What th
 know is set aside: it may be the store that has forgotten, not the log that is too much.
 """
 
-from ottla.cluster.image import ClusterImage, Tombstone
+from collections.abc import Container, Iterator
+
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.values import Tombstone
 from ottla.model import BrokerId, TopicPartition, Uuid, format_uuid
 from ottla.storage.found_logs import Fate, FoundLog, Verdict
 
@@ -75,3 +78,14 @@ def _was_just_deleted(image: ClusterImage, broker: BrokerId, topic: str) -> bool
         tombstone.topic == topic and broker in tombstone.brokers
         for tombstone in image.tombstones.values()
     )
+
+
+def missing_logs(
+    image: ClusterImage, broker: BrokerId, found: Container[TopicPartition]
+) -> Iterator[TopicPartition]:
+    """The partitions with a replica on this broker whose logs are not among those found."""
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            tp = TopicPartition(topic.name, index)
+            if broker in partition.replicas and tp not in found:
+                yield tp

@@ -344,9 +344,14 @@ class Log:
         """End the active segment, if anything is in it, and begin the next."""
         self._core.roll(now_ms)
 
-    def delete_old_segments(self, now_ms: TimestampMs) -> int:
-        """Delete the segments that retention no longer keeps; return how many."""
-        return self._retention.delete_old_segments(now_ms)
+    def delete_old_segments(self, now_ms: TimestampMs, below: Offset | None = None) -> int:
+        """Delete the segments that retention no longer keeps; return how many.
+
+        Only those that end at or before `below`: what is above the high watermark may be all that
+        is left of a record that is being committed.
+        """
+        below = self._core.end_offset if below is None else below
+        return self._retention.delete_old_segments(now_ms, below)
 
     def advance_start(self, offset: Offset) -> None:
         """Delete the records below `offset` (DeleteRecords)."""

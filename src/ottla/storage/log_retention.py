@@ -1,5 +1,7 @@
 """The start of a log: segments that retention or DeleteRecords lets go."""
 
+from itertools import takewhile
+
 from ottla.errors import OffsetOutOfRange
 from ottla.model import Offset, TimestampMs
 from ottla.records.batch import FIRST_OFFSET
@@ -14,8 +16,8 @@ class LogRetention:
     def __init__(self, core: LogCore) -> None:
         self._core = core
 
-    def delete_old_segments(self, now_ms: TimestampMs) -> int:
-        """Delete the segments that retention no longer keeps; return how many."""
+    def delete_old_segments(self, now_ms: TimestampMs, below: Offset) -> int:
+        """Delete the segments below an offset that retention no longer keeps; return how many."""
         core = self._core
         if (
             "delete" in core.config.cleanup_policy
@@ -23,7 +25,8 @@ class LogRetention:
             and is_too_old(self._time_of(core.segments.active), core.config, now_ms)
         ):
             core.roll(now_ms)
-        facts = map(self._facts, core.segments.sealed)
+        committed = takewhile(lambda one: one.end_offset <= below, core.segments.sealed)
+        facts = map(self._facts, committed)
         count = expired_count(facts, core.size_bytes, core.start_offset, core.config, now_ms)
         return self._delete_first(count)
 

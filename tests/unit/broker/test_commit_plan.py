@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from ottla.broker import slices
 from ottla.broker.commit_plan import CommitPlan
-from ottla.cluster.image import ClusterImage, PartitionImage, TopicImage
+from ottla.cluster.image import ClusterImage, TopicImage
+from ottla.cluster.values import PartitionImage
 from ottla.coordinator.groups.offsets import Commit
 from ottla.errors import ErrorCode, NotCoordinator
 from ottla.model import BrokerId, LeaderEpoch, Offset, TopicPartition, Uuid

@@ -11,8 +11,9 @@ import pytest
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
 from ottla.broker.meta_properties import Identity, MetaProperties, check_identity, read_identity
-from ottla.cluster.image import ClusterId, ClusterImage
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.store import Revision
+from ottla.cluster.values import ClusterId
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId, Endpoint
 from ottla.storage.files import OsFiles

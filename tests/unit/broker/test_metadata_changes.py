@@ -7,11 +7,14 @@ from typing import cast
 
 import pytest
 
+from fakes.cluster_images import put_topic
 from ottla.broker.metadata_changes import CHANGES_PER_COMMIT, Decide, MetadataChanges
+from ottla.cluster.commits import fits
 from ottla.cluster.controller.decision import Decision
-from ottla.cluster.image import Change, ClusterImage, PartitionImage, TopicImage, topic_key
+from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import Revision, StoreUnavailable
+from ottla.cluster.store import SMALLEST_LIMITS, Revision, StoreUnavailable
+from ottla.cluster.values import Change, PartitionImage, StoredTopic
 from ottla.errors import ApiError, TopicAlreadyExists
 from ottla.model import BrokerId, LeaderEpoch, Uuid
 from ottla.replication.replicas import Replicas
@@ -25,8 +28,11 @@ class FakeState:
 
     def __init__(self) -> None:
         self.image = ClusterImage()
-        self.sizes: list[int] = []  # changes of each commit
+        self.sizes: list[int] = []  # topics of each commit
         self.failures: set[int] = set()
+
+    def fits(self, image: ClusterImage, changes: Sequence[Change]) -> bool:
+        return fits(image, changes, SMALLEST_LIMITS)
 
     async def commit(self, decide: Callable[[ClusterImage], Decision[Result]]) -> Result:
         decision = decide(self.image)
@@ -34,7 +40,7 @@ class FakeState:
         if len(self.sizes) in self.failures:
             self.sizes.append(0)
             raise StoreUnavailable("the store is away")
-        self.sizes.append(len(decision.changes))
+        self.sizes.append(sum(isinstance(one.value, StoredTopic) for one in decision.changes))
         self.image = self.image.apply(decision.changes, Revision(self.image.revision + 1))
         return decision.result
 
@@ -79,15 +85,16 @@ class Bench:
         return await self.changes.each(decides, sizes=sizes, validate_only=validate_only)
 
 
-def creation(name: str) -> Decide[str]:
+def creation(name: str, partition_count: int = 1) -> Decide[str]:
     """Decides to create a topic, unless there is one of its name."""
 
     def decide(image: ClusterImage) -> Decision[str]:
         if name in image.topics:
             raise TopicAlreadyExists(f"{name} exists")
         partition = PartitionImage(ONE, LeaderEpoch(0), (ONE,), (ONE,), 0)
-        topic = TopicImage(name, Uuid(name.encode().rjust(16, b"\0")), (partition,))
-        return Decision((Change(topic_key(name), topic),), name)
+        topic_id = Uuid(name.encode().rjust(16, b"\0"))
+        topic = TopicImage(name, topic_id, (partition,) * partition_count)
+        return Decision(tuple(put_topic(topic)), name)
 
     return decide
 
@@ -119,6 +126,13 @@ def test_changes_with_many_elements_are_committed_in_smaller_parts(bench: Bench)
     sizes = [5000, 1000, 1000, 1, 5000, 1999, 1]
     assert bench.each(names(7), sizes=sizes) == names(7)
     assert bench.state.sizes == [1, 2, 1, 1, 2]
+
+
+def test_changes_that_do_not_fit_into_one_commit_are_several(bench: Bench) -> None:
+    sizes = [20, 20, 20, 60, 200, 1, 1]  # of partitions
+    decides = [creation(name, size) for name, size in zip(names(7), sizes, strict=True)]
+    assert asyncio.run(bench.create(decides)) == names(7)
+    assert bench.state.sizes == [3, 1, 1, 2]
 
 
 def test_no_changes_are_no_commit(bench: Bench) -> None:

@@ -19,10 +19,10 @@ from ottla.client import admin
 from ottla.client.client import Client
 from ottla.client.partitions import produce
 from ottla.clock import Clock, SystemClock
-from ottla.cluster.image import BrokerImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import LeaseId
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
+from ottla.cluster.values import CLIENT_LISTENER, BrokerImage
 from ottla.config import BrokerConfig
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId, Endpoint, TimestampMs, TopicPartition, Uuid
@@ -107,7 +107,7 @@ def test_a_broker_that_lost_its_lease_is_not_ready_until_it_is_registered_again(
         broker = await Broker.start(options, Environment())
         store = await SqliteStore.open(tmp_path / STORE_FILES[0], SystemClock())
         other = await ClusterState.open(store, random.Random(1), on_lost=lambda _: None)
-        await other.register(BrokerImage(BrokerId(0), broker.address))
+        await other.register(BrokerImage(BrokerId(0), {CLIENT_LISTENER: broker.address}))
         await wait_page(options, 503, "not ready: the cluster considers this broker dead")
         await other.close()
         await store.close()

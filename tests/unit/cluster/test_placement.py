@@ -1,13 +1,10 @@
-from ottla.cluster.image import BrokerImage
+from fakes.cluster_images import broker
 from ottla.cluster.placement import place
-from ottla.model import BrokerId, Endpoint
+from ottla.cluster.values import BrokerImage
 
 
 def brokers(racks: dict[int, str | None]) -> list[BrokerImage]:
-    return [
-        BrokerImage(BrokerId(number), Endpoint("localhost", number), rack)
-        for number, rack in racks.items()
-    ]
+    return [broker(number, rack=rack) for number, rack in racks.items()]
 
 
 def test_leaders_go_round_from_the_start_and_followers_stand_beside_them() -> None:

@@ -4,12 +4,13 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fakes.cluster_images import broker as broker_image
 from fakes.memory_store import MemoryStore
 from fakes.virtual_loop import VirtualLoop
 from ottla.clock import SystemClock
@@ -17,21 +18,11 @@ from ottla.cluster import layout
 from ottla.cluster.controller import leaders
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.leaders import IneligibleReplica
-from ottla.cluster.controller.topics import NewTopic, create_topic
-from ottla.cluster.image import (
-    CLUSTER_KEY,
-    BrokerImage,
-    Catalog,
-    Change,
-    ClusterId,
-    ClusterIdentity,
-    ClusterImage,
-    PartitionImage,
-    TopicImage,
-    topic_key,
-)
-from ottla.cluster.state import ClusterState
+from ottla.cluster.controller.topics import NewTopic, create_topic, delete_topic
+from ottla.cluster.image import ClusterImage, TopicImage
+from ottla.cluster.state import MAKING_S, ClusterState
 from ottla.cluster.store import (
+    SMALLEST_LIMITS,
     Compare,
     Delete,
     LeaseLost,
@@ -42,9 +33,21 @@ from ottla.cluster.store import (
     Write,
 )
 from ottla.cluster.store_sqlite import SqliteStore
+from ottla.cluster.values import (
+    CLUSTER_KEY,
+    BrokerImage,
+    Catalog,
+    Change,
+    ClusterId,
+    ClusterIdentity,
+    PartitionImage,
+    StoredTopic,
+    partition_key,
+    topic_key,
+)
 from ottla.config import BrokerConfig
 from ottla.errors import RequestTimedOut, TopicAlreadyExists, UsageRefused
-from ottla.model import BrokerId, Endpoint, TopicPartition, Uuid, format_uuid
+from ottla.model import BrokerId, TopicPartition, Uuid, format_uuid
 from ottla.protocol.messages.topics import BROKER_DEFAULT
 
 CONFIG = BrokerConfig()
@@ -83,7 +86,7 @@ def run(scenario: Callable[[World], Awaitable[None]], *, revisions_kept: int = 1
 
 
 def broker(broker_id: int, port: int = 9092) -> BrokerImage:
-    return BrokerImage(BrokerId(broker_id), Endpoint("localhost", port))
+    return broker_image(broker_id, port)
 
 
 async def create(
@@ -97,8 +100,10 @@ async def create(
         name=name, partition_count=partition_count, replication_factor=replication_factor
     )
 
+    topic_id = state.draw_uuid()
+
     def decide(image: ClusterImage) -> Decision[TopicImage]:
-        return create_topic(image, topic, CONFIG, new_id=state.draw_uuid, start=0)
+        return create_topic(image, topic, CONFIG, topic_id=topic_id, start=0)
 
     return await state.commit(decide)
 
@@ -255,10 +260,9 @@ def test_a_follower_that_fell_behind_the_history_reads_everything_again() -> Non
         state = await world.open("a")
         await state.register(broker(1))
         await create(state, "orders")
-        topic = state.image.topics["orders"]
         for number in range(10):  # the memory store never waits, so the follower cannot look
             key = topic_key(f"copy-{number}")
-            copy = replace(topic, id=state.draw_uuid())
+            copy = StoredTopic(f"copy-{number}", state.draw_uuid(), 0)
             await world.store.commit([Put(key, layout.encode(key, copy))])
         assert len(state.image.topics) == 1
         await state.catch_up()
@@ -297,16 +301,196 @@ def test_a_store_that_is_away_while_everything_is_read_again_is_asked_once_more(
         state = await world.open("a")
         await state.register(broker(1))
         await create(state, "orders")
-        topic = state.image.topics["orders"]
         for number in range(10):
             key = topic_key(f"copy-{number}")
-            copy = replace(topic, id=state.draw_uuid())
+            copy = StoredTopic(f"copy-{number}", state.draw_uuid(), 0)
             await store.commit([Put(key, layout.encode(key, copy))])
         store.refusals = 1
         await state.catch_up()
         assert len(state.image.topics) == 11
         assert [type(problem) for problem in world.lost["a"]] == [StoreUnavailable]
         assert not state.follower.done()
+
+    run(scenario)
+
+
+class SharedStore(MemoryStore):
+    """A store on a server that others use too: its revisions begin anywhere and skip."""
+
+    offset = 1000
+
+    def note_foreign_change(self) -> None:
+        self.offset += 7
+
+    async def get(self, key: str) -> Snapshot:
+        snapshot = await super().get(key)
+        return Snapshot(Revision(snapshot.revision + self.offset), snapshot.entries)
+
+
+def test_an_image_catches_up_though_others_use_the_server() -> None:
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        world.store = store = SharedStore(loop)
+        state = await world.open("a")
+        await state.register(broker(1))
+        store.note_foreign_change()
+        key = topic_key("copy")
+        copy = StoredTopic("copy", state.draw_uuid(), 0)
+        await store.commit([Put(key, layout.encode(key, copy))])
+        await state.catch_up()
+        assert "copy" in state.image.topics
+        with pytest.raises(TopicAlreadyExists):
+            await create(state, "copy")
+
+    run(scenario)
+
+
+class CountingStore(MemoryStore):
+    """Counts the writes of each commit; lets a test act before one of them."""
+
+    def __init__(self, clock: VirtualLoop) -> None:
+        super().__init__(clock)
+        self.sizes: list[int] = []
+        self.before_commit: Callable[[int], Awaitable[None]] | None = None
+
+    async def commit(self, writes: Sequence[Write], compares: Sequence[Compare] = ()) -> Revision:
+        if self.before_commit is not None:
+            act, self.before_commit = self.before_commit, None
+            await act(len(self.sizes))
+            self.before_commit = act
+        revision = await super().commit(writes, compares)
+        self.sizes.append(len(writes))
+        return revision
+
+
+async def counting(world: World) -> CountingStore:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    world.store = store = CountingStore(loop)
+    return store
+
+
+def test_a_topic_of_many_partitions_is_made_in_parts_and_seen_whole() -> None:
+    async def scenario(world: World) -> None:
+        store = await counting(world)
+        here, there = await world.open("a"), await world.open("b")
+        await here.register(broker(1))
+        seen: list[int] = []
+        there.subscribe(
+            lambda _, new: seen.append(
+                len(new.topics["orders"].partitions) if "orders" in new.topics else 0
+            )
+        )
+        store.sizes.clear()
+        topic = await create(here, "orders", partition_count=200)
+        assert len(topic.partitions) == 200
+        assert here.image.topics["orders"] == topic
+        assert len(store.sizes) == 4
+        await there.catch_up()
+        assert set(seen) == {0, 200}
+        assert (there.image.detached, there.image.making) == ({}, {})
+
+    run(scenario)
+
+
+def test_a_creation_in_parts_survives_the_changes_of_others() -> None:
+    async def scenario(world: World) -> None:
+        store = await counting(world)
+        here, there = await world.open("a"), await world.open("b")
+        await here.register(broker(1))
+        names = iter(range(100))
+
+        async def create_another(_count: int) -> None:
+            if (number := next(names)) < 5:
+                await create(there, f"other-{number}")
+
+        store.before_commit = create_another
+        topic = await create(here, "orders", partition_count=150)
+        store.before_commit = None
+        assert here.image.topics["orders"] == topic
+        assert here.image.partition_count == 150 + len(here.image.topics) - 1
+        assert (here.image.detached, here.image.making) == ({}, {})
+
+    run(scenario)
+
+
+def test_a_creation_that_stopped_half_way_is_swept_and_its_name_is_free() -> None:
+    async def scenario(world: World) -> None:
+        store = await counting(world)
+        here, there = await world.open("a"), await world.open("b")
+        await here.register(broker(1))
+        start = len(store.sizes)
+
+        async def die(count: int) -> None:
+            if count == start + 2:
+                raise StoreUnavailable("the creator dies here")
+
+        store.before_commit = die
+        with pytest.raises(StoreUnavailable):
+            await create(there, "orders", partition_count=200)
+        store.before_commit = None
+        await here.catch_up()
+        assert len(here.image.making) == 1
+        assert "orders" not in here.image.topics
+        topic = await create(here, "orders", partition_count=1)
+        await until(here, lambda image: not image.making and not image.detached)
+        assert here.image.topics == {"orders": topic}
+        keys = [entry.key for entry in (await store.range("partitions/")).entries]
+        assert keys == [partition_key(topic.id, 0)]
+
+    run(scenario)
+
+
+def test_a_creation_that_was_given_up_begins_again_and_does_not_mix() -> None:
+    async def scenario(world: World) -> None:
+        store = await counting(world)
+        here, there = await world.open("a"), await world.open("b")
+        await here.register(broker(1))
+        start = len(store.sizes)
+
+        async def pause(count: int) -> None:
+            if count == start + 2:
+                await asyncio.sleep(2 * MAKING_S)  # as if its machine had stood still
+
+        store.before_commit = pause
+        with pytest.raises(RequestTimedOut):  # the request is over long before that
+            await create(there, "orders", partition_count=200)
+        store.before_commit = None
+        await until(here, lambda image: not image.making and not image.detached)
+        topic = await create(there, "orders", partition_count=200)
+        assert there.image.topics["orders"] == topic
+
+    run(scenario)
+
+
+def test_partitions_of_a_large_topic_that_was_deleted_are_swept() -> None:
+    async def scenario(world: World) -> None:
+        store = await counting(world)
+        state = await world.open("a")
+        await state.register(broker(1))
+        await create(state, "orders", partition_count=200)
+        await state.commit(lambda image: delete_topic(image, "orders", CONFIG))
+        await until(state, lambda image: not image.detached)
+        assert (await store.range("partitions/")).entries == ()
+
+    run(scenario)
+
+
+def test_all_partitions_of_a_broker_that_starts_anew_are_led_in_new_epochs() -> None:
+    async def scenario(world: World) -> None:
+        store = await counting(world)
+        state = await world.open("a")
+        await state.register(broker(1))
+        await create(state, "orders", partition_count=200)
+        await state.close()
+        world.states.remove(state)
+        store.sizes.clear()
+        again = await world.open("b")
+        await again.register(broker(1))
+        partitions = again.image.topics["orders"].partitions
+        assert {(one.leader, one.leader_epoch) for one in partitions} == {(1, 2)}
+        assert max(store.sizes) <= SMALLEST_LIMITS.writes
 
     run(scenario)
 
@@ -464,7 +648,7 @@ import asyncio, random, sys
 from pathlib import Path
 from ottla.clock import SystemClock
 from ottla.cluster.controller.topics import NewTopic, create_topic
-from ottla.cluster.image import BrokerImage
+from ottla.cluster.values import CLIENT_LISTENER, BrokerImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store_sqlite import SqliteStore
 from ottla.config import BrokerConfig
@@ -473,13 +657,15 @@ from ottla.model import BrokerId, Endpoint
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]), SystemClock())
     state = await ClusterState.open(store, random.Random(2), on_lost=print)
-    await state.register(BrokerImage(BrokerId(2), Endpoint("localhost", 9093)))
+    listeners = {CLIENT_LISTENER: Endpoint("localhost", 9093)}
+    await state.register(BrokerImage(BrokerId(2), listeners))
     asked = asyncio.Event()
     state.subscribe(lambda old, new: asked.set() if "question" in new.topics else None)
     await asyncio.wait_for(asked.wait(), 20)
+    topic_id = state.draw_uuid()
     await state.commit(lambda image: create_topic(
         image, NewTopic(name="answer", replication_factor=2), BrokerConfig(),
-        new_id=state.draw_uuid, start=0))
+        topic_id=topic_id, start=0))
     await state.close()
     await store.close()
 
@@ -520,16 +706,22 @@ OLD_STORE = {
 }
 
 
+async def put_all(store: MemoryStore, values: Mapping[str, bytes]) -> None:
+    puts = [Put(key, value) for key, value in values.items()]
+    for first in range(0, len(puts), store.limits.writes):
+        await store.commit(puts[first : first + store.limits.writes])
+
+
 def test_a_store_of_old_gets_checksums_once() -> None:
     async def scenario(world: World) -> None:
-        await world.store.commit([Put(key, value) for key, value in OLD_STORE.items()])
+        await put_all(world.store, OLD_STORE)
         state = await world.open("a")
         assert state.image.cluster_id == "it"
         assert len(state.image.topics) == 149
         assert not state.image.brokers, "a registration of old ends: it is made anew"
         assert await state.allocate_producer_ids(10) == range(3000, 3010)
         snapshot = await world.store.range("")
-        assert not layout.unchecked_entries(snapshot)
+        assert not layout.outdated_entries(snapshot)
         assert all(b'"crc32c"' in entry.value for entry in snapshot.entries)
         await world.store.commit([Put("topics/t1", OLD_STORE["topics/t1"])])
         with pytest.raises(UsageRefused, match="'topics/t1' has no checksum"):
@@ -555,8 +747,8 @@ def test_a_start_that_dies_while_checksums_are_added_is_repeated(commits: int) -
     async def scenario(world: World) -> None:
         store = DyingStore(SystemClock())
         world.store = store
-        store.commits_left = 1
-        await store.commit([Put(key, value) for key, value in OLD_STORE.items()])
+        store.commits_left = 100
+        await put_all(store, OLD_STORE)
         store.commits_left = commits - 1
         if commits < 4:
             with pytest.raises(StoreUnavailable):

@@ -14,7 +14,7 @@ from fakes.memory_files import MemoryFiles
 from fakes.workers import LaterWorker
 from ottla.clock import SystemClock
 from ottla.config import Durability, TopicConfig
-from ottla.model import BrokerId, Offset, TimestampMs, TopicPartition
+from ottla.model import BrokerId, Offset, ProducerId, TimestampMs, TopicPartition
 from ottla.replication.chores import Chores
 from ottla.replication.partition import LeaderPartition
 from ottla.storage.cleaner import Cleaner
@@ -67,6 +67,12 @@ class Broker:
             soon=lambda callback: callback(),
         )
         return log
+
+    def commit(self) -> None:
+        """Have everything in the logs on disk, and so committed."""
+        for tp, log in self.log_dir.logs.items():
+            log.flush()
+            self.leaders[tp].note_progress()
 
     async def checkpoint(self) -> None:
         checkpoint = asyncio.create_task(self.chores.checkpoint())
@@ -143,6 +149,7 @@ def test_retention_goes_on_with_other_logs_when_one_finds_no_room(
         log.append_as_leader(
             build.batch(timestamp_ms=build.NOW_MS - 1000), build.EPOCH, build.NOW_MS
         )
+    broker.commit()
     for _ in range(2):  # the second time with the room of the reserve
         broker.files.fail_next("create", errno.ENOSPC, suffix=".log")
     asyncio.run(broker.chores.delete_old_segments())
@@ -155,9 +162,39 @@ def test_retention_goes_on_with_other_logs_when_one_finds_no_room(
 def test_a_disk_that_fails_at_retention_is_offline(broker: Broker) -> None:
     log = broker.lead(ORDERS, replace(CONFIG, retention_bytes=0))
     sealed(log)
+    broker.commit()
     broker.files.fail_next("rename", errno.EIO)
     asyncio.run(broker.chores.delete_old_segments())
     assert broker.log_dir.offline_reason is not None
+
+
+def test_retention_deletes_nothing_above_the_high_watermark(broker: Broker) -> None:
+    log = broker.lead(ORDERS, replace(CONFIG, retention_bytes=0))
+    sealed(log)
+    broker.commit()
+    sealed(log)
+    assert (broker.leaders[ORDERS].high_watermark, log.end_offset) == (1, 2)
+    asyncio.run(broker.chores.delete_old_segments())
+    assert log.start_offset == 1
+    broker.commit()
+    asyncio.run(broker.chores.delete_old_segments())
+    assert log.start_offset == 2
+
+
+def test_a_log_that_is_not_led_here_is_looked_after_and_keeps_its_records(broker: Broker) -> None:
+    log = broker.lead(ORDERS, replace(CONFIG, retention_bytes=0))
+    batch = build.batch(producer_id=1, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(batch, build.EPOCH, TimestampMs(build.NOW_MS - 10_000))
+    sealed(log)
+    broker.commit()
+    del broker.leaders[ORDERS]
+    asyncio.run(broker.chores.delete_old_segments())
+    assert log.start_offset == 0, "nothing is known to be committed"
+    assert log.producers.get(ProducerId(1)) is not None
+    asyncio.run(broker.chores.expire_producers(5000))
+    assert log.producers.get(ProducerId(1)) is None
+    log.config = replace(CONFIG, cleanup_policy=("compact",))
+    assert list(broker.chores.compacted()) == [(log, 0)]
 
 
 def test_producers_that_went_silent_are_forgotten(broker: Broker) -> None:

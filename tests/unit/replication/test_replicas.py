@@ -8,11 +8,13 @@ from random import Random
 import pytest
 
 from fakes import build
+from fakes.cluster_images import put_topic
 from fakes.memory_files import MemoryFiles
 from fakes.workers import LaterWorker
 from ottla.clock import Clock, SystemClock
-from ottla.cluster.image import Change, ClusterImage, PartitionImage, TopicImage, topic_key
+from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.store import Revision
+from ottla.cluster.values import PartitionImage
 from ottla.config import TopicConfig
 from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
 from ottla.replication.replicas import Replicas
@@ -124,7 +126,7 @@ def test_a_disk_that_fails_while_many_logs_are_made_is_offline_and_a_full_one_is
 def _image(partition_count: int = 1) -> ClusterImage:
     partition = PartitionImage(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), (BrokerId(0),), 0)
     topic = TopicImage("orders", Uuid(bytes(range(16))), (partition,) * partition_count)
-    return ClusterImage().apply([Change(topic_key("orders"), topic)], Revision(1))
+    return ClusterImage().apply(put_topic(topic), Revision(1))
 
 
 async def _settle(worker: LaterWorker) -> None:

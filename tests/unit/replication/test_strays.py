@@ -2,16 +2,10 @@
 
 import pytest
 
-from ottla.cluster.image import (
-    Change,
-    ClusterImage,
-    PartitionImage,
-    Tombstone,
-    TopicImage,
-    tombstone_key,
-    topic_key,
-)
+from fakes.cluster_images import put_topic
+from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.store import Revision
+from ottla.cluster.values import Change, PartitionImage, Tombstone, tombstone_key
 from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
 from ottla.replication.strays import expected_id, judge
 from ottla.storage.found_logs import Fate, FoundLog
@@ -23,7 +17,7 @@ PARTITION = PartitionImage(BROKER, LeaderEpoch(0), (BROKER,), (BROKER,), 0)
 
 def image(*tombstones: Tombstone) -> ClusterImage:
     topic = TopicImage("orders", LIVE, (PARTITION, PARTITION))
-    changes = [Change(topic_key("orders"), topic)]
+    changes = put_topic(topic)
     changes += [Change(tombstone_key(one.id), one) for one in tombstones]
     return ClusterImage().apply(changes, Revision(1))
 

@@ -81,11 +81,11 @@ class DescribeLogDirs:
         if request.topics is not None:
             requested = {(t.topic, index) for t in request.topics for index in t.partitions}
         sizes: dict[str, list[DescribeLogDirsPartition]] = {}
-        for tp, partition in sorted(self._replicas.leaders.items()):
+        for tp, log in sorted(self._replicas.logs.items()):
             if requested is None or tp in requested:
-                sizes.setdefault(tp[0], []).append(
+                sizes.setdefault(tp.topic, []).append(
                     DescribeLogDirsPartition(
-                        partition_index=tp[1], partition_size=partition.log.size_bytes
+                        partition_index=tp.partition, partition_size=log.size_bytes
                     )
                 )
             yield 1

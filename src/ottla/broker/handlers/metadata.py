@@ -9,7 +9,8 @@ from typing import Any
 
 from ottla.broker import slices
 from ottla.broker.services import RequestContext, Services
-from ottla.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from ottla.cluster.image import ClusterImage, TopicImage
+from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import NO_UUID, TopicPartition, topic_name_problem
 from ottla.protocol.codec import Steps

@@ -6,18 +6,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
-from ottla.cluster.controller.decision import (
-    Decision,
-    find_topic,
-    topic_change,
-)
-from ottla.cluster.controller.leaders import settle_leaders, settle_topic, unclean_rule
-from ottla.cluster.image import (
-    BrokerSettings,
-    Change,
-    ClusterImage,
-    broker_settings_key,
-)
+from ottla.cluster.controller.decision import Decision, find_topic, topic_changes
+from ottla.cluster.controller.leaders import settle_leaders, settled_partitions, unclean_rule
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.values import BrokerSettings, Change, broker_settings_key
 from ottla.config import (
     BrokerConfig,
     Kind,
@@ -71,12 +63,11 @@ def replace_topic_config(
     topic = find_topic(image, name)
     given = values_given(config)
     defaults.topic.override(given)
-    if given == topic.config:
-        return Decision((), None)
+    changed = replace(topic, config=given)
     # Leaders are elected at once, because the change may have allowed an unclean election.
     unclean = unclean_rule(image.broker_config, defaults)
-    changed = settle_topic(replace(topic, config=given), image.brokers.keys(), unclean)
-    return Decision((topic_change(changed),), None)
+    settled = settled_partitions(image, changed, unclean)
+    return Decision((*topic_changes(image, changed), *settled), None)
 
 
 def alter_broker_config(
@@ -102,12 +93,12 @@ def replace_broker_config(
     given = values_given(config)
     _check_changeable(given.keys(), broker)
     BrokerConfig.parse(given)
-    if given == image.config_of(broker):
-        return Decision((), None)
-    key = broker_settings_key(broker)
-    change = Change(key, BrokerSettings(given) if given or broker is None else None)
-    settled = settle_leaders(image.apply((change,), image.revision), defaults)
-    return Decision((change, *settled.changes), None)
+    changes: tuple[Change, ...] = ()
+    if given != image.config_of(broker):
+        key = broker_settings_key(broker)
+        changes = (Change(key, BrokerSettings(given) if given or broker is None else None),)
+    settled = settle_leaders(image.apply(changes, image.revision), defaults)
+    return Decision((*changes, *settled.changes), None)
 
 
 def _check_changeable(names: Collection[str], broker: BrokerId | None) -> None:

@@ -1,17 +1,11 @@
 """Decisions on the cluster: the changes to commit, and the result to return once they are."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ottla.cluster.image import (
-    Change,
-    ClusterImage,
-    ImageDraft,
-    PartitionImage,
-    TopicImage,
-    topic_key,
-)
+from ottla.cluster.image import ClusterImage, ImageDraft, TopicImage
+from ottla.cluster.values import Change, StoredTopic, partition_key, topic_key
 from ottla.errors import (
     ApiError,
     UnknownTopicOrPartition,
@@ -29,11 +23,15 @@ class Decision(Generic[Result]):
 
 
 def decide_each(
-    image: ClusterImage, decides: Iterable[Callable[[ClusterImage], Decision[Result]]]
+    image: ClusterImage,
+    decides: Iterable[Callable[[ClusterImage], Decision[Result]]],
+    *,
+    fits: Callable[[Sequence[Change]], bool] = lambda _changes: True,
 ) -> Decision[tuple[Result | ApiError, ...]]:
     """Many requests in one commit: each sees the changes of those before it.
 
-    A refused request changes nothing. The result has, in order, each request's result or its error.
+    A refused request changes nothing. The result has, in order, each request's result or its error;
+    it is shorter when the changes of the next request would no longer fit.
     """
     draft = ImageDraft(image)
     seen = image
@@ -45,9 +43,12 @@ def decide_each(
         except ApiError as error:
             results.append(error)
             continue
+        wanted = merged | {change.key: change for change in decision.changes}
+        if merged and not fits(tuple(wanted.values())):
+            break
+        merged = wanted
         for change in decision.changes:
             draft.apply(change, image.revision)
-            merged[change.key] = change
         seen = draft.at(image.revision)
         results.append(decision.result)
     return Decision(tuple(merged.values()), tuple(results))
@@ -59,16 +60,16 @@ def find_topic(image: ClusterImage, name: str) -> TopicImage:
     return topic
 
 
-def topic_change(topic: TopicImage) -> Change:
-    return Change(topic_key(topic.name), topic)
+def stored_topic(topic: TopicImage) -> StoredTopic:
+    return StoredTopic(topic.name, topic.id, len(topic.partitions), topic.config, topic.is_internal)
 
 
-def changed_topics(image: ClusterImage, topics: Iterable[TopicImage]) -> tuple[Change, ...]:
-    return tuple(topic_change(topic) for topic in topics if topic is not image.topics[topic.name])
-
-
-def with_partition(topic: TopicImage, index: int, partition: PartitionImage) -> TopicImage:
-    if partition == topic.partitions[index]:
-        return topic
-    partitions = (*topic.partitions[:index], partition, *topic.partitions[index + 1 :])
-    return replace(topic, partitions=partitions)
+def topic_changes(image: ClusterImage, topic: TopicImage) -> Iterator[Change]:
+    """The keys in which a topic differs from the image's, or all if it is new; its own last."""
+    old = image.topics.get(topic.name)
+    known = () if old is None else old.partitions
+    for index, partition in enumerate(topic.partitions):
+        if index >= len(known) or partition is not known[index]:
+            yield Change(partition_key(topic.id, index), partition)
+    if old is None or stored_topic(old) != stored_topic(topic):
+        yield Change(topic_key(topic.name), stored_topic(topic))

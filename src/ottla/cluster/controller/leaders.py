@@ -1,18 +1,22 @@
 """Decisions on brokers, partition leaders and in-sync replicas."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
-from ottla.cluster.controller.decision import Decision, changed_topics, with_partition
-from ottla.cluster.image import (
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.image import ClusterImage, TopicImage
+from ottla.cluster.values import (
     BrokerImage,
     Change,
-    ClusterImage,
+    Member,
     PartitionImage,
-    TopicImage,
+    Ready,
     broker_key,
+    member_key,
+    partition_key,
+    ready_key,
 )
 from ottla.config import (
     BrokerConfig,
@@ -41,33 +45,39 @@ class StalePartitionEpoch(ApiError):
     code = ErrorCode.INVALID_UPDATE_VERSION
 
 
+class NotRegistered(ApiError):
+    """The registration that a broker acts under has been replaced, or its lease has ended."""
+
+    code = ErrorCode.STALE_BROKER_EPOCH
+
+
 class IneligibleReplica(ApiError):
     """A broker that is not alive cannot join the ISR."""
 
     code = ErrorCode.INELIGIBLE_REPLICA
 
 
-def register_broker(
-    image: ClusterImage, broker: BrokerImage, defaults: BrokerConfig
-) -> Decision[None]:
+def register_broker(image: ClusterImage, broker: BrokerImage) -> Decision[None]:
     """Register a broker that has started; its earlier process is dead, even if still registered.
 
-    So its partitions get another in-sync leader, or the same in a new leader epoch: offsets that
-    were lost with the old process must not be written a second time in the old epoch.
+    It is not ready, so it counts as dead: `settle_leaders` gives its partitions to others.
     """
-    others = image.brokers.keys() - {broker.id}
-    without = (settle_topic(topic, others, _never) for topic in image.topics.values())
-    unclean = unclean_rule(image.broker_config, defaults)
-    topics = [settle_topic(topic, others | {broker.id}, unclean) for topic in without]
-    return Decision((Change(broker_key(broker.id), broker), *changed_topics(image, topics)), None)
+    changes = [Change(broker_key(broker.id), broker)]
+    if broker.id in image.ready:
+        changes.append(Change(ready_key(broker.id), None))
+    return Decision(tuple(changes), None)
 
 
-def broker_gone(image: ClusterImage, broker: BrokerId, defaults: BrokerConfig) -> Decision[None]:
-    """Remove a broker; in-sync replicas take over the partitions it led."""
-    others = image.brokers.keys() - {broker}
-    topics = _settle_all(image, others, defaults)
-    removed = (Change(broker_key(broker), None),) if broker in image.brokers else ()
-    return Decision((*removed, *changed_topics(image, topics)), None)
+def note_ready(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[None]:
+    """The broker has opened its logs: it may lead and be in sync, always in a new leader epoch."""
+    registered = image.registered.get(broker)
+    if registered is None or registered.epoch != epoch:
+        raise NotRegistered(f"broker {broker} is no longer registered in epoch {epoch}")
+    member = Member(broker, epoch, registered.rack, registered.machine)
+    changes = [Change(ready_key(broker), Ready(broker, epoch))]
+    if image.members.get(broker) != member:
+        changes.append(Change(member_key(broker), member))
+    return Decision(tuple(changes), None)
 
 
 def settle_leaders(image: ClusterImage, defaults: BrokerConfig) -> Decision[None]:
@@ -76,8 +86,15 @@ def settle_leaders(image: ClusterImage, defaults: BrokerConfig) -> Decision[None
     Follows from the image alone, not from an event, so any broker may call it at any time: on a
     settled image it changes nothing.
     """
-    topics = _settle_all(image, image.brokers.keys(), defaults)
-    return Decision(changed_topics(image, topics), None)
+    unclean = unclean_rule(image.broker_config, defaults)
+    return Decision(
+        tuple(
+            change
+            for topic in image.topics.values()
+            for change in settled_partitions(image, topic, unclean)
+        ),
+        None,
+    )
 
 
 def settle(
@@ -88,6 +105,8 @@ def settle(
     When the last in-sync replicas are gone the ISR stays: each of them has everything that was
     acknowledged, and no other replica is known to.
     """
+    if partition.leader in live and all(broker in live for broker in partition.isr):
+        return partition
     isr = tuple(broker for broker in partition.isr if broker in live)
     leader = partition.leader if partition.leader in isr else None
     if leader is None:
@@ -128,8 +147,10 @@ def alter_isr(
         raise IneligibleReplica(f"brokers {gone} are not alive, so they cannot be in sync on {tp}")
     ordered = tuple(broker for broker in partition.replicas if broker in isr)
     changed = _advance(partition, leader, ordered)
-    topic = with_partition(image.topics[tp.topic], tp.partition, changed)
-    return Decision(changed_topics(image, (topic,)), changed)
+    if changed is partition:
+        return Decision((), changed)
+    key = partition_key(image.topics[tp.topic].id, tp.partition)
+    return Decision((Change(key, changed),), changed)
 
 
 def _check_leadership(
@@ -167,21 +188,24 @@ def _advance(
 UncleanRule = Callable[[TopicImage], bool]
 
 
-def _settle_all(
-    image: ClusterImage, live: AbstractSet[BrokerId], defaults: BrokerConfig
-) -> list[TopicImage]:
-    unclean = unclean_rule(image.broker_config, defaults)
-    return [settle_topic(topic, live, unclean) for topic in image.topics.values()]
+def settled_partitions(
+    image: ClusterImage, topic: TopicImage, unclean: UncleanRule
+) -> Iterator[Change]:
+    """The partitions of a topic that `settle` changes.
 
-
-def settle_topic(
-    topic: TopicImage, live: AbstractSet[BrokerId], unclean: UncleanRule
-) -> TopicImage:
-    partitions = tuple(
-        settle(partition, live, allow_unclean=lambda: unclean(topic))
-        for partition in topic.partitions
-    )
-    return topic if partitions == topic.partitions else replace(topic, partitions=partitions)
+    While a broker of the ISR is starting, no other is elected uncleanly: it may be ready soon.
+    """
+    live, starting = image.brokers.keys(), image.registered.keys() - image.brokers.keys()
+    for index, partition in enumerate(topic.partitions):
+        settled = settle(
+            partition,
+            live,
+            allow_unclean=lambda isr=partition.isr: (  # type: ignore[misc]
+                starting.isdisjoint(isr) and unclean(topic)
+            ),
+        )
+        if settled is not partition:
+            yield Change(partition_key(topic.id, index), settled)
 
 
 def unclean_rule(broker_config: Mapping[str, str], defaults: BrokerConfig) -> UncleanRule:
@@ -195,23 +219,14 @@ def unclean_rule(broker_config: Mapping[str, str], defaults: BrokerConfig) -> Un
     return allows
 
 
-def _never(_topic: TopicImage) -> bool:
-    return False
-
-
 def raise_epochs(
     image: ClusterImage, epochs: Mapping[TopicPartition, LeaderEpoch]
 ) -> Decision[None]:
     """Raise leader epochs to at least those that the partitions' logs have seen."""
-    topics = dict(image.topics)
-    for (name, index), epoch in epochs.items():
-        topics[name] = raise_epoch(topics[name], index, epoch)
-    return Decision(changed_topics(image, topics.values()), None)
-
-
-def raise_epoch(topic: TopicImage, index: int, epoch: LeaderEpoch) -> TopicImage:
-    """The topic with the leader epoch of one partition at least `epoch`."""
-    partition = topic.partitions[index]
-    if partition.leader_epoch >= epoch:
-        return topic
-    return with_partition(topic, index, replace(partition, leader_epoch=epoch))
+    changes = []
+    for tp, epoch in epochs.items():
+        partition = image.partition(tp)
+        if partition is not None and partition.leader_epoch < epoch:
+            key = partition_key(image.topics[tp.topic].id, tp.partition)
+            changes.append(Change(key, replace(partition, leader_epoch=epoch)))
+    return Decision(tuple(changes), None)

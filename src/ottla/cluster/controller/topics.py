@@ -2,23 +2,24 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ottla.cluster.controller.configs import values_given
-from ottla.cluster.controller.decision import Decision, find_topic, topic_change
-from ottla.cluster.controller.leaders import raise_epoch
-from ottla.cluster.image import (
+from ottla.cluster.controller.decision import Decision, find_topic, topic_changes
+from ottla.cluster.image import ClusterImage, TopicImage, fold_name
+from ottla.cluster.placement import place
+from ottla.cluster.values import (
     CATALOG_KEY,
     Catalog,
     Change,
-    ClusterImage,
     PartitionImage,
     Tombstone,
-    TopicImage,
-    fold_name,
+    making_key,
+    parse_partition_key,
+    partition_key,
     tombstone_key,
     topic_key,
 )
-from ottla.cluster.placement import place
 from ottla.config import (
     BrokerConfig,
 )
@@ -43,6 +44,8 @@ from ottla.model import (
 )
 from ottla.protocol.messages.topics import BROKER_DEFAULT
 
+_SWEPT_AT_ONCE: Final = 32  # partitions that are removed in the commit that deletes their topic
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
@@ -56,15 +59,29 @@ class NewTopic:
     is_internal: bool = False
 
 
+def new_topic_id(image: ClusterImage, draw: Callable[[], Uuid]) -> Uuid:
+    """A topic id that is unused, not zero, and not mistaken for a command line option in print."""
+    while True:
+        topic_id = draw()
+        taken = topic_id == NO_UUID or topic_id in image.topic_names
+        taken = taken or topic_id in image.tombstones or topic_id in image.detached
+        if not taken and not format_uuid(topic_id).startswith("-"):
+            return topic_id
+
+
 def create_topic(
     image: ClusterImage,
     wanted: NewTopic,
     defaults: BrokerConfig,
     *,
-    new_id: Callable[[], Uuid],
+    topic_id: Uuid,
     start: int,
 ) -> Decision[TopicImage]:
-    """Create a topic, with replicas placed from the broker at `start` (any number) on."""
+    """Create a topic, with replicas placed from the broker at `start` (any number) on.
+
+    Decided again, after a conflict or because not all partitions fitted into one commit, it has
+    the same id.
+    """
     _check_name(image, wanted.name)
     config = values_given(wanted.config)
     defaults.topic.override(config)
@@ -72,12 +89,12 @@ def create_topic(
     _check_partition_limit(image, len(placed), defaults)
     topic = TopicImage(
         name=wanted.name,
-        id=_unused_id(image, new_id),
+        id=topic_id,
         partitions=tuple(map(_new_partition, placed)),
         config=config,
         is_internal=wanted.is_internal,
     )
-    return Decision((Change(CATALOG_KEY, Catalog()), topic_change(topic)), topic)
+    return Decision(_made(image, topic), topic)
 
 
 def delete_topic(image: ClusterImage, name: str, defaults: BrokerConfig) -> Decision[TopicImage]:
@@ -92,9 +109,43 @@ def delete_topic(image: ClusterImage, name: str, defaults: BrokerConfig) -> Deci
     topic = find_topic(image, name)
     holders = {broker for partition in topic.partitions for broker in partition.replicas}
     tombstone = Tombstone(topic.id, name, len(topic.partitions), tuple(sorted(holders)))
-    return Decision(
-        (Change(topic_key(name), None), Change(tombstone_key(topic.id), tombstone)), topic
-    )
+    changes = [Change(topic_key(name), None), Change(tombstone_key(topic.id), tombstone)]
+    if len(topic.partitions) <= _SWEPT_AT_ONCE:  # else `sweep` removes them
+        changes += (
+            Change(partition_key(topic.id, index), None) for index in range(len(topic.partitions))
+        )
+    return Decision(tuple(changes), topic)
+
+
+def sweep(image: ClusterImage, given_up: Collection[Uuid] = ()) -> Decision[None]:
+    """Remove partitions without a topic: of deleted topics, and of those in `given_up`.
+
+    Those are ids of topics whose creation has stopped half-way. Its mark goes first, so that it
+    cannot go on.
+    """
+    changes = [Change(making_key(topic_id), None) for topic_id in given_up]
+    for topic_id, partitions in image.detached.items():
+        if topic_id not in image.making or topic_id in given_up:
+            changes += (Change(partition_key(topic_id, index), None) for index in partitions)
+    return Decision(tuple(changes), None)
+
+
+def _made(image: ClusterImage, topic: TopicImage) -> tuple[Change, ...]:
+    """The changes that create or grow a topic: its partitions, then what makes them count.
+
+    Partitions that the store has already, because not all fitted into one commit, are left out.
+    """
+    written = image.detached.get(topic.id, {})
+    changes = [
+        change
+        for change in topic_changes(image, topic)
+        if not isinstance(change.value, PartitionImage)
+        or written.get(parse_partition_key(change.key)[1]) != change.value
+    ]
+    changes.append(Change(CATALOG_KEY, Catalog()))
+    if topic.id in image.making:
+        changes.append(Change(making_key(topic.id), None))
+    return tuple(changes)
 
 
 def logs_removed(
@@ -148,8 +199,18 @@ def adopt_partition(image: ClusterImage, found: FoundPartition) -> Decision[Topi
         count = max(count, found.partition_count)
     new = (_new_partition((found.broker,)) for _ in range(len(topic.partitions), count))
     grown = replace(topic, partitions=(*topic.partitions, *new))
-    adopted = raise_epoch(grown, found.tp.partition, found.leader_epoch)
-    return Decision((Change(CATALOG_KEY, Catalog()), topic_change(adopted)), adopted)
+    adopted = _raise_epoch(grown, found.tp.partition, found.leader_epoch)
+    return Decision(_made(image, adopted), adopted)
+
+
+def _raise_epoch(topic: TopicImage, index: int, epoch: LeaderEpoch) -> TopicImage:
+    """The topic with the leader epoch of one partition at least `epoch`."""
+    partition = topic.partitions[index]
+    if partition.leader_epoch >= epoch:
+        return topic
+    raised = replace(partition, leader_epoch=epoch)
+    partitions = (*topic.partitions[:index], raised, *topic.partitions[index + 1 :])
+    return replace(topic, partitions=partitions)
 
 
 def add_partitions(
@@ -178,7 +239,7 @@ def add_partitions(
     else:
         placed = _check_added_assignments(image, assignments, total - count, factor)
     grown = replace(topic, partitions=topic.partitions + tuple(map(_new_partition, placed)))
-    return Decision((Change(CATALOG_KEY, Catalog()), topic_change(grown)), grown)
+    return Decision(_made(image, grown), grown)
 
 
 def _check_name(image: ClusterImage, name: str) -> None:
@@ -191,16 +252,6 @@ def _check_name(image: ClusterImage, name: str) -> None:
             f"{name!r} differs from the topic {other!r} only in '.' and '_', which metrics cannot"
             " tell apart: choose another name"
         )
-
-
-def _unused_id(image: ClusterImage, new_id: Callable[[], Uuid]) -> Uuid:
-    """A topic id that is unused, not zero, and not mistaken for a command line option in print."""
-    while True:
-        topic_id = new_id()
-        taken = topic_id == NO_UUID or topic_id in image.topic_names
-        taken = taken or topic_id in image.tombstones
-        if not taken and not format_uuid(topic_id).startswith("-"):
-            return topic_id
 
 
 def _new_partition(replicas: Sequence[BrokerId]) -> PartitionImage:

@@ -20,8 +20,9 @@ from functools import lru_cache
 from typing import Any, Final, Generic
 
 from ottla.clock import Clock
-from ottla.cluster.image import BrokerImage, ClusterImage
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
+from ottla.cluster.values import BrokerImage
 from ottla.coordinator.runtime.decision import A, RecordT, Ticket
 from ottla.coordinator.runtime.internal_topics import TopicCreator
 from ottla.coordinator.runtime.log_entries import Entry, TransactionEnded

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from fakes.cluster_images import CONFIG, ORDERS_0, after, broker, cluster, ids, orders_0, with_topic
+from fakes.cluster_images import (
+    CONFIG,
+    ORDERS_0,
+    after,
+    back,
+    broker,
+    cluster,
+    gone,
+    ids,
+    orders_0,
+    with_topic,
+)
 from ottla.cluster.controller.configs import (
     replace_broker_config,
     replace_topic_config,
@@ -14,20 +25,17 @@ from ottla.cluster.controller.configs import (
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.leaders import (
     IneligibleReplica,
+    NotRegistered,
     StalePartitionEpoch,
     alter_isr,
-    broker_gone,
+    note_ready,
     raise_epochs,
     register_broker,
     settle_leaders,
 )
-from ottla.cluster.image import (
-    Change,
-    ClusterImage,
-    PartitionImage,
-    broker_key,
-)
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.store import Revision
+from ottla.cluster.values import Change, PartitionImage, broker_key
 from ottla.errors import (
     ApiError,
     FencedLeaderEpoch,
@@ -45,19 +53,31 @@ from ottla.model import (
 # Brokers and leaders
 
 
-def gone(image: ClusterImage, *brokers: int) -> ClusterImage:
-    for number in brokers:
-        image = after(image, broker_gone(image, BrokerId(number), CONFIG))
-    return image
-
-
-def back(image: ClusterImage, number: int) -> ClusterImage:
-    return after(image, register_broker(image, broker(number), CONFIG))
-
-
 def test_a_brokers_epoch_is_the_revision_of_its_registration() -> None:
     image = back(cluster(1), 2)
-    assert image.brokers[BrokerId(2)] == replace(broker(2), epoch=image.revision)
+    epoch = image.brokers[BrokerId(2)].epoch
+    assert image.brokers[BrokerId(2)] == replace(broker(2), epoch=epoch)
+    assert image.members[BrokerId(2)].epoch == image.ready[BrokerId(2)].epoch == epoch
+    assert back(image, 2).brokers[BrokerId(2)].epoch > epoch
+
+
+def test_a_broker_that_is_registered_and_not_ready_counts_as_dead() -> None:
+    image = with_topic(cluster(1, 2), (1, 2))
+    image = after(image, register_broker(image, broker(1)))
+    assert sorted(image.registered) == [1, 2]
+    assert sorted(image.brokers) == [2]
+    image = after(image, settle_leaders(image, CONFIG))
+    assert (orders_0(image).leader, orders_0(image).isr) == (2, (2,))
+
+
+@pytest.mark.parametrize("epoch", [1, 99])
+def test_only_the_registration_of_today_becomes_ready(epoch: int) -> None:
+    image = cluster(1, 2)
+    image = after(image, register_broker(image, broker(1)))
+    with pytest.raises(NotRegistered):
+        note_ready(image, BrokerId(1), epoch)
+    with pytest.raises(NotRegistered):
+        note_ready(image, BrokerId(7), epoch)
 
 
 def test_when_the_leader_goes_the_next_replica_in_sync_leads() -> None:
@@ -132,11 +152,6 @@ def test_a_restart_is_no_reason_for_an_unclean_election() -> None:
     image = with_topic(cluster(1, 2), (1, 2), config={"unclean.leader.election.enable": "true"})
     image = back(gone(image, 2), 2)
     assert orders_0(back(image, 1)).leader == 1
-
-
-def test_a_broker_that_is_not_known_can_go_without_a_change() -> None:
-    image = with_topic(cluster(1), (1,))
-    assert broker_gone(image, BrokerId(7), CONFIG).changes == ()
 
 
 def test_leaders_are_settled_from_the_image_alone_and_then_stay() -> None:

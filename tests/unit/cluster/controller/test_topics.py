@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from fakes.cluster_images import CONFIG, after, cluster, create, ids, orders_0, with_topic
-from ottla.cluster.controller.leaders import (
-    broker_gone,
-)
+from fakes.cluster_images import CONFIG, after, cluster, create, gone, ids, orders_0, with_topic
+from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.topics import (
     FoundPartition,
+    NewTopic,
     add_partitions,
     adopt_partition,
+    create_topic,
     delete_topic,
     logs_removed,
+    sweep,
 )
-from ottla.cluster.image import (
-    PartitionImage,
-    Tombstone,
-)
+from ottla.cluster.image import ClusterImage, TopicImage
+from ottla.cluster.store import Revision
+from ottla.cluster.values import Change, Making, PartitionImage, Tombstone, making_key
 from ottla.config import BrokerConfig
 from ottla.errors import (
     InvalidConfig,
@@ -217,7 +217,7 @@ def test_adding_partitions_to_what_does_not_exist_is_refused() -> None:
 
 def test_adding_partitions_needs_brokers_for_all_replicas() -> None:
     image = with_topic(cluster(1, 2), (1, 2))
-    image = after(image, broker_gone(image, BrokerId(2), CONFIG))
+    image = gone(image, 2)
     with pytest.raises(InvalidReplicationFactor, match="2 replicas need as many live brokers"):
         add_partitions(image, "orders", 2, CONFIG, start=0)
 
@@ -261,10 +261,60 @@ def test_a_deleted_topic_leaves_a_tombstone_in_the_same_commit() -> None:
     assert [change.key for change in decision.changes] == [
         "topics/orders",
         f"deleted/{format_uuid(topic.id)}",
+        f"partitions/{format_uuid(topic.id)}/0",
+        f"partitions/{format_uuid(topic.id)}/1",
     ]
     gone = after(image, decision)
     assert not gone.topics
+    assert not gone.detached
     assert gone.tombstones == {topic.id: Tombstone(topic.id, "orders", 2, ids(1, 2, 3))}
+
+
+def test_many_partitions_of_a_deleted_topic_are_swept_later() -> None:
+    image = with_topic(cluster(1), *[(1,)] * 50)
+    topic_id = image.topics["orders"].id
+    assert sweep(image).changes == ()
+    image = after(image, delete_topic(image, "orders", CONFIG))
+    assert len(image.detached[topic_id]) == 50
+    image = after(image, sweep(image))
+    assert not image.detached
+    assert sweep(image).changes == ()
+
+
+def test_a_creation_is_swept_when_it_is_given_up() -> None:
+    image = cluster(1)
+    decision = create(image, assignment={index: ids(1) for index in range(3)})
+    topic_id = decision.result.id
+    making = Change(making_key(topic_id), Making(topic_id, "orders", 3))
+    image = image.apply([making, *decision.changes[:2]], Revision(2))
+    assert sweep(image).changes == ()
+    changes = sweep(image, [topic_id]).changes
+    assert changes[0].key == making.key, "so that the creation cannot go on"
+    image = image.apply(changes, Revision(3))
+    assert not image.detached
+    assert not image.making
+
+
+def test_a_creation_goes_on_with_the_partitions_that_are_missing() -> None:
+    image = cluster(1)
+    wanted = NewTopic(name="orders", partition_count=5)
+
+    def decide(image: ClusterImage) -> Decision[TopicImage]:
+        return create_topic(image, wanted, CONFIG, topic_id=Uuid(bytes([1] * 16)), start=0)
+
+    first = decide(image)
+    making = Change(making_key(first.result.id), Making(first.result.id, "orders", 5))
+    half = image.apply([making, *first.changes[:3]], Revision(2))
+    rest = decide(half)
+    assert rest.result == first.result
+    assert [change.key for change in rest.changes] == [
+        *(change.key for change in first.changes[3:]),
+        making.key,
+    ]
+    whole = after(half, rest)
+    assert whole.topics["orders"] == first.result
+    assert not whole.detached
+    assert not whole.making
 
 
 def test_the_last_broker_without_logs_takes_the_tombstone_away() -> None:
@@ -276,7 +326,8 @@ def test_the_last_broker_without_logs_takes_the_tombstone_away() -> None:
     assert logs_removed(image, BrokerId(1), [topic_id]).changes == ()
     image = after(image, logs_removed(image, BrokerId(2), [topic_id]))
     assert image.tombstones == {}
-    assert image.mod_revisions.keys() == {"brokers/1", "brokers/2", "catalog"}
+    left = {"brokers/1", "brokers/2", "ready/1", "ready/2", "catalog"}
+    assert image.mod_revisions.keys() == left
 
 
 def test_the_id_of_a_deleted_topic_is_not_given_out_again() -> None:

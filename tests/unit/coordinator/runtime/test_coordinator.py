@@ -18,9 +18,7 @@ from fakes.word_coordinator import (
     Words,
     say,
 )
-from ottla.cluster.image import (
-    ClusterImage,
-)
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import Revision
 from ottla.coordinator.runtime.coordinator import shard_index

@@ -1,0 +1,207 @@
+"""Keys of the coordination store, and the values that they have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NewType
+
+from ottla.model import (
+    BrokerId,
+    Endpoint,
+    LeaderEpoch,
+    Uuid,
+    format_uuid,
+    parse_uuid,
+)
+
+ClusterId = NewType("ClusterId", str)
+
+NO_CLUSTER: Final = ClusterId("")  # of a store that no broker has used yet
+
+CLIENT_LISTENER: Final = "PLAINTEXT"  # Kafka's name for a listener without TLS and authentication
+UNREGISTERED: Final = -1  # the epoch of a broker that the store does not know yet
+
+CLUSTER_KEY: Final = "cluster"
+CATALOG_KEY: Final = "catalog"
+BROKER_SETTINGS_KEY: Final = "settings/brokers"
+BROKER_SETTINGS_PREFIX: Final = "settings/brokers/"
+BROKER_PREFIX: Final = "brokers/"
+READY_PREFIX: Final = "ready/"
+MEMBER_PREFIX: Final = "members/"
+TOPIC_PREFIX: Final = "topics/"
+PARTITION_PREFIX: Final = "partitions/"
+MAKING_PREFIX: Final = "making/"
+TOMBSTONE_PREFIX: Final = "deleted/"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A registered broker. Its epoch is the revision of its registration: a later one is larger.
+
+    `listeners` are the addresses for clients, by name. `token` is known only to this
+    process and those that read the store: it proves to its peers who fetches from them.
+    """
+
+    id: BrokerId
+    listeners: Mapping[str, Endpoint]
+    rack: str | None = None
+    machine: str | None = None
+    token: bytes = b""
+    epoch: int = UNREGISTERED
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.listeners[CLIENT_LISTENER]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A registered broker has opened its logs: from now on it may lead and be in sync."""
+
+    id: BrokerId
+    epoch: int  # of the registration that it is about
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker that has been part of the cluster; this key outlives its lease."""
+
+    id: BrokerId
+    epoch: int  # of its last registration that became ready
+    rack: str | None = None
+    machine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """Replicas, ISR and leader of one partition; None while no replica can safely lead.
+
+    `leader_epoch` counts changes of the leader, `partition_epoch` every change of this value.
+    """
+
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """A topic's own key. Each of its partitions has another, so that they change independently."""
+
+    name: str
+    id: Uuid
+    partition_count: int
+    config: Mapping[str, str] = field(default_factory=dict)
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """A topic of which so many partitions are being written, too many for one commit.
+
+    The commit that writes the topic's key removes this one. Until then the partitions do not count,
+    and a commit that removes this key first stops the creation.
+    """
+
+    id: Uuid
+    topic: str
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A topic that was deleted: the only permission to remove logs that carry its id.
+
+    `brokers` are those that may still have such logs. Each removes itself once its logs are
+    gone, and the last one removes the tombstone.
+    """
+
+    id: Uuid
+    topic: str
+    partition_count: int
+    brokers: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Settings changed at run time, of all brokers or of one, depending on the key."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Rewritten by every commit that adds topics or partitions.
+
+    Rules over all topics together (names that collide, the limit on partitions) would otherwise
+    be broken by two commits that each keep them, because they write different keys.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterIdentity:
+    """The cluster id, generated at the first start."""
+
+    id: ClusterId
+
+
+Value = (
+    StoredTopic
+    | PartitionImage
+    | Making
+    | Tombstone
+    | BrokerImage
+    | Ready
+    | Member
+    | BrokerSettings
+    | Catalog
+    | ClusterIdentity
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The new value of one key of the store; None when it is removed."""
+
+    key: str
+    value: Value | None
+
+
+def topic_key(name: str) -> str:
+    return TOPIC_PREFIX + name
+
+
+def partition_key(topic_id: Uuid, index: int) -> str:
+    return f"{PARTITION_PREFIX}{format_uuid(topic_id)}/{index}"
+
+
+def parse_partition_key(key: str) -> tuple[Uuid, int]:
+    """The inverse of `partition_key`."""
+    topic_id, _, index = key.removeprefix(PARTITION_PREFIX).partition("/")
+    return parse_uuid(topic_id), int(index)
+
+
+def making_key(topic_id: Uuid) -> str:
+    return MAKING_PREFIX + format_uuid(topic_id)
+
+
+def tombstone_key(topic_id: Uuid) -> str:
+    return TOMBSTONE_PREFIX + format_uuid(topic_id)
+
+
+def broker_key(broker: BrokerId) -> str:
+    return f"{BROKER_PREFIX}{broker}"
+
+
+def ready_key(broker: BrokerId) -> str:
+    return f"{READY_PREFIX}{broker}"
+
+
+def member_key(broker: BrokerId) -> str:
+    return f"{MEMBER_PREFIX}{broker}"
+
+
+def broker_settings_key(broker: BrokerId | None) -> str:
+    """The key of one broker's settings, or with None of those of all brokers."""
+    return BROKER_SETTINGS_KEY if broker is None else f"{BROKER_SETTINGS_PREFIX}{broker}"

@@ -1,0 +1,43 @@
+"""What a broker leads no more, from one image to the next."""
+
+from fakes.cluster_images import after, back, cluster, create, gone, with_topic
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.store import Revision
+from ottla.cluster.values import Change, topic_key
+from ottla.errors import NotLeader, UnknownTopicOrPartition
+from ottla.model import BrokerId, TopicPartition
+from ottla.replication.leadership import lost_partitions
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+
+
+def lost(before: ClusterImage, now: ClusterImage, broker: BrokerId) -> list[tuple[str, type]]:
+    return [(str(tp), type(error)) for tp, error in lost_partitions(before, now, broker)]
+
+
+def test_what_another_broker_leads_is_lost() -> None:
+    before = with_topic(cluster(1, 2), (1, 2), (2, 1), (1, 2))
+    now = gone(before, 1)
+    assert lost(before, now, ONE) == [("orders-0", NotLeader), ("orders-2", NotLeader)]
+    assert lost(before, now, TWO) == []
+    assert lost(now, back(now, 1), TWO) == []
+
+
+def test_what_nobody_leads_is_lost() -> None:
+    before = with_topic(cluster(1), (1,))
+    assert lost(before, gone(before, 1), ONE) == [("orders-0", NotLeader)]
+
+
+def test_what_was_deleted_is_lost_also_if_its_name_is_used_again() -> None:
+    before = with_topic(cluster(1, 2), (1,), (2,))
+    now = before.apply([Change(topic_key("orders"), None)], Revision(before.revision + 1))
+    assert lost(before, now, ONE) == [("orders-0", UnknownTopicOrPartition)]
+    again = after(now, create(now, replication_factor=1, partition_count=2))
+    assert lost(before, again, ONE) == [("orders-0", UnknownTopicOrPartition)]
+
+
+def test_nothing_is_lost_by_what_does_not_concern_the_leader() -> None:
+    before = with_topic(cluster(1, 2, 3), (1, 2, 3))
+    assert lost(before, gone(before, 3), ONE) == []
+    assert lost(before, before, ONE) == []
+    assert TopicPartition("orders", 0) in dict(lost_partitions(before, ClusterImage(), ONE))
