@@ -51,7 +51,7 @@ class SharedByConnections:
     owner: ConnectionOwner
     loop: asyncio.AbstractEventLoop
     settings: Settings
-    dispatcher: "TakesRequests"
+    dispatcher: TakesRequests
     budget: ReceiveBudget
     turns: Turns
     view: memoryview  # of the buffer that bytes are received into

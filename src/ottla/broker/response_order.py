@@ -31,10 +31,7 @@ class ResponseOrder(deque[Pending | Parts]):
             parts = head.parts if isinstance(head, Pending) else head
             if parts is None:
                 return
-            if isinstance(parts, bytes):
-                write(parts)
-            else:
-                write_parts(parts, write)
+            write_parts(parts, write)
             self.popleft()
 
     def abandon(self) -> None:

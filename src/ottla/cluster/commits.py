@@ -31,17 +31,14 @@ def fitting(
     Decisions order their changes so that each beginning of them is sound by itself. Those that
     make a topic begin with its partitions, which count only with what follows: if not all fit,
     partitions go first, announced, so that they are not taken for those of a deleted topic.
+    A change that fits into no commit is refused, and with it those that it came with.
     """
+    sizes_bytes = [_checked_size(change, limits) for change in changes]
     keys: set[str] = set()
     left_bytes = limits.size_bytes
     for count, change in enumerate(changes):
         keys.update(_compared(image, change))
-        left_bytes -= _size_bytes(change)
-        if left_bytes < 0 and count == 0:
-            raise PolicyViolation(
-                f"the settings of {change.key} are too large for the coordination store, which"
-                f" takes {limits.size_bytes} bytes at a time: give fewer, or shorter ones"
-            )
+        left_bytes -= sizes_bytes[count]
         if count + 1 > limits.writes or len(keys) > limits.compares or left_bytes < 0:
             first = changes[: max(count - 1, 1)]  # one less than fits, for the announcement
             leading = list(takewhile(_is_partition, first))
@@ -83,11 +80,19 @@ def _compared(image: ClusterImage, change: Change) -> list[str]:
     return [change.key, owner, *map(broker_key, change.value.isr)]
 
 
-def _size_bytes(change: Change) -> int:
+def _checked_size(change: Change, limits: CommitLimits) -> int:
     """At least the bytes that a change needs; only settings can be many."""
-    if isinstance(change.value, StoredTopic | BrokerSettings):
-        return len(change.key) + len(layout.encode(change.key, change.value))
-    return _OTHER_BYTES
+    match change.value:
+        case StoredTopic(config=settings) | BrokerSettings(settings) if settings:
+            size_bytes = len(change.key) + len(layout.encode(change.key, change.value))
+        case _:
+            return _OTHER_BYTES
+    if size_bytes > limits.size_bytes:
+        raise PolicyViolation(
+            f"the settings of {change.key} are too large for the coordination store, which"
+            f" takes {limits.size_bytes} bytes at a time: give fewer, or shorter ones"
+        )
+    return size_bytes
 
 
 def _is_partition(change: Change) -> bool:

@@ -78,8 +78,8 @@ class ClusterImage:
     folded_names: Mapping[str, str] = field(default_factory=dict)  # see `fold_name`
     partition_count: int = 0  # of all topics together
 
-    @classmethod
-    def load(cls, written: Iterable[tuple[Change, Revision]], revision: Revision) -> "ClusterImage":
+    @staticmethod
+    def load(written: Iterable[tuple[Change, Revision]], revision: Revision) -> "ClusterImage":
         """The image of a whole store, in the order of its keys: partitions before topics."""
         draft = ImageDraft(ClusterImage())
         for change, mod_revision in written:

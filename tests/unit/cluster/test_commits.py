@@ -1,6 +1,7 @@
 """What a commit compares, and how many changes one takes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -135,3 +136,19 @@ def test_settings_count_by_their_bytes() -> None:
     assert list(fitting(image, changes, limits)) == changes[:1]
     with pytest.raises(PolicyViolation, match="topics/a are too large"):
         fitting(image, changes, limits._replace(size_bytes=5000))
+
+
+def test_settings_that_fit_into_no_commit_are_refused_before_anything_is_written() -> None:
+    """Also if they come last, behind partitions that would go first."""
+    image = cluster(1)
+    assignment = {index: ids(1) for index in range(100)}
+    config = {"retention.ms": "1" * 6000}
+    changes = create(image, assignment=assignment).changes
+    large = [
+        replace(one, value=replace(one.value, config=config))
+        if isinstance(one.value, StoredTopic)
+        else one
+        for one in changes
+    ]
+    with pytest.raises(PolicyViolation, match="topics/orders are too large"):
+        fitting(image, large, LIMITS._replace(size_bytes=5000))

@@ -40,11 +40,12 @@ def decide_each(
     for decide in decides:
         try:
             decision = decide(seen)
+            wanted = merged | {change.key: change for change in decision.changes}
+            is_fitting = fits(tuple(wanted.values()))
         except ApiError as error:
             results.append(error)
             continue
-        wanted = merged | {change.key: change for change in decision.changes}
-        if merged and not fits(tuple(wanted.values())):
+        if merged and not is_fitting:
             break
         merged = wanted
         for change in decision.changes:

@@ -98,7 +98,10 @@ def settle_leaders(image: ClusterImage, defaults: BrokerConfig) -> Decision[None
 
 
 def settle(
-    partition: PartitionImage, live: AbstractSet[BrokerId], *, allow_unclean: Callable[[], bool]
+    partition: PartitionImage,
+    live: AbstractSet[BrokerId],
+    *,
+    allow_unclean: Callable[[Sequence[BrokerId]], bool],
 ) -> PartitionImage:
     """The partition with leader and ISR among the `live` brokers; only `alter_isr` adds to the ISR.
 
@@ -114,7 +117,7 @@ def settle(
     if leader is None:
         isr = partition.isr
         candidate = next((broker for broker in partition.replicas if broker in live), None)
-        if candidate is not None and allow_unclean():
+        if candidate is not None and allow_unclean(isr):
             leader, isr = candidate, (candidate,)
     return _advance(partition, leader, isr)
 
@@ -196,14 +199,12 @@ def settled_partitions(
     While a broker of the ISR is starting, no other is elected uncleanly: it may be ready soon.
     """
     live, starting = image.brokers.keys(), image.registered.keys() - image.brokers.keys()
+
+    def allow_unclean(isr: Sequence[BrokerId]) -> bool:
+        return starting.isdisjoint(isr) and unclean(topic)
+
     for index, partition in enumerate(topic.partitions):
-        settled = settle(
-            partition,
-            live,
-            allow_unclean=lambda isr=partition.isr: (  # type: ignore[misc]
-                starting.isdisjoint(isr) and unclean(topic)
-            ),
-        )
+        settled = settle(partition, live, allow_unclean=allow_unclean)
         if settled is not partition:
             yield Change(partition_key(topic.id, index), settled)
 

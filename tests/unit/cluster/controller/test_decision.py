@@ -13,6 +13,7 @@ from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.values import Change
 from ottla.errors import (
     InvalidTopic,
+    PolicyViolation,
     TopicAlreadyExists,
 )
 
@@ -55,3 +56,28 @@ def test_requests_are_decided_as_long_as_their_changes_fit() -> None:
         decision = decide_each(image, wishes, fits=fits)
         made = [one.name for one in decision.result if isinstance(one, TopicImage)]
         assert made == names, "the first is decided in any case"
+
+
+def test_a_request_that_fits_into_no_commit_is_refused_and_stops_no_other() -> None:
+    image = cluster(1)
+    new_id = numbered_ids()
+    wishes = [
+        partial(
+            create_topic, wanted=NewTopic(name=name), defaults=CONFIG, topic_id=new_id(), start=0
+        )
+        for name in ("large", "a", "larger", "b")
+    ]
+
+    def fits(changes: Sequence[Change]) -> bool:
+        if any("large" in change.key for change in changes):
+            raise PolicyViolation("too large")
+        return True
+
+    decision = decide_each(image, wishes, fits=fits)
+    assert [type(result) for result in decision.result] == [
+        PolicyViolation,
+        TopicImage,
+        PolicyViolation,
+        TopicImage,
+    ]
+    assert sorted(after(image, decision).topics) == ["a", "b"]
