@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NewType
 
 from ottla.model import (
@@ -179,7 +180,13 @@ def partition_key(topic_id: Uuid, index: int) -> str:
 def parse_partition_key(key: str) -> tuple[Uuid, int]:
     """The inverse of `partition_key`."""
     topic_id, _, index = key.removeprefix(PARTITION_PREFIX).partition("/")
-    return parse_uuid(topic_id), int(index)
+    return _parse_topic_id(topic_id), int(index)
+
+
+@lru_cache(maxsize=4096)
+def _parse_topic_id(text: str) -> Uuid:
+    """Remembered: a topic may have thousands of partitions."""
+    return parse_uuid(text)
 
 
 def making_key(topic_id: Uuid) -> str:

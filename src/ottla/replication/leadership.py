@@ -1,10 +1,10 @@
 """The partitions that a broker leads, from one image of the cluster to the next."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from ottla.cluster.image import ClusterImage
+from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.errors import ApiError, NotLeader, UnknownTopicOrPartition
-from ottla.model import BrokerId, TopicPartition
+from ottla.model import BrokerId, TopicPartition, Uuid
 
 
 def lost_partitions(
@@ -23,3 +23,13 @@ def lost_partitions(
                 yield tp, UnknownTopicOrPartition(f"{tp} has been deleted")
             elif new.partitions[index].leader != broker:
                 yield tp, NotLeader(f"this broker no longer leads {tp}")
+
+
+def led_partitions(
+    topics: Iterable[TopicImage], broker: BrokerId
+) -> Iterator[tuple[TopicPartition, Uuid]]:
+    """The partitions of some topics that the broker is to lead, each with its topic's id."""
+    for topic in topics:
+        for index, partition in enumerate(topic.partitions):
+            if partition.leader == broker:
+                yield TopicPartition(topic.name, index), topic.id

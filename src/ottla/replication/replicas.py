@@ -23,7 +23,7 @@ from ottla.errors import (
 from ottla.model import BrokerId, TopicPartition, Uuid, format_uuid
 from ottla.protocol.hot_fields import TopicKey
 from ottla.replication.chores import Chores
-from ottla.replication.leadership import lost_partitions
+from ottla.replication.leadership import led_partitions, lost_partitions
 from ottla.replication.log_maker import LogMaker
 from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.replication.strays import expected_id, judge, missing_logs
@@ -234,23 +234,24 @@ class Replicas:
             for name, topic in image.topics.items()
             if old.get(name) is not topic or name in self._unfinished
         ]
-        await self._prepare_many(changed)
+        # Until the image shows that this broker is ready, it leads nothing: an older registration
+        # of its id may have led the same partitions, in the epochs that the image has.
+        may_lead = self._broker_id in image.brokers
+        if may_lead:
+            await self._prepare_many(changed)
         for topic in changed:
-            await self._apply_topic(topic, old.get(topic.name))
+            await self._apply_topic(topic, old.get(topic.name), may_lead=may_lead)
         self._maker.forget_prepared()
 
     async def _prepare_many(self, topics: Sequence[TopicImage]) -> None:
         """Prepare the logs that are missing together."""
-        missing = [
-            (tp, topic.id)
-            for topic in topics
-            for index, partition in enumerate(topic.partitions)
-            if partition.leader == self._broker_id
-            and (tp := TopicPartition(topic.name, index)) not in self._log_dir.logs
-        ]
+        led = led_partitions(topics, self._broker_id)
+        missing = [(tp, topic_id) for tp, topic_id in led if tp not in self._log_dir.logs]
         await self._maker.prepare(missing)
 
-    async def _apply_topic(self, topic: TopicImage, old: TopicImage | None) -> None:
+    async def _apply_topic(
+        self, topic: TopicImage, old: TopicImage | None, *, may_lead: bool
+    ) -> None:
         self.topic_names[topic.id] = topic.name
         config = self._topic_config(topic.config)
         problem: StorageFailed | None = None
@@ -266,7 +267,7 @@ class Replicas:
                     continue
                 self.leaders[tp].note_leadership(partition.leader_epoch, frozenset(partition.isr))
                 self.leaders[tp].configure(config)
-            elif problem is None and not self.is_offline:
+            elif may_lead and problem is None and not self.is_offline:
                 problem = await self._lead(topic, tp, partition, config)
         self._note_made(topic.name, problem)
 

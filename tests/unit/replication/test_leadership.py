@@ -6,7 +6,7 @@ from ottla.cluster.store import Revision
 from ottla.cluster.values import Change, topic_key
 from ottla.errors import NotLeader, UnknownTopicOrPartition
 from ottla.model import BrokerId, TopicPartition
-from ottla.replication.leadership import lost_partitions
+from ottla.replication.leadership import led_partitions, lost_partitions
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 
@@ -41,3 +41,10 @@ def test_nothing_is_lost_by_what_does_not_concern_the_leader() -> None:
     assert lost(before, gone(before, 3), ONE) == []
     assert lost(before, before, ONE) == []
     assert TopicPartition("orders", 0) in dict(lost_partitions(before, ClusterImage(), ONE))
+
+
+def test_what_a_broker_is_to_lead_has_its_topics_id() -> None:
+    image = with_topic(cluster(1, 2), (1, 2), (2, 1), (1, 2))
+    topic = image.topics["orders"]
+    led = [(TopicPartition("orders", 0), topic.id), (TopicPartition("orders", 2), topic.id)]
+    assert list(led_partitions([topic], ONE)) == led

@@ -2,19 +2,20 @@
 
 import asyncio
 import errno
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from fakes import build
-from fakes.cluster_images import put_topic
+from fakes.cluster_images import broker, cluster, put_topic
 from fakes.memory_files import MemoryFiles
 from fakes.workers import LaterWorker
 from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.store import Revision
-from ottla.cluster.values import PartitionImage
+from ottla.cluster.values import Change, PartitionImage, Ready, broker_key, partition_key, ready_key
 from ottla.config import TopicConfig
 from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
 from ottla.replication.replicas import Replicas
@@ -126,7 +127,7 @@ def test_a_disk_that_fails_while_many_logs_are_made_is_offline_and_a_full_one_is
 def _image(partition_count: int = 1) -> ClusterImage:
     partition = PartitionImage(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), (BrokerId(0),), 0)
     topic = TopicImage("orders", Uuid(bytes(range(16))), (partition,) * partition_count)
-    return ClusterImage().apply(put_topic(topic), Revision(1))
+    return cluster(0).apply(put_topic(topic), Revision(1))
 
 
 async def _settle(worker: LaterWorker) -> None:
@@ -160,6 +161,32 @@ def test_partitions_are_behind_while_an_image_waits_and_none_is_applied() -> Non
         assert replicas.behind_s == 0
         clock.now_s += 7
         assert replicas.behind_s == 0
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_is_not_ready_leads_nothing() -> None:
+    """An earlier process of its id led, in the epoch that the image still has."""
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir)
+        replicas.open(ClusterImage())
+        started = _image().apply([Change(broker_key(BrokerId(0)), broker(0))], Revision(2))
+        assert not started.brokers
+        replicas.note_image(started)
+        await _turn()
+        await _settle(worker)
+        assert (replicas.leaders, dict(replicas.logs)) == ({}, {})
+        ready = Change(ready_key(BrokerId(0)), Ready(BrokerId(0), 2))
+        led = replace(_image().topics["orders"].partitions[0], leader_epoch=LeaderEpoch(2))
+        again = Change(partition_key(started.topics["orders"].id, 0), led)
+        replicas.note_image(started.apply([ready, again], Revision(3)))
+        await _turn()
+        await _settle(worker)
+        assert [one.leader_epoch for one in replicas.leaders.values()] == [2]
         await replicas.close()
 
     asyncio.run(scenario())
