@@ -56,6 +56,21 @@ def test_what_makes_partitions_count_is_never_torn(count: int) -> None:
     assert bool(seen.making) is ("orders" not in seen.topics)
 
 
+def test_nor_is_it_torn_in_the_last_commit_of_several() -> None:
+    """Its mark is removed in the same commit as the topic's key is written."""
+    image = cluster(1)
+    for left in range(LIMITS.writes - 4, LIMITS.writes + 2):
+        decision = create(image, assignment={index: ids(1) for index in range(100 + left)})
+        topic_id = decision.result.id
+        making = Change(making_key(topic_id), Making(topic_id, "orders", 100 + left))
+        half = image.apply([making, *decision.changes[:100]], image.revision)
+        rest = [*decision.changes[100:], Change(making.key, None)]
+        first = fitting(half, rest, LIMITS)
+        last = {"topics/orders", "catalog", making.key}
+        assert last <= set(keys(first)) or last.isdisjoint(keys(first))
+        assert len(first) <= LIMITS.writes
+
+
 def test_a_commit_has_no_more_compares_than_a_store_takes() -> None:
     """With many brokers and topics the compares run out before the writes."""
     image = cluster(*range(60))

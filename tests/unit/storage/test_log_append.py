@@ -20,7 +20,6 @@ from ottla.errors import (
     StorageFailed,
 )
 from ottla.model import (
-    LeaderEpoch,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -113,8 +112,8 @@ def test_a_topic_that_asks_for_something_leaves_the_short_way(files: MemoryFiles
 def test_a_compacted_topic_believes_the_keys_of_who_builds_its_batches(files: MemoryFiles) -> None:
     log = build.log(files, TopicConfig(cleanup_policy=("compact",)))
     first, second = build.batch(key=b"a"), build.batch(2, key=b"b")
-    log.append_as_leader(first, LeaderEpoch(0), build.NOW_MS, has_keys=True)
-    log.append_as_leader(second, LeaderEpoch(0), build.NOW_MS, has_keys=True)
+    log.append_as_leader(first, build.EPOCH, build.NOW_MS, has_keys=True)
+    log.append_as_leader(second, build.EPOCH, build.NOW_MS, has_keys=True)
     assert log.end_offset == 3
     assert not log.is_plain
     with pytest.raises(InvalidRecord):
