@@ -65,7 +65,10 @@ def intact_batches(
     start = int(position)
     chunk_bytes = read_bytes
     while size_bytes - start >= HEADER_BYTES:
-        chunk = file.read(start, min(chunk_bytes, size_bytes - start))
+        wanted = min(chunk_bytes, size_bytes - start)
+        chunk = file.read(start, wanted)
+        if len(chunk) < wanted:  # compaction has put a shorter file in this one's place
+            size_bytes = start + len(chunk)
         view = memoryview(chunk)
         at, end = 0, len(chunk)
         behind = HEADER_BYTES
@@ -159,7 +162,10 @@ def find_intact(
     overlap = HEADER_BYTES - 1
     start = position
     while size_bytes - start >= HEADER_BYTES:
-        chunk = file.read(start, min(_SCAN_BYTES, size_bytes - start))
+        wanted = min(_SCAN_BYTES, size_bytes - start)
+        chunk = file.read(start, wanted)
+        if len(chunk) < wanted:
+            size_bytes = start + len(chunk)
         at = chunk.find(MAGIC, MAGIC_AT)
         while 0 <= at <= len(chunk) - (HEADER_BYTES - MAGIC_AT):
             candidate = at - MAGIC_AT

@@ -57,6 +57,18 @@ def test_half_a_batch_is_none(file: MemoryFile) -> None:
     assert intact(file) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("cut", [0, 1, 30, 3 * SIZE, 3 * SIZE + 30, 9 * SIZE + 70])
+def test_a_file_that_became_shorter_ends_where_it_ends(file: MemoryFile, cut: int) -> None:
+    """The size was looked at before compaction put another file in its place."""
+    size_bytes = file.size_bytes()
+    file.truncate(cut)
+    for read_bytes in (61, SIZE, 1 << 20):
+        found = list(intact_batches(file, Position(0), size_bytes, 0, read_bytes))
+        assert [position // SIZE for position, _ in found] == list(range(cut // SIZE))
+    behind = cut // SIZE * SIZE + 1
+    assert find_intact(file, behind, size_bytes, Offset(0)) is None
+
+
 def test_the_next_intact_batch_is_found_behind_damage(files: MemoryFiles, file: MemoryFile) -> None:
     files.flip(PATH, 4 * SIZE + 30)
     files.flip(PATH, 5 * SIZE + 30)
