@@ -657,10 +657,10 @@ from ottla.model import BrokerId, Endpoint
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]), SystemClock())
     state = await ClusterState.open(store, random.Random(2), on_lost=print)
+    asked = asyncio.Event()  # maybe before the registration has returned
+    state.subscribe(lambda old, new: asked.set() if "question" in new.topics else None)
     listeners = {CLIENT_LISTENER: Endpoint("localhost", 9093)}
     await state.register(BrokerImage(BrokerId(2), listeners))
-    asked = asyncio.Event()
-    state.subscribe(lambda old, new: asked.set() if "question" in new.topics else None)
     await asyncio.wait_for(asked.wait(), 20)
     topic_id = state.draw_uuid()
     await state.commit(lambda image: create_topic(
