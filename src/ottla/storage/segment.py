@@ -226,6 +226,7 @@ class SealedSegment:
         "base_offset",
         "directory",
         "end_offset",
+        "has_no_aborted",
         "max_timestamp_ms",
         "size_bytes",
         "unchecked",
@@ -239,6 +240,7 @@ class SealedSegment:
         self.end_offset = end_offset
         self.size_bytes = size_bytes
         self.max_timestamp_ms: TimestampMs | None = None  # known once it has been opened
+        self.has_no_aborted = False  # True once it is known that no transaction was aborted here
         self.unchecked = Unchecked(0)
         self._file: File | None = None
         self._indexes: Indexes | None = None
@@ -259,6 +261,7 @@ class SealedSegment:
 
     def warm_up(self, file: File, indexes: Indexes) -> None:
         self._file, self._indexes = file, indexes
+        self.has_no_aborted = not indexes.aborted
 
     def cool_down(self) -> None:
         """Give back descriptor and memory; readers that hold the file can finish."""
@@ -278,6 +281,7 @@ class SealedSegment:
             )
             indexes.aborted = aborted
             self._indexes = indexes
+            self.has_no_aborted = not aborted
 
 
 Segment = ActiveSegment | SealedSegment

@@ -173,18 +173,23 @@ class Segments:
         if isinstance(segment, SealedSegment) and not segment.is_warm:
             base = segment.base_offset
             with suppress(AbortedDamaged):
-                return load_aborted(self._files, self._directory, base, self._aborted_crc(base))
+                found = load_aborted(self._files, self._directory, base, self._aborted_crc(base))
+                segment.has_no_aborted = not found
+                return found
             self.open(segment)
         return segment.indexes.aborted
 
     def aborted_between(self, start: Offset, end: Offset) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader of `start` to `end` has to skip."""
+        """The aborted transactions that a reader of `start` to `end` has to skip.
+
+        The marker of one may be in any later segment: those that have none are remembered.
+        """
         found = []
-        for segment in self.all():
-            if segment.end_offset <= start:
+        first = max(0, bisect_right(self._bases, start) - 1)
+        for segment in [*self.sealed[first:], self.active]:
+            if isinstance(segment, SealedSegment) and segment.has_no_aborted:
                 continue
-            self.open(segment)
-            for item in segment.indexes.aborted:
+            for item in self.aborted_of(segment):
                 if item.last_offset >= start and item.first_offset < end:
                     found.append(item)
                 if item.last_stable_offset >= end:

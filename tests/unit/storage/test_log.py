@@ -167,3 +167,19 @@ def test_a_failing_disk_takes_the_log_offline(files: MemoryFiles) -> None:
     with pytest.raises(StorageFailed):
         end(log, MarkerKind.COMMIT)
     assert build.log(files.kill()).end_offset == 1, "half a batch is cut at the next start"
+
+
+def test_a_reader_of_committed_records_does_not_open_what_it_does_not_read(
+    files: MemoryFiles,
+) -> None:
+    log = build.log(files, SMALL)
+    for number in range(60):
+        write(log, number)
+        end(log, MarkerKind.COMMIT)
+    log.close()
+    reopened = build.log(files, SMALL, recovery_point=log.end_offset)
+    assert len(reopened.sealed_segments) > 5
+    for _ in range(2):
+        assert reopened.aborted_transactions(Offset(0), Offset(1)) == []
+    assert not any(segment.is_warm for segment in reopened.sealed_segments)
+    assert all(segment.has_no_aborted for segment in reopened.sealed_segments)
