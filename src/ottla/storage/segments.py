@@ -186,7 +186,8 @@ class Segments:
         """
         found = []
         first = max(0, bisect_right(self._bases, start) - 1)
-        for segment in [*self.sealed[first:], self.active]:
+        later: list[Segment] = [*self.sealed[first:], self.active]
+        for segment in later:
             if isinstance(segment, SealedSegment) and segment.has_no_aborted:
                 continue
             for item in self.aborted_of(segment):
