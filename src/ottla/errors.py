@@ -201,6 +201,14 @@ class NotEnoughReplicas(ApiError):
     code = ErrorCode.NOT_ENOUGH_REPLICAS
 
 
+class NotEnoughReplicasAfterAppend(ApiError):
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class StaleBrokerEpoch(ApiError):
+    code = ErrorCode.STALE_BROKER_EPOCH
+
+
 class InvalidRequiredAcks(ApiError):
     code = ErrorCode.INVALID_REQUIRED_ACKS
 

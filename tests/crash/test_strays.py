@@ -54,7 +54,7 @@ def test_a_tombstone_is_gone_once_the_logs_are(tmp_path: Path) -> None:
         await admin.delete_topic(client, "orders")
         assert not (tmp_path / "orders-0").exists()
         while broker._state.image.tombstones:
-            await broker._state._next_image()
+            await broker._state.next_image()
 
     serving(tmp_path, work)
     serving(tmp_path, _expect_no_strays)
@@ -83,7 +83,7 @@ def test_a_kill_between_deleting_a_topic_and_removing_its_logs_is_made_good(
     async def look(broker: Broker, client: Client) -> None:
         assert not (after / "orders-0").exists()
         while broker._state.image.tombstones:
-            await broker._state._next_image()
+            await broker._state.next_image()
 
     serving(after, look)
     serving(after, _expect_no_strays)

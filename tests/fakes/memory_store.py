@@ -58,6 +58,10 @@ class MemoryStore:
         found = (self._entries[key],) if key in self._entries else ()
         return Snapshot(self._revision, found)
 
+    def snapshot(self) -> Snapshot:
+        """Everything, for a test that looks from outside."""
+        return Snapshot(self._revision, tuple(self._entries[key] for key in sorted(self._entries)))
+
     async def range(self, prefix: str) -> Snapshot:
         self._begin()
         keys = sorted(key for key in self._entries if key.startswith(prefix))

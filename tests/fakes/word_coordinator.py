@@ -7,6 +7,7 @@ from typing import cast
 
 from fakes import build
 from fakes.cluster_images import cluster, put_topic
+from fakes.led import led_partition
 from fakes.memory_files import MemoryFiles
 from fakes.virtual_loop import VirtualLoop
 from ottla.cluster.image import TopicImage
@@ -129,7 +130,7 @@ class FakeCluster:
 
     def _partition(self, index: int) -> LeaderPartition:
         config = TopicConfig(durability=Durability.REPLICATED)
-        return LeaderPartition(
+        return led_partition(
             TopicPartition(TOPIC, index),
             build.log(MemoryFiles(), config),
             broker_id=HERE,

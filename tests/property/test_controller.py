@@ -27,7 +27,15 @@ from sizes import examples
 
 BROKER_IDS = st.integers(1, 4).map(BrokerId)
 NAMES = st.sampled_from(["a", "a.b", "a_b", "orders"])
-CONFIGS = st.sampled_from([{}, {"unclean.leader.election.enable": "true"}])
+UNCLEAN = "unclean.leader.election.enable"
+CONFIGS = st.sampled_from(
+    [
+        {},
+        {UNCLEAN: "true"},
+        {"min.insync.replicas": "2"},
+        {"min.insync.replicas": "3", UNCLEAN: "true"},
+    ]
+)
 CONFIG = BrokerConfig(partitions_max=12)
 COUNTS = st.integers(-2, 5)
 STARTS = st.integers(0, 2**16)
@@ -131,17 +139,15 @@ class ClusterMachine(RuleBasedStateMachine):
         partition = self.image.partition(tp)
         if partition is None or partition.leader is None:
             return
-        leader = partition.leader
-        self.attempt(
-            lambda image: leaders.alter_isr(
-                image,
-                tp,
-                isr,
-                leader=leader,
-                leader_epoch=partition.leader_epoch,
-                partition_epoch=partition.partition_epoch,
-            )
+        change = leaders.IsrChange(
+            tp, tuple(isr), partition.leader, partition.leader_epoch, partition.partition_epoch
         )
+        rules = leaders.replication_rules(self.image.broker_config, CONFIG)
+        self.attempt(lambda image: leaders.alter_isr(image, change, rules))
+
+    @rule()
+    def prefer(self) -> None:
+        self.attempt(lambda image: leaders.prefer_leaders(image, CONFIG))
 
     @invariant()
     def a_leader_is_alive_and_in_sync(self) -> None:
@@ -165,9 +171,21 @@ class ClusterMachine(RuleBasedStateMachine):
         for topic in self.image.topics.values():
             for partition in topic.partitions:
                 if partition.leader is None:
-                    is_waiting = set(partition.isr) & self.image.registered.keys()
-                    may = partition.replicas if topic.config and not is_waiting else partition.isr
-                    assert not set(may) & self.image.brokers.keys()
+                    sound = {*partition.isr, *partition.elr}
+                    is_waiting = sound & self.image.registered.keys()
+                    is_unclean = UNCLEAN in topic.config and not is_waiting
+                    may = set(partition.replicas) if is_unclean else sound
+                    assert not may & self.image.brokers.keys()
+
+    @invariant()
+    def an_eligible_replica_is_not_in_sync_and_none_is_with_enough_in_sync(self) -> None:
+        for topic in self.image.topics.values():
+            isr_min = int(topic.config.get("min.insync.replicas", "1"))
+            for partition in topic.partitions:
+                assert not set(partition.elr) & set(partition.isr)
+                assert set(partition.elr) <= set(partition.replicas)
+                if partition.leader is not None and partition.elr:
+                    assert len(partition.isr) < min(isr_min, len(partition.replicas))
 
     @invariant()
     def an_id_is_given_to_one_topic_ever(self) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import build
+from fakes.led import led_partition
 from fakes.memory_files import MemoryFiles
 from ottla.broker.handlers.produce import Produce
 from ottla.broker.pending import Pending, Response
@@ -65,7 +66,7 @@ class Leaders:
         }
 
     def _partition(self, name: str, config: TopicConfig, replicas: int) -> LeaderPartition:
-        return LeaderPartition(
+        return led_partition(
             TopicPartition(name, 0),
             build.log(self.files[name], config),
             broker_id=BROKER,

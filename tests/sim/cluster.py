@@ -10,6 +10,8 @@ from fakes.memory_store import MemoryStore
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
 from ottla.clock import Clock
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.layout import read_image
 from ottla.cluster.store import CoordinationStore, StoreUnavailable
 from ottla.cluster.values import broker_key
 from ottla.config import BrokerConfig
@@ -40,6 +42,7 @@ class Machine:
         self.clock = SimClock(cluster.loop)
         self._cluster = cluster
         self._incarnation = 0
+        self._boots = 1  # how often the machine was switched on
 
     @property
     def endpoint(self) -> Endpoint:
@@ -85,6 +88,9 @@ class Machine:
             open_store=self._open_store,
             start_flusher=self.disk.start_flusher,
             start_worker=self.disk.start_worker,
+            has_own_store=False,
+            boot_id=f"{self._boots:x}",
+            machine_id=self.host,
         )
         for _ in range(_STARTS_MAX):
             try:
@@ -112,6 +118,7 @@ class Machine:
     def cut_power(self) -> None:
         """What was not synced may be gone, and peers do not learn that the machine is."""
         self._cluster.network.take_down(self.host)
+        self._boots += 1
         self._end("power cut")
         self.disk.cut_power()
 
@@ -148,6 +155,10 @@ class Cluster:
     @property
     def bootstrap(self) -> list[Endpoint]:
         return [machine.endpoint for machine in self.machines]
+
+    def stored_image(self) -> ClusterImage:
+        """The cluster as the store has it."""
+        return read_image(self.store.snapshot())
 
     def start(self) -> None:
         for machine in self.machines:

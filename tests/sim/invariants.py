@@ -1,9 +1,13 @@
 """Truths about the brokers that must hold after every turn of the loop."""
 
 from ottla.broker.app import Broker
-from ottla.model import TopicPartition, Uuid
+from ottla.config import Durability
+from ottla.model import BrokerId, Offset, TopicPartition, Uuid
 from ottla.replication.partition import LeaderPartition
+from ottla.storage.log import Log
 from sim.cluster import Cluster
+
+_CHECKED_BYTES = 1 << 20  # of the end of a new leader's log
 
 
 class Invariants:
@@ -15,6 +19,8 @@ class Invariants:
         self._watermarks: dict[LeaderPartition, int] = {}
         self._leaders: dict[tuple[Uuid, TopicPartition, int], int] = {}
         self._revisions: dict[Broker, int] = {}
+        # Of each partition, by id of its topic: the records that were committed, as bytes.
+        self._committed: dict[tuple[Uuid, int], tuple[int, bytes]] = {}
 
     def check(self) -> None:
         for machine in self._cluster.machines:
@@ -38,6 +44,8 @@ class Invariants:
         self._watermarks[partition] = watermark
         if before is not None and watermark < before:
             self._note(f"{partition.tp}: the high watermark fell from {before} to {watermark}")
+        self._check_committed(broker, partition)
+        self._check_in_sync(partition)
         if not log.start_offset <= watermark <= log.end_offset:
             self._note(f"{partition.tp}: the high watermark {watermark} is outside the log")
         topic = broker.services.state.image.topics.get(partition.tp.topic)
@@ -46,6 +54,37 @@ class Invariants:
             leader = self._leaders.setdefault(key, machine)
             if leader != machine:
                 self._note(f"{partition.tp}: {leader} and {machine} lead in epoch {key[2]}")
+
+    def _check_committed(self, broker: Broker, partition: LeaderPartition) -> None:
+        """What was committed is in the log of every later leader, at the same offsets."""
+        topic = broker.services.state.image.topics.get(partition.tp.topic)
+        if topic is None:
+            return
+        key, log = (topic.id, partition.tp.partition), partition.log
+        end, last = self._committed.get(key, (0, b""))
+        if log.end_offset < end:
+            self._note(f"{partition.tp}: its leader has {log.end_offset} of {end} committed")
+        elif last and _before(log, end) != last:
+            self._note(f"{partition.tp}: other records than those committed before {end}")
+        if partition.high_watermark > end:
+            reached = partition.high_watermark
+            self._committed[key] = (reached, _before(log, reached))
+
+    def _check_in_sync(self, partition: LeaderPartition) -> None:
+        """Every replica in sync that runs has everything that is committed."""
+        for machine in self._cluster.machines:
+            if machine.broker is None or machine.id not in partition.isr or machine.is_offline:
+                continue
+            found = machine.broker.services.replicas.logs.get(partition.tp)
+            if found is None or not _is_registered(machine.broker, machine.id, partition):
+                continue
+            is_fsync = found.config.durability is Durability.FSYNC
+            end = found.durable_offset if is_fsync else found.end_offset
+            if end < partition.high_watermark:
+                self._note(
+                    f"{partition.tp}: broker {machine.id} is in sync and has {end} of"
+                    f" {partition.high_watermark}"
+                )
 
     def check_acknowledged(self, tp: TopicPartition, offset: int) -> None:
         """A record is acknowledged only once it is committed."""
@@ -58,3 +97,19 @@ class Invariants:
     def _note(self, text: str) -> None:
         if len(self.violations) < 100:
             self.violations.append(f"{self._cluster.loop.time():.6f} {text}")
+
+
+def _before(log: Log, end: int) -> bytes:
+    """The last bytes below `end`: the epoch of the last batch, and all of it."""
+    start = max(log.start_offset, end - 1)
+    if start >= min(end, log.end_offset):
+        return b""
+    found = log.read(Offset(start), Offset(end), _CHECKED_BYTES, at_least_one=True)
+    return b"" if found is None else log.read_bytes(found)
+
+
+def _is_registered(broker: Broker, broker_id: BrokerId, partition: LeaderPartition) -> bool:
+    """True if the broker runs as it was when it was in sync; else it leaves the ISR."""
+    image = broker.services.state.image
+    seen = image.partition(partition.tp)
+    return broker_id in image.brokers and seen is not None and broker_id in seen.isr

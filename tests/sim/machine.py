@@ -67,6 +67,10 @@ class Disk:
         self._flusher = None
         self.files = self.files.cut_power(self._rng)
 
+    def wipe(self) -> None:
+        """Everything is gone: it is another disk."""
+        self.files = MemoryFiles()
+
     def slow_down(self, times: float) -> None:
         self.sync_s = (_SYNC_S[0] * times, _SYNC_S[1] * times)
         self.work_s = (_WORK_S[0] * times, _WORK_S[1] * times)

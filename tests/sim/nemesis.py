@@ -14,6 +14,7 @@ PROFILES: Final[dict[str, tuple[str, ...]]] = {
     "partition": ("partition", "one_way", "isolate", "reset", "pause"),
     "disk": ("slow_disk", "fail_disk", "kill", "power"),
     "clock": ("clock", "kill"),
+    "wipe": ("wipe", "kill", "partition"),
     "store": ("store_away", "store_cut", "response_lost", "watch_held", "lease_lost"),
 }
 PROFILES["all"] = tuple(dict.fromkeys(kind for kinds in PROFILES.values() for kind in kinds))
@@ -59,11 +60,8 @@ class Nemesis:
     def _begin(self, fault: Fault) -> Callable[[], object]:
         machine = self._cluster.machines[fault.target]
         match fault.kind:
-            case "kill" | "power":
-                return self._stop(machine, has_power=fault.kind == "kill")
-            case "power_all":
-                ends = [self._stop(one, has_power=False) for one in self._cluster.machines]
-                return lambda: [end() for end in ends]
+            case "kill" | "power" | "power_all" | "wipe":
+                return self._end_processes(machine, fault.kind)
             case "partition" | "one_way" | "isolate":
                 return self._partition(machine, fault.kind)
             case "reset":
@@ -87,6 +85,14 @@ class Nemesis:
             case _:
                 return self._disturb_store(machine, fault.kind)
 
+    def _end_processes(self, machine: Machine, kind: str) -> Callable[[], object]:
+        if kind == "wipe":
+            return self._wipe(machine)
+        if kind == "power_all":
+            ends = [self._stop(one, has_power=False) for one in self._cluster.machines]
+            return lambda: [end() for end in ends]
+        return self._stop(machine, has_power=kind == "kill")
+
     def _stop(self, machine: Machine, *, has_power: bool) -> Callable[[], object]:
         if not machine.is_running:
             return _do_nothing
@@ -100,6 +106,19 @@ class Nemesis:
             if machine.process is stopped:
                 machine.start()
 
+        return start
+
+    def _wipe(self, machine: Machine) -> Callable[[], object]:
+        """The machine gets a new disk, if another one has all that this one must have."""
+        others = {one.id for one in self._cluster.machines if one.is_running} - {machine.id}
+        for topic in self._cluster.stored_image().topics.values():
+            for partition in topic.partitions:
+                if machine.id in partition.replicas and others.isdisjoint(partition.isr):
+                    return _do_nothing
+        if not machine.is_running:
+            return _do_nothing
+        start = self._stop(machine, has_power=False)
+        machine.disk.wipe()
         return start
 
     def _replace_failed(self, machine: Machine) -> Callable[[], object]:

@@ -31,6 +31,11 @@ _SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "500",
     "log.segment.bytes": "65536",
 }
+_REPLICATED: Final = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "replica.lag.time.max.ms": "1500",
+}
 _PRODUCERS: Final = 4
 _SHORTEST_S: Final = 1.0
 _CHILD_S: Final = 240.0  # of real time for one simulation
@@ -152,7 +157,8 @@ def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
     trace = Trace(loop, is_shown=is_shown)
     history = History()
     logging.getLogger("ottla").setLevel(logging.WARNING if is_shown else logging.CRITICAL)
-    settings = {**_SETTINGS, **dict(plan.settings)}
+    replicated = _REPLICATED if plan.machine_count > 1 else {}
+    settings = {**_SETTINGS, **replicated, **dict(plan.settings)}
     cluster = Cluster(loop, rng, plan.machine_count, settings, trace)
     workload = Workload(cluster, history, plan.seed)
     invariants = workload.invariants

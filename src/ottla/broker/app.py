@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ from ottla.broker.meta_properties import Identity, MetaProperties, check_identit
 from ottla.broker.metadata_changes import CHANGES_PER_COMMIT, MetadataChanges
 from ottla.broker.metrics import MetricsPages, collect
 from ottla.broker.readiness import Phase, Readiness
+from ottla.broker.registration import Place, Registration
 from ottla.broker.server import Server
 from ottla.broker.services import Services
 from ottla.broker.topic_creation import TopicCreation
@@ -30,10 +31,11 @@ from ottla.cluster.controller.topics import logs_removed
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
-from ottla.cluster.values import CLIENT_LISTENER, BrokerImage
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint
+from ottla.replication.following import Following
+from ottla.replication.isr_changes import IsrChanges
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
 from ottla.storage.cleaner import Cleaner
@@ -60,6 +62,9 @@ class ServeOptions:
     config: BrokerConfig = field(default_factory=BrokerConfig)
     metrics: Endpoint | None = None
     hints: bool = False
+    store: str | None = None  # that brokers share; None for one in the data directory
+    rack: str | None = None
+    machine: str | None = None
 
 
 class Broker:
@@ -95,7 +100,15 @@ class Broker:
         )
         self._cleaner = Cleaner(environment.files, environment.start_worker("ottla-cleaner"))
         self._worker = environment.start_worker("ottla-worker")
-        self._replicas = self._new_replicas(environment)
+        isr_wanted = asyncio.Event()
+        self._replicas = self._new_replicas(environment, isr_wanted.set)
+        self._isr_changes = IsrChanges(
+            state, self._replicas.leaders, environment.clock, self._config, isr_wanted
+        )
+        place = Place(options.node_id, options.rack, options.machine)
+        self._registration = Registration(
+            place, state, self._replicas, meta, self._worker, environment
+        )
         self.services = self._new_services(environment)
         self._dispatcher = Dispatcher(
             Produce(self.services),
@@ -123,10 +136,21 @@ class Broker:
         )
         self._pages = MetricsPages(self._collect, self._readiness.obstacle, defects.watch)
         self._background: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[None] | None = None
         self.address = options.listen
         self.metrics_address: Endpoint | None = None
 
-    def _new_replicas(self, environment: Environment) -> Replicas:
+    def _new_replicas(
+        self, environment: Environment, want_isr_change: Callable[[], None]
+    ) -> Replicas:
+        following = Following(
+            self._options.node_id,
+            environment.clock,
+            environment.rng,
+            config=self._config,
+            flusher=self._flusher,
+            watch=self.defects.watch,
+        )
         return Replicas(
             self._log_dir,
             self.settings.topic,
@@ -138,6 +162,8 @@ class Broker:
             worker=self._worker,
             deletions=Deletions(self._log_dir, self._worker),
             scrubber=Scrubber(environment.files, self._worker, self._log_dir.path),
+            following=following,
+            want_isr_change=want_isr_change,
             soon=self._loop.call_soon,
             remember=self._meta.remember,
         )
@@ -157,6 +183,9 @@ class Broker:
             rng=environment.rng,
             note_defect=self.defects.end,
         )
+
+    def _config(self) -> BrokerConfig:
+        return self.settings.broker
 
     def _collect(self) -> Iterable[Metric]:
         return collect(self._server, self._dispatcher, self.services, self._replicas, self._flusher)
@@ -191,7 +220,9 @@ class Broker:
             undo.push_async_callback(state.close)
             defects.watch(state.follower)
             image, node_id = state.image, options.node_id
-            check_identity(options.data, known, image, node_id)
+            check_identity(
+                options.data, known, image, node_id, has_own_store=environment.has_own_store
+            )
             identity = known or Identity(image.cluster_id, node_id)
             meta = MetaProperties(
                 environment.files, options.data, identity, is_written=identity.is_checked
@@ -240,9 +271,11 @@ class Broker:
         await self.defects.wait()
 
     async def _close(self) -> None:
-        if self._background is not None:
-            self._background.cancel()
-            await asyncio.wait([self._background])
+        await self._registration.leave()
+        for task in (self._background, self._changing):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         self.services.close_coordinators()
         await self._server.close()
         await self._dispatcher.close()
@@ -255,6 +288,8 @@ class Broker:
         await self._store.close()
         self._flusher.close()
         self._log_dir.close()
+        if self._log_dir.offline_reason is None:
+            self._registration.note_closed()
 
     def _stop_serving(self) -> None:
         """Close all connections: after a defect no response is sent any more."""
@@ -266,8 +301,9 @@ class Broker:
         """Release everything within a fraction of a second; nothing is flushed or marked clean."""
         self._stop_serving()
         attempt = self.defects.attempt
-        if self._background is not None:
-            self._background.cancel()
+        for task in (self._background, self._changing):
+            if task is not None:
+                task.cancel()
         attempt(self.services.close_coordinators)
         await self._pages.close()
         for close in (self._state.close, self._store.close, self._replicas.close):
@@ -286,6 +322,7 @@ class Broker:
         self.defects.watch(self._replicas.open(self._state.image, is_checked=is_checked))
         self._state.subscribe(self._note_image)
         self.address = await self._server.bind(self._options.listen)
+        await self._registration.wait_alone(self._config())
         await self._register()
         self._replicas.note_image(self._state.image)
         await self._replicas.wait_applied(self._state.image.revision)
@@ -293,18 +330,18 @@ class Broker:
         self.services.open_coordinators()
         await self._server.listen(self.address)
         self._background = self._loop.create_task(background.run(self._chores()))
+        self._changing = self._loop.create_task(self._isr_changes.run(), name="ottla-isr")
+        self.defects.watch(self._changing)
         self.defects.watch(self._background)
         self._readiness.phase = Phase.SERVING
 
     async def _register(self) -> None:
         advertised = self._options.advertise or self.address
-        listeners = {CLIENT_LISTENER: advertised}
-        token = self._state.draw_uuid()
-        await self._state.register(BrokerImage(self._options.node_id, listeners, token=token))
+        await self._registration.register(advertised, self._config())
 
     async def _stay_registered(self) -> None:
         """Register again after the lease ran out: paused, or cut off from the store."""
-        if self._options.node_id in self._state.image.brokers:
+        if self._registration.is_registered:
             return
         try:
             await self._register()

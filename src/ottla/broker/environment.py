@@ -68,3 +68,6 @@ class Environment:
     open_store: Callable[[Path, Clock], Awaitable[CoordinationStore]] = open_sqlite
     start_flusher: Callable[[Files, Callable[[OSError], None], Clock], Flusher] = start_flusher
     start_worker: Callable[[str], Worker] = start_worker
+    has_own_store: bool = True  # in its data directory, and so only as long as that is there
+    boot_id: str = ""  # of this life of the machine, if brokers share a store
+    machine_id: str = ""  # that no other machine has, likewise

@@ -94,6 +94,7 @@ class FetchSessions:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._last_id = 0
         self._partition_count = 0
+        self._of_replicas: dict[int, int] = {}  # the session of each follower, never evicted
         self.continued_count = 0
         self.evicted_count = 0
 
@@ -111,9 +112,11 @@ class FetchSessions:
         return self._continue(request, by_id)
 
     def _open(self, request: FetchRequest, by_id: bool) -> FetchSession | None:
-        if not self.slots or not request.topics:
+        if not request.topics or not (self.slots or request.replica_id >= 0):
             return None
-        if sum(len(partitions) for _, partitions in request.topics) > SESSION_PARTITIONS_MAX:
+        is_replica = request.replica_id >= 0
+        count = sum(len(partitions) for _, partitions in request.topics)
+        if count > SESSION_PARTITIONS_MAX and not is_replica:
             return None
         session = FetchSession(self._last_id % _EPOCH_MAX + 1, by_id)
         session.update(request.topics)
@@ -121,12 +124,19 @@ class FetchSessions:
         self._last_id = session.session_id
         self._sessions[session.session_id] = session
         self._partition_count += len(session.partitions)
+        if is_replica:
+            self._close(self._of_replicas.get(request.replica_id, 0))
+            self._of_replicas[request.replica_id] = session.session_id
         self._make_room()
         return session
 
     def _make_room(self) -> None:
         while len(self._sessions) > self.slots or self._partition_count > _PARTITIONS_MAX:
-            self._close(next(iter(self._sessions)))
+            kept = self._of_replicas.values()
+            oldest = next((one for one in self._sessions if one not in kept), None)
+            if oldest is None:
+                return
+            self._close(oldest)
             self.evicted_count += 1
 
     def _close(self, session_id: int) -> None:
@@ -152,7 +162,7 @@ class FetchSessions:
         session.forget(request.forgotten)
         session.update(request.topics)
         self._partition_count += len(session.partitions)
-        if len(session.partitions) > SESSION_PARTITIONS_MAX:
+        if len(session.partitions) > SESSION_PARTITIONS_MAX and request.replica_id < 0:
             self._close(session.session_id)
             raise FetchSessionIdNotFound("too many partitions for a fetch session")
         self._sessions.move_to_end(session.session_id)

@@ -6,7 +6,7 @@ touch a directory that is not Ottla's, and must not follow a store that went bac
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from ottla.cluster.image import ClusterImage
 from ottla.cluster.sqlite_file import is_foreign
 from ottla.cluster.store import NEVER, Revision
 from ottla.cluster.store_sqlite import STORE_FILES
+from ottla.cluster.values import UNREGISTERED
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId
 from ottla.records.crc import crc32c
@@ -28,7 +29,8 @@ _BEGUN: Final = frozenset({LOCK_FILE, *STORE_FILES, IDENTITY_FILE + ".tmp", "los
 _LINES: Final = r"version=1\ncluster\.id=(?P<cluster>[!-~]+)\nnode\.id=(?P<node>[0-9]{1,10})\n"
 _UNCHECKED: Final = re.compile(_LINES)
 _CHECKED: Final = re.compile(
-    f"(?P<body>{_LINES}ottla\\.store\\.revision=(?P<revision>[0-9]{{1,19}})\n)"
+    f"(?P<body>{_LINES}ottla\\.store\\.revision=(?P<revision>[0-9]{{1,19}})\n"
+    r"(ottla\.broker\.epoch=(?P<epoch>[0-9]{1,19})\nottla\.boot\.id=(?P<boot>[0-9a-f-]*)\n)?)"
     "ottla\\.crc32c=(?P<crc>[0-9a-f]{8})\n"
 )
 
@@ -41,12 +43,19 @@ class Identity:
     node_id: BrokerId
     revision: Revision = NEVER  # the newest one of the store that this directory has seen
     is_checked: bool = True
+    # With a store outside the directory: the registration under which it was last used, and in
+    # which life of the machine; empty if it was closed since.
+    broker_epoch: int = UNREGISTERED
+    boot_id: str = ""
 
     def encode(self) -> bytes:
-        body = (
+        text = (
             f"version=1\ncluster.id={self.cluster_id}\nnode.id={self.node_id}\n"
             f"ottla.store.revision={self.revision}\n"
-        ).encode()
+        )
+        if self.broker_epoch != UNREGISTERED:
+            text += f"ottla.broker.epoch={self.broker_epoch}\nottla.boot.id={self.boot_id}\n"
+        body = text.encode()
         return body + f"ottla.crc32c={crc32c(body):08x}\n".encode()
 
     @classmethod
@@ -56,8 +65,13 @@ class Identity:
         if (match := _CHECKED.fullmatch(text)) is not None:
             if crc32c(match["body"].encode()) != int(match["crc"], 16):
                 return None
-            revision = Revision(int(match["revision"]))
-            return cls(match["cluster"], BrokerId(int(match["node"])), revision)
+            return cls(
+                match["cluster"],
+                BrokerId(int(match["node"])),
+                Revision(int(match["revision"])),
+                broker_epoch=int(match["epoch"] or UNREGISTERED),
+                boot_id=match["boot"] or "",
+            )
         if (match := _UNCHECKED.fullmatch(text)) is not None:
             return cls(match["cluster"], BrokerId(int(match["node"])), is_checked=False)
         return None
@@ -84,11 +98,19 @@ def read_identity(files: Files, data: Path) -> Identity | None:
 
 
 def check_identity(
-    data: Path, known: Identity | None, image: ClusterImage, node_id: BrokerId
+    data: Path,
+    known: Identity | None,
+    image: ClusterImage,
+    node_id: BrokerId,
+    *,
+    has_own_store: bool = True,
 ) -> None:
-    """Refuse a store, or a node id, that does not belong to this directory."""
+    """Refuse a store, or a node id, that does not belong to this directory.
+
+    With a store elsewhere a new directory is that of a new broker, or of one that lost its disk.
+    """
     if known is None:
-        if image.topics:
+        if image.topics and has_own_store:
             raise UsageRefused(_missing(data))
         return
     if known.cluster_id != image.cluster_id:
@@ -118,12 +140,28 @@ class MetaProperties:
         self._identity = identity
         self._is_written = is_written
 
+    @property
+    def identity(self) -> Identity:
+        """The content of the file, as far as it is known to be written."""
+        return self._identity
+
     def remember(self, revision: Revision) -> None:
         """Make durable that the store has reached `revision`."""
         if self._is_written and revision <= self._identity.revision:
             return
         newest = max(revision, self._identity.revision)
-        identity = Identity(self._identity.cluster_id, self._identity.node_id, newest)
+        self._write(replace(self._identity, revision=newest, is_checked=True))
+
+    def note_registered(self, epoch: int, boot_id: str) -> None:
+        """Make durable under which registration the directory is used from now on."""
+        self._write(replace(self._identity, broker_epoch=epoch, boot_id=boot_id))
+
+    def note_closed(self) -> None:
+        """Make durable that everything in the directory is on disk."""
+        if self._identity.boot_id:
+            self._write(replace(self._identity, boot_id=""))
+
+    def _write(self, identity: Identity) -> None:
         replace_file(self._files, self._path, identity.encode())
         self._identity, self._is_written = identity, True
 

@@ -12,6 +12,8 @@ from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.defects import is_defect, summary
 from ottla.broker.descriptors import raise_descriptor_limit
 from ottla.broker.environment import Environment
+from ottla.broker.stores import environment_of
+from ottla.cluster.store import StoreUnavailable
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
@@ -30,13 +32,14 @@ def serve(options: ServeOptions) -> int:
     import uvloop  # noqa: PLC0415  # only a serving process needs it
 
     raise_descriptor_limit()
+    environment = environment_of(options.store)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(options))
+        return runner.run(_serve(options, environment))
 
 
-async def _serve(options: ServeOptions) -> int:
+async def _serve(options: ServeOptions, environment: Environment) -> int:
     try:
-        await _serve_until_stopped(options)
+        await _serve_until_stopped(options, environment)
     except Exception as problem:
         if is_defect(problem):
             _exit_by(problem)
@@ -51,13 +54,16 @@ def _exit_by(problem: BaseException) -> NoReturn:
     os._exit(DEFECT_STATUS)
 
 
-async def _serve_until_stopped(options: ServeOptions) -> None:
+async def _serve_until_stopped(options: ServeOptions, environment: Environment) -> None:
     gc.disable()  # objects that a start makes stay: `_collect_garbage` never searches them
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stopped.set)
-    broker = await Broker.start(options, Environment())
+    try:
+        broker = await Broker.start(options, environment)
+    except StoreUnavailable as problem:
+        raise UsageRefused(f"the coordination store cannot be reached: {problem}") from None
     collector = loop.create_task(_collect_garbage())
     broker.defects.watch(collector)
     sys.stdout.write(f"ottla ready on {broker.address}\n")

@@ -23,6 +23,7 @@ examples:
   ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --advertise queue.example.org:9092
   ottla serve --data ./data --set num.partitions=4 --set log.retention.ms=86400000
   ottla serve --data ./data --config ottla.toml --metrics 127.0.0.1:9100
+  ottla serve --data ./two --listen 127.0.0.1:9093 --node-id 2 --store sqlite:./cluster.sqlite
 
 Settings come from --config (TOML, dotted names or tables), then from --set, which wins.
 `ottla config list --broker` shows them all. SIGTERM or Ctrl-C stop the broker cleanly.
@@ -104,6 +105,7 @@ def _parser() -> _Parser:
         metavar="N",
         help="broker id in the cluster (default: 0)",
     )
+    _add_cluster(parser)
     add(
         "--log-format",
         choices=("text", "json"),
@@ -135,6 +137,22 @@ def _parser() -> _Parser:
     return parser
 
 
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a broker that has peers."""
+    add = parser.add_argument
+    add(
+        "--store",
+        metavar="sqlite:FILE",
+        help="coordination store that the brokers of this machine share (default: one in --data)",
+    )
+    add("--rack", metavar="NAME", help="rack of this broker: replicas are spread over racks")
+    add(
+        "--machine",
+        metavar="NAME",
+        help="machine of this broker: replicas are spread over machines (default: found by itself)",
+    )
+
+
 def _options(parsed: argparse.Namespace) -> ServeOptions:
     return ServeOptions(
         data=parsed.data,
@@ -144,6 +162,9 @@ def _options(parsed: argparse.Namespace) -> ServeOptions:
         config=read_config(parsed.config, parsed.assignments),
         metrics=parsed.metrics,
         hints=parsed.hints,
+        store=parsed.store,
+        rack=parsed.rack,
+        machine=parsed.machine,
     )
 
 

@@ -8,6 +8,7 @@ from ottla.cluster import layout
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.store import CommitLimits, Compare, Delete, LeaseId, Put, Write
 from ottla.cluster.values import (
+    BROKER_SETTINGS_KEY,
     BrokerSettings,
     Change,
     Making,
@@ -54,8 +55,9 @@ def fits(image: ClusterImage, changes: Sequence[Change], limits: CommitLimits) -
 def compares(image: ClusterImage, changes: Iterable[Change]) -> list[Compare]:
     """Conditions of a commit: nothing that the decision rests on has changed.
 
-    Those are the written keys, the topic of a partition, and the registrations of the brokers in
-    its ISR: else a broker could join an ISR after it was removed from all of them.
+    Those are the written keys, the topic of a partition with the settings of all brokers, which
+    say how many replicas have to be in sync, and the registrations of the brokers in its ISR: else
+    a broker could join an ISR after it was removed from all of them.
     """
     keys = {key for change in changes for key in _compared(image, change)}
     return [Compare(key, image.mod_revision(key)) for key in sorted(keys)]
@@ -77,7 +79,7 @@ def _compared(image: ClusterImage, change: Change) -> list[str]:
     topic_id, _ = parse_partition_key(change.key)
     name = image.topic_names.get(topic_id)
     owner = making_key(topic_id) if name is None else topic_key(name)
-    return [change.key, owner, *map(broker_key, change.value.isr)]
+    return [change.key, owner, BROKER_SETTINGS_KEY, *map(broker_key, change.value.isr)]
 
 
 def _checked_size(change: Change, limits: CommitLimits) -> int:

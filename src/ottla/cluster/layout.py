@@ -46,6 +46,7 @@ from ottla.cluster.values import (
 )
 from ottla.errors import UsageRefused
 from ottla.model import (
+    NO_EPOCH,
     BrokerId,
     Endpoint,
     LeaderEpoch,
@@ -329,6 +330,9 @@ def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
         "replicas": partition.replicas,
         "isr": partition.isr,
         "partition_epoch": partition.partition_epoch,
+        "elr": partition.elr,
+        "unclean_epoch": partition.unclean_epoch,
+        "new": partition.is_new,
     }
 
 
@@ -349,6 +353,10 @@ def _read_partition(fields: Mapping[str, Any]) -> PartitionImage:
         replicas=tuple(fields["replicas"]),
         isr=tuple(fields["isr"]),
         partition_epoch=fields["partition_epoch"],
+        # Not in values that were written before there were replicas.
+        elr=tuple(fields.get("elr", ())),
+        unclean_epoch=LeaderEpoch(fields.get("unclean_epoch", NO_EPOCH)),
+        is_new=fields.get("new", False),
     )
 
 

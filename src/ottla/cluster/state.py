@@ -3,7 +3,15 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
@@ -11,9 +19,14 @@ from typing import Final, TypeVar
 from ottla.cluster import layout
 from ottla.cluster.commits import compares, fits, fitting, writes
 from ottla.cluster.controller.decision import Decision
-from ottla.cluster.controller.leaders import note_ready, register_broker, settle_leaders
-from ottla.cluster.controller.topics import sweep
+from ottla.cluster.controller.leaders import (
+    note_leaving,
+    note_ready,
+    register_broker,
+    settle_leaders,
+)
 from ottla.cluster.image import ClusterImage
+from ottla.cluster.settling import Settling
 from ottla.cluster.store import (
     NEVER,
     Compacted,
@@ -52,7 +65,6 @@ COMMIT_TIMEOUT_S: Final = 30.0
 RETRY_PAUSE_S: Final = 1.0
 LEASE_TTL_MS: Final = 10_000
 KEEP_ALIVES_PER_TTL: Final = 3
-MAKING_S: Final = 60.0  # after that a creation that has not ended is given up
 _WATCH_S: Final = 0.2  # for a watch to report a revision, before everything is read
 
 
@@ -100,6 +112,7 @@ class ClusterState:
         self._subscribers: list[Subscriber] = []
         self._advanced = asyncio.Event()
         self._registration: _Registration | None = None
+        self._is_leaving = False
         self._self: BrokerImage | None = (
             None  # the broker as which this process last tried to register
         )
@@ -172,7 +185,17 @@ class ClusterState:
         `decide` is called again after a conflict with another process. Its ApiError passes
         through, once it is certain not to come from an outdated image.
         """
-        decision, _ = await self._commit(decide, leases={})
+        async with _bounded():
+            decision, _ = await self._commit(decide, leases={})
+        return decision.result
+
+    async def commit_surely(self, decide: Decide[Result]) -> Result:
+        """As `commit`, but returns only when it is known what became of the changes.
+
+        If the store does not respond, the same commit is sent again until it does: whatever it
+        says then, no copy of it can take effect any more.
+        """
+        decision, _ = await self._commit(decide, leases={}, is_repeated=True)
         return decision.result
 
     async def catch_up(self) -> None:
@@ -189,32 +212,54 @@ class ClusterState:
                     return
             self._replace(layout.read_image(await self._store.range("")))
 
-    async def register(self, broker: BrokerImage, *, ttl_ms: int = LEASE_TTL_MS) -> int:
+    async def register(
+        self,
+        broker: BrokerImage,
+        *,
+        ttl_ms: int = LEASE_TTL_MS,
+        prepare: Callable[[int], Awaitable[None]] | None = None,
+    ) -> int:
         """Register as this broker, replacing an earlier registration. Returns the broker epoch.
 
         In two steps: first it is known and counts as dead, so that an earlier process of its id
-        leads nothing any more; then it is ready, and may lead in new leader epochs.
+        leads nothing any more; then it is ready, and may lead in new leader epochs. In between
+        `prepare` is called with the epoch.
         """
         assert self._registration is None, "a process registers as one broker"
         self._self = broker
         lease = await self._store.grant(ttl_ms)
         leases = {broker_key(broker.id): lease, ready_key(broker.id): lease}
         try:
-            _, epoch = await self._commit(lambda image: register_broker(image, broker), leases)
+            async with _bounded():
+                _, epoch = await self._commit(lambda image: register_broker(image, broker), leases)
             await self.settle()
-            await self._commit(lambda image: note_ready(image, broker.id, epoch), leases)
+            if prepare is not None:
+                await prepare(epoch)
+            async with _bounded():
+                await self._commit(lambda image: note_ready(image, broker.id, epoch), leases)
             await self.settle()
         except BaseException:
             with contextlib.suppress(StoreUnavailable):
                 await self._store.revoke(lease)
             raise
+        settling = Settling(self, broker.id, self._config, self._on_lost)
         tasks = (
             self._spawn(self._keep_alive(lease, ttl_ms / 1000), "ottla-cluster-lease"),
-            self._spawn(self._control(broker.id), "ottla-cluster-control"),
+            self._spawn(settling.run(), "ottla-cluster-settling"),
         )
         self._registration = _Registration(broker.id, epoch, lease, tasks)
         self._check_registration()
         return epoch
+
+    async def resign(self) -> None:
+        """Let others lead what this broker leads, where they can; it stays registered."""
+        if (registration := self._registration) is None:
+            return
+        self._is_leaving = True
+        for task in registration.tasks[1:]:  # all but the lease
+            task.cancel()
+        await self.commit(lambda image: note_leaving(image, registration.broker))
+        await self.settle()
 
     async def settle(self) -> None:
         """Give every partition a leader among the live brokers, where there can be one."""
@@ -236,27 +281,39 @@ class ClusterState:
     # Deciding
 
     async def _commit(
-        self, decide: Decide[Result], leases: Mapping[str, LeaseId]
+        self, decide: Decide[Result], leases: Mapping[str, LeaseId], *, is_repeated: bool = False
     ) -> tuple[Decision[Result], Revision]:
         """Changes that do not fit into one commit are decided about again after the first part."""
         conflicts = 0
-        async with _bounded():
-            while conflicts < ATTEMPTS_MAX:
-                decision = await self._decide(decide)
-                if not decision.changes:
-                    return decision, self.image.revision
-                changes = fitting(self.image, decision.changes, self._store.limits)
-                conditions = compares(self.image, changes)
-                try:
-                    revision = await self._store.commit(writes(changes, leases), conditions)
-                except Conflict:
-                    conflicts += 1
-                    await self._wait_conflict_seen(conditions)
-                    continue
-                await self._reach(revision)
-                if len(changes) == len(decision.changes):
-                    return decision, revision
+        while conflicts < ATTEMPTS_MAX:
+            decision = await self._decide(decide)
+            if not decision.changes:
+                return decision, self.image.revision
+            changes = fitting(self.image, decision.changes, self._store.limits)
+            conditions = compares(self.image, changes)
+            try:
+                written = writes(changes, leases)
+                revision = await self._send(written, conditions, is_repeated=is_repeated)
+            except Conflict:
+                conflicts += 1
+                await self._wait_conflict_seen(conditions)
+                continue
+            await self._reach(revision)
+            if len(changes) == len(decision.changes):
+                return decision, revision
         raise _too_busy()
+
+    async def _send(
+        self, written: Sequence[Write], conditions: Sequence[Compare], *, is_repeated: bool
+    ) -> Revision:
+        while True:
+            try:
+                return await self._store.commit(written, conditions)
+            except StoreUnavailable as problem:
+                if not is_repeated:
+                    raise
+                self._on_lost(problem)
+                await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _decide(self, decide: Decide[Result]) -> Decision[Result]:
         """A decision on `self.image` as it is on return.
@@ -274,13 +331,14 @@ class ClusterState:
     async def _wait_conflict_seen(self, conditions: Sequence[Compare]) -> None:
         """After a conflict: wait until the image has the change that caused it."""
         while all(self.image.mod_revision(one.key) == one.mod_revision for one in conditions):
-            await self._next_image()
+            await self.next_image()
 
     async def _reach(self, revision: Revision) -> None:
         while self.image.revision < revision:
-            await self._next_image()
+            await self.next_image()
 
-    async def _next_image(self) -> None:
+    async def next_image(self) -> None:
+        """Return when the image has changed; raises StoreUnavailable if it no longer does."""
         if self.follower.done():
             raise StoreUnavailable("this broker no longer follows the cluster: restart it")
         await self._advanced.wait()
@@ -343,41 +401,8 @@ class ClusterState:
                         LeaseLost("the coordination store did not respond within the lease time")
                     )
 
-    async def _control(self, broker: BrokerId) -> None:
-        """As the controller, elect leaders whenever brokers come or go, and sweep."""
-        seen_s: dict[Uuid, float] = {}  # when each creation that is under way was first seen
-        while True:
-            before = self.image
-            if before.controller_id == broker:
-                try:
-                    await self.settle()
-                    await self._sweep(seen_s)
-                except ApiError as problem:
-                    self._on_lost(problem)
-                    await asyncio.sleep(RETRY_PAUSE_S)
-                    continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(MAKING_S if self.image.making else None):
-                    while _is_calm(before, self.image):
-                        await self._next_image()
-
-    async def _sweep(self, seen_s: dict[Uuid, float]) -> None:
-        """Remove the partitions that deleted topics, and creations that have stopped, left."""
-        now_s = asyncio.get_running_loop().time()
-        for topic_id in self.image.making:
-            seen_s.setdefault(topic_id, now_s)
-        given_up = {topic_id for topic_id, first_s in seen_s.items() if now_s - first_s >= MAKING_S}
-
-        def decide(image: ClusterImage) -> Decision[None]:
-            return sweep(image, given_up & image.making.keys())
-
-        if decide(self.image).changes:
-            await self.commit(decide)
-        for topic_id in given_up:
-            del seen_s[topic_id]
-
     def _check_registration(self) -> None:
-        if (registration := self._registration) is None:
+        if (registration := self._registration) is None or self._is_leaving:
             return
         broker, image = registration.broker, self.image
         registered = image.registered.get(broker)
@@ -407,11 +432,6 @@ class ClusterState:
             for other in self._registration.tasks if self._registration else ():
                 other.cancel()
             self._on_lost(problem)
-
-
-def _is_calm(old: ClusterImage, new: ClusterImage) -> bool:
-    """True if nothing has changed that a controller acts upon."""
-    return old.brokers is new.brokers and old.detached is new.detached and old.making is new.making
 
 
 def _next_producer_id(entry: Entry) -> ProducerId:

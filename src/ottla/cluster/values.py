@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Final, NewType
 
 from ottla.model import (
+    NO_EPOCH,
     BrokerId,
     Endpoint,
     LeaderEpoch,
@@ -77,6 +78,8 @@ class PartitionImage:
     """Replicas, ISR and leader of one partition; None while no replica can safely lead.
 
     `leader_epoch` counts changes of the leader, `partition_epoch` every change of this value.
+    `elr` are the eligible leader replicas of KIP-966: outside the ISR, and with everything that
+    was committed, because they left it when it had fewer members than `min.insync.replicas`.
     """
 
     leader: BrokerId | None
@@ -84,6 +87,9 @@ class PartitionImage:
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     partition_epoch: int
+    elr: tuple[BrokerId, ...] = ()
+    unclean_epoch: LeaderEpoch = NO_EPOCH  # of the last leader that was elected uncleanly
+    is_new: bool = False  # its leader has not begun: nothing was committed, so no log is missing
 
 
 @dataclass(frozen=True, slots=True)

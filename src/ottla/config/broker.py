@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+from ottla.config.replication import ReplicationConfig
 from ottla.config.setting import (
     DAY_MS,
     INT32_MAX,
@@ -21,7 +22,7 @@ from ottla.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(ReplicationConfig):
     """The settings of a broker, in its TOML file or with --set."""
 
     topic: TopicConfig = TopicConfig()

@@ -30,6 +30,8 @@ from ottla.protocol.hot_fields import (
 from ottla.protocol.primitives import read_tagged_fields, write_unsigned_varint
 
 FETCH_FLEXIBLE: Final = 12
+REPLICA_STATE_TAG: Final = 1
+REPLICA_TOKEN_TAG: Final = 10_000  # ours: far from what Kafka may come to use
 FETCH_TOPIC_IDS: Final = 13
 
 _ELEMENTS_MAX: Final = 200_000  # topics and partitions, unless the caller sets another limit
@@ -58,6 +60,8 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     topics: list[tuple[TopicKey, list[FetchPartition]]]
     forgotten: list[tuple[TopicKey, list[int]]]
+    replica_epoch: int = -1  # of the registration of the broker that fetches as a follower
+    replica_token: bytes = b""  # that proves to be it
 
 
 class Sendable(Protocol):
@@ -95,6 +99,7 @@ def read_fetch(
         raise ProtocolViolation(f"not a Fetch v{version} request: {problem}") from None
 
 
+_REPLICA_STATE: Final = Struct(">iq")
 _FETCH_HEAD_V4: Final = Struct(">iiiib")
 _FETCH_HEAD_V7: Final = Struct(">iiiibii")
 _FETCH_HEAD_V15: Final = Struct(">iiibii")  # the replica id has become a tagged field
@@ -173,7 +178,7 @@ def _read_fetch_flexible(
     view: memoryview, position: int, version: int, elements_max: int
 ) -> FetchRequest:
     by_id = version >= FETCH_TOPIC_IDS
-    replica_id = -1
+    replica_id, replica_epoch, token = -1, -1, b""
     if version >= 15:
         wait, low, high, isolation, session_id, session_epoch = _FETCH_HEAD_V15.unpack_from(
             view, position
@@ -205,11 +210,21 @@ def _read_fetch_flexible(
     forgotten, position = _forgotten_flexible(view, position, by_id, elements_max - sum_count)
     _, position = read_compact_string(view, position)  # rack
     if version >= 15:
-        replica_id = _replica_id_from_tags(view, position)
+        replica_id, replica_epoch, token = _replica_from_tags(view, position)
     else:
         skip_tags(view, position)
     return FetchRequest(
-        replica_id, wait, low, high, isolation, session_id, session_epoch, topics, forgotten
+        replica_id,
+        wait,
+        low,
+        high,
+        isolation,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        replica_epoch,
+        token,
     )
 
 
@@ -231,12 +246,15 @@ def _forgotten_flexible(
     return forgotten, position
 
 
-def _replica_id_from_tags(view: memoryview, position: int) -> int:
-    """From version 15 on a follower names itself in a tagged struct (tag 1)."""
-    for tag, start, _ in read_tagged_fields(view, position, len(view))[0]:
-        if tag == 1:
-            return int(INT32.unpack_from(view, start)[0])
-    return -1
+def _replica_from_tags(view: memoryview, position: int) -> tuple[int, int, bytes]:
+    """The id, epoch and token with which a follower names itself from version 15 on."""
+    replica_id, epoch, token = -1, -1, b""
+    for tag, start, stop in read_tagged_fields(view, position, len(view))[0]:
+        if tag == REPLICA_STATE_TAG:
+            replica_id, epoch = _REPLICA_STATE.unpack_from(view, start)
+        elif tag == REPLICA_TOKEN_TAG:
+            token = bytes(view[start:stop])
+    return replica_id, epoch, token
 
 
 _FETCHED_V4: Final = Struct(">ihqq")

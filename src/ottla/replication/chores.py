@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
 from ottla.clock import Clock
 from ottla.errors import StorageFailed
-from ottla.model import Offset
-from ottla.replication.partition import Flushes, LeaderPartition
+from ottla.model import Offset, TopicPartition
+from ottla.replication.partition import Flushes
 from ottla.replication.waiting import do_work
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.disk_worker import Worker
@@ -30,9 +30,9 @@ class Chores:
     def __init__(
         self,
         log_dir: LogDir,
-        leaders: Mapping[tuple[str, int], LeaderPartition],
         clock: Clock,
         *,
+        committed_end: Callable[[TopicPartition], Offset],
         flusher: Flushes,
         cleaner: Cleaner,
         scrubber: Scrubber,
@@ -42,7 +42,7 @@ class Chores:
         self.cleaner = cleaner
         self.scrubber = scrubber
         self._log_dir = log_dir
-        self._leaders = leaders
+        self._committed_end = committed_end
         self._clock = clock
         self._flusher = flusher
         self._worker = worker
@@ -77,11 +77,25 @@ class Chores:
         except OSError as error:
             self._log_dir.note_failure(error)
 
+    async def checkpoint_watermarks(self) -> None:
+        """Write the high watermarks of replicated partitions, with which a new leader begins."""
+        if self._is_offline:
+            return
+        replacement = self._log_dir.begin_watermarks()
+        if replacement is None:
+            return
+        try:
+            await do_work(self._worker, replacement.run)
+            if not self._is_offline:
+                replacement.end()
+        except OSError as error:
+            self._log_dir.note_failure(error)
+
     async def delete_old_segments(self) -> None:
         """Delete the segments that retention no longer keeps."""
         async for one in self._each_log():
             delete = partial(
-                one.delete_old_segments, self._clock.now_ms(), self._committed_end(one)
+                one.delete_old_segments, self._clock.now_ms(), self._committed_end(one.tp)
             )
             try:
                 count = self._log_dir.reserve.lend(delete)
@@ -119,7 +133,7 @@ class Chores:
         """The logs of compacted topics, each with the offset below which nothing will change."""
         for one in self._log_dir.logs.values():
             if "compact" in one.config.cleanup_policy:
-                yield one, one.last_stable_offset(self._committed_end(one))
+                yield one, one.last_stable_offset(self._committed_end(one.tp))
 
     def scrub(self, interval_ms: int) -> None:
         """Read a little more of the sealed segments, and check that they are intact."""
@@ -143,11 +157,6 @@ class Chores:
             if tp in logs:
                 yield logs[tp]
                 await asyncio.sleep(0)
-
-    def _committed_end(self, one: Log) -> Offset:
-        """The high watermark; of a log that is not led here nothing is known to be committed."""
-        partition = self._leaders.get(one.tp)
-        return one.start_offset if partition is None else partition.high_watermark
 
 
 def _run_all(replacements: Sequence[Replacement[Any]]) -> None:

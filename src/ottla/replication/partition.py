@@ -1,19 +1,22 @@
 """A partition this broker leads: its log, and what has been promised about it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from ottla.cluster.controller.leaders import IsrChange, isr_min_of
+from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import Durability, TopicConfig
 from ottla.errors import (
     ApiError,
     FencedLeaderEpoch,
     NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
 from ottla.model import (
     BrokerId,
-    LeaderEpoch,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -21,7 +24,7 @@ from ottla.model import (
     TopicPartition,
 )
 from ottla.records.batch import Marker
-from ottla.replication.progress import high_watermark
+from ottla.replication.followers import Followers
 from ottla.replication.waiters import OffsetWaiters, Settled
 from ottla.storage.log import Log
 
@@ -50,23 +53,31 @@ class Receipt(NamedTuple):
 class LeaderPartition:
     """Owner of one partition's high watermark and of everyone who waits for it.
 
-    Called from the broker's loop only. `soon` runs a callback in the loop's next turn: readers
-    are woken there, after the producer has its response.
+    Lives for one leader epoch. Called from the broker's loop only. `soon` runs a callback in the
+    loop's next turn: readers are woken there, after the producer has its response.
     """
 
     __slots__ = (
+        "_adding",
         "_broker_id",
         "_committed",
+        "_counted",
         "_durable",
+        "_fetches",
         "_flusher",
+        "_is_changing",
         "_is_fsync",
         "_is_given_up",
         "_is_waking",
+        "_is_waking_fetches",
         "_isr_min",
         "_readers",
         "_soon",
+        "_want_isr_change",
+        "epoch_start",
+        "followers",
         "high_watermark",
-        "isr",
+        "image",
         "leader_epoch",
         "log",
         "replicas",
@@ -77,31 +88,48 @@ class LeaderPartition:
         self,
         tp: TopicPartition,
         log: Log,
+        image: PartitionImage,
         *,
         broker_id: BrokerId,
-        leader_epoch: LeaderEpoch,
-        replicas: tuple[BrokerId, ...],
-        isr: frozenset[BrokerId],
         flusher: Flushes,
         soon: Callable[[Callable[[], None]], object],
+        want_isr_change: Callable[[], None],
+        now_s: float,
     ) -> None:
+        """`want_isr_change` is called when `begin_isr_change` may return something."""
+        assert image.leader == broker_id, f"{tp} is led by {image.leader}, not {broker_id}"
         self.tp = tp
         self.log = log
-        self.leader_epoch = leader_epoch
-        self.replicas = replicas
-        self.isr = isr
-        self.high_watermark = log.start_offset
+        self.image = image
+        self.leader_epoch = image.leader_epoch
+        self.replicas = image.replicas
+        self.epoch_start = log.end_offset
+        self.high_watermark = log.noted_watermark
+        others = [broker for broker in image.replicas if broker != broker_id]
+        self.followers = Followers(others, now_s)
         self._broker_id = broker_id
         self._flusher = flusher
         self._soon = soon
+        self._want_isr_change = want_isr_change
         self._durable = OffsetWaiters()  # acks=1 on a topic that promises the disk
         self._committed = OffsetWaiters()  # acks=all
         self._readers: dict[Callable[[], None], None] = {}  # in the order in which they came
+        self._fetches: dict[Callable[[], None], None] = {}  # of followers
         self._is_waking = False
+        self._is_waking_fetches = False
         self._is_given_up = False
-        assert broker_id in isr, f"{tp}: the leader {broker_id} is not in its ISR {set(isr)}"
-        log.epochs.note(leader_epoch, log.end_offset)
+        self._adding: tuple[BrokerId, ...] = ()  # to the ISR, by a change that is under way
+        self._is_changing = False  # whether a change of the ISR is under way
+        self._counted: tuple[BrokerId, ...] = ()  # the followers that a commit waits for
+        log.epochs.note(image.leader_epoch, log.end_offset)
         self.configure(log.config)
+        if image.is_new:
+            want_isr_change()
+
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        """The in-sync replicas, as they are committed."""
+        return self.image.isr
 
     # Writing
 
@@ -113,11 +141,8 @@ class LeaderPartition:
         `has_keys` is that of `Log.append_as_leader`.
         """
         log = self.log
-        if acks == ACKS_ALL and len(self.isr) < self._isr_min:
-            raise NotEnoughReplicas(
-                f"{self.tp} has {len(self.isr)} in-sync replicas,"
-                f" min.insync.replicas is {log.config.min_insync_replicas}"
-            )
+        if acks == ACKS_ALL and len(self.image.isr) < self._isr_min:
+            raise NotEnoughReplicas(self._too_few())
         base_offset, last_offset, append_time_ms, _ = log.append_as_leader(
             batch, self.leader_epoch, now_ms, has_keys=has_keys
         )
@@ -126,8 +151,11 @@ class LeaderPartition:
             self._flusher.request(log)
         elif len(self.replicas) == 1:
             self._commit(log.end_offset)
-        else:
+        elif not self._counted:
             self.note_progress()
+        if self._fetches and not self._is_waking_fetches:
+            self._is_waking_fetches = True
+            self._soon(self._wake_fetches)
         is_settled = self.is_settled(end_offset, acks)
         return Receipt(base_offset, end_offset, append_time_ms, log.start_offset, is_settled)
 
@@ -139,13 +167,16 @@ class LeaderPartition:
         now_ms: TimestampMs,
     ) -> Offset:
         """End a producer's transaction here; returns the log's end."""
-        if len(self.isr) < self._isr_min:
-            raise NotEnoughReplicas(f"{self.tp} has {len(self.isr)} in-sync replicas")
+        if len(self.image.isr) < self._isr_min:
+            raise NotEnoughReplicas(self._too_few())
         self.log.append_marker(marker, producer_id, producer_epoch, self.leader_epoch, now_ms)
         if self._is_fsync:
             self._flusher.request(self.log)
         else:
             self.note_progress()
+        if self._fetches and not self._is_waking_fetches:
+            self._is_waking_fetches = True
+            self._soon(self._wake_fetches)
         return self.log.end_offset
 
     def is_settled(self, end: Offset, acks: int) -> bool:
@@ -187,28 +218,105 @@ class LeaderPartition:
     def remove_reader(self, wake: Callable[[], None]) -> None:
         self._readers.pop(wake, None)
 
+    # Followers
+
+    @property
+    def is_waited_for(self) -> bool:
+        """True until everything that earlier leaders may have committed is committed again."""
+        return self.high_watermark < self.epoch_start
+
+    def check_follower(self, broker: BrokerId) -> None:
+        """Refuse a broker that has no replica of the partition, as far as this one knows."""
+        if broker not in self.followers.by_id:
+            raise NotLeader(f"broker {broker} has no replica of {self.tp}")
+
+    def note_fetch(self, broker: BrokerId, epoch: int, offset: Offset, now_s: float) -> None:
+        """A follower, registered in this epoch, has everything below `offset`."""
+        follower = self.followers.by_id[broker]
+        is_new = follower.epoch != epoch or follower.end != offset
+        follower.note_fetch(epoch, offset, self.log.end_offset, now_s)
+        if broker not in self.image.isr and offset >= max(self.high_watermark, self.epoch_start):
+            self._want_isr_change()
+        if is_new and broker in self._counted:
+            self.note_progress()
+
+    def add_fetch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever there is more for a follower, until it is removed."""
+        self._fetches[wake] = None
+
+    def remove_fetch(self, wake: Callable[[], None]) -> None:
+        self._fetches.pop(wake, None)
+
+    def begin_isr_change(
+        self, live: Mapping[BrokerId, BrokerImage], caught_up_s_min: float
+    ) -> IsrChange | None:
+        """The change of the ISR that is due, if any; it is under way until `end_isr_change`.
+
+        Followers join that have all that is committed, and that earlier leaders may have
+        committed; those leave that have not caught up since `caught_up_s_min`. One that joins
+        counts for the high watermark from now on, and one that leaves until it has left.
+        """
+        image, followers = self.image, self.followers
+        if self._is_changing or self._is_given_up or len(self.replicas) == 1:
+            return None
+        reached = Offset(max(self.high_watermark, self.epoch_start))
+        joining = {
+            broker: epoch
+            for broker, epoch in followers.reaching(reached)
+            if broker not in image.isr and broker in live and live[broker].epoch == epoch
+        }
+        leaving = set(followers.lagging(image.isr, caught_up_s_min))
+        if not (joining or leaving or image.is_new):
+            return None
+        self._is_changing = True
+        self._adding = tuple(joining)
+        self._count()
+        isr = {*image.isr, *joining} - leaving
+        return IsrChange(
+            self.tp,
+            tuple(broker for broker in self.replicas if broker in isr),
+            self._broker_id,
+            self.leader_epoch,
+            image.partition_epoch,
+            joining,
+        )
+
+    def end_isr_change(self) -> None:
+        """The change is committed, and in the image; or it was refused, and cannot be any more."""
+        self._is_changing = False
+        self._adding = ()
+        self._count()
+        self.note_progress()
+
+    def forget_follower(self, broker: BrokerId) -> None:
+        """A broker has started anew."""
+        follower = self.followers.by_id.get(broker)
+        if follower is not None:
+            follower.forget()
+
     # Change
 
     def configure(self, config: TopicConfig) -> None:
         """Use these settings from now on; a weaker durability may settle waiting producers."""
         self.log.config = config
         self._is_fsync = config.durability is _FSYNC
-        # A topic with fewer replicas than min.insync.replicas asks for what it has.
-        self._isr_min = min(config.min_insync_replicas, len(self.replicas))
+        self._isr_min = isr_min_of(config, self.replicas)
+        self._count()
         self.note_progress()
 
     def note_progress(self) -> None:
-        """The log has grown, or more of it is durable: what was promised may hold now."""
+        """More is in a replica, or durable there: what was promised may hold now."""
         if self._is_given_up:
             return
         log, current = self.log, self.high_watermark
         # The leader's end is durable if its topic promises that.
         end = log.durable_offset if self._is_fsync else log.end_offset
-        if len(self.replicas) == 1:  # the frequent case of `high_watermark`
+        reached = current
+        if len(self.replicas) == 1:
             reached = max(current, end)
-        else:
-            ends = {self._broker_id: end}
-            reached = high_watermark(current, self.isr, ends, isr_min=self._isr_min)
+        elif self._can_commit:
+            others = self.followers.lowest_end(self._counted)
+            reached = max(current, end if others is None else min(end, others))
         assert current <= reached <= log.end_offset, (
             f"{self.tp}: high watermark {current} to {reached}, the log ends at {log.end_offset}"
         )
@@ -217,25 +325,55 @@ class LeaderPartition:
         if self._durable.queue:
             self._durable.advance(end)
 
+    @property
+    def _can_commit(self) -> bool:
+        """False while the ISR is too small, or was, and replicas outside it may be elected.
+
+        What then is in every replica of the ISR is not in all that may lead next (KIP-966).
+        """
+        image = self.image
+        return len(image.isr) >= self._isr_min and not image.elr and not image.is_new
+
+    def _count(self) -> None:
+        """Note which followers a commit waits for: those in the ISR, or about to be."""
+        members = dict.fromkeys((*self.image.isr, *self._adding))
+        self._counted = tuple(broker for broker in members if broker != self._broker_id)
+
+    def _too_few(self) -> str:
+        return (
+            f"{self.tp} has {len(self.image.isr)} in-sync replicas,"
+            f" min.insync.replicas is {self.log.config.min_insync_replicas}"
+        )
+
     def request_flush(self) -> None:
         """Have the log brought to disk soon."""
         if not self._is_given_up:
             self._flusher.request(self.log)
 
-    def note_leadership(self, leader_epoch: LeaderEpoch, isr: frozenset[BrokerId]) -> None:
-        assert leader_epoch >= self.leader_epoch, f"{self.tp}: epochs only rise"
-        assert self._broker_id in isr, f"{self.tp}: the leader is not in its ISR {set(isr)}"
-        self.leader_epoch = leader_epoch
-        self.isr = isr
-        self.log.epochs.note(leader_epoch, self.log.end_offset)
+    def note_image(self, image: PartitionImage) -> None:
+        """The partition has changed in the store: it has another ISR, for example."""
+        assert image.leader == self._broker_id, f"{self.tp} is led by {image.leader}"
+        assert image.leader_epoch == self.leader_epoch, f"{self.tp}: another epoch"
+        self.image = image
+        self.replicas = image.replicas
+        self._count()
         self.note_progress()
+        if len(image.isr) < self._isr_min and self._committed.queue:
+            self._committed.fail(NotEnoughReplicasAfterAppend(self._too_few()))
 
     def give_up(self, error: ApiError) -> None:
         """The partition is no longer ours: fail all waiters and wake all readers."""
         self._is_given_up = True
+        self.note_watermark()
         self._durable.fail(error)
         self._committed.fail(error)
         self._wake_readers()
+        self._wake_fetches()
+
+    def note_watermark(self) -> None:
+        """Have the high watermark kept with the log, if it is not simply the log's end."""
+        if len(self.replicas) > 1:
+            self.log.noted_watermark = self.high_watermark
 
     def _commit(self, reached: Offset) -> None:
         self.high_watermark = reached
@@ -248,4 +386,9 @@ class LeaderPartition:
     def _wake_readers(self) -> None:
         self._is_waking = False
         for wake in list(self._readers):
+            wake()
+
+    def _wake_fetches(self) -> None:
+        self._is_waking_fetches = False
+        for wake in list(self._fetches):
             wake()

@@ -20,13 +20,21 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.model import BrokerId, TopicPartition, Uuid, format_uuid
+from ottla.model import BrokerId, Offset, TopicPartition, Uuid
 from ottla.protocol.hot_fields import TopicKey
 from ottla.replication.chores import Chores
-from ottla.replication.leadership import led_partitions, lost_partitions
+from ottla.replication.following import Following
+from ottla.replication.leadership import (
+    kept_partitions,
+    lost_partitions,
+    replicas_on,
+    restarted_brokers,
+)
 from ottla.replication.log_maker import LogMaker
 from ottla.replication.partition import Flushes, LeaderPartition
+from ottla.replication.removal import Removal
 from ottla.replication.strays import expected_id, judge, missing_logs
+from ottla.replication.unfinished import UnfinishedTopics
 from ottla.replication.waiting import do_work, wait_called
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
@@ -61,9 +69,12 @@ class Replicas:
         worker: Worker,
         deletions: Deletions,
         scrubber: Scrubber,
+        following: Following,
+        want_isr_change: Callable[[], None],
         soon: Callable[[Callable[[], None]], object],
         remember: Callable[[Revision], None],
     ) -> None:
+        self.following = following
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
         self.topic_names: dict[bytes, str] = {}
         self._log_dir = log_dir
@@ -74,13 +85,15 @@ class Replicas:
         self._flusher = flusher
         self._worker = worker
         self._maker = LogMaker(log_dir, worker, clock)
+        self._removal = Removal(log_dir, worker, rng)
         self._deletions = deletions
         self._soon = soon
+        self._want_isr_change = want_isr_change
         self._remember = remember
         self.chores = Chores(
             log_dir,
-            self.leaders,
             clock,
+            committed_end=self.committed_end,
             flusher=flusher,
             cleaner=cleaner,
             scrubber=scrubber,
@@ -92,8 +105,7 @@ class Replicas:
         self._behind_since_s: float | None = None  # since when there is an image to apply
         self._news = asyncio.Event()
         self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
-        self._unfinished: dict[str, StorageFailed] = {}  # topics with logs that could not be made
-        self._left_behind: set[Uuid] = set()  # deleted topics with logs that could not be removed
+        self._unfinished = UnfinishedTopics()
         self._follower: asyncio.Task[None] | None = None
 
     def open(self, image: ClusterImage, *, is_checked: bool = True) -> "asyncio.Task[None]":
@@ -127,6 +139,7 @@ class Replicas:
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait([self._follower])
+        await self.following.close()
         for partition in self.leaders.values():
             partition.give_up(NotLeader("the broker is stopping"))
 
@@ -181,6 +194,13 @@ class Replicas:
             self.topic_names.pop(topic_id, None)
         for tp, error in lost_partitions(before, image, self._broker_id):
             self._give_up(tp, error)
+        self.following.note_image(image)
+        for tp, partition in kept_partitions(before, image, self._broker_id):
+            if tp in self.leaders:
+                self.leaders[tp].note_image(partition)
+        for broker in restarted_brokers(before, image):
+            for leader in self.leaders.values():
+                leader.forget_follower(broker)
         if self._behind_since_s is None:
             self._behind_since_s = self._clock.monotonic_s()
         self._news.set()
@@ -229,28 +249,29 @@ class Replicas:
         for name, topic in old.items():
             if name not in image.topics or image.topics[name].id != topic.id:
                 await self._drop_topic(topic, is_deleted=topic.id in image.tombstones)
+        # Until the image shows that this broker is ready, it leads and follows nothing: an older
+        # registration of its id may have led the same partitions, in the epochs of the image.
+        may_serve = self._broker_id in image.brokers
+        is_new = may_serve and self._broker_id not in self._applied.brokers
         changed = [
             topic
             for name, topic in image.topics.items()
-            if old.get(name) is not topic or name in self._unfinished
+            if is_new or old.get(name) is not topic or name in self._unfinished
         ]
-        # Until the image shows that this broker is ready, it leads nothing: an older registration
-        # of its id may have led the same partitions, in the epochs that the image has.
-        may_lead = self._broker_id in image.brokers
-        if may_lead:
+        if may_serve:
             await self._prepare_many(changed)
         for topic in changed:
-            await self._apply_topic(topic, old.get(topic.name), may_lead=may_lead)
+            await self._apply_topic(topic, old.get(topic.name), may_serve=may_serve)
         self._maker.forget_prepared()
 
     async def _prepare_many(self, topics: Sequence[TopicImage]) -> None:
         """Prepare the logs that are missing together."""
-        led = led_partitions(topics, self._broker_id)
-        missing = [(tp, topic_id) for tp, topic_id in led if tp not in self._log_dir.logs]
+        here = replicas_on(topics, self._broker_id)
+        missing = [(tp, topic_id) for tp, topic_id in here if tp not in self._log_dir.logs]
         await self._maker.prepare(missing)
 
     async def _apply_topic(
-        self, topic: TopicImage, old: TopicImage | None, *, may_lead: bool
+        self, topic: TopicImage, old: TopicImage | None, *, may_serve: bool
     ) -> None:
         self.topic_names[topic.id] = topic.name
         config = self._topic_config(topic.config)
@@ -260,33 +281,19 @@ class Replicas:
             known = old.partitions
         for index, partition in enumerate(topic.partitions):
             tp = TopicPartition(topic.name, index)
-            if partition.leader != self._broker_id:
-                self._give_up(tp, NotLeader(f"this broker no longer leads {tp}"))
-            elif tp in self.leaders:
-                if index < len(known) and known[index] is partition:
-                    continue
-                self.leaders[tp].note_leadership(partition.leader_epoch, frozenset(partition.isr))
-                self.leaders[tp].configure(config)
-            elif may_lead and problem is None and not self.is_offline:
-                problem = await self._lead(topic, tp, partition, config)
-        self._note_made(topic.name, problem)
+            if tp in self.leaders:
+                if index >= len(known) or known[index] is not partition:
+                    self.leaders[tp].configure(config)
+            elif self._broker_id not in partition.replicas:
+                continue
+            elif may_serve and problem is None and not self.is_offline:
+                problem = await self._serve(topic, tp, config)
+        self._unfinished.note(topic.name, problem)
 
-    def _note_made(self, topic: str, problem: StorageFailed | None) -> None:
-        """All logs of a topic are there, or not because of `problem`: then they are tried again.
-
-        Said once, not with every try.
-        """
-        if problem is None:
-            self._unfinished.pop(topic, None)
-            return
-        if str(problem) != str(self._unfinished.get(topic)):
-            log.error("log creation failed", extra={"topic": topic, "reason": problem})
-        self._unfinished[topic] = problem
-
-    async def _lead(
-        self, topic: TopicImage, tp: TopicPartition, partition: PartitionImage, config: TopicConfig
+    async def _serve(
+        self, topic: TopicImage, tp: TopicPartition, config: TopicConfig
     ) -> StorageFailed | None:
-        """Become the partition's leader; why not, if its log cannot be made."""
+        """Lead or follow a partition; why not, if its log cannot be made."""
         try:
             opened = self._log_dir.logs.get(tp)
             if opened is None:
@@ -295,58 +302,56 @@ class Replicas:
             opened.config = config
         except StorageFailed as problem:
             return problem
+        now = self._image.topics.get(tp.topic)  # the newest: leaders change faster than disks work
+        if now is None or now.id != topic.id:
+            return None
+        partition = now.partitions[tp.partition]
+        if partition.leader == self._broker_id and self._broker_id in self._image.brokers:
+            self._lead(tp, partition, opened)
+        elif partition.leader is not None and partition.leader != self._broker_id:
+            self.following.follow(tp, topic.id, partition, opened)
+        return None
+
+    def _lead(self, tp: TopicPartition, partition: PartitionImage, opened: Log) -> None:
         self.leaders[tp] = LeaderPartition(
             tp,
             opened,
+            partition,
             broker_id=self._broker_id,
-            leader_epoch=partition.leader_epoch,
-            replicas=partition.replicas,
-            isr=frozenset(partition.isr),
             flusher=self._flusher,
             soon=self._soon,
+            want_isr_change=self._want_isr_change,
+            now_s=self._clock.monotonic_s(),
         )
-        return None
+
+    async def checkpoint_watermarks(self) -> None:
+        """Keep the high watermarks on disk: a new leader begins with the one that it knows."""
+        for partition in self.leaders.values():
+            partition.note_watermark()
+        for followed in self.following.partitions.values():
+            followed.log.noted_watermark = followed.high_watermark
+        await self.chores.checkpoint_watermarks()
+
+    def committed_end(self, tp: TopicPartition) -> Offset:
+        """The high watermark of a partition, as far as this broker knows it."""
+        if tp in self.leaders:
+            return self.leaders[tp].high_watermark
+        if tp in self.following.partitions:
+            return self.following.partitions[tp].high_watermark
+        return self._log_dir.logs[tp].noted_watermark
 
     def discard(self, discarded: Discarded) -> None:
-        """Have the worker remove a file: a segment of a gigabyte takes a third of a second."""
-        self._worker.run(lambda _: discarded.remove(), self._note_removal)
-
-    def _note_removal(self, outcome: Exception | None) -> None:
-        if isinstance(outcome, OSError):
-            self._log_dir.take_offline(outcome)
-        elif outcome is not None:
-            raise outcome
+        self._removal.discard(discarded)
 
     async def _drop_topic(self, topic: TopicImage, *, is_deleted: bool) -> None:
-        """Forget the logs of a topic at once; then the worker removes their files.
-
-        Without a tombstone the topic was not deleted: the store has lost it, and the logs are
-        set aside.
-        """
         self.topic_names.pop(topic.id, None)
         self._unfinished.pop(topic.name, None)
-        work = list[Callable[[], None]]()
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
-            if tp not in self._log_dir.logs:
-                work.append(partial(self._log_dir.directories.remove_unmade, tp))
-                continue
-            forgotten = self._log_dir.forget_log(tp, self._rng)
-            if is_deleted:
-                work.append(partial(self._log_dir.directories.remove, forgotten))
-            else:
-                reason = f"the store has lost the topic of id {format_uuid(topic.id)}"
-                work.append(
-                    partial(self._log_dir.directories.set_aside, forgotten.directory, reason)
-                )
-        for step in work:
-            try:
-                await do_work(self._worker, step)
-            except OSError as error:  # files that stay behind go at the next start
-                self._left_behind.add(topic.id)
-                problem = self._log_dir.refusal(error)
-                log.error("log deletion failed", extra={"topic": topic.name, "reason": problem})
+            self.following.drop(tp)
+            self.following.defects.pop(tp, None)
+        await self._removal.remove_topic(topic, is_deleted=is_deleted)
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
@@ -376,12 +381,7 @@ class Replicas:
         """Deleted topics that wait for this broker to say that it has no logs of them."""
         if self.is_offline or not self._applied.tombstones:
             return []
-        here = self._left_behind.union(self._log_dir.topic_ids.values())
-        return [
-            tombstone.id
-            for tombstone in self._applied.tombstones.values()
-            if self._broker_id in tombstone.brokers and tombstone.id not in here
-        ]
+        return self._removal.removed_topics(self._applied, self._broker_id)
 
     # The disk
 
@@ -406,6 +406,8 @@ class Replicas:
         partition = self.leaders.get(tp)
         if partition is not None:
             partition.note_progress()
+        else:
+            self.following.note_durable(tp)
 
     def note_crowded(self, tp: TopicPartition) -> None:
         partition = self.leaders.get(tp)
@@ -416,6 +418,7 @@ class Replicas:
         for tp in list(self.leaders):
             partition = self.leaders.pop(tp)
             partition.give_up(StorageFailed(reason))
+        self.following.note_offline()
 
     # Deleted records
 

@@ -67,6 +67,8 @@ def expected_id(
     topic, partition = image.topics.get(tp.topic), image.partition(tp)
     if topic is None or partition is None or broker not in partition.replicas:
         return None
+    if len(partition.replicas) > 1:
+        return None  # its peers have it
     if noted_id is None:
         return None if _was_just_deleted(image, broker, tp.topic) else topic.id
     return topic.id if topic.id == noted_id else None

@@ -39,6 +39,7 @@ from ottla.storage.small_file import Replacement, SmallFile
 CLEAN_FILE: Final = ".clean-shutdown"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
 START_OFFSETS_FILE: Final = "log-start-offset-checkpoint"
+WATERMARKS_FILE: Final = "replication-offset-checkpoint"
 DELETIONS_FILE: Final = "deleted-records-checkpoint"
 
 _log = logging.getLogger("ottla.storage")
@@ -50,10 +51,15 @@ class NotedMarks(NamedTuple):
     points: NotedOffsets | None
     starts: NotedOffsets | None
     deleted: NotedOffsets | None
+    watermarks: NotedOffsets | None = None
 
     def end_of(self, tp: TopicPartition, topic_id: Uuid) -> Offset | None:
         """The offset below which a log was on disk, if that is known."""
         return noted_offset(self.points or {}, tp, topic_id)
+
+    def watermark_of(self, tp: TopicPartition, topic_id: Uuid) -> Offset | None:
+        """The high watermark of a partition when it was last noted."""
+        return noted_offset(self.watermarks or {}, tp, topic_id)
 
     def start_of(self, tp: TopicPartition, topic_id: Uuid) -> Offset:
         """The first offset of a log, behind what retention or DeleteRecords has taken."""
@@ -78,6 +84,7 @@ class DirCheckpoints:
         self._states_file = SmallFile(files, path / LOG_STATES_FILE, encode_states)
         self._points_file = SmallFile(files, path / RECOVERY_POINTS_FILE, _encode_noted)
         self._starts_file = SmallFile(files, path / START_OFFSETS_FILE, _encode_noted)
+        self._watermarks_file = SmallFile(files, path / WATERMARKS_FILE, _encode_noted)
 
     # Writing
 
@@ -96,9 +103,19 @@ class DirCheckpoints:
         )
         return [one for one in begun if one is not None]
 
+    def begin_watermarks(self) -> Replacement[NotedOffsets] | None:
+        """The file of high watermarks, for any thread to write; None if it says the same."""
+        noted = {
+            tp: NotedOffset(self._topic_ids[tp], log.noted_watermark)
+            for tp, log in self._logs.items()
+            if log.has_watermark
+        }
+        return self._watermarks_file.begin(noted) if noted else None
+
     def write(self) -> None:
         """Have on disk, now, up to where logs are durable: at a stop, or before one is cut."""
-        for one in self.begin():
+        begun = [*self.begin(), self.begin_watermarks()]
+        for one in filter(None, begun):
             one.run()
             one.end()
 
@@ -155,7 +172,7 @@ class DirCheckpoints:
         return was_clean
 
     def read(self) -> NotedMarks:
-        names = (RECOVERY_POINTS_FILE, START_OFFSETS_FILE, DELETIONS_FILE)
+        names = (RECOVERY_POINTS_FILE, START_OFFSETS_FILE, DELETIONS_FILE, WATERMARKS_FILE)
         return NotedMarks(*map(self._read_offsets, names))
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, NotedOffset] | None:

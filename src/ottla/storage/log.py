@@ -95,6 +95,7 @@ class Log:
         core.adopt(found)
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
         self.has_epochs_file = found.has_epochs_file  # which no checkpoint renews any more
+        self._noted_watermark: Offset | None = None
         self.flushing = LogFlush(core)
         self.cleaning = LogCleaning(core, is_compacted=found.is_compacted)
         self.repair = LogRepair(core)
@@ -130,6 +131,22 @@ class Log:
     def durable_offset(self) -> Offset:
         """The offset below which everything is on disk."""
         return self._core.durable_offset
+
+    @property
+    def noted_watermark(self) -> Offset:
+        """The high watermark when it was last noted, or the start: only replicas note it."""
+        return min(
+            max(self._noted_watermark or self.start_offset, self.start_offset), self.end_offset
+        )
+
+    @noted_watermark.setter
+    def noted_watermark(self, offset: Offset) -> None:
+        self._noted_watermark = offset
+
+    @property
+    def has_watermark(self) -> bool:
+        """True if a high watermark was noted."""
+        return self._noted_watermark is not None
 
     @property
     def size_bytes(self) -> int:

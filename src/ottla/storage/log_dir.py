@@ -100,7 +100,7 @@ class LogDir:
                 self._sync_disk()
             noted, states = self._checkpoints.read(), self._checkpoints.read_states()
             self.has_recovery_points = noted.points is not None
-            for offsets in filter(None, noted):
+            for offsets in filter(None, (noted.points, noted.starts, noted.deleted)):
                 self.directories.make_lost(expected, offsets, self.topic_ids)
             found = list(self.topic_ids.items())
             for done, (tp, topic_id) in enumerate(found, 1):
@@ -117,6 +117,9 @@ class LogDir:
                     states.of(tp, topic_id),
                     is_synced=is_synced,
                 )
+                watermark = noted.watermark_of(tp, topic_id)
+                if watermark is not None:
+                    self.logs[tp].noted_watermark = watermark
                 if progress is not None:
                     progress(done, len(found))
             self.reserve.refill()
@@ -255,6 +258,10 @@ class LogDir:
     def begin_checkpoint(self) -> list[Replacement[Any]]:
         """The files that a checkpoint has to write, for any thread to run in this order."""
         return self._checkpoints.begin()
+
+    def begin_watermarks(self) -> Replacement[Any] | None:
+        """The file of high watermarks to write, for any thread; None if it says the same."""
+        return self._checkpoints.begin_watermarks()
 
     def end_checkpoint(self, replacements: Iterable[Replacement[Any]]) -> None:
         """Everything that `begin_checkpoint` returned has been run."""

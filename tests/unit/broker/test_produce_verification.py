@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from fakes import build
+from fakes.led import led_partition
 from fakes.memory_files import MemoryFiles
 from ottla.broker.pending import Pending, Response
 from ottla.broker.produce_verification import ProduceVerification, Verifications
@@ -46,7 +47,7 @@ class FakeReplicas:
 
     def __init__(self) -> None:
         self.partitions = {
-            ("orders", index): LeaderPartition(
+            ("orders", index): led_partition(
                 TopicPartition("orders", index),
                 build.log(MemoryFiles()),
                 broker_id=BROKER,

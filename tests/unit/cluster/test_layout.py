@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,9 @@ PARTITION = PartitionImage(
     replicas=(BrokerId(1), BrokerId(2)),
     isr=(BrokerId(2),),
     partition_epoch=5,
+    elr=(BrokerId(1),),
+    unclean_epoch=LeaderEpoch(2),
+    is_new=True,
 )
 TOPIC = StoredTopic("orders", TOPIC_ID, 1, {"retention.ms": "1"}, is_internal=True)
 BROKER = BrokerImage(
@@ -98,7 +102,20 @@ def test_a_topic_is_written_so_that_people_can_read_it() -> None:
         "replicas": [1, 2],
         "isr": [2],
         "partition_epoch": 5,
+        "elr": [1],
+        "unclean_epoch": 2,
+        "new": True,
     }
+
+
+def test_a_partition_that_was_written_before_there_were_replicas_has_none_of_their_fields() -> None:
+    fields = json.loads(encode(PARTITION_KEY, PARTITION))
+    for name in ("elr", "unclean_epoch", "new", "crc32c"):
+        del fields[name]
+    body = json.dumps(fields, separators=(",", ":")).encode()
+    crc = crc32c(PARTITION_KEY.encode() + b"\n" + body)
+    old = decode(PARTITION_KEY, body[:-1] + b',"crc32c":"%08x"}' % crc)
+    assert old == replace(PARTITION, elr=(), unclean_epoch=LeaderEpoch(-1), is_new=False)
 
 
 def test_producer_ids_are_read_back() -> None:

@@ -20,7 +20,8 @@ from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.leaders import IneligibleReplica
 from ottla.cluster.controller.topics import NewTopic, create_topic, delete_topic
 from ottla.cluster.image import ClusterImage, TopicImage
-from ottla.cluster.state import MAKING_S, ClusterState
+from ottla.cluster.settling import MAKING_S
+from ottla.cluster.state import ClusterState
 from ottla.cluster.store import (
     SMALLEST_LIMITS,
     Compare,
@@ -111,14 +112,14 @@ async def create(
 async def alter_isr(state: ClusterState, *isr: BrokerId) -> None:
     def decide(image: ClusterImage) -> Decision[PartitionImage]:
         partition = image.topics["orders"].partitions[0]
-        return leaders.alter_isr(
-            image,
+        change = leaders.IsrChange(
             TopicPartition("orders", 0),
-            isr,
-            leader=BrokerId(1),
-            leader_epoch=partition.leader_epoch,
-            partition_epoch=partition.partition_epoch,
+            tuple(isr),
+            BrokerId(1),
+            partition.leader_epoch,
+            partition.partition_epoch,
         )
+        return leaders.alter_isr(image, change, leaders.replication_rules({}, BrokerConfig()))
 
     await state.commit(decide)
 

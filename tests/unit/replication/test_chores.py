@@ -9,6 +9,7 @@ from weakref import ref
 import pytest
 
 from fakes import build
+from fakes.led import led_partition
 from fakes.log_dirs import CLICKS, ORDERS, ROOT, TOPIC_ID
 from fakes.memory_files import MemoryFiles
 from fakes.workers import LaterWorker
@@ -45,8 +46,10 @@ class Broker:
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
         self.chores = Chores(
             self.log_dir,
-            self.leaders,
             FixedClock(),
+            committed_end=lambda tp: (
+                self.leaders[tp].high_watermark if tp in self.leaders else Offset(0)
+            ),
             flusher=self.flusher,
             cleaner=Cleaner(self.files, self.worker),
             scrubber=Scrubber(self.files, self.worker, ROOT),
@@ -54,9 +57,12 @@ class Broker:
             soon=lambda callback: callback(),
         )
 
+    def _committed_end(self, tp: TopicPartition) -> Offset:
+        return self.leaders[tp].high_watermark if tp in self.leaders else Offset(0)
+
     def lead(self, tp: TopicPartition, config: TopicConfig = CONFIG) -> Log:
         log = self.log_dir.create_log(tp, TOPIC_ID, config, build.NOW_MS)
-        self.leaders[tp] = LeaderPartition(
+        self.leaders[tp] = led_partition(
             tp,
             log,
             broker_id=BrokerId(0),

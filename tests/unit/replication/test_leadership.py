@@ -6,7 +6,12 @@ from ottla.cluster.store import Revision
 from ottla.cluster.values import Change, topic_key
 from ottla.errors import NotLeader, UnknownTopicOrPartition
 from ottla.model import BrokerId, TopicPartition
-from ottla.replication.leadership import led_partitions, lost_partitions
+from ottla.replication.leadership import (
+    kept_partitions,
+    lost_partitions,
+    replicas_on,
+    restarted_brokers,
+)
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 
@@ -43,8 +48,30 @@ def test_nothing_is_lost_by_what_does_not_concern_the_leader() -> None:
     assert TopicPartition("orders", 0) in dict(lost_partitions(before, ClusterImage(), ONE))
 
 
-def test_what_a_broker_is_to_lead_has_its_topics_id() -> None:
-    image = with_topic(cluster(1, 2), (1, 2), (2, 1), (1, 2))
+def test_another_epoch_of_the_same_leader_is_another_leadership() -> None:
+    before = with_topic(cluster(1), (1,))
+    assert lost(before, back(before, 1), ONE) == [("orders-0", NotLeader)]
+
+
+def test_a_leader_is_notified_of_another_isr_only() -> None:
+    before = with_topic(cluster(1, 2, 3), (1, 2, 3), (2, 3, 1), (1, 2, 3))
+    now = gone(before, 3)
+    kept = dict(kept_partitions(before, now, ONE))
+    assert list(kept) == [TopicPartition("orders", 0), TopicPartition("orders", 2)]
+    assert kept[TopicPartition("orders", 0)].isr == (1, 2)
+    assert list(kept_partitions(now, now, ONE)) == []
+    assert list(kept_partitions(before, gone(before, 1), ONE)) == []
+
+
+def test_brokers_that_are_gone_or_registered_anew_have_restarted() -> None:
+    before = cluster(1, 2, 3)
+    assert restarted_brokers(before, gone(before, 3)) == [3]
+    assert restarted_brokers(before, back(before, 2)) == [2]
+    assert restarted_brokers(gone(before, 2), before) == []
+
+
+def test_a_replica_has_its_topics_id() -> None:
+    image = with_topic(cluster(1, 2, 3), (1, 2), (2, 3), (3, 1))
     topic = image.topics["orders"]
-    led = [(TopicPartition("orders", 0), topic.id), (TopicPartition("orders", 2), topic.id)]
-    assert list(led_partitions([topic], ONE)) == led
+    here = [(TopicPartition("orders", 0), topic.id), (TopicPartition("orders", 2), topic.id)]
+    assert list(replicas_on([topic], ONE)) == here

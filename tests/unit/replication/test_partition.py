@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fakes import build
+from fakes.led import led_partition
 from fakes.memory_files import MemoryFiles
 from ottla.config import Durability, TopicConfig
 from ottla.errors import (
@@ -18,7 +19,7 @@ from ottla.errors import (
 )
 from ottla.model import NO_TIMESTAMP, BrokerId, LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from ottla.records.batch import Marker, MarkerKind
-from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, LeaderPartition, Receipt
+from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, Receipt
 from ottla.storage.log import Log
 
 FSYNC = TopicConfig(durability=Durability.FSYNC)
@@ -51,19 +52,29 @@ class Turns:
 class Led:
     """A partition with its log, and what a test drives it by."""
 
-    def __init__(self, config: TopicConfig, *, replicas: int = 1) -> None:
+    def __init__(self, config: TopicConfig, *, replicas: int = 1, in_sync: int = 1) -> None:
         self.log = build.log(MemoryFiles(), config)
         self.flusher, self.turns = LaterFlusher(), Turns()
-        self.partition = LeaderPartition(
+        self.replica_count = replicas
+        self.isr = tuple(map(BrokerId, range(in_sync)))
+        self.wanted_count = 0
+        self.lead_again(build.EPOCH)
+
+    def lead_again(self, epoch: LeaderEpoch) -> None:
+        self.partition = led_partition(
             build.TP,
             self.log,
             broker_id=HERE,
-            leader_epoch=build.EPOCH,
-            replicas=tuple(map(BrokerId, range(replicas))),
-            isr=frozenset({HERE}),
+            leader_epoch=epoch,
+            replicas=tuple(map(BrokerId, range(self.replica_count))),
+            isr=self.isr,
             flusher=self.flusher,
             soon=self.turns.callbacks.append,
+            want_isr_change=self._want,
         )
+
+    def _want(self) -> None:
+        self.wanted_count += 1
 
     def append(self, count: int = 1, acks: int = ACKS_ALL) -> Offset:
         batch = memoryview(build.batch(count))
@@ -235,16 +246,17 @@ def test_an_offset_outside_the_log_is_refused(offset: int) -> None:
         led.partition.check_offset(offset)
 
 
-def test_a_new_epoch_begins_where_the_log_ends() -> None:
+def test_a_new_leader_begins_its_epoch_where_the_log_ends() -> None:
     led = Led(REPLICATED)
     led.append(2)
-    led.partition.note_leadership(LeaderEpoch(build.EPOCH + 4), frozenset({HERE}))
+    led.lead_again(LeaderEpoch(build.EPOCH + 4))
     assert led.log.epochs.entries() == [(build.EPOCH, 0), (build.EPOCH + 4, 2)]
 
 
-def test_epochs_that_fall_and_an_isr_without_its_leader_are_our_mistake() -> None:
+def test_an_image_of_another_leader_or_epoch_is_our_mistake() -> None:
     led = Led(REPLICATED)
-    with pytest.raises(AssertionError, match="only rise"):
-        led.partition.note_leadership(LeaderEpoch(build.EPOCH - 1), frozenset({HERE}))
-    with pytest.raises(AssertionError, match="not in its ISR"):
-        led.partition.note_leadership(build.EPOCH, frozenset({BrokerId(7)}))
+    image = led.partition.image
+    with pytest.raises(AssertionError, match="another epoch"):
+        led.partition.note_image(replace(image, leader_epoch=LeaderEpoch(build.EPOCH + 1)))
+    with pytest.raises(AssertionError, match="is led by"):
+        led.partition.note_image(replace(image, leader=BrokerId(7)))

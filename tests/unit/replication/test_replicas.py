@@ -16,8 +16,9 @@ from ottla.clock import Clock, SystemClock
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.store import Revision
 from ottla.cluster.values import Change, PartitionImage, Ready, broker_key, partition_key, ready_key
-from ottla.config import TopicConfig
+from ottla.config import BrokerConfig, TopicConfig
 from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
+from ottla.replication.following import Following
 from ottla.replication.replicas import Replicas
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
@@ -40,17 +41,28 @@ class ManualClock(SystemClock):
 def _replicas(
     files: MemoryFiles, worker: LaterWorker, log_dir: LogDir, clock: Clock | None = None
 ) -> Replicas:
+    flusher = InlineFlusher(files, on_failed=log_dir.take_offline)
+    following = Following(
+        BrokerId(0),
+        clock or SystemClock(),
+        Random(2),
+        config=BrokerConfig,
+        flusher=flusher,
+        watch=lambda task: None,
+    )
     return Replicas(
         log_dir,
         lambda settings: TopicConfig(),
         clock or SystemClock(),
         Random(1),
         broker_id=BrokerId(0),
-        flusher=InlineFlusher(files, on_failed=log_dir.take_offline),
+        flusher=flusher,
         cleaner=Cleaner(files, worker),
         worker=worker,
         deletions=Deletions(log_dir, worker),
         scrubber=Scrubber(files, worker, log_dir.path),
+        following=following,
+        want_isr_change=lambda: None,
         soon=lambda callback: callback(),
         remember=lambda revision: None,
     )

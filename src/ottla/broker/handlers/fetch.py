@@ -5,23 +5,26 @@ batch, however large. Responses carry ranges of segment files. If there is too l
 response is pending: the partitions are read again when they grow, and once more when time is up.
 A fetch of more partitions than a session may hold is read in slices and does not register as a
 reader: it reads again after a while.
-Not done: followers. A fetch that names a replica gets CLUSTER_AUTHORIZATION_FAILED.
+A broker that fetches as a follower proves with its token who it is; it reads up to the log's end,
+and is woken by appends, where a consumer is woken by commits.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
 from types import CoroutineType
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from ottla.broker.fetch_sessions import (
     FULL_FETCH_EPOCH,
+    NO_SESSION_EPOCH,
     SESSION_PARTITIONS_MAX,
     FetchSession,
     FetchSessions,
 )
 from ottla.broker.pending import Part, Pending, Response
+from ottla.broker.replica_reads import RefusedReads, ReplicaReads, check_follower
 from ottla.broker.services import Services
-from ottla.errors import ApiError, ClusterAuthorizationFailed
+from ottla.errors import ApiError
 from ottla.model import LeaderEpoch, Offset
 from ottla.protocol.hot_fetch import (
     FETCH_TOPIC_IDS,
@@ -56,6 +59,20 @@ class Exchange(NamedTuple):
     wanted: Wanted  # the partitions of the request, or of its session
     version: int
     correlation_id: int
+    reads: "Reads"
+
+
+class Reads(Protocol):
+    """The way in which a fetch reads one partition: as a consumer, or as a follower."""
+
+    def read(
+        self,
+        partition: LeaderPartition,
+        want: FetchPartition,
+        left_bytes: int,
+        *,
+        at_least_one: bool,
+    ) -> FetchedHere: ...
 
 
 class Reading(NamedTuple):
@@ -72,6 +89,8 @@ class Fetch:
 
     def __init__(self, services: Services) -> None:
         self._settings = services.settings
+        self._state = services.state
+        self._clock = services.clock
         self._loop = asyncio.get_running_loop()
         self._locate = services.replicas.locate
         self.sessions = FetchSessions(services.settings.broker.fetch_sessions_max)
@@ -83,14 +102,35 @@ class Fetch:
         """The response, a pending one, or, for very many partitions, a coroutine of it."""
         elements_max = self._settings.broker.request_elements_max
         request = read_fetch(frame, position, version, elements_max)
+        if request.replica_id < 0:
+            is_large = len(frame) > _MANY_BYTES
+            return self._take(request, ConsumerReads(request), version, correlation_id, is_large)
+        try:
+            check_follower(self._state.image, request)
+        except ApiError as refused:
+            alone = request._replace(session_id=0, session_epoch=NO_SESSION_EPOCH)
+            return self._take(alone, RefusedReads(refused), version, correlation_id)
+        reads = ReplicaReads(request, self._clock.monotonic_s())
+        response = self._take(request, reads, version, correlation_id)
+        reads.is_first = False
+        return response
+
+    def _take(
+        self,
+        request: FetchRequest,
+        reads: Reads,
+        version: int,
+        correlation_id: int,
+        is_large: bool = False,
+    ) -> "Response | Many":
         try:
             session = self.sessions.resolve(request, by_id=version >= FETCH_TOPIC_IDS)
         except ApiError as refused:
             nothing: Fetched = []
             return write_fetched(correlation_id, version, nothing, error_code=refused.code)
         wanted = request.topics if session is None else session.topics()
-        exchange = Exchange(request, session, wanted, version, correlation_id)
-        if len(frame) > _MANY_BYTES and session is None:
+        exchange = Exchange(request, session, wanted, version, correlation_id, reads)
+        if session is None and is_large:
             return cast("Many", self._fetch_many(exchange))
         reading = self.read(exchange)
         if request.wait_ms_max <= 0 or not wanted or self.is_enough(request, reading):
@@ -99,7 +139,7 @@ class Fetch:
 
     def read(self, exchange: Exchange) -> Reading:
         """Read every partition of a request as it is now."""
-        return _read_all(self._locate, exchange.wanted, exchange.request, self._bytes_max(exchange))
+        return _read_all(self._locate, exchange.wanted, exchange.reads, self._bytes_max(exchange))
 
     def is_enough(self, request: FetchRequest, reading: Reading) -> bool:
         """True if a read is worth sending: a reader does not wait for more than one response
@@ -142,7 +182,7 @@ class Fetch:
         total_bytes, has_error = 0, False
         for some in _slices(exchange.wanted):
             found = _read_all(
-                self._locate, some, exchange.request, self._bytes_max(exchange), total_bytes
+                self._locate, some, exchange.reads, self._bytes_max(exchange), total_bytes
             )
             total_bytes = found.total_bytes
             has_error = has_error or found.has_error
@@ -162,7 +202,16 @@ class Fetch:
 class _WaitingFetch(Pending):
     """The response to a long poll: read again when there is more to read, or time is up."""
 
-    __slots__ = ("_exchange", "_handler", "_has_more", "_loop", "_partitions", "_rest", "_timer")
+    __slots__ = (
+        "_exchange",
+        "_handler",
+        "_has_more",
+        "_is_follower",
+        "_loop",
+        "_partitions",
+        "_rest",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -180,8 +229,12 @@ class _WaitingFetch(Pending):
         self._timer = loop.call_later(wait_s, self._time_out)
         self._rest: asyncio.TimerHandle | None = None
         self._has_more = False  # a partition grew during a rest
+        self._is_follower = exchange.request.replica_id >= 0
         for partition in partitions:
-            partition.add_reader(self._wake)
+            if self._is_follower:
+                partition.add_fetch(self._wake)
+            else:
+                partition.add_reader(self._wake)
         self.on_abandon(self._stop)
 
     def _wake(self) -> None:
@@ -211,7 +264,10 @@ class _WaitingFetch(Pending):
 
     def _stop(self) -> None:
         for partition in self._partitions:
-            partition.remove_reader(self._wake)
+            if self._is_follower:
+                partition.remove_fetch(self._wake)
+            else:
+                partition.remove_reader(self._wake)
         self._partitions.clear()
         self._timer.cancel()
         if self._rest is not None:
@@ -219,7 +275,7 @@ class _WaitingFetch(Pending):
 
 
 def _read_all(
-    locate: Locate, wanted: Wanted, request: FetchRequest, bytes_max: int, total_bytes: int = 0
+    locate: Locate, wanted: Wanted, reads: Reads, bytes_max: int, total_bytes: int = 0
 ) -> Reading:
     """Read partitions in the order of the request; the first one with data gives at least one
     batch. `total_bytes` were read before, from other partitions of the same request."""
@@ -233,9 +289,7 @@ def _read_all(
             try:
                 partition = locate(key, want.partition)
                 located.append(partition)
-                result = _read_partition(
-                    partition, want, request, left_bytes, at_least_one=not total_bytes
-                )
+                result = reads.read(partition, want, left_bytes, at_least_one=not total_bytes)
             except ApiError as refused:
                 result = FetchedPartition(want.partition, refused.code)
                 has_error = True
@@ -264,46 +318,54 @@ def _slices(wanted: Wanted) -> Iterator[Wanted]:
         yield some
 
 
-def _read_partition(
-    partition: LeaderPartition,
-    want: FetchPartition,
-    request: FetchRequest,
-    left_bytes: int,
-    *,
-    at_least_one: bool,
-) -> FetchedHere:
-    if request.replica_id >= 0:
-        raise ClusterAuthorizationFailed("only brokers of this cluster fetch as replicas")
-    partition.check_epoch(want.leader_epoch)
-    log = partition.log
-    read_committed = request.isolation_level == _READ_COMMITTED
-    high_watermark = partition.high_watermark
-    end = partition.readable_end(read_committed=read_committed)
-    stable = end if read_committed else log.last_stable_offset(high_watermark)
-    if want.last_fetched_epoch >= 0:
-        epoch, epoch_end = log.epoch_end(LeaderEpoch(want.last_fetched_epoch))
-        if epoch != want.last_fetched_epoch or epoch_end < want.offset:
-            return FetchedPartition(
-                want.partition,
-                0,
-                high_watermark,
-                stable,
-                log.start_offset,
-                diverging=(epoch, epoch_end),
+class ConsumerReads:
+    """The reads of a consumer: what is committed, or decided."""
+
+    __slots__ = ("_read_committed",)
+
+    def __init__(self, request: FetchRequest) -> None:
+        self._read_committed = request.isolation_level == _READ_COMMITTED
+
+    def read(
+        self,
+        partition: LeaderPartition,
+        want: FetchPartition,
+        left_bytes: int,
+        *,
+        at_least_one: bool,
+    ) -> FetchedHere:
+        partition.check_epoch(want.leader_epoch)
+        log = partition.log
+        read_committed = self._read_committed
+        high_watermark = partition.high_watermark
+        end = partition.readable_end(read_committed=read_committed)
+        stable = end if read_committed else log.last_stable_offset(high_watermark)
+        if want.last_fetched_epoch >= 0:
+            epoch, epoch_end = log.epoch_end(LeaderEpoch(want.last_fetched_epoch))
+            if epoch != want.last_fetched_epoch or epoch_end < want.offset:
+                return FetchedPartition(
+                    want.partition,
+                    0,
+                    high_watermark,
+                    stable,
+                    log.start_offset,
+                    diverging=(epoch, epoch_end),
+                )
+        partition.check_offset(want.offset)
+        records = None
+        bytes_max = min(want.bytes_max, left_bytes)
+        if want.offset < end and (bytes_max > 0 or at_least_one):
+            records = log.read(
+                Offset(want.offset), end, max(bytes_max, 0), at_least_one=at_least_one
             )
-    partition.check_offset(want.offset)
-    records = None
-    bytes_max = min(want.bytes_max, left_bytes)
-    if want.offset < end and (bytes_max > 0 or at_least_one):
-        records = log.read(Offset(want.offset), end, max(bytes_max, 0), at_least_one=at_least_one)
-    aborted: list[tuple[int, int]] | None = None
-    if read_committed:
-        aborted = []
-        if records is not None:
-            aborted = [
-                (one.producer_id, one.first_offset)
-                for one in log.aborted_transactions(Offset(want.offset), records.end_offset)
-            ]
-    return FetchedPartition(
-        want.partition, 0, high_watermark, stable, log.start_offset, aborted, None, records
-    )
+        aborted: list[tuple[int, int]] | None = None
+        if read_committed:
+            aborted = []
+            if records is not None:
+                aborted = [
+                    (one.producer_id, one.first_offset)
+                    for one in log.aborted_transactions(Offset(want.offset), records.end_offset)
+                ]
+        return FetchedPartition(
+            want.partition, 0, high_watermark, stable, log.start_offset, aborted, None, records
+        )

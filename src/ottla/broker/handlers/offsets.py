@@ -10,7 +10,13 @@ from typing import Any, Final
 
 from ottla.broker import slices
 from ottla.broker.services import RequestContext, Services
-from ottla.errors import ApiError, ClusterAuthorizationFailed, InvalidRequest, UnsupportedVersion
+from ottla.errors import (
+    ApiError,
+    ClusterAuthorizationFailed,
+    InvalidRequest,
+    OffsetNotAvailable,
+    UnsupportedVersion,
+)
 from ottla.model import LeaderEpoch, TimestampMs, TopicPartition
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.offsets import (
@@ -109,6 +115,8 @@ def _find(partition: LeaderPartition, timestamp: int, read_committed: bool) -> F
     log = partition.log
     end = partition.readable_end(read_committed=read_committed)
     if timestamp == LATEST:
+        if partition.is_waited_for:
+            raise OffsetNotAvailable(f"{partition.tp} has a new leader: retry")
         return end, -1, partition.leader_epoch
     if timestamp in {EARLIEST, EARLIEST_LOCAL}:
         return log.start_offset, -1, log.epochs.at(log.start_offset)

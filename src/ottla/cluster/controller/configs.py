@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from ottla.cluster.controller.decision import Decision, find_topic, topic_changes
-from ottla.cluster.controller.leaders import settle_leaders, settled_partitions, unclean_rule
+from ottla.cluster.controller.leaders import replication_rules, settle_leaders, settled_partitions
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import BrokerSettings, Change, broker_settings_key
 from ottla.config import (
@@ -64,9 +64,9 @@ def replace_topic_config(
     given = values_given(config)
     defaults.topic.override(given)
     changed = replace(topic, config=given)
-    # Leaders are elected at once, because the change may have allowed an unclean election.
-    unclean = unclean_rule(image.broker_config, defaults)
-    settled = settled_partitions(image, changed, unclean)
+    # Leaders are elected at once, because the change may have allowed one that was not.
+    rules = replication_rules(image.broker_config, defaults)
+    settled = settled_partitions(image, changed, rules)
     return Decision((*topic_changes(image, changed), *settled), None)
 
 

@@ -1,8 +1,9 @@
 """Decisions on brokers, partition leaders and in-sync replicas."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.cluster.controller.decision import Decision
@@ -18,9 +19,7 @@ from ottla.cluster.values import (
     partition_key,
     ready_key,
 )
-from ottla.config import (
-    BrokerConfig,
-)
+from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import (
     ApiError,
     ErrorCode,
@@ -36,7 +35,7 @@ from ottla.model import (
     TopicPartition,
 )
 
-UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+_RULES: Final = frozenset({"unclean.leader.election.enable", "min.insync.replicas"})
 
 
 class StalePartitionEpoch(ApiError):
@@ -80,18 +79,24 @@ def note_ready(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[No
     return Decision(tuple(changes), None)
 
 
+def note_leaving(image: ClusterImage, broker: BrokerId) -> Decision[None]:
+    """The broker is about to stop: it counts as dead from now on, and others take over."""
+    changes = (Change(ready_key(broker), None),) if broker in image.ready else ()
+    return Decision(changes, None)
+
+
 def settle_leaders(image: ClusterImage, defaults: BrokerConfig) -> Decision[None]:
     """Remove dead brokers from every ISR and elect a leader for every partition.
 
     Follows from the image alone, not from an event, so any broker may call it at any time: on a
     settled image it changes nothing.
     """
-    unclean = unclean_rule(image.broker_config, defaults)
+    rules = replication_rules(image.broker_config, defaults)
     return Decision(
         tuple(
             change
             for topic in image.topics.values()
-            for change in settled_partitions(image, topic, unclean)
+            for change in settled_partitions(image, topic, rules)
         ),
         None,
     )
@@ -101,59 +106,135 @@ def settle(
     partition: PartitionImage,
     live: AbstractSet[BrokerId],
     *,
-    allow_unclean: Callable[[Sequence[BrokerId]], bool],
+    isr_min: int,
+    is_unclean: bool,
 ) -> PartitionImage:
     """The partition with leader and ISR among the `live` brokers; only `alter_isr` adds to the ISR.
 
     When the last in-sync replicas are gone the ISR stays: each of them has everything that was
-    acknowledged, and no other replica is known to.
+    committed, and besides them only eligible replicas are known to. With `is_unclean` any other
+    may lead then.
     """
-    if partition.leader in live and all(broker in live for broker in partition.isr):
-        return partition
     isr = tuple(broker for broker in partition.isr if broker in live)
-    leader = partition.leader if partition.leader in isr else None
-    if leader is None:
-        leader = next((broker for broker in partition.replicas if broker in isr), None)
-    if leader is None:
-        isr = partition.isr
-        candidate = next((broker for broker in partition.replicas if broker in live), None)
-        if candidate is not None and allow_unclean(isr):
-            leader, isr = candidate, (candidate,)
-    return _advance(partition, leader, isr)
+    if (leader := partition.leader) not in isr:
+        leader = _first(partition.replicas, isr)
+    if leader is not None:
+        return advanced(partition, leader, isr, isr_min)
+    if (eligible := _first(partition.replicas, live & set(partition.elr))) is not None:
+        return advanced(partition, eligible, (eligible,), isr_min)
+    candidate = _first(partition.replicas, live)
+    if candidate is None or not is_unclean:
+        return advanced(partition, None, partition.isr, isr_min)
+    elected = advanced(replace(partition, isr=(), elr=()), candidate, (candidate,), isr_min)
+    return replace(elected, unclean_epoch=elected.leader_epoch)
+
+
+def _first(replicas: Sequence[BrokerId], among: Container[BrokerId]) -> BrokerId | None:
+    """The first of the replicas that is among some brokers: the preferred leader, if it is."""
+    return next((broker for broker in replicas if broker in among), None)
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """The ISR that a leader wants for a partition, and the view of it on which it decided.
+
+    `epochs` are the registrations under which brokers that join have fetched.
+    """
+
+    tp: TopicPartition
+    isr: tuple[BrokerId, ...]
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    epochs: Mapping[BrokerId, int] = field(default_factory=dict)
 
 
 def alter_isr(
-    image: ClusterImage,
-    tp: TopicPartition,
-    isr: Sequence[BrokerId],
-    *,
-    leader: BrokerId,
-    leader_epoch: LeaderEpoch,
-    partition_epoch: int,
+    image: ClusterImage, change: IsrChange, rules: "ReplicationRules"
 ) -> Decision[PartitionImage]:
     """Replace the ISR, as its leader requests; refused unless the leader's view is current."""
-    partition = image.partition(tp)
+    tp, partition = change.tp, image.partition(change.tp)
     if partition is None:
         raise UnknownTopicOrPartition(f"unknown partition {tp}")
-    _check_leadership(partition, tp, leader, leader_epoch)
-    if partition_epoch != partition.partition_epoch:
+    _check_leadership(partition, tp, change.leader, change.leader_epoch)
+    if change.partition_epoch != partition.partition_epoch:
         raise StalePartitionEpoch(
-            f"{tp} is at partition epoch {partition.partition_epoch}, not {partition_epoch}: read"
-            " the partition again, then retry"
+            f"{tp} is at partition epoch {partition.partition_epoch}, not"
+            f" {change.partition_epoch}: read the partition again, then retry"
         )
-    if leader not in isr or not set(isr) <= set(partition.replicas):
+    if change.leader not in change.isr or not set(change.isr) <= set(partition.replicas):
         raise InvalidRequest(
-            f"the in-sync replicas of {tp} are its leader {leader} and some of"
-            f" {list(partition.replicas)}, not {list(isr)}"
+            f"the in-sync replicas of {tp} are its leader {change.leader} and some of"
+            f" {list(partition.replicas)}, not {list(change.isr)}"
         )
-    if gone := sorted(set(isr) - image.brokers.keys()):
-        raise IneligibleReplica(f"brokers {gone} are not alive, so they cannot be in sync on {tp}")
-    ordered = tuple(broker for broker in partition.replicas if broker in isr)
-    changed = _advance(partition, leader, ordered)
+    _check_alive(image, change)
+    topic = image.topics[tp.topic]
+    ordered = tuple(broker for broker in partition.replicas if broker in change.isr)
+    isr_min = isr_min_of(rules(topic), partition.replicas)
+    changed = advanced(partition, change.leader, ordered, isr_min, is_new=False)
     if changed is partition:
         return Decision((), changed)
-    key = partition_key(image.topics[tp.topic].id, tp.partition)
-    return Decision((Change(key, changed),), changed)
+    return Decision((Change(partition_key(topic.id, tp.partition), changed),), changed)
+
+
+def alter_isrs(
+    image: ClusterImage, changes: Iterable[IsrChange], defaults: BrokerConfig
+) -> Decision[None]:
+    """Make the changes of a leader that still fit the image; it decides anew on the others."""
+    rules = replication_rules(image.broker_config, defaults)
+    made: list[Change] = []
+    for change in changes:
+        with contextlib.suppress(ApiError):
+            made += alter_isr(image, change, rules).changes
+    return Decision(tuple(made), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Forfeit:
+    """A replica that its broker gives up: its log may lack what was committed.
+
+    With `has_log` it has most of it, and is better than nothing.
+    """
+
+    tp: TopicPartition
+    has_log: bool
+
+
+def forfeit(image: ClusterImage, broker: BrokerId, forfeits: Iterable[Forfeit]) -> Decision[None]:
+    """Remove a broker that is not ready yet from the ISR and the eligible replicas of partitions.
+
+    If it was the last, and has a log, it stays, but the next election counts as unclean: others
+    may have had more.
+    """
+    changes = []
+    for one in forfeits:
+        partition = image.partition(one.tp)
+        if partition is None:
+            continue
+        isr = tuple(other for other in partition.isr if other != broker)
+        elr = tuple(other for other in partition.elr if other != broker)
+        changed = replace(partition, isr=isr, elr=elr)
+        if one.has_log and not (isr or elr):
+            next_epoch = LeaderEpoch(partition.leader_epoch + 1)
+            changed = replace(partition, isr=(broker,), elr=(), unclean_epoch=next_epoch)
+        if changed != partition:
+            changed = replace(changed, partition_epoch=partition.partition_epoch + 1)
+            key = partition_key(image.topics[one.tp.topic].id, one.tp.partition)
+            changes.append(Change(key, changed))
+    return Decision(tuple(changes), None)
+
+
+def _check_alive(image: ClusterImage, change: IsrChange) -> None:
+    """Refuse brokers that are dead, or that have started anew since they were seen in sync."""
+    live = image.brokers
+    if gone := sorted(set(change.isr) - live.keys()):
+        raise IneligibleReplica(
+            f"brokers {gone} are not alive, so they cannot be in sync on {change.tp}"
+        )
+    if anew := sorted(one for one, epoch in change.epochs.items() if live[one].epoch != epoch):
+        raise IneligibleReplica(
+            f"brokers {anew} have started anew: they have to catch up on {change.tp} again"
+        )
 
 
 def _check_leadership(
@@ -171,53 +252,98 @@ def _check_leadership(
         raise NotLeader(f"the leader of {tp} is broker {partition.leader}, not {leader}")
 
 
-def _advance(
-    partition: PartitionImage, leader: BrokerId | None, isr: tuple[BrokerId, ...]
+def advanced(
+    partition: PartitionImage,
+    leader: BrokerId | None,
+    isr: tuple[BrokerId, ...],
+    isr_min: int,
+    *,
+    is_new: bool | None = None,
 ) -> PartitionImage:
-    """The partition with another leader or ISR. The only place where its epochs grow, by one."""
+    """The partition with another leader or ISR. The only place where its epochs grow, by one.
+
+    Those that leave an ISR which is then too small stay eligible; with enough members again,
+    only these are known to have everything that is committed from now on.
+    """
     assert leader is None or leader in isr, f"the leader {leader} is not in the ISR {isr}"
     assert set(isr) <= set(partition.replicas), f"the ISR {isr} is not among the replicas"
-    if leader == partition.leader and isr == partition.isr:
-        return partition
-    return PartitionImage(
+    elr: tuple[BrokerId, ...] = ()
+    if len(isr) < isr_min or leader is None:
+        left = {*partition.isr, *partition.elr}.difference(isr)
+        elr = tuple(broker for broker in partition.replicas if broker in left)
+    changed = replace(
+        partition,
         leader=leader,
-        leader_epoch=LeaderEpoch(partition.leader_epoch + (leader != partition.leader)),
-        replicas=partition.replicas,
         isr=isr,
+        elr=elr,
+        is_new=partition.is_new if is_new is None else is_new,
+    )
+    if changed == partition:
+        return partition
+    return replace(
+        changed,
+        leader_epoch=LeaderEpoch(partition.leader_epoch + (leader != partition.leader)),
         partition_epoch=partition.partition_epoch + 1,
     )
 
 
-UncleanRule = Callable[[TopicImage], bool]
+ReplicationRules = Callable[[TopicImage], TopicConfig]
+
+
+def replication_rules(broker_config: Mapping[str, str], defaults: BrokerConfig) -> ReplicationRules:
+    """The settings of a topic that decide about its replicas: its own, or the cluster's."""
+
+    def rules(topic: TopicImage) -> TopicConfig:
+        given = {**broker_config, **topic.config}
+        names = given.keys() & _RULES
+        return defaults.topic.override({name: given[name] for name in names})
+
+    return rules
+
+
+def isr_min_of(config: TopicConfig, replicas: Sequence[BrokerId]) -> int:
+    """The members that an ISR needs for a commit; a topic with fewer replicas needs all it has."""
+    return min(config.min_insync_replicas, len(replicas))
 
 
 def settled_partitions(
-    image: ClusterImage, topic: TopicImage, unclean: UncleanRule
+    image: ClusterImage, topic: TopicImage, rules: ReplicationRules
 ) -> Iterator[Change]:
     """The partitions of a topic that `settle` changes.
 
-    While a broker of the ISR is starting, no other is elected uncleanly: it may be ready soon.
+    While a broker that has everything is starting, no other is elected uncleanly: it may be
+    ready soon.
     """
     live, starting = image.brokers.keys(), image.registered.keys() - image.brokers.keys()
-
-    def allow_unclean(isr: Sequence[BrokerId]) -> bool:
-        return starting.isdisjoint(isr) and unclean(topic)
-
+    config: TopicConfig | None = None
     for index, partition in enumerate(topic.partitions):
-        settled = settle(partition, live, allow_unclean=allow_unclean)
+        if partition.leader in live and not partition.elr and live >= set(partition.isr):
+            continue
+        if config is None:
+            config = rules(topic)
+        is_unclean = config.unclean_leader_election_enable and starting.isdisjoint(
+            (*partition.isr, *partition.elr)
+        )
+        isr_min = isr_min_of(config, partition.replicas)
+        settled = settle(partition, live, isr_min=isr_min, is_unclean=is_unclean)
         if settled is not partition:
             yield Change(partition_key(topic.id, index), settled)
 
 
-def unclean_rule(broker_config: Mapping[str, str], defaults: BrokerConfig) -> UncleanRule:
-    """A predicate: True if a topic allows unclean leader election, itself or by default."""
-
-    def allows(topic: TopicImage) -> bool:
-        text = topic.config.get(UNCLEAN_ELECTION, broker_config.get(UNCLEAN_ELECTION))
-        own = {} if text is None else {UNCLEAN_ELECTION: text}
-        return defaults.topic.override(own).unclean_leader_election_enable
-
-    return allows
+def prefer_leaders(image: ClusterImage, defaults: BrokerConfig) -> Decision[None]:
+    """Let the first replica of each partition lead again, where it is in sync."""
+    rules = replication_rules(image.broker_config, defaults)
+    changes = []
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            first = partition.replicas[0]
+            if partition.leader in {None, first} or first not in partition.isr:
+                continue
+            if first in image.brokers:
+                isr_min = isr_min_of(rules(topic), partition.replicas)
+                changed = advanced(partition, first, partition.isr, isr_min)
+                changes.append(Change(partition_key(topic.id, index), changed))
+    return Decision(tuple(changes), None)
 
 
 def raise_epochs(

@@ -261,6 +261,7 @@ def _new_partition(replicas: Sequence[BrokerId]) -> PartitionImage:
         replicas=tuple(replicas),
         isr=tuple(replicas),
         partition_epoch=0,
+        is_new=len(replicas) > 1,
     )
 
 

@@ -65,6 +65,7 @@ class FetchRequest:
     topics: list[FetchTopic] = wire(array(FetchTopic), "0+")
     forgotten_topics_data: list[ForgottenTopic] = wire(array(ForgottenTopic), "7+")
     rack_id: str = wire(string, "11+")
+    replica_token: Uuid = wire(uuid, "15+", tag=10_000)  # Ottla's own
 
 
 @struct

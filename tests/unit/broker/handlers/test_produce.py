@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from fakes import build
+from fakes.led import led_partition
 from fakes.memory_files import MemoryFiles
 from ottla.broker.handlers.produce import Produce
 from ottla.broker.pending import Pending
@@ -46,7 +47,7 @@ class Leaders:
 
     def __init__(self, count: int) -> None:
         self.partitions = [
-            LeaderPartition(
+            led_partition(
                 TopicPartition("t", index),
                 build.log(MemoryFiles(), TopicConfig()),
                 broker_id=BrokerId(0),

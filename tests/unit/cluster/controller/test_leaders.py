@@ -25,12 +25,17 @@ from ottla.cluster.controller.configs import (
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.leaders import (
     IneligibleReplica,
+    IsrChange,
     NotRegistered,
     StalePartitionEpoch,
     alter_isr,
+    alter_isrs,
+    note_leaving,
     note_ready,
+    prefer_leaders,
     raise_epochs,
     register_broker,
+    replication_rules,
     settle_leaders,
 )
 from ottla.cluster.image import ClusterImage
@@ -88,6 +93,7 @@ def test_when_the_leader_goes_the_next_replica_in_sync_leads() -> None:
         replicas=ids(1, 2, 3),
         isr=ids(2, 3),
         partition_epoch=1,
+        is_new=True,
     )
 
 
@@ -174,14 +180,15 @@ def isr_change(
 ) -> Decision[PartitionImage]:
     partition = orders_0(image)
     assert partition.leader is not None
-    return alter_isr(
-        image,
+    change = IsrChange(
         ORDERS_0,
-        isr,
-        leader=seen.get("leader", partition.leader),
-        leader_epoch=LeaderEpoch(seen.get("leader_epoch", partition.leader_epoch)),
-        partition_epoch=seen.get("partition_epoch", partition.partition_epoch),
+        tuple(isr),
+        seen.get("leader", partition.leader),
+        LeaderEpoch(seen.get("leader_epoch", partition.leader_epoch)),
+        seen.get("partition_epoch", partition.partition_epoch),
+        seen.get("epochs", {}),
     )
+    return alter_isr(image, change, replication_rules({}, CONFIG))
 
 
 def test_the_leader_takes_followers_out_of_the_isr_and_back_in() -> None:
@@ -216,16 +223,118 @@ def test_a_change_of_the_isr_that_does_not_fit_is_refused(
 
 
 def test_a_change_of_the_isr_of_nothing_is_refused() -> None:
+    image = with_topic(cluster(1), (1,))
     for name, partition in (("orders", 1), ("orders", -1), ("other", 0)):
+        tp = TopicPartition(name, partition)
+        change = IsrChange(tp, ids(1), BrokerId(1), LeaderEpoch(0), 0)
         with pytest.raises(UnknownTopicOrPartition):
-            alter_isr(
-                with_topic(cluster(1), (1,)),
-                TopicPartition(name, partition),
-                ids(1),
-                leader=BrokerId(1),
-                leader_epoch=LeaderEpoch(0),
-                partition_epoch=0,
-            )
+            alter_isr(image, change, replication_rules({}, CONFIG))
+
+
+def test_a_follower_joins_only_as_the_process_that_caught_up() -> None:
+    image = with_topic(cluster(1, 2), (1, 2))
+    image = back(gone(image, 2), 2)
+    epoch = image.brokers[BrokerId(2)].epoch
+    with pytest.raises(IneligibleReplica, match="started anew"):
+        isr_change(image, ids(1, 2), epochs={BrokerId(2): epoch - 1})
+    image = after(image, isr_change(image, ids(1, 2), epochs={BrokerId(2): epoch}))
+    assert orders_0(image).isr == (1, 2)
+
+
+def test_the_first_change_of_its_leader_opens_a_partition() -> None:
+    image = with_topic(cluster(1, 2), (1, 2))
+    assert orders_0(image).is_new
+    assert orders_0(gone(image, 2)).is_new
+    opened = orders_0(after(image, isr_change(image, ids(1, 2))))
+    assert (opened.is_new, opened.isr, opened.partition_epoch) == (False, (1, 2), 1)
+    assert not orders_0(with_topic(cluster(1), (1,))).is_new, "nothing can be fetched elsewhere"
+
+
+def test_of_many_changes_those_are_made_that_fit() -> None:
+    image = gone(with_topic(cluster(1, 2, 3), (1, 2, 3), (1, 3, 2)), 3)
+    good, outdated = (
+        IsrChange(TopicPartition("orders", index), ids(1), BrokerId(1), LeaderEpoch(0), epoch)
+        for index, epoch in ((0, 1), (1, 0))
+    )
+    image = after(image, alter_isrs(image, [outdated, good], CONFIG))
+    assert [one.isr for one in image.topics["orders"].partitions] == [(1,), (1, 2)]
+
+
+# Eligible leader replicas
+
+TWO_IN_SYNC = {"min.insync.replicas": "2"}
+
+
+def eligible(image: ClusterImage) -> tuple[Sequence[BrokerId], Sequence[BrokerId]]:
+    return orders_0(image).isr, orders_0(image).elr
+
+
+def test_those_that_leave_an_isr_that_is_too_small_stay_eligible() -> None:
+    image = with_topic(cluster(1, 2, 3), (1, 2, 3), config=TWO_IN_SYNC)
+    image = gone(image, 3)
+    assert eligible(image) == ((1, 2), ()), "two are enough"
+    image = gone(image, 2)
+    assert eligible(image) == ((1,), (2,))
+    image = after(image, isr_change(image, ids(1)))
+    assert eligible(image) == ((1,), (2,))
+
+
+def test_an_eligible_replica_leads_when_none_in_sync_is_left() -> None:
+    image = with_topic(cluster(1, 2, 3), (1, 2, 3), config=TWO_IN_SYNC)
+    image = gone(gone(gone(image, 3), 2), 1)
+    assert (orders_0(image).leader, *eligible(image)) == (None, (1,), (2,))
+    assert orders_0(back(image, 3)).leader is None, "it may not have everything"
+    image = back(image, 2)
+    assert (orders_0(image).leader, *eligible(image)) == (2, (2,), (1,))
+    assert orders_0(image).unclean_epoch == -1
+
+
+def test_with_enough_in_sync_none_is_eligible_besides_them() -> None:
+    image = with_topic(cluster(1, 2, 3), (1, 2, 3), config=TWO_IN_SYNC)
+    image = back(gone(gone(image, 3), 2), 3)
+    image = after(image, isr_change(image, ids(1, 3)))
+    assert eligible(image) == ((1, 3), ())
+
+
+def test_a_smaller_minimum_makes_those_in_sync_enough() -> None:
+    image = gone(gone(with_topic(cluster(1, 2, 3), (1, 2, 3), config=TWO_IN_SYNC), 3), 2)
+    for decision in (
+        replace_topic_config(image, "orders", {"min.insync.replicas": "1"}, CONFIG),
+        replace_topic_config(image, "orders", {}, CONFIG),
+    ):
+        assert eligible(after(image, decision)) == ((1,), ())
+
+
+def test_an_unclean_leader_is_the_only_one_that_has_everything_it_has() -> None:
+    config = {**TWO_IN_SYNC, "unclean.leader.election.enable": "true"}
+    image = gone(gone(gone(with_topic(cluster(1, 2, 3), (1, 2, 3), config=config), 3), 2), 1)
+    image = back(image, 3)
+    partition = orders_0(image)
+    assert (partition.leader, partition.isr, partition.elr) == (3, (3,), ())
+    assert partition.unclean_epoch == partition.leader_epoch
+
+
+# Preferred leaders and leaving
+
+
+def test_the_first_replica_leads_again_once_it_is_in_sync() -> None:
+    image = back(gone(with_topic(cluster(1, 2), (1, 2)), 1), 1)
+    assert orders_0(image).leader == 2
+    assert prefer_leaders(image, CONFIG).changes == (), "it is not in sync"
+    image = after(image, isr_change(image, ids(1, 2)))
+    epoch = orders_0(image).leader_epoch
+    image = after(image, prefer_leaders(image, CONFIG))
+    assert (orders_0(image).leader, orders_0(image).leader_epoch) == (1, epoch + 1)
+    assert prefer_leaders(image, CONFIG).changes == ()
+
+
+def test_a_broker_that_leaves_hands_over_what_it_leads() -> None:
+    image = with_topic(cluster(1, 2), (1, 2))
+    image = after(image, note_leaving(image, BrokerId(1)))
+    assert BrokerId(1) in image.registered
+    image = after(image, settle_leaders(image, CONFIG))
+    assert (orders_0(image).leader, orders_0(image).isr) == (2, (2,))
+    assert note_leaving(image, BrokerId(1)).changes == ()
 
 
 def test_leader_epochs_are_raised_to_what_the_logs_have_seen() -> None:

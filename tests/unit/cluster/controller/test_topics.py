@@ -62,6 +62,7 @@ def test_a_topic_gets_what_it_asks_for() -> None:
         replicas=ids(1, 2),
         isr=ids(1, 2),
         partition_epoch=0,
+        is_new=True,
     )
 
 

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from fakes import build
+from fakes.led import led_partition
 from fakes.memory_files import MemoryFiles
 from ottla.clock import SystemClock
 from ottla.config import Durability, TopicConfig
@@ -21,7 +22,6 @@ from ottla.coordinator.runtime.shard_log import ShardLog, committed
 from ottla.errors import ApiError, NotCoordinator, RequestTimedOut
 from ottla.model import BrokerId, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition
 from ottla.records.batch import Marker, MarkerKind
-from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
 from ottla.storage.log import Log
 
@@ -56,7 +56,7 @@ class NoDisk:
 
 class Scene:
     def __init__(self, durability: Durability = Durability.REPLICATED) -> None:
-        self.partition = LeaderPartition(
+        self.partition = led_partition(
             TP,
             build.log(
                 MemoryFiles(), TopicConfig(durability=durability, max_message_bytes=32 << 20)

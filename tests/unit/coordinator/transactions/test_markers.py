@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from fakes import build
+from fakes.led import led_partition
 from fakes.memory_files import MemoryFiles
 from ottla.clock import SystemClock
 from ottla.config import Durability, TopicConfig
@@ -65,7 +66,7 @@ class FakeReplicas:
 def partition(tp: TopicPartition) -> LeaderPartition:
     """A partition in which the producer has a transaction open."""
     config = TopicConfig(durability=Durability.REPLICATED)
-    led = LeaderPartition(
+    led = led_partition(
         tp,
         build.log(MemoryFiles(), config),
         broker_id=BrokerId(0),

@@ -1,0 +1,40 @@
+"""The settings of a broker that concern its peers."""
+
+from dataclasses import dataclass
+
+from ottla.config.setting import INT32_MAX, MIB, number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationConfig:
+    """How a broker follows others, and when they take over."""
+
+    broker_session_timeout_ms: int = number(
+        "broker.session.timeout.ms",
+        6000,
+        "How long other brokers wait for one that is not heard of, before they take over.",
+        low=2000,
+        high=INT32_MAX,
+    )
+    replica_lag_time_max_ms: int = number(
+        "replica.lag.time.max.ms",
+        10_000,
+        "How long a follower may be behind its leader before it leaves the in-sync replicas.",
+        low=100,
+        high=INT32_MAX,
+        shared=True,
+    )
+    replica_fetch_wait_max_ms: int = number(
+        "replica.fetch.wait.max.ms",
+        500,
+        "How long a leader lets a follower wait for records.",
+        low=1,
+        high=60_000,
+    )
+    replica_fetch_response_max_bytes: int = number(
+        "replica.fetch.response.max.bytes",
+        10 * MIB,
+        "How many bytes a follower fetches from a leader at once.",
+        low=1024,
+        high=INT32_MAX,
+    )

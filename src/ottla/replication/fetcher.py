@@ -1,0 +1,259 @@
+"""Fetching from one leader: all partitions that this broker follows there, in one request.
+
+One request is under way at a time. What it brings is appended and, where that is promised, brought
+to disk before the next one, because the offset of a fetch is an acknowledgement: everything below
+is there. A fetch session (KIP-227) keeps requests small: only what changed is sent again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from ottla.client.connection import Connection
+from ottla.client.errors import ClientError
+from ottla.clock import Clock
+from ottla.cluster.values import BrokerImage
+from ottla.config import BrokerConfig
+from ottla.errors import ApiError, ErrorCode
+from ottla.model import BrokerId, Endpoint, Offset, TimestampMs, TopicPartition, Uuid
+from ottla.protocol.messages.fetch import (
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
+from ottla.replication.follower import FollowerPartition, ReplicaDiverged
+
+log = logging.getLogger("ottla.replication")
+
+_RETRY_MIN_S: Final = 0.05
+_RETRY_MAX_S: Final = 1.0
+_PARTITION_RETRY_S: Final = 0.1
+_SYNC_S: Final = 0.01  # after that it is looked whether a log is on disk
+_CONNECT_S: Final = 2.0
+_NO_SESSION: Final = (0, 0)
+_EPOCH_MAX: Final = 2**31 - 1
+_SESSION_ERRORS: Final = frozenset(
+    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+)
+
+
+class FetcherEnvironment(NamedTuple):
+    """The broker, as far as its fetchers use it."""
+
+    clock: Clock
+    rng: random.Random
+    config: Callable[[], BrokerConfig]
+    registration: Callable[[], BrokerImage | None]  # None while it is not known to be ready
+    endpoint_of: Callable[[BrokerId], Endpoint | None]
+    make_durable: Callable[[Iterable[FollowerPartition]], "asyncio.Future[None]"]
+    note_defect: Callable[[FollowerPartition, Exception], None]
+
+
+class ReplicaFetcher:
+    """Follows the partitions of one leader, in a task of its own."""
+
+    def __init__(self, leader: BrokerId, environment: FetcherEnvironment) -> None:
+        self.leader = leader
+        self.fetched_bytes_count = 0
+        self._environment = environment
+        self._loop = asyncio.get_running_loop()
+        self._partitions: dict[TopicPartition, FollowerPartition] = {}
+        self._keys: dict[tuple[Uuid, int], FollowerPartition] = {}
+        self._changed = asyncio.Event()
+        self._session = _NO_SESSION  # its id, and the epoch of the next request
+        self._sent: dict[tuple[Uuid, int], FetchPartition] = {}  # the leader's session has these
+        self.task = self._loop.create_task(self._run(), name=f"ottla-fetch-{leader}")
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._partitions
+
+    def add(self, partition: FollowerPartition) -> None:
+        self._partitions[partition.tp] = partition
+        self._keys[partition.topic_id, partition.tp.partition] = partition
+        self._changed.set()
+
+    def remove(self, partition: FollowerPartition) -> None:
+        """Stop following; what is under way for it is ignored."""
+        if self._partitions.get(partition.tp) is partition:
+            del self._partitions[partition.tp]
+            del self._keys[partition.topic_id, partition.tp.partition]
+
+    async def _run(self) -> None:
+        pause_s = _RETRY_MIN_S
+        while True:
+            endpoint = self._environment.endpoint_of(self.leader)
+            if endpoint is not None and self._partitions:
+                try:
+                    if await self._follow(endpoint):
+                        pause_s = _RETRY_MIN_S
+                        continue
+                except ClientError as problem:
+                    extra = {"leader": self.leader, "reason": problem}
+                    log.info("replica fetch failed", extra=extra)
+            # Spread: all followers of a broker that went away would return at the same time.
+            await asyncio.sleep(pause_s * self._environment.rng.uniform(0.5, 1.0))
+            pause_s = min(pause_s * 2, _RETRY_MAX_S)
+
+    async def _follow(self, endpoint: Endpoint) -> bool:
+        """Fetch over one connection until it ends or the partitions change; True if it worked."""
+        timeout_s = self._environment.config().replica_lag_time_max_ms / 1000
+        connection = await Connection.open(
+            endpoint, client_id="ottla-replica", timeout_s=min(timeout_s, _CONNECT_S)
+        )
+        self._session, self._sent = _NO_SESSION, {}
+        has_fetched = False
+        try:
+            while self._partitions and self._environment.endpoint_of(self.leader) == endpoint:
+                self._changed.clear()
+                request = self._request()
+                if request is None:
+                    await self._rest()
+                    continue
+                response = await self._fetch(connection, request, timeout_s)
+                if response is None:
+                    break
+                if response.error_code in _SESSION_ERRORS:
+                    self._session, self._sent = _NO_SESSION, {}
+                    continue
+                if response.error_code:
+                    return False
+                has_fetched = True
+                await self._take(response)
+            return has_fetched
+        finally:
+            connection.close()
+
+    async def _rest(self) -> None:
+        """Wait for another partition, or until one may be fetched again."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SYNC_S):
+                await self._changed.wait()
+
+    async def _fetch(
+        self, connection: Connection, request: FetchRequest, timeout_s: float
+    ) -> FetchResponse | None:
+        """The response; None if there is another partition before it comes.
+
+        The leader would let it wait for as long as there is nothing new in the others.
+        """
+        sending = self._loop.create_task(
+            connection.send(
+                request, FetchResponse, timeout_s=request.max_wait_ms / 1000 + timeout_s
+            )
+        )
+        changing = self._loop.create_task(self._changed.wait())
+        try:
+            await asyncio.wait({sending, changing}, return_when=asyncio.FIRST_COMPLETED)
+            return await sending if sending.done() else None
+        finally:
+            changing.cancel()
+            sending.cancel()
+
+    def _request(self) -> FetchRequest | None:
+        """The next request; None while there is nothing to fetch, or this broker is not ready."""
+        registration = self._environment.registration()
+        if registration is None:
+            return None
+        now_s, config = self._environment.clock.monotonic_s(), self._environment.config()
+        wanted: dict[tuple[Uuid, int], FetchPartition] = {}
+        retry_s: float | None = None
+        for key, partition in self._keys.items():
+            if partition.promised_end < partition.log.end_offset:  # written for another leader
+                self._environment.make_durable([partition])
+                partition.retry_s = now_s + _SYNC_S
+            if partition.retry_s > now_s:
+                retry_s = min(retry_s or partition.retry_s, partition.retry_s)
+            else:
+                wanted[key] = partition.request()
+        if not wanted:
+            return None
+        session_id, session_epoch = self._session
+        changed = {key: want for key, want in wanted.items() if self._sent.get(key) != want}
+        forgotten = self._sent.keys() - wanted.keys()
+        self._sent = wanted
+        wait_ms = config.replica_fetch_wait_max_ms
+        if retry_s is not None:
+            wait_ms = min(wait_ms, max(int((retry_s - now_s) * 1000), 1))
+        return FetchRequest(
+            replica_state=ReplicaState(
+                replica_id=registration.id, replica_epoch=registration.epoch
+            ),
+            replica_token=Uuid(registration.token),
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            topics=_by_topic(changed),
+            forgotten_topics_data=[
+                ForgottenTopic(topic_id=topic_id, partitions=[index])
+                for topic_id, index in sorted(forgotten)
+            ],
+        )
+
+    async def _take(self, response: FetchResponse) -> None:
+        """Append what came, and bring to disk what the next fetch will acknowledge."""
+        _, epoch = self._session
+        self._session = (response.session_id, epoch % _EPOCH_MAX + 1)
+        if not response.session_id:
+            self._session, self._sent = _NO_SESSION, {}
+        now_ms = self._environment.clock.now_ms()
+        grown: list[FollowerPartition] = []
+        for topic in response.responses:
+            for fetched in topic.partitions:
+                partition = self._keys.get((topic.topic_id, fetched.partition_index))
+                sent = self._sent.get((topic.topic_id, fetched.partition_index))
+                if partition is None or not _is_current(partition, sent):
+                    continue  # given up, or led in another epoch, since the request was sent
+                if self._take_one(partition, fetched, now_ms):
+                    grown.append(partition)
+        if grown:
+            await self._environment.make_durable(grown)
+
+    def _take_one(
+        self, partition: FollowerPartition, fetched: FetchPartitionResponse, now_ms: TimestampMs
+    ) -> bool:
+        self.fetched_bytes_count += len(fetched.records or b"")
+        try:
+            if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                partition.restart_at(Offset(fetched.log_start_offset), now_ms)
+                return True
+            if fetched.error_code:
+                self._delay(partition, ErrorCode(fetched.error_code).name)
+                return False
+            return partition.take(fetched, now_ms)
+        except ReplicaDiverged as defect:
+            self._environment.note_defect(partition, defect)
+        except ApiError as problem:
+            self._delay(partition, str(problem))
+        return False
+
+    def _delay(self, partition: FollowerPartition, reason: str) -> None:
+        log.debug("replica fetch refused", extra={"tp": partition.tp, "reason": reason})
+        partition.retry_s = self._environment.clock.monotonic_s() + _PARTITION_RETRY_S
+
+
+def _is_current(partition: FollowerPartition, sent: FetchPartition | None) -> bool:
+    """True if the response is to what the partition would request now."""
+    return (
+        sent is not None
+        and sent.current_leader_epoch == partition.leader_epoch
+        and sent.fetch_offset == partition.log.end_offset
+        and sent.last_fetched_epoch == partition.log.epochs.latest
+    )
+
+
+def _by_topic(wanted: dict[tuple[Uuid, int], FetchPartition]) -> list[FetchTopic]:
+    topics: dict[Uuid, FetchTopic] = {}
+    for (topic_id, _), partition in wanted.items():
+        topic = topics.setdefault(topic_id, FetchTopic(topic_id=topic_id))
+        topic.partitions.append(partition)
+    return list(topics.values())

@@ -1,0 +1,154 @@
+"""A partition that this broker follows: its log, and what its leader says about it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ottla.config import Durability
+from ottla.errors import CorruptBatch
+from ottla.model import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition, Uuid
+from ottla.protocol.messages.fetch import FetchPartition, FetchPartitionResponse
+from ottla.records.batch import HEADER_BYTES, read_header
+from ottla.storage.log import Log
+
+PARTITION_BYTES_MAX: Final = 1 << 20  # of one partition in one response, unless a batch is larger
+
+
+class ReplicaDiverged(Exception):
+    """The log differs from its leader's below its high watermark: one of them is defective."""
+
+
+class FollowerPartition:
+    """A replica of a partition that another broker leads, for one leader epoch.
+
+    Called from the broker's loop only. `is_in_sync` says whether the replica counts for the high
+    watermark; one that does not acknowledges only what is on its disk.
+    """
+
+    __slots__ = (
+        "high_watermark",
+        "is_in_sync",
+        "leader",
+        "leader_epoch",
+        "log",
+        "retry_s",
+        "topic_id",
+        "tp",
+        "truncated_count",
+        "unclean_epoch",
+    )
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        topic_id: Uuid,
+        log: Log,
+        *,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        unclean_epoch: LeaderEpoch,
+        is_in_sync: bool,
+    ) -> None:
+        self.tp = tp
+        self.topic_id = topic_id
+        self.log = log
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self.unclean_epoch = unclean_epoch
+        self.is_in_sync = is_in_sync
+        self.high_watermark = log.noted_watermark
+        self.retry_s = 0.0  # when to fetch again, after an error
+        self.truncated_count = 0  # offsets that were cut off
+        # A leader that wrote nothing leaves no trace: the last batch says what this log is.
+        log.epochs.truncate_end(log.end_offset)
+
+    @property
+    def promised_end(self) -> Offset:
+        """The offset up to which this replica may say that it has everything.
+
+        On disk, if the topic promises that, and for as long as the replica is not in sync.
+        """
+        log = self.log
+        if log.config.durability is Durability.FSYNC or not self.is_in_sync:
+            return log.durable_offset
+        return log.end_offset
+
+    def request(self) -> FetchPartition:
+        """A fetch of everything from the log's end on. Says that all below is here."""
+        assert self.promised_end == self.log.end_offset, f"{self.tp}: its end is not on disk"
+        log = self.log
+        return FetchPartition(
+            partition=self.tp.partition,
+            current_leader_epoch=self.leader_epoch,
+            fetch_offset=log.end_offset,
+            last_fetched_epoch=log.epochs.latest,
+            log_start_offset=log.start_offset,
+            partition_max_bytes=PARTITION_BYTES_MAX,
+        )
+
+    def take(self, fetched: FetchPartitionResponse, now_ms: TimestampMs) -> bool:
+        """Apply a response without an error; True if the log has grown.
+
+        Raises ReplicaDiverged, or CorruptBatch if the leader sent anything else than what
+        follows this log.
+        """
+        diverging = fetched.diverging_epoch
+        if diverging.epoch >= 0 or diverging.end_offset >= 0:
+            self._truncate(LeaderEpoch(diverging.epoch), Offset(diverging.end_offset), now_ms)
+            return False
+        log = self.log
+        end_before = log.end_offset
+        for batch in split_batches(memoryview(fetched.records or b"")):
+            header = read_header(batch)
+            if not log.epochs.latest <= header.leader_epoch <= self.leader_epoch:
+                raise CorruptBatch(
+                    f"{self.tp}: a batch of epoch {header.leader_epoch} behind one of epoch"
+                    f" {log.epochs.latest}, from the leader of epoch {self.leader_epoch}"
+                )
+            log.append_as_follower(batch, now_ms)
+        reached = min(Offset(fetched.high_watermark), log.end_offset)
+        self.high_watermark = max(self.high_watermark, reached)
+        start = min(Offset(fetched.log_start_offset), self.high_watermark)
+        if start > log.start_offset:
+            log.advance_start(start)
+        return log.end_offset > end_before
+
+    def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
+        """Begin again where the leader's log begins: it has deleted what comes next here."""
+        self._check_loss(offset if offset < self.log.end_offset else self.log.end_offset)
+        self.log.restart_at(offset, now_ms)
+        self.high_watermark = offset
+
+    def _truncate(self, epoch: LeaderEpoch, end: Offset, now_ms: TimestampMs) -> None:
+        """Cut off what the leader does not have: its epoch ended at `end`, here maybe elsewhere."""
+        log = self.log
+        own_epoch, own_end = log.epoch_end(epoch)
+        to_offset = end if own_epoch < 0 else min(end, own_end)
+        to_offset = max(to_offset, Offset(0))
+        self._check_loss(to_offset)
+        before = log.end_offset
+        log.truncate(to_offset, now_ms)
+        log.epochs.truncate_end(log.end_offset)
+        self.truncated_count += before - log.end_offset
+        self.high_watermark = min(self.high_watermark, log.end_offset)
+
+    def _check_loss(self, to_offset: Offset) -> None:
+        """Refuse to cut off what is committed, unless a leader was elected without it."""
+        if to_offset >= self.high_watermark or self.unclean_epoch > self.log.epochs.latest:
+            return
+        raise ReplicaDiverged(
+            f"{self.tp}: its leader {self.leader} of epoch {self.leader_epoch} has no record from"
+            f" offset {to_offset} on, and all below {self.high_watermark} were committed"
+        )
+
+
+def split_batches(records: memoryview) -> Iterator[memoryview]:
+    """The whole batches in a part of a log."""
+    position = 0
+    while position < len(records):
+        if len(records) - position < HEADER_BYTES:
+            raise CorruptBatch("the leader sent a part of a batch")
+        size_bytes = read_header(records, position).size_bytes
+        if size_bytes < HEADER_BYTES or position + size_bytes > len(records):
+            raise CorruptBatch("the leader sent a part of a batch")
+        yield records[position : position + size_bytes]
+        position += size_bytes

@@ -1,0 +1,60 @@
+"""The followers of a partition, as its leader sees them: how far each is, and since when."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from ottla.cluster.values import UNREGISTERED
+from ottla.model import NO_OFFSET, BrokerId, Offset
+
+UNKNOWN_END: Final = NO_OFFSET  # of a follower that has not fetched from this leader
+
+
+class Follower:
+    """A follower of a partition. Below its end, from which it fetches, it has everything."""
+
+    __slots__ = ("caught_up_s", "end", "epoch", "fetched_s", "leader_end")
+
+    def __init__(self, now_s: float) -> None:
+        self.end = UNKNOWN_END
+        self.epoch = UNREGISTERED  # of its registration when it fetched
+        self.caught_up_s = now_s  # when it last had everything that the leader had
+        self.fetched_s = now_s
+        self.leader_end = UNKNOWN_END  # at its last fetch
+
+    def note_fetch(self, epoch: int, offset: Offset, leader_end: Offset, now_s: float) -> None:
+        """Note a fetch. A follower with all that was there at its last fetch is in time."""
+        if offset >= leader_end:
+            self.caught_up_s = now_s
+        elif epoch == self.epoch and offset >= self.leader_end:
+            self.caught_up_s = max(self.caught_up_s, self.fetched_s)
+        self.epoch, self.end = epoch, offset
+        self.fetched_s, self.leader_end = now_s, leader_end
+
+    def forget(self) -> None:
+        """The follower has started anew: its log may have become shorter."""
+        self.end, self.epoch, self.leader_end = UNKNOWN_END, UNREGISTERED, UNKNOWN_END
+
+
+class Followers:
+    """All followers of one partition, since its leader began to lead."""
+
+    def __init__(self, brokers: Iterable[BrokerId], now_s: float) -> None:
+        self.by_id = {broker: Follower(now_s) for broker in brokers}
+
+    def lowest_end(self, brokers: Iterable[BrokerId]) -> Offset | None:
+        """The offset below which each of these followers has everything; None without any."""
+        by_id = self.by_id
+        return min((by_id[broker].end for broker in brokers if broker in by_id), default=None)
+
+    def lagging(self, brokers: Iterable[BrokerId], caught_up_s_min: float) -> Iterator[BrokerId]:
+        """The brokers, of those given, that have not had everything since then."""
+        for broker in brokers:
+            follower = self.by_id.get(broker)
+            if follower is not None and follower.caught_up_s < caught_up_s_min:
+                yield broker
+
+    def reaching(self, offset: Offset) -> Iterator[tuple[BrokerId, int]]:
+        """The followers that have everything below `offset`, each with its broker epoch."""
+        for broker, follower in self.by_id.items():
+            if follower.end >= offset:
+                yield broker, follower.epoch

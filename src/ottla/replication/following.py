@@ -1,0 +1,187 @@
+"""The partitions that this broker follows, from one image of the cluster to the next."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ottla.clock import Clock
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.values import BrokerImage, PartitionImage
+from ottla.config import BrokerConfig
+from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
+from ottla.replication.follower import FollowerPartition
+from ottla.replication.partition import Flushes
+from ottla.storage.log import Log
+
+if TYPE_CHECKING:  # a broker without peers does not need what a client needs
+    from ottla.replication.fetcher import ReplicaFetcher
+
+log = logging.getLogger("ottla.replication")
+
+
+class Following:
+    """Owner of the followed partitions and of a fetcher for each of their leaders."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        config: Callable[[], BrokerConfig],
+        flusher: Flushes,
+        watch: Callable[["asyncio.Task[None]"], None],
+    ) -> None:
+        """`watch` is given every task: if one ends by itself, the broker is defective."""
+        self.partitions: dict[TopicPartition, FollowerPartition] = {}
+        self.defects: dict[TopicPartition, str] = {}  # replicas that were taken out, and why
+        self.truncated_count = 0
+        self._broker_id = broker_id
+        self._flusher = flusher
+        self._watch = watch
+        self._image = ClusterImage()
+        self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
+        self._rounds: list[tuple[dict[FollowerPartition, Offset], asyncio.Future[None]]] = []
+        self._clock = clock
+        self._rng = rng
+        self._config = config
+
+    async def close(self) -> None:
+        for tp in list(self.partitions):
+            self.drop(tp)
+        tasks = [fetcher.task for fetcher in self._fetchers.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._fetchers.clear()
+
+    # Following the image
+
+    def note_image(self, image: ClusterImage) -> None:
+        """Stop what the image no longer says, at once: a successor no longer fetches."""
+        self._image = image
+        for tp, followed in list(self.partitions.items()):
+            partition = image.partition(tp)
+            topic = image.topics.get(tp.topic)
+            if (
+                partition is None
+                or topic is None
+                or topic.id != followed.topic_id
+                or partition.leader != followed.leader
+                or partition.leader_epoch != followed.leader_epoch
+                or self._broker_id not in partition.replicas
+            ):
+                self.drop(tp)
+            else:
+                followed.is_in_sync = self._broker_id in partition.isr
+
+    def follow(
+        self,
+        tp: TopicPartition,
+        topic_id: Uuid,
+        partition: PartitionImage,
+        replica: Log,
+    ) -> None:
+        """Begin to follow a partition that another broker leads, if that is not done yet."""
+        assert partition.leader is not None, f"{tp} has no leader to follow"
+        assert partition.leader != self._broker_id, f"{tp} is led here"
+        if tp in self.partitions or tp in self.defects:
+            return
+        followed = self.partitions[tp] = FollowerPartition(
+            tp,
+            topic_id,
+            replica,
+            leader=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            unclean_epoch=partition.unclean_epoch,
+            is_in_sync=self._broker_id in partition.isr,
+        )
+        if partition.leader not in self._fetchers:
+            self._fetchers[partition.leader] = self._start_fetcher(partition.leader)
+        self._fetchers[partition.leader].add(followed)
+
+    def _start_fetcher(self, leader: BrokerId) -> "ReplicaFetcher":
+        from ottla.replication.fetcher import FetcherEnvironment, ReplicaFetcher  # noqa: PLC0415
+
+        environment = FetcherEnvironment(
+            clock=self._clock,
+            rng=self._rng,
+            config=self._config,
+            registration=self._registration,
+            endpoint_of=self._endpoint_of,
+            make_durable=self._make_durable,
+            note_defect=self._note_defect,
+        )
+        fetcher = ReplicaFetcher(leader, environment)
+        self._watch(fetcher.task)
+        return fetcher
+
+    def drop(self, tp: TopicPartition) -> FollowerPartition | None:
+        """Stop following a partition."""
+        followed = self.partitions.pop(tp, None)
+        if followed is not None:
+            followed.log.noted_watermark = followed.high_watermark
+            self.truncated_count += followed.truncated_count
+            fetcher = self._fetchers[followed.leader]
+            fetcher.remove(followed)
+            if fetcher.is_idle:
+                fetcher.task.cancel()
+                del self._fetchers[followed.leader]
+            self._end_rounds(followed, None)
+        return followed
+
+    def _registration(self) -> BrokerImage | None:
+        return self._image.brokers.get(self._broker_id)
+
+    def _endpoint_of(self, broker: BrokerId) -> Endpoint | None:
+        leader = self._image.brokers.get(broker)
+        return None if leader is None else leader.endpoint
+
+    # The disk
+
+    def _make_durable(self, grown: Iterable[FollowerPartition]) -> "asyncio.Future[None]":
+        """Bring logs to disk; done at once for those that promise their page cache only."""
+        waited: dict[FollowerPartition, Offset] = {}
+        for followed in grown:
+            replica = followed.log
+            if followed.promised_end < replica.end_offset:
+                self._flusher.request(replica)
+            if followed.promised_end < replica.end_offset:  # a flusher may be done at once
+                waited[followed] = replica.end_offset
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if waited:
+            self._rounds.append((waited, done))
+        else:
+            done.set_result(None)
+        return done
+
+    def note_durable(self, tp: TopicPartition) -> None:
+        followed = self.partitions.get(tp)
+        if followed is not None and self._rounds:
+            self._end_rounds(followed, followed.log.durable_offset)
+
+    def _end_rounds(self, followed: FollowerPartition, durable: Offset | None) -> None:
+        """Nothing more of this partition has to be waited for, up to what is durable."""
+        for waited, done in list(self._rounds):
+            if followed in waited and (durable is None or waited[followed] <= durable):
+                del waited[followed]
+            if not waited:
+                self._rounds.remove((waited, done))
+                if not done.done():
+                    done.set_result(None)
+
+    def note_offline(self) -> None:
+        """The disk has failed: nothing can be followed."""
+        for tp in list(self.partitions):
+            self.drop(tp)
+
+    # Defects
+
+    def _note_defect(self, followed: FollowerPartition, defect: Exception) -> None:
+        """Take out a replica that cannot be what it should be; its files stay as they are."""
+        log.error("replica taken out", extra={"tp": followed.tp, "reason": defect})
+        self.drop(followed.tp)
+        self.defects[followed.tp] = str(defect)

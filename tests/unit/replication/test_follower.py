@@ -1,0 +1,166 @@
+"""A replica that follows: appends what its leader sends, and cuts off what the leader never had."""
+
+import pytest
+
+from fakes import build
+from fakes.memory_files import MemoryFiles
+from ottla.config import Durability, TopicConfig
+from ottla.errors import CorruptBatch
+from ottla.model import BrokerId, LeaderEpoch, Offset, Uuid
+from ottla.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
+from ottla.replication.follower import FollowerPartition, ReplicaDiverged, split_batches
+from ottla.storage.log import Log
+
+TOPIC_ID = Uuid(bytes(range(16)))
+OLD, NEW = LeaderEpoch(3), LeaderEpoch(5)
+
+
+def leader(*epochs: LeaderEpoch, records: int = 2) -> Log:
+    """A log with a batch of each epoch."""
+    log = build.log(MemoryFiles(), TopicConfig())
+    for epoch in epochs:
+        log.append_as_leader(memoryview(build.batch(records)), epoch, build.NOW_MS)
+    return log
+
+
+def follower(
+    log: Log | None = None, epoch: LeaderEpoch = NEW, unclean_epoch: int = -1
+) -> FollowerPartition:
+    return FollowerPartition(
+        build.TP,
+        TOPIC_ID,
+        log or build.log(MemoryFiles(), TopicConfig()),
+        leader=BrokerId(1),
+        leader_epoch=epoch,
+        unclean_epoch=LeaderEpoch(unclean_epoch),
+        is_in_sync=True,
+    )
+
+
+def fetch(source: Log, followed: FollowerPartition, *, watermark: int = 0) -> bool:
+    """Bring everything behind the follower's end, as a leader would send it."""
+    found = source.read(followed.log.end_offset, source.end_offset, 1 << 20, at_least_one=True)
+    response = FetchPartitionResponse(
+        partition_index=0,
+        high_watermark=watermark,
+        log_start_offset=source.start_offset,
+        records=source.read_bytes(found) if found is not None else None,
+    )
+    return followed.take(response, build.NOW_MS)
+
+
+def diverging(epoch: int, end: int) -> FetchPartitionResponse:
+    where = EpochEndOffset(epoch=epoch, end_offset=end)
+    return FetchPartitionResponse(partition_index=0, diverging_epoch=where)
+
+
+def content(log: Log) -> bytes:
+    found = log.read(log.start_offset, log.end_offset, 1 << 20, at_least_one=True)
+    return b"" if found is None else log.read_bytes(found)
+
+
+def test_a_follower_becomes_the_same_log_byte_for_byte() -> None:
+    source, followed = leader(OLD, OLD, NEW), follower()
+    assert followed.request().last_fetched_epoch == -1
+    assert fetch(source, followed)
+    followed.log.flush()
+    assert content(followed.log) == content(source)
+    assert followed.log.epochs.entries() == source.epochs.entries()
+    request = followed.request()
+    assert (request.fetch_offset, request.last_fetched_epoch) == (6, NEW)
+    assert not fetch(source, followed), "there is no more"
+
+
+def test_a_fetch_says_only_what_is_on_disk_unless_the_topic_promises_less() -> None:
+    followed = follower(leader(OLD))
+    with pytest.raises(AssertionError, match="not on disk"):
+        followed.request()
+    followed.log.config = TopicConfig(durability=Durability.REPLICATED)
+    assert followed.request().fetch_offset == 2
+    followed.is_in_sync = False
+    assert followed.promised_end == 0, "it does not count yet, and will not count for less"
+    followed.log.flush()
+    assert followed.promised_end == 2
+
+
+def test_the_watermark_follows_the_leaders_and_does_not_pass_the_log() -> None:
+    source, followed = leader(OLD, OLD), follower()
+    fetch(source, followed, watermark=3)
+    assert followed.high_watermark == 3
+    fetch(source, followed, watermark=99)
+    assert followed.high_watermark == 4
+    fetch(source, followed, watermark=1)
+    assert followed.high_watermark == 4, "a new leader may know less"
+
+
+def test_what_the_leader_deleted_goes_as_far_as_it_is_committed() -> None:
+    source, followed = leader(OLD, OLD), follower()
+    fetch(source, followed, watermark=2)
+    source.advance_start(Offset(4))
+    fetch(source, followed, watermark=2)
+    assert followed.log.start_offset == 2
+    fetch(source, followed, watermark=4)
+    assert followed.log.start_offset == 4
+
+
+def test_a_leader_that_wrote_nothing_leaves_no_epoch_behind() -> None:
+    log = leader(OLD)
+    log.flush()
+    log.epochs.note(LeaderEpoch(4), log.end_offset)
+    assert follower(log).request().last_fetched_epoch == OLD
+
+
+def test_what_the_leader_never_had_is_cut_off() -> None:
+    followed = follower(leader(OLD, OLD, LeaderEpoch(4)))
+    assert not followed.take(diverging(OLD, 2), build.NOW_MS)
+    assert (followed.log.end_offset, followed.truncated_count) == (2, 4)
+    assert followed.request().last_fetched_epoch == OLD
+
+
+def test_the_shorter_of_two_ends_of_an_epoch_counts() -> None:
+    followed = follower(leader(OLD, LeaderEpoch(4)))
+    followed.take(diverging(OLD, 100), build.NOW_MS)
+    assert followed.log.end_offset == 2
+
+
+def test_nothing_committed_is_cut_off_without_an_unclean_election_since() -> None:
+    log = leader(OLD, OLD)
+    log.noted_watermark = Offset(3)
+    followed = follower(log)
+    with pytest.raises(ReplicaDiverged, match="committed"):
+        followed.take(diverging(OLD, 2), build.NOW_MS)
+    assert followed.log.end_offset == 4
+    unclean = follower(log, unclean_epoch=NEW)
+    unclean.take(diverging(OLD, 2), build.NOW_MS)
+    assert (unclean.log.end_offset, unclean.high_watermark) == (2, 2)
+
+
+def test_a_follower_far_behind_begins_where_the_leader_does() -> None:
+    followed = follower(leader(OLD))
+    followed.restart_at(Offset(50), build.NOW_MS)
+    assert (followed.log.start_offset, followed.log.end_offset) == (50, 50)
+    assert followed.high_watermark == 50
+
+
+@pytest.mark.parametrize(
+    ("epochs", "of_leader"), [((NEW, OLD), NEW), ((NEW,), OLD)], ids=["falls", "from the future"]
+)
+def test_batches_of_impossible_epochs_are_refused(
+    epochs: tuple[LeaderEpoch, ...], of_leader: LeaderEpoch
+) -> None:
+    followed = follower(epoch=of_leader)
+    records = b"".join(
+        bytes(build.batch(1, base_offset=offset, leader_epoch=epoch))
+        for offset, epoch in enumerate(epochs)
+    )
+    response = FetchPartitionResponse(partition_index=0, records=records)
+    with pytest.raises(CorruptBatch, match="epoch"):
+        followed.take(response, build.NOW_MS)
+
+
+def test_a_part_of_a_batch_is_refused() -> None:
+    whole = bytes(build.batch(3))
+    for size_bytes in (1, 60, len(whole) - 1, len(whole) + 10):
+        part = (whole + whole)[:size_bytes]
+        with pytest.raises(CorruptBatch, match="part of a batch"):
+            list(split_batches(memoryview(part)))

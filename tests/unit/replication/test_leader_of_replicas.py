@@ -1,0 +1,266 @@
+"""The leader of a replicated partition: what is committed, and who is in sync."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from fakes import build
+from fakes.cluster_images import broker
+from fakes.led import led_partition
+from fakes.memory_files import MemoryFiles
+from ottla.cluster.controller.leaders import IsrChange
+from ottla.cluster.values import BrokerImage
+from ottla.config import Durability, TopicConfig
+from ottla.errors import ApiError, NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeader
+from ottla.model import BrokerId, Offset
+from ottla.replication.partition import ACKS_ALL, ACKS_LEADER
+from ottla.storage.log import Log
+
+HERE, ONE, TWO = (BrokerId(number) for number in range(3))
+EPOCH = 7  # of the registrations of all followers
+NEVER_S = -1.0
+CONFIG = TopicConfig(durability=Durability.REPLICATED, min_insync_replicas=2)
+
+
+class NoFlusher:
+    def request(self, log: Log) -> None:
+        return
+
+
+class Led:
+    """A partition with two followers, which the test drives."""
+
+    def __init__(
+        self,
+        *isr: BrokerId,
+        config: TopicConfig = CONFIG,
+        before: int = 0,
+        watermark: int | None = None,
+    ) -> None:
+        """`before` records are in the log from earlier leaders."""
+        self.log = build.log(MemoryFiles(), config)
+        for _ in range(before):
+            build.append(self.log)
+        if watermark is not None:
+            self.log.noted_watermark = Offset(watermark)
+        self.wanted_count = 0
+        self.woken: list[str] = []
+        self.settled: list[ApiError | None] = []
+        self.partition = led_partition(
+            build.TP,
+            self.log,
+            broker_id=HERE,
+            leader_epoch=build.EPOCH,
+            replicas=(HERE, ONE, TWO),
+            isr=(HERE, *isr),
+            flusher=NoFlusher(),
+            soon=lambda callback: callback(),
+            want_isr_change=self._want,
+        )
+        self.partition.add_fetch(lambda: self.woken.append("follower"))
+        self.partition.add_reader(lambda: self.woken.append("consumer"))
+
+    def _want(self) -> None:
+        self.wanted_count += 1
+
+    def append(self, acks: int = ACKS_ALL) -> Offset:
+        batch = memoryview(build.batch())
+        receipt = self.partition.append(batch, acks, build.NOW_MS)
+        if not receipt.is_settled:
+            self.partition.wait_settled(receipt.end_offset, acks, self.settled.append)
+        return receipt.end_offset
+
+    def fetch(
+        self, follower: BrokerId, offset: int, *, now_s: float = 0.0, epoch: int = EPOCH
+    ) -> None:
+        self.partition.note_fetch(follower, epoch, Offset(offset), now_s)
+
+    def begin(self, caught_up_s_min: float = NEVER_S) -> IsrChange | None:
+        return self.partition.begin_isr_change(live(), caught_up_s_min)
+
+    def commit(self, *isr: BrokerId, elr: tuple[BrokerId, ...] = ()) -> None:
+        """The store has this ISR now."""
+        image = self.partition.image
+        epoch = image.partition_epoch + 1
+        self.partition.note_image(
+            replace(image, isr=(HERE, *isr), elr=elr, partition_epoch=epoch, is_new=False)
+        )
+
+
+def live() -> Mapping[BrokerId, BrokerImage]:
+    return {one: replace(broker(one), epoch=EPOCH) for one in (HERE, ONE, TWO)}
+
+
+# What is committed
+
+
+def test_a_record_is_committed_once_every_replica_in_sync_has_it() -> None:
+    led = Led(ONE, TWO)
+    led.append()
+    assert led.partition.high_watermark == 0
+    led.fetch(ONE, 1)
+    assert led.partition.high_watermark == 0
+    led.fetch(TWO, 1)
+    assert (led.partition.high_watermark, led.settled) == (1, [None])
+
+
+def test_a_replica_that_is_not_in_sync_is_not_waited_for() -> None:
+    led = Led(ONE)
+    led.append()
+    led.fetch(ONE, 1)
+    assert led.partition.high_watermark == 1
+
+
+def test_a_leader_with_fsync_waits_for_its_own_disk_too() -> None:
+    led = Led(ONE, config=replace(CONFIG, durability=Durability.FSYNC))
+    led.append()
+    led.fetch(ONE, 1)
+    assert led.partition.high_watermark == 0
+    led.log.flush()
+    led.partition.note_progress()
+    assert led.partition.high_watermark == 1
+
+
+def test_acks_of_the_leader_alone_do_not_wait_for_followers() -> None:
+    led = Led(ONE, TWO)
+    led.append(ACKS_LEADER)
+    assert led.settled == []
+    assert led.partition.high_watermark == 0
+
+
+def test_followers_are_woken_by_appends_and_consumers_by_commits() -> None:
+    led = Led(ONE)
+    led.append()
+    assert led.woken == ["follower"]
+    led.fetch(ONE, 1)
+    assert led.woken == ["follower", "consumer"]
+
+
+def test_a_leader_alone_is_too_few() -> None:
+    led = Led()
+    with pytest.raises(NotEnoughReplicas, match=r"min.insync.replicas is 2"):
+        led.append()
+    led.append(ACKS_LEADER)
+    led.fetch(ONE, 1)
+    assert led.partition.high_watermark == 0, "what only one in sync has is not committed"
+
+
+def test_producers_that_wait_learn_when_replicas_in_sync_become_too_few() -> None:
+    led = Led(ONE)
+    led.append()
+    led.commit(elr=(ONE,))
+    assert [type(error) for error in led.settled] == [NotEnoughReplicasAfterAppend]
+
+
+def test_nothing_is_committed_while_others_than_those_in_sync_may_be_elected() -> None:
+    led = Led(ONE, TWO)
+    led.append()
+    led.commit(ONE, elr=(TWO,))  # min.insync.replicas was lowered just now
+    led.fetch(ONE, 1)
+    assert led.partition.high_watermark == 0
+    led.commit(ONE)
+    assert led.partition.high_watermark == 1
+
+
+def test_a_new_partition_commits_nothing_until_the_store_has_opened_it() -> None:
+    led = Led(ONE)
+    led.partition.note_image(replace(led.partition.image, is_new=True))
+    led.append()
+    led.fetch(ONE, 1)
+    assert led.partition.high_watermark == 0
+    change = led.begin()
+    assert change is not None
+    assert change.isr == (HERE, ONE)
+    led.commit(ONE)
+    led.partition.end_isr_change()
+    assert led.partition.high_watermark == 1
+
+
+# A new leader
+
+
+def test_a_new_leader_begins_with_the_watermark_it_knows() -> None:
+    led = Led(ONE, before=5, watermark=3)
+    assert led.partition.high_watermark == 3
+    assert led.partition.is_waited_for, "its predecessor may have committed more"
+    led.fetch(ONE, 4)
+    assert (led.partition.high_watermark, led.partition.is_waited_for) == (4, True)
+    led.fetch(ONE, 5)
+    assert (led.partition.high_watermark, led.partition.is_waited_for) == (5, False)
+
+
+def test_the_watermark_is_kept_when_leadership_is_lost() -> None:
+    led = Led(ONE)
+    led.append()
+    led.fetch(ONE, 1)
+    led.append()
+    led.partition.give_up(NotLeader("lost"))
+    assert led.log.noted_watermark == 1
+    led.fetch(ONE, 2)
+    assert led.partition.high_watermark == 1, "it commits nothing any more"
+
+
+# Who is in sync
+
+
+def test_a_follower_joins_when_it_has_what_is_committed_and_what_may_have_been() -> None:
+    led = Led(ONE, before=3, watermark=0)
+    led.fetch(ONE, 1)
+    led.fetch(TWO, 2)
+    assert led.partition.high_watermark == 1
+    assert (led.begin(), led.wanted_count) == (None, 0), "an earlier leader may have committed 3"
+    led.fetch(TWO, 3)
+    assert led.wanted_count == 1
+    change = led.begin()
+    assert change is not None
+    assert (change.isr, change.epochs) == ((HERE, ONE, TWO), {TWO: EPOCH})
+
+
+def test_one_that_joins_counts_from_when_the_change_is_sent() -> None:
+    led = Led(ONE)
+    led.fetch(TWO, 0)
+    assert led.begin() is not None
+    led.append()
+    led.fetch(ONE, 1)
+    assert led.partition.high_watermark == 0, "it may be in the ISR already"
+    led.partition.end_isr_change()
+    assert led.partition.high_watermark == 1, "it was refused"
+
+
+def test_one_that_leaves_counts_until_it_has_left() -> None:
+    led = Led(ONE, TWO)
+    led.append()
+    led.fetch(ONE, 1, now_s=20.0)
+    change = led.begin(caught_up_s_min=10.0)
+    assert change is not None
+    assert change.isr == (HERE, ONE)
+    assert led.partition.high_watermark == 0
+    led.commit(ONE)
+    assert led.partition.high_watermark == 1
+
+
+def test_only_one_change_is_under_way() -> None:
+    led = Led(ONE)
+    led.fetch(TWO, 0)
+    assert led.begin() is not None
+    assert led.begin() is None
+    led.partition.end_isr_change()
+    assert led.begin() is not None
+
+
+def test_a_follower_that_started_anew_has_to_fetch_first() -> None:
+    led = Led(ONE)
+    led.fetch(TWO, 0, epoch=EPOCH - 1)
+    assert led.begin() is None, "it is registered in another epoch"
+    led.fetch(TWO, 0)
+    led.partition.forget_follower(TWO)
+    assert led.begin() is None
+
+
+def test_a_broker_without_a_replica_is_no_follower() -> None:
+    led = Led(ONE)
+    led.partition.check_follower(TWO)
+    for stranger in (HERE, BrokerId(9)):
+        with pytest.raises(NotLeader):
+            led.partition.check_follower(stranger)
