@@ -244,6 +244,8 @@ class Broker:
             self._background.cancel()
             await asyncio.wait([self._background])
         self.services.close_coordinators()
+        self._server.stop_taking()
+        self._dispatcher.end_waits()
         await self._server.close()
         await self._dispatcher.close()
         await self._pages.close()

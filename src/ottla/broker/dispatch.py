@@ -100,6 +100,13 @@ class Dispatcher:
             self._note_failed(key, problem)
             raise RequestFailed from problem
 
+    def end_waits(self) -> None:
+        """Respond to the requests that wait for something that may take long to happen.
+
+        Others wait for the disk or for the coordination store, which respond soon.
+        """
+        self.fetch.close()
+
     async def close(self) -> None:
         """Wait for the responses that are still being made."""
         if self._tasks:

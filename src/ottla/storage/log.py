@@ -382,6 +382,10 @@ class Log:
         """Close what is on disk and not in use; False if anything stays open."""
         return self._core.release_files()
 
+    def close_files(self) -> None:
+        """Close every file, now and not with the last reference: the log is not used any more."""
+        self._core.close_files()
+
     def close(self) -> None:
         """Make everything durable and the next start short."""
         if self._core.offline_reason is None:

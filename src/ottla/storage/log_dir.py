@@ -304,7 +304,7 @@ class LogDir:
             self.note_failure(error)
         except StorageFailed:
             assert self.offline_reason is not None, "a log that fails takes its directory offline"
-        self._lock = None
+        self.abandon()
 
     def _close_logs(self) -> None:
         """Bring every log to disk, with what makes the next start short."""
@@ -333,6 +333,8 @@ class LogDir:
 
     def abandon(self) -> None:
         """Let go of the directory as a crash does: the next start recovers its logs."""
+        for log in self.logs.values():
+            log.close_files()
         self._lock = None
 
     def take_offline(self, error: OSError) -> None:

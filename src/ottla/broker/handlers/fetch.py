@@ -10,6 +10,7 @@ Not done: followers. A fetch that names a replica gets CLUSTER_AUTHORIZATION_FAI
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import CoroutineType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
@@ -76,6 +77,8 @@ class Fetch:
         self._locate = services.replicas.locate
         self.sessions = FetchSessions(services.settings.broker.fetch_sessions_max)
         self.bytes_count = 0
+        self._waiting: dict[_WaitingFetch, None] = {}
+        self._closing = asyncio.Event()
 
     def take(
         self, frame: memoryview, position: int, version: int, correlation_id: int
@@ -95,7 +98,25 @@ class Fetch:
         reading = self.read(exchange)
         if request.wait_ms_max <= 0 or not wanted or self.is_enough(request, reading):
             return self.respond(exchange, reading)
-        return _WaitingFetch(self, exchange, reading.partitions, self._wait_s(request), self._loop)
+        waiting = _WaitingFetch(
+            self, exchange, reading.partitions, self._wait_s(request), self._loop
+        )
+        self._waiting[waiting] = None
+        return waiting
+
+    def close(self) -> None:
+        """Respond to every fetch that waits, with the data that there is now."""
+        self._closing.set()
+        for waiting in list(self._waiting):
+            waiting.time_out()
+
+    @property
+    def waiting_count(self) -> int:
+        """Fetches that wait for data."""
+        return len(self._waiting)
+
+    def note_done(self, waiting: "_WaitingFetch") -> None:
+        del self._waiting[waiting]
 
     def read(self, exchange: Exchange) -> Reading:
         """Read every partition of a request as it is now."""
@@ -132,10 +153,12 @@ class Fetch:
         while True:
             reading = await self._read_many(exchange)
             left_s = deadline_s - self._loop.time()
-            if left_s <= 0 or self.is_enough(request, reading):
+            if left_s <= 0 or self._closing.is_set() or self.is_enough(request, reading):
                 return self.respond(exchange, reading)
             count = sum(len(partitions) for _, partitions in exchange.wanted)
-            await asyncio.sleep(min(count * _REST_S_PER_PARTITION, left_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(count * _REST_S_PER_PARTITION, left_s)):
+                    await self._closing.wait()
 
     async def _read_many(self, exchange: Exchange) -> Reading:
         fetched: Fetched = []
@@ -177,7 +200,7 @@ class _WaitingFetch(Pending):
         self._exchange = exchange
         self._partitions = partitions
         self._loop = loop
-        self._timer = loop.call_later(wait_s, self._time_out)
+        self._timer = loop.call_later(wait_s, self.time_out)
         self._rest: asyncio.TimerHandle | None = None
         self._has_more = False  # a partition grew during a rest
         for partition in partitions:
@@ -202,7 +225,8 @@ class _WaitingFetch(Pending):
         if self._has_more:
             self._wake()
 
-    def _time_out(self) -> None:
+    def time_out(self) -> None:
+        """Respond with the data that there is, however little."""
         self._finish(self._handler.read(self._exchange))
 
     def _finish(self, reading: Reading) -> None:
@@ -210,6 +234,7 @@ class _WaitingFetch(Pending):
         self.complete(self._handler.respond(self._exchange, reading))
 
     def _stop(self) -> None:
+        self._handler.note_done(self)
         for partition in self._partitions:
             partition.remove_reader(self._wake)
         self._partitions.clear()

@@ -7,6 +7,7 @@ import pytest
 
 from fakes import build
 from fakes.handled import Handled, handle
+from ottla.broker.fetch_sessions import SESSION_PARTITIONS_MAX
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.pending import Pending, Response
 from ottla.errors import ErrorCode
@@ -115,6 +116,39 @@ def test_a_long_poll_of_a_client_that_has_gone_reads_no_more(tmp_path: Path) -> 
         partition.append(memoryview(build.batch()), ACKS_ALL, build.NOW_MS)
         await complete.wait()
         assert gone.parts is None
+
+    handle(tmp_path, scenario)
+
+
+def test_fetches_that_wait_have_their_responses_when_the_broker_stops(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        fetch = Fetch(handled.services)
+        one, other, gone = (take(fetch, request_of(0, wait_ms=WAIT_MS)) for _ in range(3))
+        assert isinstance(one, Pending)
+        assert isinstance(other, Pending)
+        assert isinstance(gone, Pending)
+        gone.abandon()
+        fetch.close()
+        assert [listed(decoded(pending.parts)) for pending in (one, other)] == [[0], [0]]
+        assert gone.parts is None
+
+    handle(tmp_path, scenario)
+
+
+def test_a_fetch_of_very_many_partitions_looks_no_longer_when_the_broker_stops(
+    tmp_path: Path,
+) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        fetch = Fetch(handled.services)
+        many = request_of(*[0] * SESSION_PARTITIONS_MAX, wait_ms=5 * WAIT_MS)
+        response = fetch.take(memoryview(encode(many, VERSION)), 0, VERSION, 7)
+        assert asyncio.iscoroutine(response)
+        reading = asyncio.ensure_future(response)
+        await asyncio.sleep(0)
+        fetch.close()
+        assert len(listed(decoded(await reading))) == SESSION_PARTITIONS_MAX
 
     handle(tmp_path, scenario)
 
