@@ -5,11 +5,23 @@ Rooms count in plain integers; these are collected and named only when Prometheu
 
 import json
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
+from typing import Final
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+# Upper bounds of a histogram's buckets: from a response out of the page cache to a stuck disk.
+BOUNDS_S: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+_BOUND_NAMES: Final = (*map(str, BOUNDS_S), "+Inf")
 
 
 class MetricKind(StrEnum):
@@ -28,21 +40,63 @@ class Metric:
     samples: list[tuple[tuple[str, ...], float]] = field(default_factory=list)
 
 
-Collect = Callable[[], Iterable[Metric]]
+class Histogram:
+    """Durations, counted by bucket."""
+
+    __slots__ = ("bucket_counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.bucket_counts = [0] * (len(BOUNDS_S) + 1)  # the last one has no upper bound
+        self.sum_s = 0.0
+
+    def observe(self, duration_s: float) -> None:
+        self.bucket_counts[bisect_left(BOUNDS_S, duration_s)] += 1
+        self.sum_s += duration_s
+
+    @property
+    def count(self) -> int:
+        return sum(self.bucket_counts)
 
 
-def exposition(metrics: Iterable[Metric]) -> bytes:
-    """Metrics in Prometheus' text format."""
+@dataclass(frozen=True, slots=True)
+class HistogramMetric:
+    """A metric whose samples are (label values, histogram)."""
+
+    name: str
+    doc: str
+    labels: tuple[str, ...]
+    samples: list[tuple[tuple[str, ...], Histogram]]
+
+
+AnyMetric = Metric | HistogramMetric
+Collect = Callable[[], Iterable[AnyMetric]]
+
+
+def exposition(metrics: Iterable[AnyMetric], *, with_process: bool = False) -> bytes:
+    """Metrics in Prometheus' text format; with those that every process has, if asked for."""
     # Imported when first scraped: a broker that is not scraped does not need it.
-    from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
+    from prometheus_client import (  # noqa: PLC0415
+        PROCESS_COLLECTOR,
+        CollectorRegistry,
+        generate_latest,
+    )
+    from prometheus_client import Metric as Family  # noqa: PLC0415
     from prometheus_client.core import (  # noqa: PLC0415
         CounterMetricFamily,
         GaugeMetricFamily,
+        HistogramMetricFamily,
     )
     from prometheus_client.registry import Collector  # noqa: PLC0415
 
-    families = []
+    families: list[Family] = []
     for metric in metrics:
+        if isinstance(metric, HistogramMetric):
+            histogram = HistogramMetricFamily(metric.name, metric.doc, labels=metric.labels)
+            for labels, observed in metric.samples:
+                counts = zip(_BOUND_NAMES, accumulate(observed.bucket_counts), strict=True)
+                histogram.add_metric(labels, list(counts), observed.sum_s)
+            families.append(histogram)
+            continue
         make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
         family = make(metric.name, metric.doc, labels=metric.labels)
         for labels, number in metric.samples:
@@ -50,11 +104,13 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
         families.append(family)
 
     class Once(Collector):
-        def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        def collect(self) -> Iterable[Family]:
             return families
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
+    if with_process:
+        registry.register(PROCESS_COLLECTOR)
     return generate_latest(registry)
 
 

@@ -40,7 +40,7 @@ from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
-from ottla.telemetry import Metric
+from ottla.telemetry import AnyMetric
 
 log = logging.getLogger("ottla.broker")
 
@@ -104,6 +104,7 @@ class Broker:
             self.settings,
             loop,
             defects.end,
+            environment.clock,
         )
         self._server = Server(
             loop,
@@ -158,7 +159,7 @@ class Broker:
             note_defect=self.defects.end,
         )
 
-    def _collect(self) -> Iterable[Metric]:
+    def _collect(self) -> Iterable[AnyMetric]:
         return collect(self._server, self._dispatcher, self.services, self._replicas, self._flusher)
 
     @classmethod

@@ -9,6 +9,7 @@ Not done: followers. A fetch that names a replica gets CLUSTER_AUTHORIZATION_FAI
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import CoroutineType
@@ -22,6 +23,7 @@ from ottla.broker.fetch_sessions import (
 )
 from ottla.broker.pending import Part, Pending, Response
 from ottla.broker.services import Services
+from ottla.broker.traffic import Traffic
 from ottla.errors import ApiError, ClusterAuthorizationFailed
 from ottla.model import LeaderEpoch, Offset
 from ottla.protocol.hot_fetch import (
@@ -76,7 +78,9 @@ class Fetch:
         self._loop = asyncio.get_running_loop()
         self._locate = services.replicas.locate
         self.sessions = FetchSessions(services.settings.broker.fetch_sessions_max)
-        self.bytes_count = 0
+        self.monotonic_s = services.clock.monotonic_s
+        self.traffic = Traffic()
+        self.error_counts = Counter[int]()  # by code
         self._waiting: dict[_WaitingFetch, None] = {}
         self._closing = asyncio.Event()
 
@@ -89,6 +93,7 @@ class Fetch:
         try:
             session = self.sessions.resolve(request, by_id=version >= FETCH_TOPIC_IDS)
         except ApiError as refused:
+            self.error_counts[refused.code] += 1
             nothing: Fetched = []
             return write_fetched(correlation_id, version, nothing, error_code=refused.code)
         wanted = request.topics if session is None else session.topics()
@@ -138,13 +143,25 @@ class Fetch:
             # The first response of a session, like one without, lists every partition.
             if exchange.request.session_epoch != FULL_FETCH_EPOCH:
                 fetched = changed
-        self.bytes_count += reading.total_bytes
+        if reading.total_bytes or reading.has_error:
+            self._count(reading)
         return write_fetched(
             exchange.correlation_id,
             exchange.version,
             fetched,
             session_id=session.session_id if session is not None else 0,
         )
+
+    def _count(self, reading: Reading) -> None:
+        for key, results in reading.fetched:
+            size_bytes = 0
+            for result in results:
+                if result.records is not None:
+                    size_bytes += result.records.size_bytes
+                elif result.error_code:
+                    self.error_counts[result.error_code] += 1
+            if size_bytes:
+                self.traffic[key].size_bytes += size_bytes
 
     async def _fetch_many(self, exchange: Exchange) -> list[Part]:
         """Read in slices; again after a rest, until there is enough or time is up."""
@@ -185,7 +202,16 @@ class Fetch:
 class _WaitingFetch(Pending):
     """The response to a long poll: read again when there is more to read, or time is up."""
 
-    __slots__ = ("_exchange", "_handler", "_has_more", "_loop", "_partitions", "_rest", "_timer")
+    __slots__ = (
+        "_exchange",
+        "_handler",
+        "_has_more",
+        "_loop",
+        "_parked_s",
+        "_partitions",
+        "_rest",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -203,6 +229,7 @@ class _WaitingFetch(Pending):
         self._timer = loop.call_later(wait_s, self.time_out)
         self._rest: asyncio.TimerHandle | None = None
         self._has_more = False  # a partition grew during a rest
+        self._parked_s = handler.monotonic_s()
         for partition in partitions:
             partition.add_reader(self._wake)
         self.on_abandon(self._stop)
@@ -211,10 +238,13 @@ class _WaitingFetch(Pending):
         if self._rest is not None:
             self._has_more = True
             return
+        self._end_wait()
         reading = self._handler.read(self._exchange)
         if self._handler.is_enough(self._exchange.request, reading):
             self._finish(reading)
-        elif len(self._partitions) >= _COSTLY_PARTITIONS:
+            return
+        self._parked_s = self._handler.monotonic_s()
+        if len(self._partitions) >= _COSTLY_PARTITIONS:
             # Every append wakes this fetch, and every read looks at all partitions: rest a while.
             self._has_more = False
             rest_s = len(self._partitions) * _REST_S_PER_PARTITION
@@ -227,7 +257,12 @@ class _WaitingFetch(Pending):
 
     def time_out(self) -> None:
         """Respond with the data that there is, however little."""
+        self._end_wait()
         self._finish(self._handler.read(self._exchange))
+
+    def _end_wait(self) -> None:
+        """The time of the wait does not count: the client asked for it."""
+        self.begun_s += self._handler.monotonic_s() - self._parked_s
 
     def _finish(self, reading: Reading) -> None:
         self._stop()
