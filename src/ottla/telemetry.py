@@ -5,14 +5,17 @@ Rooms count in plain integers; these are collected and named only when Prometheu
 
 import json
 import logging
+import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import accumulate
 from typing import Final
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_BARE: Final = re.compile(r'[^\s"]+')  # values that need no quotes
 
 
 # Upper bounds of a histogram's buckets: from a response out of the page cache to a stuck disk.
@@ -119,31 +122,31 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = (
-            f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}"
-            f" {record.levelname.lower():7} {record.name} {record.getMessage()}"
+            f"{_time_text(record)} {record.levelname.lower():7} {record.name} {record.getMessage()}"
         )
         for name, value in _extra_fields(record).items():
-            text = str(value)
-            line += f" {name}={json.dumps(text) if ' ' in text else text}"
+            text = _text(value)
+            line += f" {name}={text if _BARE.fullmatch(text) else json.dumps(text)}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object per event, for log collectors."""
+    """A JSON object per event, for log collectors; docs/operations.md lists its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, object] = {
+            "time": _time_text(record),
             "time_ms": int(record.created * 1000),
             "level": record.levelname.lower(),
-            "room": record.name,
+            "logger": record.name,
             "event": record.getMessage(),
         }
-        event |= {name: _plain(value) for name, value in _extra_fields(record).items()}
         if record.exc_info:
             event["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(event)
+        extra = {name: _plain(value) for name, value in _extra_fields(record).items()}
+        return json.dumps(event | {name: extra[name] for name in extra if name not in event})
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
@@ -160,5 +163,19 @@ def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
+def _time_text(record: logging.LogRecord) -> str:
+    """When it happened, in local time with its distance from UTC (RFC 3339)."""
+    utc = datetime.fromtimestamp(record.created, UTC)
+    return utc.astimezone().isoformat(timespec="milliseconds")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={inner}" for name, inner in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

@@ -2,6 +2,10 @@
 
 import json
 import logging
+import time
+from collections.abc import Iterator
+
+import pytest
 
 from ottla.telemetry import (
     BOUNDS_S,
@@ -23,16 +27,76 @@ def event(**fields: object) -> logging.LogRecord:
     return record
 
 
+@pytest.fixture(params=["UTC", "Asia/Kolkata", "America/St_Johns"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The machine's time zone during a test."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_time_has_its_zone_in_both_formats(zone: str) -> None:
+    record = event(created=1_794_928_323.004)
+    local = {
+        "UTC": "2026-11-17T15:12:03.004+00:00",
+        "Asia/Kolkata": "2026-11-17T20:42:03.004+05:30",
+        "America/St_Johns": "2026-11-17T11:42:03.004-03:30",
+    }[zone]
+    assert TextFormatter().format(record).startswith(f"{local} warning ")
+    fields = json.loads(JsonFormatter().format(record))
+    assert (fields["time"], fields["time_ms"]) == (local, 1_794_928_323_004)
+
+
 def test_a_text_line_has_event_and_fields() -> None:
     line = TextFormatter().format(event(tp="orders-3", reason="no space"))
     assert line.endswith('warning ottla.storage retention failed tp=orders-3 reason="no space"')
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("", '""'),
+        ("a\nb", '"a\\nb"'),
+        ('say "x"', '"say \\"x\\""'),
+        ({"a": "1", "b": "2"}, '"a=1, b=2"'),
+        (True, "true"),
+        (None, "None"),
+    ],
+)
+def test_a_value_is_one_word_or_quoted(value: object, text: str) -> None:
+    line = TextFormatter().format(event(value=value))
+    assert line.endswith(f" retention failed value={text}")
+
+
 def test_a_json_line_has_the_same_with_plain_values() -> None:
-    fields = json.loads(JsonFormatter().format(event(tp=("orders", 3), count=2)))
+    fields = json.loads(JsonFormatter().format(event(tp=("orders", 3), count=2, on={"a": (1,)})))
     assert fields["event"] == "retention failed"
-    assert (fields["level"], fields["room"]) == ("warning", "ottla.storage")
-    assert (fields["tp"], fields["count"]) == ("('orders', 3)", 2)
+    assert (fields["level"], fields["logger"]) == ("warning", "ottla.storage")
+    assert (fields["tp"], fields["count"], fields["on"]) == ("('orders', 3)", 2, {"a": "(1,)"})
+
+
+def test_a_field_of_an_event_replaces_none_of_every_line() -> None:
+    fields = json.loads(JsonFormatter().format(event(level="x", event="y", time="z", tp="t-0")))
+    assert (fields["level"], fields["event"], fields["tp"]) == (
+        "warning",
+        "retention failed",
+        "t-0",
+    )
+    assert fields["time"] != "z"
+
+
+def test_a_traceback_is_one_field_or_lines_of_its_own() -> None:
+    try:
+        raise KeyError("planted")
+    except KeyError as problem:
+        record = event(exc_info=(KeyError, problem, problem.__traceback__))
+    fields = json.loads(JsonFormatter().format(record))
+    assert fields["traceback"].endswith("KeyError: 'planted'")
+    first, second, *_ = TextFormatter().format(record).splitlines()
+    assert first.endswith("retention failed")
+    assert second.startswith("Traceback")
 
 
 def test_metrics_are_exposed_with_their_labels() -> None:

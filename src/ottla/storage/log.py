@@ -94,6 +94,8 @@ class Log:
             )
         core.adopt(found)
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
+        self.recovered_bytes = found.read_bytes  # read then
+        self.recovered_offsets = found.read_offsets
         self.has_epochs_file = found.has_epochs_file  # which no checkpoint renews any more
         self.flushing = LogFlush(core)
         self.cleaning = LogCleaning(core, is_compacted=found.is_compacted)

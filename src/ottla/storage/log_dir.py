@@ -59,6 +59,7 @@ class LogDir:
         self.topic_ids: dict[TopicPartition, Uuid] = {}
         self.directories = LogDirectories(files, path)
         self.has_recovery_points = False  # whether the last start found them, whole
+        self.was_clean = True  # whether the last stop left its mark; of a new directory, True
         self.offline_reason: str | None = None
         self._files = files
         self.listener: LogDirListener = SilentDirListener()
@@ -95,6 +96,7 @@ class LogDir:
         try:
             self.topic_ids.update(self.directories.settle_found(judge, is_checked=is_checked))
             was_clean = self._checkpoints.take_clean_mark()
+            self.was_clean = was_clean or not self.topic_ids
             is_synced = not was_clean and len(self.topic_ids) >= MANY
             if is_synced:
                 self._sync_disk()
