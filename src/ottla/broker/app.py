@@ -307,7 +307,7 @@ class Broker:
         self._readiness.phase = Phase.SERVING
         started = {
             "version": __version__,
-            "data": str(self._log_dir.path),
+            "data": str(self._log_dir.path.absolute()),
             "broker": self._options.node_id,
             "address": str(self.address),
             **opened._asdict(),
