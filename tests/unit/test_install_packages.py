@@ -93,7 +93,7 @@ def test_a_failed_set_up_shows_the_end_of_what_pip_said(
         "THESE PACKAGES DO NOT MATCH THE HASHES",
         f"pip failed; all that it said is in {tmp_path / 'setup.log'}",
     ]
-    assert len(said) < 30
+    assert said[:2] == ["82", "83"]
     assert screen.lines() == ["failed (0 s)"]
 
 
