@@ -17,6 +17,7 @@ class _Part(NamedTuple):
     has_code: bool
     structs: tuple[tuple[str, "_Part"], ...]
     arrays: tuple[tuple[str, "_Part"], ...]
+    is_leaf: bool  # it has no other than its own
 
 
 def error_codes(message: Any, version: int) -> list[int]:
@@ -54,7 +55,12 @@ def _collect(part: _Part, value: Any, found: list[int]) -> int:
         if (one := getattr(value, name)) is not None:
             count += _collect(inner, one, found)
     for name, inner in part.arrays:
-        for element in getattr(value, name) or ():
+        elements = getattr(value, name) or ()
+        if inner.is_leaf:  # partitions, of which there may be many
+            found += [element.error_code for element in elements if element.error_code]
+            count += len(elements)
+            continue
+        for element in elements:
             count += _collect(inner, element, found)
     return count
 
@@ -75,8 +81,9 @@ def _part_of(struct_class: type, version: int) -> _Part | None:
             and (inner := _part_of(kind.element, version)) is not None
         ):
             arrays.append((name, inner))
-    part = _Part(has_code, tuple(structs), tuple(arrays))
-    return part if has_code or structs or arrays else None
+    if not (has_code or structs or arrays):
+        return None
+    return _Part(has_code, tuple(structs), tuple(arrays), not structs and not arrays)
 
 
 def _kinds(struct_class: type, version: int) -> Iterator[tuple[str, object]]:
