@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+BROKER_STAMP := $(VENV)/.broker-ready
+SETUP := pyproject.toml setup.py src/ottla/spark/_kernel.c tools/setup.sh tools/install_packages.py
 LISTEN ?= 127.0.0.1:9092
 DATA ?= ./data
 FEEDS ?=
 SEEDS ?= 100
+COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-index-url --no-emit-find-links --generate-hashes --universal \
+  pyproject.toml
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 # A test that lists what a process imports would find coverage.py.
 NOT_COVERED := --deselect tests/unit/cli/test_main.py::test_a_broker_starts_without_what_only_others_need
@@ -31,14 +35,18 @@ help: ## show this list
 run: $(STAMP) ## a broker on 127.0.0.1:9092 and the news example on it; with ONCE=1 it ends by itself
 	@$(BIN)/python -m examples.news --data $(DATA) --listen $(LISTEN) $(if $(ONCE),--once) $(FEEDS:%=--feed %)
 
-broker: $(STAMP) ## only the broker, with its data in ./data as well
+broker: $(BROKER_STAMP) ## only the broker, with its data in ./data as well; sets up what it needs, without Spark
 	@$(BIN)/ottla serve --data $(DATA) --listen $(LISTEN) --hints
 
 setup: $(STAMP) ## only the set-up: .venv with the package and all that tests need
 
-$(STAMP): pyproject.toml setup.py requirements.lock src/ottla/spark/_kernel.c tools/setup.sh
-	@tools/setup.sh "$(PYTHON)" "$(VENV)"
-	@touch $(STAMP)
+$(BROKER_STAMP): $(SETUP) requirements-broker.lock
+	@tools/setup.sh "$(PYTHON)" "$(VENV)" broker
+	@touch $(BROKER_STAMP)
+
+$(STAMP): $(SETUP) requirements.lock
+	@tools/setup.sh "$(PYTHON)" "$(VENV)" all
+	@touch $(BROKER_STAMP) $(STAMP)
 
 quick: $(STAMP) ## unit tests, properties with a fifth of their examples, golden files, scenarios: under a minute
 	OTTLA_EXAMPLES=0.2 $(PYTEST) -n 2 -m "not slow and not nightly" tests/unit tests/property tests/scenario
@@ -83,10 +91,10 @@ bench: $(STAMP) ## Ottla beside Kafka, NATS and RabbitMQ on this machine; prints
 	@tools/setup_bench.sh "$(VENV)"
 	$(BIN)/python -m bench
 
-lock: $(STAMP) ## choose versions anew and write them to requirements.lock
+lock: $(STAMP) ## choose versions anew and write them to requirements.lock, and the broker's to requirements-broker.lock
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --no-header --no-emit-index-url --no-emit-find-links \
-	  --generate-hashes --universal --group dev pyproject.toml -o requirements.lock --upgrade
+	$(COMPILE) --group dev -o requirements.lock --upgrade
+	$(COMPILE) --constraint requirements.lock -o requirements-broker.lock --upgrade
 
 clean: ## remove what make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes VENV with the package and everything its tests need: PyPI for Python packages, Debian for programs.
+# setup.sh PYTHON VENV broker|all: makes VENV with the package and what a broker needs, or also with everything that its
+# tests and Spark need: PyPI for Python packages, Debian for programs.
 set -euo pipefail
-python=$1 venv=$2
+python=$1 venv=$2 what=$3
 
 "$python" - <<'PY' || { echo "Ottla needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
 import sys
@@ -38,13 +39,20 @@ fetch_etcd() {
   rm -rf "$folder"
 }
 
-need cc gcc libc6-dev
-need kcat kcat
-need openssl openssl
-need strace strace
-
+case $what in
+broker)
+  lock=requirements-broker.lock
+  echo "setting up $venv with what the broker needs (once)"
+  ;;
+all)
+  lock=requirements.lock
+  echo "setting up $venv with what Spark and all tests need (a few minutes the first time: Spark is large)"
+  need cc gcc libc6-dev
+  need kcat kcat
+  need openssl openssl
+  need strace strace
+  ;;
+esac
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-fetch_etcd
-echo "setting up $venv (a few minutes the first time: Spark is large)"
-"$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -e .
+[ "$what" != all ] || fetch_etcd
+exec "$python" tools/install_packages.py "$venv" "$lock"

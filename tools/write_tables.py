@@ -30,11 +30,24 @@ from ottla.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from ottla.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
 )
+from ottla.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from ottla.records.batch import Record, build_batch
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _TABLE: Final = re.compile(r"(<!-- table:([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -96,7 +109,7 @@ def renew(page: str, tables: dict[str, str]) -> tuple[str, bool]:
 
 
 async def observe() -> Observed:
-    """Start a broker, make a topic and a group so that both have figures, and ask it."""
+    """Start a broker, use it so that every metric has samples, and ask it."""
     with tempfile.TemporaryDirectory() as directory:
         options = ServeOptions(data=Path(directory), listen=_LOOPBACK, metrics=_LOOPBACK)
         broker = await Broker.start(options, Environment())
@@ -105,6 +118,7 @@ async def observe() -> Observed:
             answer = await connection.send(ApiVersionsRequest(), ApiVersionsResponse, version_max=2)
             any_topic = MetadataRequest(topics=[MetadataRequestTopic(name="any")])
             await connection.send(any_topic, MetadataResponse)
+            await _write_and_read(connection)
             connection.close()
             async with Client([broker.address]) as client:
                 await commit_offsets(client, "any", {TopicPartition("any", 0): Offset(0)})
@@ -112,6 +126,20 @@ async def observe() -> Observed:
             return Observed(answer.api_keys, await _scrape(broker.metrics_address))
         finally:
             await broker.stop()
+
+
+async def _write_and_read(connection: Connection) -> None:
+    """Produce a batch, fetch it, and fetch from a partition that does not exist."""
+    batch = build_batch([Record(value=b"any")])
+    sent = PartitionProduceData(index=0, records=batch)
+    produce = ProduceRequest(
+        acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="any", partition_data=[sent])]
+    )
+    await connection.send(produce, ProduceResponse, version_max=9)
+    for partition in (0, 1):
+        wanted = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
+        fetch = FetchRequest(topics=[FetchTopic(topic="any", partitions=[wanted])])
+        await connection.send(fetch, FetchResponse, version_max=12)
 
 
 async def _scrape(endpoint: Endpoint) -> str:
@@ -155,9 +183,9 @@ def _apis(listed: Sequence[ApiVersion]) -> Iterator[Sequence[str]]:
 
 def _metrics(page: str) -> Iterator[Sequence[str]]:
     for name, doc, kind in _FAMILY.findall(page):
-        labels = re.search(rf"^{name}{{(.*)}} ", page, re.MULTILINE)
+        labels = re.search(rf"^{name}(?:_bucket)?{{(.*)}} ", page, re.MULTILINE)
         names = re.findall(r'(\w+)="', labels[1]) if labels else []
-        yield _code(name), kind, ", ".join(names), doc
+        yield _code(name), kind, ", ".join(name for name in names if name != "le"), doc
 
 
 def _table(columns: Sequence[str], rows: Iterator[Sequence[str]]) -> str:

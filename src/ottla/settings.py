@@ -1,9 +1,13 @@
 """The settings in force: what the broker was started with, and what was changed since."""
 
 from collections.abc import Mapping
+from typing import Final
 
-from ottla.config import BrokerConfig, TopicConfig
+from ottla.config import BrokerConfig, TopicConfig, format_value, settings_of
 from ottla.errors import InvalidConfig
+
+_BROKER: Final = tuple(settings_of(BrokerConfig))
+_TOPIC: Final = tuple(settings_of(TopicConfig))
 
 
 class Settings:
@@ -18,6 +22,17 @@ class Settings:
     def change(self, shared: Mapping[str, str], own: Mapping[str, str]) -> None:
         """Take over what was changed for all brokers, and on top of it for this one."""
         self.broker = self.started_with.override({**shared, **own})
+
+    def changed(self) -> dict[str, str]:
+        """The settings in force that differ from their defaults, by dotted names."""
+        found: dict[str, str] = {}
+        topic = [(self.broker.topic, TopicConfig(), name, row.broker_name) for name, row in _TOPIC]
+        own = [(self.broker, BrokerConfig(), name, row.name) for name, row in _BROKER]
+        for config, defaults, name, dotted in (*own, *topic):
+            value = getattr(config, name)
+            if dotted is not None and value != getattr(defaults, name):
+                found[dotted] = format_value(value)
+        return dict(sorted(found.items()))
 
     def topic(self, raw: Mapping[str, str]) -> TopicConfig:
         """A topic's settings: its own over the broker's.

@@ -5,11 +5,26 @@ Rooms count in plain integers; these are collected and named only when Prometheu
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import accumulate
+from typing import Final
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_BARE: Final = re.compile(r'[^\s"]+')  # values that need no quotes
+
+
+# Upper bounds of a histogram's buckets: from a response out of the page cache to a stuck disk.
+BOUNDS_S: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+_BOUND_NAMES: Final = (*map(str, BOUNDS_S), "+Inf")
 
 
 class MetricKind(StrEnum):
@@ -28,21 +43,63 @@ class Metric:
     samples: list[tuple[tuple[str, ...], float]] = field(default_factory=list)
 
 
-Collect = Callable[[], Iterable[Metric]]
+class Histogram:
+    """Durations, counted by bucket."""
+
+    __slots__ = ("bucket_counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.bucket_counts = [0] * (len(BOUNDS_S) + 1)  # the last one has no upper bound
+        self.sum_s = 0.0
+
+    def observe(self, duration_s: float) -> None:
+        self.bucket_counts[bisect_left(BOUNDS_S, duration_s)] += 1
+        self.sum_s += duration_s
+
+    @property
+    def count(self) -> int:
+        return sum(self.bucket_counts)
 
 
-def exposition(metrics: Iterable[Metric]) -> bytes:
-    """Metrics in Prometheus' text format."""
+@dataclass(frozen=True, slots=True)
+class HistogramMetric:
+    """A metric whose samples are (label values, histogram)."""
+
+    name: str
+    doc: str
+    labels: tuple[str, ...]
+    samples: list[tuple[tuple[str, ...], Histogram]]
+
+
+AnyMetric = Metric | HistogramMetric
+Collect = Callable[[], Iterable[AnyMetric]]
+
+
+def exposition(metrics: Iterable[AnyMetric], *, with_process: bool = False) -> bytes:
+    """Metrics in Prometheus' text format; with those that every process has, if asked for."""
     # Imported when first scraped: a broker that is not scraped does not need it.
-    from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
+    from prometheus_client import (  # noqa: PLC0415
+        PROCESS_COLLECTOR,
+        CollectorRegistry,
+        generate_latest,
+    )
+    from prometheus_client import Metric as Family  # noqa: PLC0415
     from prometheus_client.core import (  # noqa: PLC0415
         CounterMetricFamily,
         GaugeMetricFamily,
+        HistogramMetricFamily,
     )
     from prometheus_client.registry import Collector  # noqa: PLC0415
 
-    families = []
+    families: list[Family] = []
     for metric in metrics:
+        if isinstance(metric, HistogramMetric):
+            histogram = HistogramMetricFamily(metric.name, metric.doc, labels=metric.labels)
+            for labels, observed in metric.samples:
+                counts = zip(_BOUND_NAMES, accumulate(observed.bucket_counts), strict=True)
+                histogram.add_metric(labels, list(counts), observed.sum_s)
+            families.append(histogram)
+            continue
         make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
         family = make(metric.name, metric.doc, labels=metric.labels)
         for labels, number in metric.samples:
@@ -50,11 +107,13 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
         families.append(family)
 
     class Once(Collector):
-        def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        def collect(self) -> Iterable[Family]:
             return families
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
+    if with_process:
+        registry.register(PROCESS_COLLECTOR)
     return generate_latest(registry)
 
 
@@ -63,31 +122,31 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = (
-            f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}"
-            f" {record.levelname.lower():7} {record.name} {record.getMessage()}"
+            f"{_time_text(record)} {record.levelname.lower():7} {record.name} {record.getMessage()}"
         )
         for name, value in _extra_fields(record).items():
-            text = str(value)
-            line += f" {name}={json.dumps(text) if ' ' in text else text}"
+            text = _text(value)
+            line += f" {name}={text if _BARE.fullmatch(text) else json.dumps(text)}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object per event, for log collectors."""
+    """A JSON object per event, for log collectors; docs/operations.md lists its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, object] = {
+            "time": _time_text(record),
             "time_ms": int(record.created * 1000),
             "level": record.levelname.lower(),
-            "room": record.name,
+            "logger": record.name,
             "event": record.getMessage(),
         }
-        event |= {name: _plain(value) for name, value in _extra_fields(record).items()}
         if record.exc_info:
             event["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(event)
+        extra = {name: _plain(value) for name, value in _extra_fields(record).items()}
+        return json.dumps(event | {name: extra[name] for name in extra if name not in event})
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
@@ -104,5 +163,19 @@ def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
+def _time_text(record: logging.LogRecord) -> str:
+    """When it happened, in local time with its distance from UTC (RFC 3339)."""
+    utc = datetime.fromtimestamp(record.created, UTC)
+    return utc.astimezone().isoformat(timespec="milliseconds")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={inner}" for name, inner in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

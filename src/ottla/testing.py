@@ -38,14 +38,15 @@ def broker(settings: Mapping[str, str] | None = None, *, data: Path | None = Non
     """
     config = BrokerConfig.parse({**_TEST_SETTINGS, **(settings or {})})
     if data is not None:
-        with _running(ServeOptions(data=data, listen=_LOOPBACK, config=config)) as address:
+        options = ServeOptions(data=data, listen=_LOOPBACK, config=config)
+        with _running(options, Environment()) as address:
             yield address
         return
-    with (
-        tempfile.TemporaryDirectory(prefix="ottla-") as directory,
-        _running(ServeOptions(data=Path(directory), listen=_LOOPBACK, config=config)) as address,
-    ):
-        yield address
+    with tempfile.TemporaryDirectory(prefix="ottla-") as directory:
+        options = ServeOptions(data=Path(directory), listen=_LOOPBACK, config=config)
+        # A directory that goes with the broker need not outlive a power cut.
+        with _running(options, Environment().without_syncs()) as address:
+            yield address
 
 
 class _Started(NamedTuple):
@@ -61,12 +62,12 @@ class _Started(NamedTuple):
 
 
 @contextmanager
-def _running(options: ServeOptions) -> Iterator[str]:
+def _running(options: ServeOptions, environment: Environment) -> Iterator[str]:
     start: Future[_Started] = Future()
     end: Future[None] = Future()
     # A daemon: a broker that hangs must not keep the test process from ending.
     thread = threading.Thread(
-        target=_run, args=(options, start, end), name="ottla-broker", daemon=True
+        target=_run, args=(options, environment, start, end), name="ottla-broker", daemon=True
     )
     thread.start()
     try:
@@ -80,20 +81,27 @@ def _running(options: ServeOptions) -> Iterator[str]:
         thread.join(_TIMEOUT_S)
 
 
-def _run(options: ServeOptions, start: "Future[_Started]", end: "Future[None]") -> None:
+def _run(
+    options: ServeOptions,
+    environment: Environment,
+    start: "Future[_Started]",
+    end: "Future[None]",
+) -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(options, start))
+            runner.run(_serve(options, environment, start))
     except BaseException as problem:  # noqa: BLE001  # it is raised again in the test
         (end if start.done() else start).set_exception(problem)
     else:
         end.set_result(None)
 
 
-async def _serve(options: ServeOptions, start: "Future[_Started]") -> None:
+async def _serve(
+    options: ServeOptions, environment: Environment, start: "Future[_Started]"
+) -> None:
     """Serve until the test ends; raises the defect that stopped the broker before."""
     stop_requested = asyncio.Event()
-    running = await Broker.start(options, Environment())
+    running = await Broker.start(options, environment)
     start.set_result(_Started(running.address, asyncio.get_running_loop(), stop_requested))
     waits = [
         asyncio.ensure_future(running.wait_failed()),

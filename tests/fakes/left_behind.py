@@ -1,6 +1,7 @@
-"""`python -m fakes.left_behind DIRECTORY`: what an embedded broker leaves behind, as JSON.
+"""`python -m fakes.left_behind DIRECTORY COUNT`: embedded brokers, one after the other, as JSON.
 
-A process of its own: in one that runs other tests, sockets and threads come and go.
+What each leaves behind, and how long it takes to start and to stop, with a consumer that waits for
+data. A process of its own: in one that runs other tests, sockets and threads come and go.
 """
 
 import gc
@@ -9,6 +10,8 @@ import os
 import sys
 import tempfile
 import threading
+import time
+from contextlib import ExitStack
 
 import confluent_kafka
 
@@ -26,6 +29,25 @@ def produce(address: str) -> None:
     assert problems == [None]
 
 
+def waiting_consumer(address: str) -> confluent_kafka.Consumer:
+    """A consumer that has read everything: its next fetch waits in the broker."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "any",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 200_000,
+            "socket.timeout.ms": 300_000,
+            "log_level": 0,  # it would say that the broker has gone
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("any", 0, 0)])
+    message = consumer.poll(_TIMEOUT_S)
+    assert message is not None
+    assert message.error() is None
+    return consumer
+
+
 def open_files() -> dict[str, str]:
     """Every descriptor of this process, and what is behind it."""
     found = {}
@@ -37,25 +59,38 @@ def open_files() -> dict[str, str]:
     return found
 
 
-def main(directory: str) -> None:
-    tempfile.tempdir = directory
-    with testing.broker() as address:
-        produce(address)  # what is loaded only once and then stays has been loaded
-    gc.collect()
+def use_broker() -> dict[str, object]:
+    """Start a broker, let a consumer wait for data, stop it; what was left, and the times."""
     threads, files = set(threading.enumerate()), open_files()
-    with testing.broker() as address:
-        during = [os.listdir(os.path.join(directory, name)) for name in os.listdir(directory)]
+    with ExitStack() as stack:
+        begun_s = time.perf_counter()
+        address = stack.enter_context(testing.broker())
+        started_s = time.perf_counter()
         produce(address)
-    gc.collect()  # the files of logs are closed with the last reference to them
-    left = {
+        consumer = waiting_consumer(address)
+        (directory,) = os.listdir(tempfile.gettempdir())
+        during = os.listdir(os.path.join(tempfile.gettempdir(), directory))
+        stopping_s = time.perf_counter()
+    stopped_s = time.perf_counter()
+    consumer.close()
+    del consumer  # and with it librdkafka's threads and descriptors
+    return {
         "during": during,
-        "directories": os.listdir(directory),
+        "directories": os.listdir(tempfile.gettempdir()),
         "threads": [thread.name for thread in set(threading.enumerate()) - threads],
         "files": sorted(set(open_files().items()) - set(files.items())),
         "address": address,
+        "start_ms": 1000 * (started_s - begun_s),
+        "stop_ms": 1000 * (stopped_s - stopping_s),
     }
-    sys.stdout.write(json.dumps(left))
+
+
+def main(directory: str, count: int) -> None:
+    tempfile.tempdir = directory
+    use_broker()  # what is loaded only once and then stays has been loaded
+    gc.disable()  # nothing may need a search for cycles to go
+    sys.stdout.write(json.dumps([use_broker() for _ in range(count)]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

@@ -12,6 +12,7 @@ from ottla.storage.disk_worker import Step
 from ottla.storage.files import Files
 from ottla.storage.log import Log
 from ottla.storage.log_flush import FlushWork
+from ottla.telemetry import Histogram
 from sim.loop import SimLoop
 
 Result = TypeVar("Result")
@@ -106,6 +107,7 @@ class SimFlusher:
         self.under_way: SyncRound | None = None
         self._begun_s: float | None = None
         self._is_closed = False
+        self.durations = Histogram()
 
     def request(self, log: Log) -> None:
         self._dirty[log] = None
@@ -140,12 +142,14 @@ class SimFlusher:
         self._disk.after_sync(partial(self._end, works, problem))
 
     def _end(self, works: list[FlushWork], problem: OSError | None) -> None:
+        duration_s = self.unfinished_s
         self._begun_s = self.under_way = None
         if self._is_closed:
             return
         if problem is not None:
             self._on_failed(problem)
             return
+        self.durations.observe(duration_s)
         for work in works:
             work.flushing.end(work)
         if self._dirty:

@@ -46,3 +46,10 @@ def test_a_topic_with_a_setting_that_no_longer_parses_is_served_with_the_brokers
     topic = settings.topic({"segment.ms": "5", **raw})
     assert topic == settings.broker.topic
     assert topic != TopicConfig()
+
+
+def test_settings_that_differ_from_their_defaults_are_named_with_the_values_in_force() -> None:
+    settings = Settings(BrokerConfig.parse({"num.partitions": "2", "fetch.max.bytes": "5000"}))
+    settings.change({"num.partitions": "1", "log.retention.ms": "70"}, {})
+    assert settings.changed() == {"fetch.max.bytes": "5000", "log.retention.ms": "70"}
+    assert Settings(BrokerConfig()).changed() == {}

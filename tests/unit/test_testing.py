@@ -3,11 +3,12 @@
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,7 @@ from ottla.replication.replicas import Replicas
 from ottla.storage.flusher import ThreadFlusher
 
 PATIENCE_S = 30
+TIMES = ("start_ms", "stop_ms")
 
 
 def produce(address: str, topic: str, value: str) -> None:
@@ -84,19 +86,27 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_keeps_its_data_in_a_temporary_directory_and_leaves_nothing_behind(
-    tmp_path: Path,
+def test_it_leaves_nothing_behind_and_a_consumer_that_waits_holds_up_no_stop(
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    command = [sys.executable, "-m", "fakes.left_behind", str(tmp_path)]
+    command = [sys.executable, "-m", "fakes.left_behind", str(tmp_path), "10"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    left = json.loads(said.stdout)
-    assert "cluster.sqlite" in left["during"][0]
-    assert left["directories"] == []
-    assert left["threads"] == []
-    assert left["files"] == []
-    with pytest.raises(ConnectionRefusedError):
-        say_hello(left["address"])
+    runs = json.loads(said.stdout)
+    for left in runs:
+        assert "cluster.sqlite" in left["during"]
+        assert left["directories"] == []
+        assert left["threads"] == []
+        assert left["files"] == []
+        with pytest.raises(ConnectionRefusedError):
+            say_hello(left["address"])
+        assert left["stop_ms"] < 1000 * PATIENCE_S, "the consumer waits for 200 s"
+    start_ms, stop_ms = (statistics.median(run[name] for run in runs) for name in TIMES)
+    record_property(
+        "figures",
+        f"embedded broker with a waiting consumer, medians of {len(runs)}:"
+        f" start {start_ms:.1f} ms, stop {stop_ms:.1f} ms",
+    )
 
 
 def test_two_at_once_know_nothing_of_each_other() -> None:

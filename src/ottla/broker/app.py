@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ottla import __version__
 from ottla.broker import background
 from ottla.broker.apis import Handlers
 from ottla.broker.background import Chore
@@ -41,8 +42,9 @@ from ottla.settings import Settings
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
 from ottla.storage.log_dir import LogDir
+from ottla.storage.opened_logs import OpenedLogs
 from ottla.storage.scrub import Scrubber
-from ottla.telemetry import Metric
+from ottla.telemetry import AnyMetric
 
 log = logging.getLogger("ottla.broker")
 
@@ -88,6 +90,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._options = options
         self._loop = loop
+        self._monotonic_s = environment.clock.monotonic_s
         self._log_dir = log_dir
         self._store = store
         self._state = state
@@ -117,6 +120,7 @@ class Broker:
             self.settings,
             loop,
             defects.end,
+            environment.clock,
         )
         self._server = Server(
             loop,
@@ -187,7 +191,7 @@ class Broker:
     def _config(self) -> BrokerConfig:
         return self.settings.broker
 
-    def _collect(self) -> Iterable[Metric]:
+    def _collect(self) -> Iterable[AnyMetric]:
         return collect(self._server, self._dispatcher, self.services, self._replicas, self._flusher)
 
     @classmethod
@@ -277,6 +281,8 @@ class Broker:
                 task.cancel()
                 await asyncio.wait([task])
         self.services.close_coordinators()
+        self._server.stop_taking()
+        self._dispatcher.end_waits()
         await self._server.close()
         await self._dispatcher.close()
         await self._pages.close()
@@ -317,9 +323,13 @@ class Broker:
             self._log_dir.abandon()
 
     async def _begin(self, *, is_checked: bool) -> None:
+        begun_s = self._monotonic_s()
         if self._options.metrics is not None:
             self.metrics_address = await self._pages.listen(self._options.metrics)
+        recovery_begun_s = self._monotonic_s()
         self.defects.watch(self._replicas.open(self._state.image, is_checked=is_checked))
+        recovery_ms = int(1000 * (self._monotonic_s() - recovery_begun_s))
+        opened = OpenedLogs.of(self._log_dir)
         self._state.subscribe(self._note_image)
         self.address = await self._server.bind(self._options.listen)
         await self._registration.wait_alone(self._config())
@@ -334,6 +344,17 @@ class Broker:
         self.defects.watch(self._changing)
         self.defects.watch(self._background)
         self._readiness.phase = Phase.SERVING
+        started = {
+            "version": __version__,
+            "data": str(self._log_dir.path.absolute()),
+            "broker": self._options.node_id,
+            "address": str(self.address),
+            **opened._asdict(),
+            "recovery_ms": recovery_ms,
+            "start_ms": int(1000 * (self._monotonic_s() - begun_s)),
+            "settings": self.settings.changed(),
+        }
+        log.info("broker started", extra=started)
 
     async def _register(self) -> None:
         advertised = self._options.advertise or self.address

@@ -339,6 +339,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Take the requests that waited for responses to leave, or for their turn."""
+        if self._shared.owner.is_closing:
+            self._drop_backlog()  # reading on shows when the peer hangs up
         if self._backlog is not None and not self._resuming and not self._must_wait():
             backlog, self._backlog = self._backlog, None
             self._shared.budget.add(-len(backlog))
@@ -405,11 +407,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._backlog is None:
             self._resume_if_free()
 
-    def _release(self) -> None:
-        self._drop_frame()
+    def _drop_backlog(self) -> None:
         if self._backlog is not None:
             self._shared.budget.add(-len(self._backlog))
             self._backlog = None
+
+    def _release(self) -> None:
+        self._drop_frame()
+        self._drop_backlog()
         if self._order is not None:
             self._order.abandon()
             self._order = None

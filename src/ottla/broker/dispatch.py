@@ -14,9 +14,12 @@ from ottla.broker.deferred import AnyDeferred, Deferred
 from ottla.broker.handlers.api_versions import unsupported_version
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
+from ottla.broker.latency import Latency
 from ottla.broker.pending import Parts, Pending, Response
+from ottla.broker.response_errors import error_codes, error_codes_in_slices
 from ottla.broker.services import RequestContext
 from ottla.broker.slices import LargeRequests, finish
+from ottla.clock import Clock
 from ottla.errors import ErrorCode, ProtocolViolation, TooManyElements
 from ottla.protocol.api import (
     APIS,
@@ -55,7 +58,9 @@ class Dispatcher:
         settings: Settings,
         loop: asyncio.AbstractEventLoop,
         end_broker: Callable[[BaseException], None],
+        clock: Clock,
     ) -> None:
+        self._now_s = clock.monotonic_s
         self.produce = produce
         self.fetch = fetch
         self._handlers = handlers
@@ -68,6 +73,10 @@ class Dispatcher:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.request_counts: dict[int, int] = dict.fromkeys(map(int, HANDLERS), 0)
         self.failed_counts = Counter[int]()
+        self.error_counts = Counter[tuple[int, int]]()  # by API and code, but for Produce and Fetch
+        self.latencies = {int(key): Latency(self._now_s) for key in HANDLERS}
+        self._produce_latency = self.latencies[_PRODUCE]
+        self._fetch_latency = self.latencies[_FETCH]
 
     def take(self, frame: memoryview, connection: Connection) -> Response:
         """The response to one request, or a pending one.
@@ -75,30 +84,48 @@ class Dispatcher:
         A ProtocolViolation closes the connection, and so does RequestFailed: a defect of the
         handler, which is reported here, where it is known what was asked.
         """
+        begun_s = self._now_s()
         try:
             key, version, correlation_id, client_id_size = _HEAD.unpack_from(frame)
         except error:
             raise ProtocolViolation("the bytes end inside the request header") from None
+        response: Response
         try:
             if key == _PRODUCE and version in self._produce_versions:
                 self.request_counts[_PRODUCE] += 1
                 position = _body(frame, client_id_size, version >= PRODUCE_FLEXIBLE)
-                return self.produce.take(frame, position, version, correlation_id)
-            if key == _FETCH and version in self._fetch_versions:
+                response = self.produce.take(frame, position, version, correlation_id)
+                latency = self._produce_latency
+            elif key == _FETCH and version in self._fetch_versions:
                 if len(frame) > self._settings.broker.plain_request_bytes_max:
                     raise ProtocolViolation(self._too_large("FETCH", len(frame)))
                 self.request_counts[_FETCH] += 1
                 position = _body(frame, client_id_size, version >= FETCH_FLEXIBLE)
-                response = self.fetch.take(frame, position, version, correlation_id)
-                if isinstance(response, CoroutineType):
-                    return self._run(_FETCH, response, connection, is_worth_finishing=False)
-                return response
-            return self._take_by_codec(bytes(frame), connection)
+                fetched = self.fetch.take(frame, position, version, correlation_id)
+                if isinstance(fetched, CoroutineType):  # not timed: it waits for data as well
+                    return self._run(_FETCH, fetched, connection, is_worth_finishing=False)
+                response = fetched
+                latency = self._fetch_latency
+            else:
+                response = self._take_by_codec(bytes(frame), connection)
+                latency = self.latencies[key]
         except (ProtocolViolation, OSError):
             raise
         except Exception as problem:
             self._note_failed(key, problem)
             raise RequestFailed from problem
+        if isinstance(response, Pending):
+            response.time(latency, begun_s)
+        else:
+            latency.end(begun_s)
+        return response
+
+    def end_waits(self) -> None:
+        """Respond to the requests that wait for something that may take long to happen.
+
+        Others wait for the disk or for the coordination store, which respond soon.
+        """
+        self.fetch.close()
 
     async def close(self) -> None:
         """Wait for the responses that are still being made."""
@@ -135,8 +162,8 @@ class Dispatcher:
         if isinstance(response, Deferred):
             return self._await_deferred(header, response, connection)
         if asyncio.iscoroutine(response):
-            return self._run_plain(header.api_key, _encoded(header, response), connection)
-        return bytes(response_frame(header, response))
+            return self._run_plain(header.api_key, self._encoded(header, response), connection)
+        return self._encode(header, response)
 
     def _handler(self, key: ApiKey) -> Handler:
         handler = self._handlers.get(key)
@@ -157,7 +184,7 @@ class Dispatcher:
             except TooManyElements as problem:
                 return self._refuse(header, connection, self._too_many(problem))
             context = RequestContext(version, header.client_id, connection.peer)
-            return await _encoded(header, self._handler(header.api_key)(request, context))
+            return await self._encoded(header, self._handler(header.api_key)(request, context))
 
     def _await_deferred(
         self, header: RequestHeader, deferred: AnyDeferred, connection: Connection
@@ -167,7 +194,7 @@ class Dispatcher:
 
         def complete() -> None:
             try:
-                parts = bytes(response_frame(header, deferred.message()))
+                parts = self._encode(header, deferred.message())
             except Exception as problem:  # as in `_finish`: it costs one connection
                 connection.close()
                 self._note_failed(header.api_key, problem)
@@ -237,6 +264,25 @@ class Dispatcher:
                 "request failed, its connection is closed", extra={"api": api}, exc_info=problem
             )
 
+    # Responses
+
+    def _encode(self, header: RequestHeader, message: object) -> bytes:
+        """The frame of a response message, whose errors are counted."""
+        key = header.api_key
+        for code in error_codes(message, header.api_version):
+            self.error_counts[key, code] += 1
+        return bytes(response_frame(header, message))
+
+    async def _encoded(self, header: RequestHeader, response: Any) -> bytes:
+        """The frame of a response message, or of a coroutine or Deferred of it."""
+        if isinstance(response, Deferred):
+            response = await _message(response)
+        elif asyncio.iscoroutine(response):
+            response = await response
+        for code in await finish(error_codes_in_slices(response, header.api_version)):
+            self.error_counts[header.api_key, code] += 1
+        return bytes(await finish(response_frame_in_slices(header, response)))
+
     # Requests that are too large
 
     @property
@@ -269,7 +315,7 @@ class Dispatcher:
         response = response_class(error_code=ErrorCode.INVALID_REQUEST)
         if "error_message" in fields:
             response.error_message = text
-        return bytes(response_frame(header, response))
+        return self._encode(header, response)
 
     def _refuse_version(self, header: RequestHeader) -> bytes:
         if header.api_key is not ApiKey.API_VERSIONS:
@@ -278,15 +324,6 @@ class Dispatcher:
             )
         oldest = header._replace(api_version=0)
         return bytes(response_frame(oldest, unsupported_version()))
-
-
-async def _encoded(header: RequestHeader, response: Any) -> bytes:
-    """The frame of a response message, or of a coroutine or Deferred of it."""
-    if isinstance(response, Deferred):
-        response = await _message(response)
-    elif asyncio.iscoroutine(response):
-        response = await response
-    return bytes(await finish(response_frame_in_slices(header, response)))
 
 
 async def _message(deferred: AnyDeferred) -> Any:

@@ -7,7 +7,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,14 +18,14 @@ from ottla.cluster.store import CoordinationStore
 from ottla.cluster.store_sqlite import STORE_FILES, SqliteStore
 from ottla.errors import UsageRefused
 from ottla.storage.disk_worker import ThreadWorker, Worker
-from ottla.storage.files import Files, OsFiles
+from ottla.storage.files import Files, OsFiles, VolatileFiles
 from ottla.storage.flusher import Flusher, ThreadFlusher
 
 _WORKER_PAUSE_S: Final = 0.0002
 _POLL_S: Final = 0.25  # for changes of other processes; each poll costs an idle broker CPU
 
 
-async def open_sqlite(data: Path, clock: Clock) -> CoordinationStore:
+async def open_sqlite(data: Path, clock: Clock, *, is_synced: bool = True) -> CoordinationStore:
     """The store of the brokers of one machine: a file in the first one's data directory."""
     path = data / STORE_FILES[0]
     is_new = not (data / IDENTITY_FILE).exists()
@@ -34,7 +34,7 @@ async def open_sqlite(data: Path, clock: Clock) -> CoordinationStore:
             f"{path} is missing or empty: bring back a copy of it with its -wal, or see what"
             f" `ottla log accept-store {data}` can do without it"
         )
-    return await SqliteStore.open(path, clock, poll_interval_s=_POLL_S)
+    return await SqliteStore.open(path, clock, poll_interval_s=_POLL_S, is_synced=is_synced)
 
 
 def start_flusher(
@@ -71,3 +71,9 @@ class Environment:
     has_own_store: bool = True  # in its data directory, and so only as long as that is there
     boot_id: str = ""  # of this life of the machine, if brokers share a store
     machine_id: str = ""  # that no other machine has, likewise
+
+    def without_syncs(self) -> "Environment":
+        """The same for a directory that is removed in the end: nothing waits for the disk."""
+        return replace(
+            self, files=VolatileFiles(), open_store=partial(open_sqlite, is_synced=False)
+        )

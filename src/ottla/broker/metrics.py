@@ -1,23 +1,31 @@
 """Metrics of a broker, and the pages /metrics, /healthz and /readyz."""
 
 import asyncio
+import platform
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from contextlib import suppress
+from operator import attrgetter
+from typing import Final, NamedTuple
 
+from ottla import __version__
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.server import Server
 from ottla.broker.services import Services
-from ottla.errors import UsageRefused
-from ottla.model import Endpoint
+from ottla.coordinator.runtime.internal_topics import INTERNAL_TOPICS
+from ottla.errors import ErrorCode, UsageRefused
+from ottla.model import Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.replication.replicas import Replicas
-from ottla.storage.files import open_file_count
+from ottla.storage.files import DiskSpace, open_file_count
 from ottla.storage.flusher import Flusher
-from ottla.telemetry import Metric, MetricKind, exposition
+from ottla.telemetry import AnyMetric, HistogramMetric, Metric, MetricKind, exposition
 
 _REQUEST_BYTES_MAX: Final = 8192
 _REQUEST_TIMEOUT_S: Final = 10
 _REQUESTS_MAX: Final = 16  # at a time: each takes a descriptor
+_ALL_PARTITIONS: Final = "all"  # the label of the partitions of an internal topic together
+_Samples = list[tuple[tuple[str, ...], float]]
 _GAUGE: Final = MetricKind.GAUGE
 _COUNTER: Final = MetricKind.COUNTER
 
@@ -28,16 +36,25 @@ def collect(
     services: Services,
     replicas: Replicas,
     flusher: Flusher,
-) -> Iterable[Metric]:
+) -> Iterable[AnyMetric]:
     """All metrics of this broker."""
+    yield _build_info()
     yield from _connections(server)
     yield from _requests(dispatcher)
     yield from _data_path(dispatcher)
+    yield from _topics(dispatcher, replicas)
     yield from _log_dir(replicas, flusher)
     yield from _scrubbing(replicas)
-    yield from _compaction(replicas)
-    yield from _partitions(replicas)
+    is_folded = not services.settings.broker.internal_partition_metrics
+    yield from _compaction(replicas, is_folded=is_folded)
+    yield from _partitions(replicas, is_folded=is_folded)
     yield from services.collect_groups()
+
+
+def _build_info() -> Metric:
+    labels = (__version__, platform.python_version())
+    names = ("version", "python_version")
+    return Metric("ottla_build_info", _GAUGE, "1; its labels are versions.", names, [(labels, 1)])
 
 
 def _connections(server: Server) -> Iterable[Metric]:
@@ -60,7 +77,7 @@ def _connections(server: Server) -> Iterable[Metric]:
     )
 
 
-def _requests(dispatcher: Dispatcher) -> Iterable[Metric]:
+def _requests(dispatcher: Dispatcher) -> Iterable[AnyMetric]:
     yield Metric(
         "ottla_requests",
         _COUNTER,
@@ -82,15 +99,49 @@ def _requests(dispatcher: Dispatcher) -> Iterable[Metric]:
         ],
     )
 
+    yield HistogramMetric(
+        "ottla_request_duration_seconds",
+        "Time from when a request is taken until its response is complete, by API; of a fetch"
+        " without the time that it waits for data.",
+        ("api",),
+        [
+            ((ApiKey(key).name.lower(),), latency)
+            for key, latency in sorted(dispatcher.latencies.items())
+            if dispatcher.request_counts[key]
+        ],
+    )
+    yield Metric(
+        "ottla_response_errors",
+        _COUNTER,
+        "Error codes in responses, by API and Kafka's name of the error.",
+        ("api", "error"),
+        [
+            ((ApiKey(key).name.lower(), ErrorCode(code).name), count)
+            for (key, code), count in sorted(_errors(dispatcher).items())
+        ],
+    )
+
+
+def _errors(dispatcher: Dispatcher) -> dict[tuple[int, int], int]:
+    produce, fetch = dispatcher.produce.error_counts, dispatcher.fetch.error_counts
+    return {
+        **dispatcher.error_counts,
+        **{(ApiKey.PRODUCE, code): count for code, count in produce.items()},
+        **{(ApiKey.FETCH, code): count for code, count in fetch.items()},
+    }
+
 
 def _data_path(dispatcher: Dispatcher) -> Iterable[Metric]:
     produce, fetch = dispatcher.produce, dispatcher.fetch
-    yield _one("ottla_produce_bytes", _COUNTER, "Bytes appended.", produce.bytes_count)
-    yield _one("ottla_produce_batches", _COUNTER, "Batches appended.", produce.batches_count)
+    produced, fetched = produce.traffic.sum(), fetch.traffic.sum()
+    yield _one("ottla_produce_bytes", _COUNTER, "Bytes appended.", produced.size_bytes)
+    yield _one("ottla_produce_batches", _COUNTER, "Batches appended.", produced.batches)
+    yield _one("ottla_produce_records", _COUNTER, "Records appended.", produced.records)
     yield _one(
         "ottla_produce_waiting", _GAUGE, "Produce requests not yet settled.", produce.waiting_count
     )
-    yield _one("ottla_fetch_bytes", _COUNTER, "Bytes of batches sent.", fetch.bytes_count)
+    yield _one("ottla_fetch_bytes", _COUNTER, "Bytes of batches sent.", fetched.size_bytes)
+    yield _one("ottla_fetch_waiting", _GAUGE, "Fetches that wait for data.", fetch.waiting_count)
     yield _one("ottla_fetch_sessions", _GAUGE, "Fetch sessions kept.", len(fetch.sessions))
     yield _one(
         "ottla_fetch_sessions_continued",
@@ -100,7 +151,23 @@ def _data_path(dispatcher: Dispatcher) -> Iterable[Metric]:
     )
 
 
-def _log_dir(replicas: Replicas, flusher: Flusher) -> Iterable[Metric]:
+def _topics(dispatcher: Dispatcher, replicas: Replicas) -> Iterable[Metric]:
+    produced = dispatcher.produce.traffic.by_topic(replicas.topic_names)
+    fetched = dispatcher.fetch.traffic.by_topic(replicas.topic_names)
+    counters = [
+        ("produce_bytes", "Bytes appended, by topic.", produced, attrgetter("size_bytes")),
+        ("produce_batches", "Batches appended, by topic.", produced, attrgetter("batches")),
+        ("produce_records", "Records appended, by topic.", produced, attrgetter("records")),
+        ("fetch_bytes", "Bytes of batches sent, by topic.", fetched, attrgetter("size_bytes")),
+    ]
+    for name, doc, by_topic, number in counters:
+        samples: _Samples = [
+            ((topic,), float(number(traffic))) for topic, traffic in by_topic.items()
+        ]
+        yield Metric(f"ottla_topic_{name}", _COUNTER, doc, ("topic",), samples)
+
+
+def _log_dir(replicas: Replicas, flusher: Flusher) -> Iterable[AnyMetric]:
     yield _one(
         "ottla_log_dir_offline",
         _GAUGE,
@@ -113,6 +180,13 @@ def _log_dir(replicas: Replicas, flusher: Flusher) -> Iterable[Metric]:
         "Age of the oldest sync that has not finished, 0 when there is none.",
         flusher.unfinished_s,
     )
+    yield HistogramMetric(
+        "ottla_fsync_duration_seconds",
+        "Time of a group commit: the syncs of all logs that waited together.",
+        (),
+        [((), flusher.durations)],
+    )
+    yield from _disk_space(replicas)
     yield _one(
         "ottla_log_strays",
         _GAUGE,
@@ -124,6 +198,28 @@ def _log_dir(replicas: Replicas, flusher: Flusher) -> Iterable[Metric]:
         _GAUGE,
         "Files of segments that are open; their share of the descriptors is the most there can be.",
         open_file_count(),
+    )
+
+
+def _disk_space(replicas: Replicas) -> Iterable[Metric]:
+    space: DiskSpace | None = None
+    with suppress(OSError):  # the disk has failed: no sample is better than a wrong one
+        space = replicas.disk_space()
+    free: _Samples = [] if space is None else [((), space.usable_bytes)]
+    capacity: _Samples = [] if space is None else [((), space.total_bytes)]
+    yield Metric(
+        "ottla_log_dir_free_bytes",
+        _GAUGE,
+        "Bytes that are free for this broker on the file system of its data.",
+        (),
+        free,
+    )
+    yield Metric(
+        "ottla_log_dir_capacity_bytes",
+        _GAUGE,
+        "Bytes of the file system of its data.",
+        (),
+        capacity,
     )
 
 
@@ -146,7 +242,13 @@ def _scrubbing(replicas: Replicas) -> Iterable[Metric]:
     )
 
 
-def _compaction(replicas: Replicas) -> Iterable[Metric]:
+def _labels(tp: TopicPartition, *, is_folded: bool) -> tuple[str, str]:
+    """Topic and partition; those of an internal topic have one label if they are folded."""
+    is_one = not is_folded or tp.topic not in INTERNAL_TOPICS
+    return tp.topic, str(tp.partition) if is_one else _ALL_PARTITIONS
+
+
+def _compaction(replicas: Replicas, *, is_folded: bool) -> Iterable[Metric]:
     cleaner, totals = replicas.chores.cleaner, replicas.chores.cleaner.totals
     counters = [
         ("passes", "Logs compacted from start to end.", cleaner.pass_count),
@@ -159,43 +261,66 @@ def _compaction(replicas: Replicas) -> Iterable[Metric]:
     ]
     for name, doc, count in counters:
         yield _one(f"ottla_compaction_{name}", _COUNTER, doc, count)
+    dirty = Counter[tuple[str, ...]]()
+    for log, _ in sorted(replicas.chores.compacted(), key=lambda item: item[0].tp):
+        dirty[_labels(log.tp, is_folded=is_folded)] += log.cleaning.dirty_bytes
     yield Metric(
         "ottla_compaction_dirty_bytes",
         _GAUGE,
         "Bytes of sealed segments not compacted yet.",
         ("topic", "partition"),
-        [
-            ((log.tp.topic, str(log.tp.partition)), log.cleaning.dirty_bytes)
-            for log, _ in sorted(replicas.chores.compacted(), key=lambda item: item[0].tp)
-        ],
+        [(labels, float(size_bytes)) for labels, size_bytes in dirty.items()],
     )
 
 
-def _partitions(replicas: Replicas) -> Iterable[Metric]:
-    marks: dict[str, list[tuple[tuple[str, ...], float]]] = {
-        "start": [],
-        "end": [],
-        "watermark": [],
-        "size": [],
-        "isr": [],
-    }
+class _Edges(NamedTuple):
+    """Gauges of a partition, or of several together; the last two only of those led here."""
+
+    start: int
+    end: int
+    size_bytes: int
+    high_watermark: int | None
+    isr_size: int | None
+
+    def merged(self, other: "_Edges") -> "_Edges":
+        """Of both: sums, and the smallest in-sync set."""
+        marks = [one.high_watermark for one in (self, other) if one.high_watermark is not None]
+        sizes = [one.isr_size for one in (self, other) if one.isr_size is not None]
+        return _Edges(
+            self.start + other.start,
+            self.end + other.end,
+            self.size_bytes + other.size_bytes,
+            sum(marks) if marks else None,
+            min(sizes, default=None),
+        )
+
+
+def _partitions(replicas: Replicas, *, is_folded: bool) -> Iterable[Metric]:
+    rows: dict[tuple[str, str], _Edges] = {}
     for tp, log in sorted(replicas.logs.items()):
-        labels = (tp.topic, str(tp.partition))
-        marks["start"].append((labels, log.start_offset))
-        marks["end"].append((labels, log.end_offset))
-        marks["size"].append((labels, log.size_bytes))
-        partition = replicas.leaders.get(tp)
-        if partition is not None:
-            marks["watermark"].append((labels, partition.high_watermark))
-            marks["isr"].append((labels, len(partition.isr)))
-    names = ("topic", "partition")
-    yield Metric("ottla_log_start_offset", _GAUGE, "First offset kept.", names, marks["start"])
-    yield Metric("ottla_log_end_offset", _GAUGE, "Next offset to give.", names, marks["end"])
-    yield Metric(
-        "ottla_high_watermark", _GAUGE, "First offset not committed.", names, marks["watermark"]
-    )
-    yield Metric("ottla_log_size_bytes", _GAUGE, "Bytes on disk.", names, marks["size"])
-    yield Metric("ottla_in_sync_replicas", _GAUGE, "Replicas in sync.", names, marks["isr"])
+        leader = replicas.leaders.get(tp)
+        edges = _Edges(
+            log.start_offset,
+            log.end_offset,
+            log.size_bytes,
+            None if leader is None else leader.high_watermark,
+            None if leader is None else len(leader.isr),
+        )
+        labels = _labels(tp, is_folded=is_folded)
+        rows[labels] = rows[labels].merged(edges) if labels in rows else edges
+    for name, doc, number in (
+        ("log_start_offset", "First offset kept.", attrgetter("start")),
+        ("log_end_offset", "Next offset to give.", attrgetter("end")),
+        ("high_watermark", "First offset not committed.", attrgetter("high_watermark")),
+        ("log_size_bytes", "Bytes on disk.", attrgetter("size_bytes")),
+        ("in_sync_replicas", "Replicas in sync.", attrgetter("isr_size")),
+    ):
+        samples: _Samples = [
+            (labels, float(number(edges)))
+            for labels, edges in rows.items()
+            if number(edges) is not None
+        ]
+        yield Metric(f"ottla_{name}", _GAUGE, doc, ("topic", "partition"), samples)
 
 
 def _one(name: str, kind: MetricKind, doc: str, number: float) -> Metric:
@@ -207,7 +332,7 @@ class MetricsPages:
 
     def __init__(
         self,
-        collect_all: Callable[[], Iterable[Metric]],
+        collect_all: Callable[[], Iterable[AnyMetric]],
         obstacle: Callable[[], str | None],
         watch: Callable[["asyncio.Task[None]"], None],
     ) -> None:
@@ -263,7 +388,7 @@ class MetricsPages:
         match head.split(b" ", 2)[:2]:
             case [b"GET", b"/metrics"]:
                 text = b"text/plain; version=0.0.4; charset=utf-8"
-                return b"200 OK", text, exposition(self._collect())
+                return b"200 OK", text, exposition(self._collect(), with_process=True)
             case [b"GET", b"/healthz"]:
                 return b"200 OK", b"text/plain", b"alive\n"
             case [b"GET", b"/readyz"]:

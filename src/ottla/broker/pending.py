@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from ottla.broker.latency import Latency
 from ottla.storage.log_read import FileRange
 
 Part = bytes | FileRange
@@ -15,11 +16,13 @@ class Pending:
     waiting produce does not, so that the batches of one producer share one fsync.
     """
 
-    __slots__ = ("_on_abandon", "_on_complete", "is_barrier", "parts")
+    __slots__ = ("_latency", "_on_abandon", "_on_complete", "begun_s", "is_barrier", "parts")
 
     def __init__(self, *, is_barrier: bool) -> None:
         self.is_barrier = is_barrier
         self.parts: Parts | None = None
+        self.begun_s = 0.0
+        self._latency: Latency | None = None
         self._on_complete: Callable[[], None] | None = None
         self._on_abandon: Callable[[], None] | None = None
 
@@ -28,8 +31,15 @@ class Pending:
         assert self.parts is None, "a response completes once"
         self.parts = parts
         self._on_abandon = None
+        if self._latency is not None:
+            self._latency.end(self.begun_s)
         if self._on_complete is not None:
             self._on_complete()
+
+    def time(self, latency: Latency, begun_s: float) -> None:
+        """Have `latency` note how long the response took, when it is complete."""
+        self._latency = latency
+        self.begun_s = begun_s
 
     def on_complete(self, notify: Callable[[], None]) -> None:
         self._on_complete = notify

@@ -74,7 +74,7 @@ async def _serve_until_stopped(options: ServeOptions, environment: Environment) 
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in (*waits, collector):
         task.cancel()
-    log.info("stopping", extra={"address": broker.address})
+    log.info("broker stopping", extra={"address": broker.address})
     await broker.stop()
 
 

@@ -78,10 +78,6 @@ class ProduceVerification:
         task.add_done_callback(self._note_done)
         return pending
 
-    def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-
     def _unverified(self, request: ProduceRequest) -> Unverified:
         """Partitions by producer. Batches that are wrong are refused when they are appended."""
         unverified: Unverified = {}

@@ -24,7 +24,8 @@ log = logging.getLogger("ottla.broker")
 _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
 _GOODBYE_S: Final = 0.25  # for clients to notice that the broker hung up, and do so too
-_LOOK_S: Final = 0.01
+_LOOK_S_MIN: Final = 0.0005
+_LOOK_S_MAX: Final = 0.01
 _VIOLATORS_MAX: Final = 1000
 
 
@@ -110,8 +111,10 @@ class Server:
 
     async def _look_until(self, timeout_s: float, is_true: Callable[[], bool]) -> None:
         deadline_s = self.loop.time() + timeout_s
-        while not is_true() and self.loop.time() < deadline_s:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+        rest_s = _LOOK_S_MIN
+        while not is_true() and self.loop.time() < deadline_s:
+            await asyncio.sleep(rest_s)
+            rest_s = min(2 * rest_s, _LOOK_S_MAX)
 
     def _finish_all(self) -> bool:
         """True if every client has all responses, and knows that it has."""

@@ -105,10 +105,9 @@ class Services:
             _ = self.transactions
 
     def close_coordinators(self) -> None:
+        """Refuse the requests that wait for a coordinator, and those that come."""
         for coordinator in self._coordinators():
             coordinator.close()
-        if "produce_verification" in self.__dict__:
-            self.produce_verification.close()
 
     def note_image(self, old: ClusterImage, new: ClusterImage) -> None:
         for coordinator in self._coordinators():

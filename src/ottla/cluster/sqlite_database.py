@@ -46,8 +46,16 @@ class _Version:
 class Database:
     """The store's operations as SQL. Synchronous, and used by one thread only."""
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock, revisions_kept: int) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        clock: Clock,
+        revisions_kept: int,
+        *,
+        is_synced: bool = True,
+    ) -> None:
         self._sql = connection
+        self._is_synced = is_synced
         self._clock = clock
         self._revisions_kept = revisions_kept
         self._seen = _Version()
@@ -143,7 +151,8 @@ class Database:
         Leases need not outlive a power cut, so keeping one alive does not wait for the disk.
         """
         self._seen = _Version()  # SQLite's data version does not count this connection's writes
-        self._sql.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        if self._is_synced:
+            self._sql.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self._sql.execute("BEGIN IMMEDIATE")
         try:
             yield Revision(self._one("SELECT revision FROM store"))

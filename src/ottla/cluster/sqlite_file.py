@@ -56,13 +56,14 @@ def is_foreign(content: bytes) -> bool:
     return not content.startswith(_HEADER) or application_id not in {0, APPLICATION_ID}
 
 
-def open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
+def open_file(path: Path, busy_timeout_ms: int, *, is_synced: bool = True) -> sqlite3.Connection:
+    """Open or create the file; without `is_synced` a power cut may damage it."""
     # While another process creates, recovers or lets go of the file, SQLite may say "locked"
     # without having waited at all, so waiting is done here as well.
     attempts = 1
     while True:
         try:
-            return _connect(path, busy_timeout_ms)
+            return _connect(path, busy_timeout_ms, is_synced=is_synced)
         except UnicodeDecodeError as problem:  # in the text of SQLite's error
             raise UsageRefused(f"{path} {_DAMAGED} ({problem.reason})") from problem
         except sqlite3.Error as problem:
@@ -72,13 +73,18 @@ def open_file(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
             time.sleep(OPEN_PAUSE_S)
 
 
-def _connect(path: Path, busy_timeout_ms: int) -> sqlite3.Connection:
+def _connect(path: Path, busy_timeout_ms: int, *, is_synced: bool) -> sqlite3.Connection:
     attempt_s = busy_timeout_ms / OPEN_ATTEMPTS_MAX / 1000
     connection = sqlite3.connect(path, isolation_level=None, timeout=attempt_s)
     try:
+        if not is_synced:
+            connection.execute("PRAGMA synchronous = OFF")
         _prepare(connection, path)
         _check_content(connection, path)
         connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+        if is_synced:
+            # Zeros may be lost; checkpoints still sync.
+            connection.execute("PRAGMA synchronous = NORMAL")
         _reserve_space(connection)
     except BaseException:
         connection.close()
@@ -165,7 +171,6 @@ def _reserve_space(connection: sqlite3.Connection) -> None:
     the file long before it would have to grow. A start waits for it, some ten milliseconds: later
     the space was sometimes gone, for a client fills a small disk in less than a second.
     """
-    connection.execute("PRAGMA synchronous = NORMAL")  # zeros may be lost; checkpoints still sync
     connection.execute(f"PRAGMA wal_autocheckpoint = {RESERVED_PAGES // 2}")
     page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
     try:

@@ -61,13 +61,17 @@ class SqliteStore:
         poll_interval_s: float = 0.05,
         busy_timeout_ms: int = 5000,
         revisions_kept: int = 256,
+        is_synced: bool = True,
     ) -> "SqliteStore":
-        """Open the file, or create it. Raises UsageRefused when it cannot serve as a store."""
+        """Open the file, or create it. Raises UsageRefused when it cannot serve as a store.
+
+        Without `is_synced` no commit waits for the disk, and a power cut may damage the file.
+        """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ottla-store")
 
         def connect() -> Database:
-            connection = open_file(path, busy_timeout_ms)
-            return Database(connection, clock, revisions_kept)
+            connection = open_file(path, busy_timeout_ms, is_synced=is_synced)
+            return Database(connection, clock, revisions_kept, is_synced=is_synced)
 
         try:
             database = await asyncio.get_running_loop().run_in_executor(thread, connect)

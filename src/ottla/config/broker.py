@@ -227,6 +227,12 @@ class BrokerConfig(ReplicationConfig):
         low=1,
         high=INT32_MAX,
     )
+    internal_partition_metrics: bool = flag(
+        "metrics.internal.partitions.enable",
+        False,
+        "Whether /metrics has offsets and sizes of every partition of internal topics; else those"
+        " of a topic are one series with the partition `all`.",
+    )
     idle_ms_max: int = number(
         "connections.max.idle.ms",
         10 * MINUTE_MS,

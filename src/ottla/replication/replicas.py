@@ -447,8 +447,8 @@ class Replicas:
 
 
 def _note_recovery(done: int, total: int) -> None:
-    if done == total or done % 100 == 0:
-        log.info("logs opened", extra={"done": done, "total": total})
+    if done % 100 == 0 and done != total:
+        log.info("logs being opened", extra={"done": done, "total": total})
 
 
 def _report_missing(tps: Iterable[TopicPartition]) -> None:

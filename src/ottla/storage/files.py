@@ -296,6 +296,31 @@ class OsFiles:
         return file
 
 
+class VolatileFile(OsFile):
+    """A file that is never needed after a power cut: no caller waits for the disk."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        return
+
+
+class VolatileFiles(OsFiles):
+    """The operating system's files, for a directory that its user removes in the end."""
+
+    def open(self, path: StrPath) -> VolatileFile:
+        return VolatileFile(path, os.O_RDWR | os.O_APPEND)
+
+    def create(self, path: StrPath) -> VolatileFile:
+        return VolatileFile(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
+
+    def sync_dir(self, path: StrPath) -> None:
+        return
+
+    def sync_all(self, lock: Lock) -> None:
+        return
+
+
 def _sync_file_system(descriptor: int) -> None:
     """Linux's `syncfs`, which reports writes that failed; elsewhere the whole machine's `sync`."""
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

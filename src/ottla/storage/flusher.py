@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from ottla.storage.files import Files
 from ottla.storage.log import Log
 from ottla.storage.log_flush import FlushWork
+from ottla.telemetry import Histogram
 
 _THREADS: Final = 4  # files that are synced at the same time
 _ROUND_LOGS_MAX: Final = 256  # a round of more would keep the owner from everything else
@@ -25,6 +26,11 @@ Post = Callable[[Callable[[], None]], object]
 
 class Flusher(Protocol):
     """A thread, or none, that makes logs durable."""
+
+    @property
+    def durations(self) -> Histogram:
+        """How long rounds took: syncs of all logs that waited together."""
+        ...
 
     def request(self, log: Log) -> None:
         """`log` has appended something: make it durable soon and call `LogFlush.end`."""
@@ -50,6 +56,7 @@ class InlineFlusher:
     def __init__(self, files: Files, on_failed: Callable[[OSError], None]) -> None:
         self._files = files
         self._on_failed = on_failed
+        self.durations = Histogram()
 
     def request(self, log: Log) -> None:
         work = log.flushing.begin()
@@ -98,6 +105,7 @@ class ThreadFlusher:
         self._soon = soon
         self._monotonic_s = monotonic_s
         self._begun_s: float | None = None  # when the round that is under way began
+        self.durations = Histogram()
         self._dirty: dict[Log, None] = {}
         self._is_busy = False
         self._is_abandoned = False  # the owner is gone: post nothing
@@ -144,13 +152,16 @@ class ThreadFlusher:
         else:
             self._is_busy = False
 
-    def _end_round(self, round_: list[FlushWork], problem: Exception | None) -> None:
+    def _end_round(
+        self, round_: list[FlushWork], problem: Exception | None, duration_s: float
+    ) -> None:
         if isinstance(problem, OSError):
             self._begun_s = None
             self._on_failed(problem)
             return
         if problem is not None:
             raise problem
+        self.durations.observe(duration_s)
         for work in round_:
             work.flushing.end(work)
         assert self._begun_s is not None, "a round ends that was begun"
@@ -163,13 +174,15 @@ class ThreadFlusher:
     def _run(self) -> None:
         while (round_ := self._rounds.get()) is not None:
             problem: Exception | None = None
+            begun_s = self._monotonic_s()
             try:
                 self._sync(round_)
             except Exception as met:  # noqa: BLE001  # it belongs to the owner, whatever it is
                 problem = met
             if self._is_abandoned:
                 return
-            self._post(partial(self._end_round, round_, problem))
+            duration_s = self._monotonic_s() - begun_s
+            self._post(partial(self._end_round, round_, problem, duration_s))
 
     def _sync(self, round_: list[FlushWork]) -> None:
         if len(round_) == 1:

@@ -94,6 +94,8 @@ class Log:
             )
         core.adopt(found)
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened
+        self.recovered_bytes = found.read_bytes  # read then
+        self.recovered_offsets = found.read_offsets
         self.has_epochs_file = found.has_epochs_file  # which no checkpoint renews any more
         self._noted_watermark: Offset | None = None
         self.flushing = LogFlush(core)
@@ -398,6 +400,10 @@ class Log:
     def release_files(self) -> bool:
         """Close what is on disk and not in use; False if anything stays open."""
         return self._core.release_files()
+
+    def close_files(self) -> None:
+        """Close every file, now and not with the last reference: the log is not used any more."""
+        self._core.close_files()
 
     def close(self) -> None:
         """Make everything durable and the next start short."""

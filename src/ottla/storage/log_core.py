@@ -215,6 +215,11 @@ class LogCore:
             return False
         return self.segments.release()
 
+    def close_files(self) -> None:
+        """Close every file: the log is not used any more."""
+        self.unsynced.clear()
+        self.segments.close()
+
     # Failure
 
     def fail(self, error: OSError) -> StorageFailed:

@@ -59,6 +59,7 @@ class LogDir:
         self.topic_ids: dict[TopicPartition, Uuid] = {}
         self.directories = LogDirectories(files, path)
         self.has_recovery_points = False  # whether the last start found them, whole
+        self.was_clean = True  # whether the last stop left its mark; of a new directory, True
         self.offline_reason: str | None = None
         self._files = files
         self.listener: LogDirListener = SilentDirListener()
@@ -95,6 +96,7 @@ class LogDir:
         try:
             self.topic_ids.update(self.directories.settle_found(judge, is_checked=is_checked))
             was_clean = self._checkpoints.take_clean_mark()
+            self.was_clean = was_clean or not self.topic_ids
             is_synced = not was_clean and len(self.topic_ids) >= MANY
             if is_synced:
                 self._sync_disk()
@@ -311,7 +313,7 @@ class LogDir:
             self.note_failure(error)
         except StorageFailed:
             assert self.offline_reason is not None, "a log that fails takes its directory offline"
-        self._lock = None
+        self.abandon()
 
     def _close_logs(self) -> None:
         """Bring every log to disk, with what makes the next start short."""
@@ -340,6 +342,8 @@ class LogDir:
 
     def abandon(self) -> None:
         """Let go of the directory as a crash does: the next start recovers its logs."""
+        for log in self.logs.values():
+            log.close_files()
         self._lock = None
 
     def take_offline(self, error: OSError) -> None:

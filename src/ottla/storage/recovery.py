@@ -67,6 +67,8 @@ class Recovered:
     state: bytes = b""  # the one that the log went on from, if it did
     has_epochs_file: bool = False
     cut_bytes: int = 0
+    read_bytes: int = 0  # of batches that were read to open the log
+    read_offsets: int = 0
 
 
 def recover(
@@ -209,6 +211,8 @@ class _Recovery:
             state=self.noted.state if scan.state is not None else b"",
             has_epochs_file=EPOCHS_FILE in found.names,
             cut_bytes=scan.cut_bytes,
+            read_bytes=scan.read_bytes,
+            read_offsets=scan.read_offsets,
         )
 
 

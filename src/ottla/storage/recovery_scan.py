@@ -115,6 +115,8 @@ class RecoveryScan:
     sealed: list[SealedSegment] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
     cut_bytes: int = 0
+    read_bytes: int = 0  # intact, of batches that were read
+    read_offsets: int = 0
     has_loaded_indexes: bool = False  # of the segment that was scanned last
     has_lost_end: bool = False  # the last segment, of what was known to be on disk
 
@@ -372,6 +374,8 @@ class RecoveryScan:
             last = tuple.__new__(BatchHeader, fields)
             segment.size_bytes = at + last.size_bytes
             segment.end_offset = Offset(last.last_offset + 1)
+            self.read_bytes += segment.size_bytes - position
+            self.read_offsets += segment.end_offset - end_offset
         indexes.rest = segment.size_bytes - entry_due_at + self.interval_bytes
 
     def _note_batches(

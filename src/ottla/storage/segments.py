@@ -257,6 +257,14 @@ class Segments:
         self.active.release()
         return not self.unstored and self._swap is None
 
+    def close(self) -> None:
+        """Close every file: the log is not used any more."""
+        for segment in self.sealed:
+            segment.cool_down()
+        self._warm.clear()
+        self.unstored.clear()
+        self.active.release()
+
     # Sealing
 
     def roll(self, now_ms: TimestampMs) -> SealedSegment:

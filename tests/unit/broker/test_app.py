@@ -5,13 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from fakes.loopback import run
+from fakes.loopback import run, until
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
+from ottla.client.connection import Connection
+from ottla.client.errors import ConnectionLost
 from ottla.clock import Clock
 from ottla.cluster.store import CoordinationStore
 from ottla.errors import UsageRefused
 from ottla.model import BrokerId, Endpoint
+from ottla.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from ottla.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from ottla.storage.log_dir import LogDir
 
 LISTEN = Endpoint("127.0.0.1", 0)
@@ -79,5 +92,34 @@ def test_a_defect_while_stopping_is_raised_and_leaves_no_clean_mark(
         async with asyncio.timeout(30):
             await broker.wait_failed()
         assert ".clean-shutdown" not in names(tmp_path)
+
+    run(scenario(), 60)
+
+
+def fetch_request() -> FetchRequest:
+    """A fetch that waits for data for five minutes."""
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topic = FetchTopic(topic="t", partitions=[partition])
+    return FetchRequest(max_wait_ms=300_000, min_bytes=1, topics=[topic])
+
+
+def test_a_stop_responds_to_a_fetch_that_waits_and_takes_no_request_behind_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        broker = await Broker.start(options(tmp_path), Environment())
+        client = await Connection.open(broker.address)
+        any_topic = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+        await client.send(any_topic, MetadataResponse)  # which creates it
+        first, behind = (
+            asyncio.create_task(client.send(fetch_request(), FetchResponse, version_max=12))
+            for _ in range(2)
+        )
+        await until(lambda: broker._dispatcher.fetch.waiting_count == 1)
+        await broker.stop()
+        (topic,) = (await first).responses
+        assert [one.partition_index for one in topic.partitions] == [0]
+        with pytest.raises(ConnectionLost):
+            await behind
 
     run(scenario(), 60)

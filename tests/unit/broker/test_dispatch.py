@@ -18,6 +18,7 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.pending import Pending, Response
 from ottla.broker.services import RequestContext
+from ottla.clock import Clock
 from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, NotCoordinator, ProtocolViolation
 from ottla.protocol.api import APIS, ApiKey, RequestHeader, request_frame
@@ -48,6 +49,16 @@ class HotHandler:
             raise self._problem
         self.bodies.append(bytes(frame[position:]))
         return b"answer"
+
+
+class HeldClock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
 
 
 class FakeConnection:
@@ -142,6 +153,7 @@ class Scene:
         self.beating = Beating()
         self.connection = FakeConnection()
         self.defects: list[BaseException] = []
+        self.clock = HeldClock()
         self.dispatcher = Dispatcher(
             cast("Any", self.hot),
             cast("Any", self.hot),
@@ -149,6 +161,7 @@ class Scene:
             Settings(BrokerConfig().override(settings or {})),
             asyncio.get_running_loop(),
             self.defects.append,
+            cast("Clock", self.clock),
         )
 
     def take(self, frame: bytes) -> Response:
@@ -475,5 +488,23 @@ def test_a_large_request_lets_others_have_their_turns() -> None:
         assert turn_count > 3 * 100_000 // 1000  # decoding, handling and encoding
         assert isinstance(answer.parts, bytes)
         assert len(decode(ListOffsetsResponse, 6, answer.parts, 9).topics) == 100_000
+
+    run(scenario(), 120)  # as long as a busy machine takes for 100,000 topics
+
+
+def test_a_response_is_timed_when_it_is_there() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        pending = scene.take(frame_of(DescribeClusterRequest(), ApiKey.DESCRIBE_CLUSTER, 1))
+        assert isinstance(pending, Pending)
+        scene.clock.now_s += 2.0
+        scene.described.outcome.set_result(
+            DescribeClusterResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        )
+        await turns(5)
+        assert pending.parts is not None
+        latency = scene.dispatcher.latencies[ApiKey.DESCRIBE_CLUSTER]
+        assert (latency.count, latency.sum_s) == (1, 2.0)
+        assert scene.dispatcher.error_counts == {(ApiKey.DESCRIBE_CLUSTER, -1): 1}
 
     run(scenario())

@@ -1,6 +1,9 @@
 """The store of a data directory: made with a new one, and never instead of a lost one."""
 
 import asyncio
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ from ottla.broker.meta_properties import IDENTITY_FILE
 from ottla.clock import SystemClock
 from ottla.cluster.store_sqlite import STORE_FILES
 from ottla.errors import UsageRefused
+
+PATIENCE_S = 120
 
 
 def test_a_new_directory_gets_a_store(tmp_path: Path) -> None:
@@ -33,3 +38,21 @@ def test_a_directory_that_lost_its_store_is_refused_and_nothing_is_made(
     with pytest.raises(UsageRefused, match="accept-store"):
         asyncio.run(open_sqlite(tmp_path, SystemClock()))
     assert sorted(tmp_path.iterdir()) == before
+
+
+def traced_syncs(tmp_path: Path, arguments: str) -> int:
+    """How often a process that starts and stops an embedded broker waits for the disk."""
+    if shutil.which("strace") is None:
+        pytest.skip("looking at system calls needs strace, which is not installed")
+    program = f"import pathlib\nfrom ottla import testing\nwith testing.broker({arguments}): pass\n"
+    trace = tmp_path / "trace"
+    calls = "trace=fsync,fdatasync,syncfs,sync"
+    command = ["strace", "-f", "-qq", "-e", calls, "-e", "signal=none", "-o", str(trace)]
+    subprocess.run([*command, sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
+    return trace.read_text().count("sync")
+
+
+def test_only_a_directory_that_is_kept_waits_for_the_disk(tmp_path: Path) -> None:
+    """Logs and store, as the kernel saw it."""
+    assert traced_syncs(tmp_path, "") == 0
+    assert traced_syncs(tmp_path, f"data=pathlib.Path({str(tmp_path / 'data')!r})") > 0

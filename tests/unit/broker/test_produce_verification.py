@@ -296,16 +296,19 @@ def test_a_response_that_still_waits_for_the_disk_completes_the_first_when_it_is
     run(scenario)
 
 
-def test_a_broker_that_stops_handles_no_request_that_waits() -> None:
+def test_a_request_that_waits_for_a_coordinator_that_stops_is_refused() -> None:
     async def scenario(bench: Bench) -> None:
         bench.coordinator.may_respond.clear()
         pending = bench.hold((0, batch()))
         assert pending is not None
         await settle()
-        bench.verification.close()
+        bench.coordinator.error = NotCoordinator("this broker coordinates no more")
         bench.coordinator.may_respond.set()
         await settle()
-        assert (pending.parts, bench.retaken) == (None, [])
+        assert pending.parts == b"response"
+        (verifications,) = bench.retaken
+        with pytest.raises(NotEnoughReplicas, match="coordinates no more"):
+            verifications.check(bench.replicas.partitions["orders", 0])
 
     run(scenario)
 

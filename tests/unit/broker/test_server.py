@@ -339,6 +339,31 @@ def test_a_closing_server_takes_no_request_and_resets_nobody() -> None:
     run(scenario())
 
 
+def test_a_closing_server_drops_the_requests_behind_a_long_poll() -> None:
+    async def scenario() -> None:
+        polls = list[Pending]()
+
+        def poll(frame: memoryview, connection: Connection) -> Response:
+            polls.append(Pending(is_barrier=True))
+            return polls[-1]
+
+        async with serving(poll) as served:
+            client = await served.connect_admitted()
+            client.send(framed(REQUEST) * 3)
+            await until(lambda: bool(polls))
+            served.server.stop_taking()
+            polls[0].complete(framed(b"answer"))
+            closing = asyncio.create_task(served.server.close())
+            assert await client.receive_frame() == b"answer"
+            assert await client.is_closed()
+            client.socket.close()
+            await until(lambda: not served.server.connections)  # it reads on, and so notices
+            await closing
+        assert len(polls) == 1
+
+    run(scenario())
+
+
 def ended(client: Client) -> bool:
     """Whether the other side has sent all it will send, which may wait here to be read."""
     closed_wait = 8  # as Linux numbers the states of a connection

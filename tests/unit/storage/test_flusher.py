@@ -15,6 +15,7 @@ from ottla.config import TopicConfig
 from ottla.storage.files import OsFiles, StrPath
 from ottla.storage.flusher import InlineFlusher, ThreadFlusher
 from ottla.storage.log import Log
+from ottla.storage.log_flush import FlushWork
 from ottla.storage.log_listener import LogListener
 
 
@@ -295,3 +296,22 @@ def test_an_abandoned_flusher_is_not_waited_for(owner: Owner, tmp_path: Path) ->
     assert not flusher.abandon(0.01)
     files.release_syncs()
     assert flusher.abandon(30)
+
+
+def test_a_round_is_timed(
+    owner: Owner, files: MemoryFiles, flusher: ThreadFlusher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ThreadFlusher._sync
+
+    def slow(flusher: ThreadFlusher, round_: list[FlushWork]) -> None:
+        owner.now_s += 3.0
+        real(flusher, round_)
+
+    monkeypatch.setattr(ThreadFlusher, "_sync", slow)
+    log = log_in(files, "a-0")
+    build.append(log)
+    flusher.request(log)
+    owner.now_s += 50.0  # until its turn has come
+    owner.finish_turn()
+    owner.run_one()
+    assert (flusher.durations.count, flusher.durations.sum_s) == (1, 3.0)

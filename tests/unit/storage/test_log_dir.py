@@ -438,3 +438,30 @@ def test_a_disk_that_fails_while_everything_is_synced_is_offline_whoever_asked(
     assert {log.durable_offset for log in log_dir.logs.values()} == {0}
     log_dir.close()
     assert not any(entry.name == ".clean-shutdown" for entry in files.list(ROOT))
+
+
+def open_files(directory: Path) -> list[str]:
+    """The files of a directory that this process has open."""
+    links = list[str]()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists the descriptors
+            links.append(str(descriptor.readlink()))
+    return [link for link in links if link.startswith(str(directory))]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_directory_that_is_let_go_has_no_file_open(tmp_path: Path, is_clean: bool) -> None:
+    """Although the logs are still referred to."""
+    log_dir = LogDir(OsFiles(), tmp_path)
+    log_dir.open_logs(lambda tp: TopicConfig(), build.NOW_MS, lambda done, total: None)
+    config = TopicConfig(segment_bytes=1024)
+    log = log_dir.create_log(ORDERS, TOPIC_ID, config, build.NOW_MS)
+    for _ in range(100):
+        build.append(log)
+    assert len(open_files(tmp_path)) > 2, "sealed segments, the active one, the lock"
+    if is_clean:
+        log_dir.close()
+    else:
+        log_dir.abandon()
+    assert open_files(tmp_path) == []
+    assert log_dir.logs == {ORDERS: log}

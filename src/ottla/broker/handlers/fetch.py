@@ -10,7 +10,9 @@ and is woken by appends, where a consumer is woken by commits.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import CoroutineType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
@@ -24,6 +26,7 @@ from ottla.broker.fetch_sessions import (
 from ottla.broker.pending import Part, Pending, Response
 from ottla.broker.replica_reads import RefusedReads, ReplicaReads, check_follower
 from ottla.broker.services import Services
+from ottla.broker.traffic import Traffic
 from ottla.errors import ApiError
 from ottla.model import LeaderEpoch, Offset
 from ottla.protocol.hot_fetch import (
@@ -94,7 +97,11 @@ class Fetch:
         self._loop = asyncio.get_running_loop()
         self._locate = services.replicas.locate
         self.sessions = FetchSessions(services.settings.broker.fetch_sessions_max)
-        self.bytes_count = 0
+        self.monotonic_s = services.clock.monotonic_s
+        self.traffic = Traffic()
+        self.error_counts = Counter[int]()  # by code
+        self._waiting: dict[_WaitingFetch, None] = {}
+        self._closing = asyncio.Event()
 
     def take(
         self, frame: memoryview, position: int, version: int, correlation_id: int
@@ -126,6 +133,7 @@ class Fetch:
         try:
             session = self.sessions.resolve(request, by_id=version >= FETCH_TOPIC_IDS)
         except ApiError as refused:
+            self.error_counts[refused.code] += 1
             nothing: Fetched = []
             return write_fetched(correlation_id, version, nothing, error_code=refused.code)
         wanted = request.topics if session is None else session.topics()
@@ -135,7 +143,25 @@ class Fetch:
         reading = self.read(exchange)
         if request.wait_ms_max <= 0 or not wanted or self.is_enough(request, reading):
             return self.respond(exchange, reading)
-        return _WaitingFetch(self, exchange, reading.partitions, self._wait_s(request), self._loop)
+        waiting = _WaitingFetch(
+            self, exchange, reading.partitions, self._wait_s(request), self._loop
+        )
+        self._waiting[waiting] = None
+        return waiting
+
+    def close(self) -> None:
+        """Respond to every fetch that waits, with the data that there is now."""
+        self._closing.set()
+        for waiting in list(self._waiting):
+            waiting.time_out()
+
+    @property
+    def waiting_count(self) -> int:
+        """Fetches that wait for data."""
+        return len(self._waiting)
+
+    def note_done(self, waiting: "_WaitingFetch") -> None:
+        del self._waiting[waiting]
 
     def read(self, exchange: Exchange) -> Reading:
         """Read every partition of a request as it is now."""
@@ -157,13 +183,25 @@ class Fetch:
             # The first response of a session, like one without, lists every partition.
             if exchange.request.session_epoch != FULL_FETCH_EPOCH:
                 fetched = changed
-        self.bytes_count += reading.total_bytes
+        if reading.total_bytes or reading.has_error:
+            self._count(reading)
         return write_fetched(
             exchange.correlation_id,
             exchange.version,
             fetched,
             session_id=session.session_id if session is not None else 0,
         )
+
+    def _count(self, reading: Reading) -> None:
+        for key, results in reading.fetched:
+            size_bytes = 0
+            for result in results:
+                if result.records is not None:
+                    size_bytes += result.records.size_bytes
+                elif result.error_code:
+                    self.error_counts[result.error_code] += 1
+            if size_bytes:
+                self.traffic[key].size_bytes += size_bytes
 
     async def _fetch_many(self, exchange: Exchange) -> list[Part]:
         """Read in slices; again after a rest, until there is enough or time is up."""
@@ -172,10 +210,12 @@ class Fetch:
         while True:
             reading = await self._read_many(exchange)
             left_s = deadline_s - self._loop.time()
-            if left_s <= 0 or self.is_enough(request, reading):
+            if left_s <= 0 or self._closing.is_set() or self.is_enough(request, reading):
                 return self.respond(exchange, reading)
             count = sum(len(partitions) for _, partitions in exchange.wanted)
-            await asyncio.sleep(min(count * _REST_S_PER_PARTITION, left_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(count * _REST_S_PER_PARTITION, left_s)):
+                    await self._closing.wait()
 
     async def _read_many(self, exchange: Exchange) -> Reading:
         fetched: Fetched = []
@@ -208,6 +248,7 @@ class _WaitingFetch(Pending):
         "_has_more",
         "_is_follower",
         "_loop",
+        "_parked_s",
         "_partitions",
         "_rest",
         "_timer",
@@ -226,10 +267,11 @@ class _WaitingFetch(Pending):
         self._exchange = exchange
         self._partitions = partitions
         self._loop = loop
-        self._timer = loop.call_later(wait_s, self._time_out)
+        self._timer = loop.call_later(wait_s, self.time_out)
         self._rest: asyncio.TimerHandle | None = None
         self._has_more = False  # a partition grew during a rest
         self._is_follower = exchange.request.replica_id >= 0
+        self._parked_s = handler.monotonic_s()
         for partition in partitions:
             if self._is_follower:
                 partition.add_fetch(self._wake)
@@ -241,10 +283,13 @@ class _WaitingFetch(Pending):
         if self._rest is not None:
             self._has_more = True
             return
+        self._end_wait()
         reading = self._handler.read(self._exchange)
         if self._handler.is_enough(self._exchange.request, reading):
             self._finish(reading)
-        elif len(self._partitions) >= _COSTLY_PARTITIONS:
+            return
+        self._parked_s = self._handler.monotonic_s()
+        if len(self._partitions) >= _COSTLY_PARTITIONS:
             # Every append wakes this fetch, and every read looks at all partitions: rest a while.
             self._has_more = False
             rest_s = len(self._partitions) * _REST_S_PER_PARTITION
@@ -255,14 +300,21 @@ class _WaitingFetch(Pending):
         if self._has_more:
             self._wake()
 
-    def _time_out(self) -> None:
+    def time_out(self) -> None:
+        """Respond with the data that there is, however little."""
+        self._end_wait()
         self._finish(self._handler.read(self._exchange))
+
+    def _end_wait(self) -> None:
+        """The time of the wait does not count: the client asked for it."""
+        self.begun_s += self._handler.monotonic_s() - self._parked_s
 
     def _finish(self, reading: Reading) -> None:
         self._stop()
         self.complete(self._handler.respond(self._exchange, reading))
 
     def _stop(self) -> None:
+        self._handler.note_done(self)
         for partition in self._partitions:
             if self._is_follower:
                 partition.remove_fetch(self._wake)

@@ -9,11 +9,13 @@ like any other version that is not served they close the connection, as in Kafka
 A transaction's first batch in a partition waits until it is verified (KIP-890).
 """
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.pending import Pending, Response
 from ottla.broker.services import Services
+from ottla.broker.traffic import Traffic
 from ottla.coordinator.runtime.internal_topics import INTERNAL_TOPICS
 from ottla.errors import (
     ApiError,
@@ -65,8 +67,8 @@ class Produce:
         self._clock = services.clock
         self._monotonic_s = services.clock.monotonic_s
         self._waiting: dict[_WaitingBatch | _WaitingBatches, float] = {}  # with their deadlines
-        self.batches_count = 0
-        self.bytes_count = 0
+        self.traffic = Traffic()
+        self.error_counts = Counter[int]()  # by code
 
     def take(self, frame: memoryview, position: int, version: int, correlation_id: int) -> Response:
         single = read_single_batch(frame, position, version)
@@ -81,11 +83,13 @@ class Produce:
             partition = self._locate(target.key, target.partition)
             receipt = partition.append(batch, acks, self._clock.now_ms())
         except ApiError as refused:
-            refusal = _refusal(target.partition, refused)
+            refusal = self.refuse(target.partition, refused)
             return write_produced(correlation_id, version, [(target.key, [refusal])])
-        self.batches_count += 1
-        self.bytes_count += len(batch)
         base_offset, end_offset, time_ms, log_start, is_settled = receipt
+        traffic = self.traffic[target.key]
+        traffic.batches += 1
+        traffic.records += end_offset - base_offset
+        traffic.size_bytes += len(batch)
         if is_settled:
             return target.response(correlation_id, base_offset, time_ms, log_start)
         waiting = _WaitingBatch(self, version, correlation_id, target, receipt)
@@ -127,10 +131,12 @@ class Produce:
                     if not is_settled:
                         unsettled.append((partition, end_offset, len(produced) - 1, len(results)))
                     results.append(ProducedPartition(index, 0, base_offset, time_ms, log_start))
-                    self.batches_count += 1
-                    self.bytes_count += len(batch)
+                    traffic = self.traffic[key]
+                    traffic.batches += 1
+                    traffic.records += end_offset - base_offset
+                    traffic.size_bytes += len(batch)
                 except ApiError as refused:
-                    results.append(_refusal(index, refused))
+                    results.append(self.refuse(index, refused))
         if acks == ACKS_NONE:
             _check_silence(produced)
             return None
@@ -153,6 +159,11 @@ class Produce:
         """Copy a request that is handled later: the connection reuses its buffer."""
         kept = memoryview(bytearray(frame))
         return partial(self._take_all, kept, position, version, correlation_id)
+
+    def refuse(self, index: int, refused: ApiError) -> ProducedPartition:
+        """The result of a batch that is refused."""
+        self.error_counts[refused.code] += 1
+        return ProducedPartition(index, refused.code, message=str(refused) or None)
 
     def expire(self) -> None:
         """Time out requests; called a few times a second."""
@@ -204,7 +215,7 @@ class _WaitingBatch(Pending):
                 )
             )
         else:
-            produced: Produced = [(target.key, [_refusal(target.partition, error)])]
+            produced: Produced = [(target.key, [self._handler.refuse(target.partition, error)])]
             self.complete(write_produced(self._correlation_id, self._version, produced))
 
     def time_out(self) -> None:
@@ -244,7 +255,7 @@ class _WaitingBatches(Pending):
         if error is not None:
             _, _, topic, result = self._unsettled[index]
             results = self._produced[topic][1]
-            results[result] = _refusal(results[result].partition, error)
+            results[result] = self._handler.refuse(results[result].partition, error)
         if not self._left:
             self._handler.note_done(self)
             self.complete(write_produced(self._correlation_id, self._version, self._produced))
@@ -273,10 +284,6 @@ def _checked(batch: memoryview | None, request: ProduceRequest, version: int) ->
     if version < _ZSTD_VERSION_MIN and attributes & CODEC_MASK == Codec.ZSTD:
         raise UnsupportedCompression("zstd needs Produce version 7 or newer")
     return batch
-
-
-def _refusal(index: int, refused: ApiError) -> ProducedPartition:
-    return ProducedPartition(index, refused.code, message=str(refused) or None)
 
 
 def _check_silence(produced: Produced) -> None:

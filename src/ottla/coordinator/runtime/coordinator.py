@@ -129,6 +129,8 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
         await asyncio.wait([creating], timeout=_CREATE_S)
         if not creating.done():
             raise CoordinatorNotAvailable(f"{self.topic} is being created")
+        if creating.cancelled():
+            raise CoordinatorNotAvailable("this broker is stopping")
         self._creating = None
         refused = creating.result()
         if self.topic in refused:

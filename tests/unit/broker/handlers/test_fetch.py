@@ -7,7 +7,9 @@ import pytest
 
 from fakes import build
 from fakes.handled import Handled, handle
+from ottla.broker.fetch_sessions import SESSION_PARTITIONS_MAX
 from ottla.broker.handlers.fetch import Fetch
+from ottla.broker.latency import Latency
 from ottla.broker.pending import Pending, Response
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
@@ -119,6 +121,39 @@ def test_a_long_poll_of_a_client_that_has_gone_reads_no_more(tmp_path: Path) -> 
     handle(tmp_path, scenario)
 
 
+def test_fetches_that_wait_have_their_responses_when_the_broker_stops(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        fetch = Fetch(handled.services)
+        one, other, gone = (take(fetch, request_of(0, wait_ms=WAIT_MS)) for _ in range(3))
+        assert isinstance(one, Pending)
+        assert isinstance(other, Pending)
+        assert isinstance(gone, Pending)
+        gone.abandon()
+        fetch.close()
+        assert [listed(decoded(pending.parts)) for pending in (one, other)] == [[0], [0]]
+        assert gone.parts is None
+
+    handle(tmp_path, scenario)
+
+
+def test_a_fetch_of_very_many_partitions_looks_no_longer_when_the_broker_stops(
+    tmp_path: Path,
+) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        fetch = Fetch(handled.services)
+        many = request_of(*[0] * SESSION_PARTITIONS_MAX, wait_ms=5 * WAIT_MS)
+        response = fetch.take(memoryview(encode(many, VERSION)), 0, VERSION, 7)
+        assert asyncio.iscoroutine(response)
+        reading = asyncio.ensure_future(response)
+        await asyncio.sleep(0)
+        fetch.close()
+        assert len(listed(decoded(await reading))) == SESSION_PARTITIONS_MAX
+
+    handle(tmp_path, scenario)
+
+
 def test_a_session_lists_every_partition_first_and_then_what_changed(tmp_path: Path) -> None:
     async def scenario(handled: Handled) -> None:
         await handled.create_topic("t", partitions=2)
@@ -128,5 +163,31 @@ def test_a_session_lists_every_partition_first_and_then_what_changed(tmp_path: P
         assert listed(first) == [0, 1]
         more = request_of(session_id=first.session_id, session_epoch=1)
         assert listed(decoded(take(fetch, more))) == []
+
+    handle(tmp_path, scenario)
+
+
+class HeldClock:
+    """A clock that the test sets."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_wait_for_data_does_not_count_as_latency(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        fetch = Fetch(handled.services)
+        fetch.monotonic_s = clock = HeldClock()
+        latency = Latency(clock)
+        clock.now_s = 10.5
+        pending = take(fetch, request_of(0, wait_ms=WAIT_MS))
+        assert isinstance(pending, Pending)
+        pending.time(latency, 10.0)
+        clock.now_s = 70.0
+        fetch.close()
+        assert (latency.count, latency.sum_s) == (1, 0.5)
 
     handle(tmp_path, scenario)

@@ -414,3 +414,17 @@ def test_a_topic_that_is_being_created_is_not_waited_for_at_the_end() -> None:
         assert TOPIC not in bench.cluster.image.topics
 
     run(scenario)
+
+
+def test_a_request_that_waits_for_the_topic_is_refused_when_the_broker_stops() -> None:
+    async def scenario() -> None:
+        bench = WordBench()
+        bench.cluster.creation_s = 3600.0
+        finding = asyncio.ensure_future(bench.coordinator.find("a"))
+        await settle()
+        bench.coordinator.close()
+        with pytest.raises(CoordinatorNotAvailable, match="this broker is stopping"):
+            await finding
+        assert bench.loop.now_s < 1
+
+    run(scenario)
