@@ -126,13 +126,14 @@ def _topic_settings() -> Iterator[Sequence[str]]:
     defaults = _defaults(TopicConfig)
     for name, row in settings_of(TopicConfig):
         names = _code(row.name), _code(row.broker_name or "")
-        yield *names, defaults[name], row.allowed, _changed(row), row.doc
+        changed = _changed(row) if row.broker_name else ""
+        yield *names, defaults[name], row.allowed, changed, row.full_doc
 
 
 def _broker_settings() -> Iterator[Sequence[str]]:
     defaults = _defaults(BrokerConfig)
     for name, row in settings_of(BrokerConfig):
-        yield _code(row.name), defaults[name], row.allowed, _changed(row), row.doc
+        yield _code(row.name), defaults[name], row.allowed, _changed(row), row.full_doc
 
 
 def _changed(row: Setting) -> str:

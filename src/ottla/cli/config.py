@@ -8,7 +8,7 @@ import typer
 
 from ottla.cli import terminal
 from ottla.cli.options import Json
-from ottla.config import BrokerConfig, TopicConfig, format_value, settings_of
+from ottla.config import BrokerConfig, Setting, TopicConfig, format_value, settings_of
 
 app = typer.Typer(rich_markup_mode=None, help="List the settings of topics and brokers.")
 
@@ -22,6 +22,7 @@ class SettingRow:
     kind: str
     default: str
     allowed: str
+    effect: str
     documentation: str
 
 
@@ -39,6 +40,7 @@ def list_settings(
     """List every setting with its kind, default, allowed values and documentation.
 
     Topic settings can be set per topic; broker settings under another name are their defaults.
+    EFFECT is none for settings of Kafka that are accepted and change nothing here.
 
     \b
     Examples:
@@ -53,7 +55,7 @@ def list_settings(
             terminal.write_json(asdict(row))
         return
     terminal.write_table(
-        ["SCOPE", "NAME", "KIND", "DEFAULT", "ALLOWED", "DOCUMENTATION"],
+        ["SCOPE", "NAME", "KIND", "DEFAULT", "ALLOWED", "EFFECT", "DOCUMENTATION"],
         [list(asdict(row).values()) for row in rows],
     )
 
@@ -69,7 +71,8 @@ def setting_rows() -> Iterator[SettingRow]:
             kind=row.kind,
             default=default,
             allowed=row.allowed,
-            documentation=row.doc,
+            effect=_effect(row),
+            documentation=row.full_doc,
         )
     for field, row in settings_of(TopicConfig):
         if row.broker_name is not None:
@@ -79,6 +82,7 @@ def setting_rows() -> Iterator[SettingRow]:
                 kind=row.kind,
                 default=topic_defaults[field],
                 allowed=row.allowed,
+                effect=_effect(row),
                 documentation=f"Default of the topic setting {row.name}.",
             )
     broker_defaults = _defaults(BrokerConfig)
@@ -89,8 +93,13 @@ def setting_rows() -> Iterator[SettingRow]:
             kind=row.kind,
             default=broker_defaults[field],
             allowed=row.allowed,
-            documentation=row.doc,
+            effect=_effect(row),
+            documentation=row.full_doc,
         )
+
+
+def _effect(row: Setting) -> str:
+    return "yes" if row.has_effect else "none"
 
 
 def _defaults(config_class: type[TopicConfig | BrokerConfig]) -> dict[str, str]:

@@ -33,8 +33,27 @@ def test_one_scope_can_be_asked_for(scope: str, capsys: pytest.CaptureFixture[st
     assert {row["scope"] for row in listed([f"--{scope}"], capsys)} == {scope}
 
 
+def test_settings_without_effect_are_marked_and_say_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = {(row["scope"], row["name"]): row for row in listed([], capsys)}
+    assert rows["topic", "retention.ms"]["effect"] == "yes"
+    flush = rows["topic", "flush.ms"]
+    assert flush["effect"] == "none"
+    assert "Without effect: the setting durability decides" in flush["documentation"]
+    assert rows["broker", "log.flush.interval.ms"]["effect"] == "none"
+
+
 def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "list", "--topic"]) == 0
     heading, first, *_ = capsys.readouterr().out.splitlines()
-    assert heading.split() == ["SCOPE", "NAME", "KIND", "DEFAULT", "ALLOWED", "DOCUMENTATION"]
+    assert heading.split() == [
+        "SCOPE",
+        "NAME",
+        "KIND",
+        "DEFAULT",
+        "ALLOWED",
+        "EFFECT",
+        "DOCUMENTATION",
+    ]
     assert first.startswith("topic  cleanup.policy")

@@ -78,6 +78,7 @@ _ADVERTISED: Final = Setting(
     "advertised.listeners", Kind.LIST, "The address that clients connect to.", "HOST:PORT", str
 )
 _READ_ONLY: Final = (_NODE_ID, _ADVERTISED)
+_TOPIC_DEFAULTS: Final = TopicConfig()
 _SETTING_UNITS: Final = 3  # of work for each setting that is shown
 
 Decide = Callable[[ClusterImage], Decision[None]]
@@ -85,10 +86,14 @@ Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsReso
 
 
 class _DescribedSetting(NamedTuple):
-    """A setting with the values that are set for it, the one that counts first."""
+    """A setting with the values that are set for it, the one that counts first.
+
+    A topic's are followed by those of the broker's setting that is its default, under that name.
+    """
 
     row: Setting
     name: str
+    default: str
     values: list[tuple[str, str, int]]  # (name, value, source)
 
 
@@ -153,10 +158,10 @@ class DescribeConfigs:
             values = []
             if row.name in topic.config:
                 values.append((row.name, topic.config[row.name], _SET_FOR_TOPIC))
-            values += self._broker_values(
-                row.broker_name or row.name, row.name, _topic_reader(field)
-            )
-            yield _DescribedSetting(row, row.name, values)
+            if row.broker_name is not None:
+                values += self._broker_values(row.broker_name, _topic_reader(field))
+            default = format_value(getattr(_TOPIC_DEFAULTS, field))
+            yield _DescribedSetting(row, row.name, default, values)
 
     def _identity(self) -> Iterator[_DescribedSetting]:
         """Settings that a broker is started with and that cannot change; admin tools read them."""
@@ -165,30 +170,29 @@ class DescribeConfigs:
         if broker is not None:
             values.append((_ADVERTISED, f"PLAINTEXT://{broker.endpoint}"))
         for row, value in values:
-            yield _DescribedSetting(row, row.name, [(row.name, value, _SET_AT_START)])
+            yield _DescribedSetting(row, row.name, value, [(row.name, value, _SET_AT_START)])
 
     def _broker_settings(self) -> Iterator[_DescribedSetting]:
         for field, row in settings_of(BrokerConfig):
-            values = self._broker_values(row.name, row.name, _broker_reader(field))
-            yield _DescribedSetting(row, row.name, values)
+            values = self._broker_values(row.name, _broker_reader(field))
+            yield _DescribedSetting(row, row.name, values[-1][1], values)
         for field, row in settings_of(TopicConfig):
             if row.broker_name is not None:
-                name = row.broker_name
-                yield _DescribedSetting(
-                    row, name, self._broker_values(name, name, _topic_reader(field))
-                )
+                values = self._broker_values(row.broker_name, _topic_reader(field))
+                yield _DescribedSetting(row, row.broker_name, values[-1][1], values)
 
     def _shared_settings(self) -> Iterator[_DescribedSetting]:
-        """Settings that were changed for all brokers, without those of this one."""
+        """Settings that were changed for all brokers, with that value alone."""
         changed = self._state.image.broker_config
         for setting in self._broker_settings():
             if setting.name in changed:
-                values = [value for value in setting.values if value[2] != _SET_FOR_BROKER]
+                values = [value for value in setting.values if value[2] == _SET_FOR_ALL_BROKERS]
                 yield setting._replace(values=values)
 
     def _broker_values(
-        self, name: str, default_name: str, read: Callable[[BrokerConfig], Any]
+        self, name: str, read: Callable[[BrokerConfig], Any]
     ) -> list[tuple[str, str, int]]:
+        """The values that are set for a broker's setting, and its default at the end."""
         values = []
         own = self._state.image.config_of(self._broker_id)
         if name in own:
@@ -199,7 +203,7 @@ class DescribeConfigs:
         started, built_in = read(self._settings.started_with), read(BrokerConfig())
         if started != built_in:
             values.append((name, format_value(started), _SET_AT_START))
-        values.append((default_name, format_value(built_in), _DEFAULT))
+        values.append((name, format_value(built_in), _DEFAULT))
         return values
 
 
@@ -227,7 +231,9 @@ def _topic_reader(field: str) -> Callable[[BrokerConfig], Any]:
 def _describe_setting(
     setting: _DescribedSetting, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
-    _, value, source = setting.values[0]
+    value, source = setting.default, _DEFAULT
+    if setting.values:
+        _, value, source = setting.values[0]
     return DescribeConfigsResourceResult(
         name=setting.name,
         value=value,
@@ -240,7 +246,7 @@ def _describe_setting(
         ]
         if request.include_synonyms
         else [],
-        documentation=setting.row.doc if request.include_documentation else None,
+        documentation=setting.row.full_doc if request.include_documentation else None,
     )
 
 

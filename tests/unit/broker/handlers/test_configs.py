@@ -19,7 +19,7 @@ from ottla.protocol.messages.configs import (
 )
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
-FOR_TOPIC, DEFAULT = 1, 5
+FOR_TOPIC, FOR_BROKER, FOR_ALL_BROKERS, DEFAULT = 1, 2, 3, 5
 
 
 async def described(handled: Handled, kind: int, name: str, *keys: str) -> dict[str, object]:
@@ -45,6 +45,51 @@ async def altered(handled: Handled, name: str, operation: int, value: str | None
     response = await handled.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, 1)
     code: int = response.responses[0].error_code
     return code
+
+
+async def synonyms(handled: Handled, kind: int, name: str, key: str) -> list[object]:
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=[key]
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    (result,) = (await handled.call(ApiKey.DESCRIBE_CONFIGS, request, 4)).results
+    (config,) = result.configs
+    return [(one.name, one.value, one.source) for one in config.synonyms]
+
+
+def test_synonyms_are_in_order_and_a_brokers_have_its_own_name(tmp_path: Path) -> None:
+    """As Kafka has it: seen with a broker of it."""
+
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        default = ("log.retention.ms", str(TopicConfig().retention_ms), DEFAULT)
+        assert await synonyms(handled, TOPIC, "t", "retention.ms") == [default]
+        assert await altered(handled, "t", 0, "1000") == 0
+        for broker, value in (("", "3000"), ("0", "2000")):
+            config = IncrementalAlterableConfig(
+                name="log.retention.ms", config_operation=0, value=value
+            )
+            resource = IncrementalAlterConfigsResource(
+                resource_type=BROKER, resource_name=broker, configs=[config]
+            )
+            request = IncrementalAlterConfigsRequest(resources=[resource])
+            response = await handled.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, 1)
+            assert response.responses[0].error_code == 0
+        of_broker = [
+            ("log.retention.ms", "2000", FOR_BROKER),
+            ("log.retention.ms", "3000", FOR_ALL_BROKERS),
+            default,
+        ]
+        found = await synonyms(handled, TOPIC, "t", "retention.ms")
+        assert found == [("retention.ms", "1000", FOR_TOPIC), *of_broker]
+        assert await synonyms(handled, BROKER, "0", "log.retention.ms") == of_broker
+        assert await synonyms(handled, BROKER, "", "log.retention.ms") == of_broker[1:2]
+        # No broker setting is its default, so there is nothing else to name.
+        assert await synonyms(handled, TOPIC, "t", "remote.storage.enable") == []
+        (shown,) = (await described(handled, TOPIC, "t", "remote.storage.enable")).values()
+        assert shown == ("false", DEFAULT)
+
+    handle(tmp_path, scenario)
 
 
 def test_a_setting_shows_its_value_and_its_source(tmp_path: Path) -> None:

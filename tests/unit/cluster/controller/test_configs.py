@@ -52,9 +52,10 @@ def test_a_policy_is_added_and_taken_away() -> None:
     }
 
 
-def test_subtracting_all_of_a_list_is_refused_as_a_value() -> None:
-    with pytest.raises(InvalidConfig, match=r"cleanup.policy = ''"):
-        edited({}, ConfigEdit(EditKind.SUBTRACT, "cleanup.policy", "delete"))
+def test_subtracting_all_of_a_list_leaves_an_empty_one() -> None:
+    assert edited({}, ConfigEdit(EditKind.SUBTRACT, "cleanup.policy", "delete")) == {
+        "cleanup.policy": ""
+    }
 
 
 def test_subtracting_what_is_not_in_a_list_leaves_it() -> None:
