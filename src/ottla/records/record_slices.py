@@ -6,7 +6,7 @@ spends its time in this loop, so varints of one and two bytes, nearly all, are d
 
 from typing import Final
 
-from ottla.errors import InvalidRecord, ProtocolViolation
+from ottla.errors import InvalidRecord, ProtocolViolation, RecordError
 from ottla.model import NO_PRODUCER, NO_SEQUENCE, NO_TIMESTAMP, Offset, TimestampMs
 from ottla.protocol.primitives import read_varint, read_varlong, write_varint, write_varlong
 from ottla.records.batch import (
@@ -139,9 +139,13 @@ def first_since(
 def check_keys(batch: Buffer, header: BatchHeader, *, decompressed_bytes_max: int) -> None:
     """Refuse a batch with a record without a key: its topic could never compact it."""
     payload = payload_of(batch, header, decompressed_bytes_max)
-    for _, _, _, _, key, _ in slice_records(payload, header.record_count):
-        if key is None:
-            raise InvalidRecord("every record of a compacted topic needs a key")
+    found = slice_records(payload, header.record_count)
+    bad = [index for index, (_, _, _, _, key, _) in enumerate(found) if key is None]
+    if bad:
+        raise InvalidRecord(
+            f"every record of a compacted topic needs a key: {len(bad)} of {len(found)} have none",
+            (RecordError(index, "a record of a compacted topic needs a key") for index in bad),
+        )
 
 
 def rebuild(

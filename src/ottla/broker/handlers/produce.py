@@ -22,6 +22,7 @@ from ottla.errors import (
     InvalidRequiredAcks,
     InvalidTopic,
     ProtocolViolation,
+    RecordsRefused,
     RequestTimedOut,
     TransactionalIdRefused,
     UnsupportedCompression,
@@ -276,7 +277,10 @@ def _checked(batch: memoryview | None, request: ProduceRequest, version: int) ->
 
 
 def _refusal(index: int, refused: ApiError) -> ProducedPartition:
-    return ProducedPartition(index, refused.code, message=str(refused) or None)
+    records = refused.records if isinstance(refused, RecordsRefused) else ()
+    return ProducedPartition(
+        index, refused.code, message=str(refused) or None, record_errors=records
+    )
 
 
 def _check_silence(produced: Produced) -> None:
