@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ottla.config import BrokerConfig, TopicConfig
+from ottla.config import BrokerConfig, GroupConfig, TopicConfig
 from ottla.errors import InvalidConfig
 
 
@@ -29,3 +29,14 @@ class Settings:
             return self.broker.topic.override(raw)
         except InvalidConfig:
             return self.broker.topic
+
+    def group(self, raw: Mapping[str, str]) -> GroupConfig:
+        """A group's settings: its own over the broker's.
+
+        They were checked when they were set. If a limit of the broker has changed since, and they
+        are beyond it, the broker's own count.
+        """
+        try:
+            return GroupConfig.of(raw, self.broker)
+        except InvalidConfig:
+            return GroupConfig.of({}, self.broker)

@@ -46,3 +46,11 @@ def test_a_topic_with_a_setting_that_no_longer_parses_is_served_with_the_brokers
     topic = settings.topic({"segment.ms": "5", **raw})
     assert topic == settings.broker.topic
     assert topic != TopicConfig()
+
+
+def test_a_groups_own_settings_count_until_the_brokers_limits_forbid_them() -> None:
+    settings = Settings(BrokerConfig())
+    own = {"consumer.session.timeout.ms": "60000"}
+    assert settings.group(own).consumer_session_timeout_ms == 60_000
+    settings.change({"group.consumer.max.session.timeout.ms": "50000"}, {})
+    assert settings.group(own).consumer_session_timeout_ms == 45_000

@@ -209,6 +209,19 @@ def ordered(name: str, default: tuple[str, ...], choices: tuple[str, ...], doc: 
     return field(default=default, metadata={"setting": row})
 
 
+def text(name: str, default: str, pattern: str, allowed: str, doc: str) -> Any:
+    """A field whose text matches a regular expression; a broker has it under the same name."""
+    form = re.compile(pattern, re.IGNORECASE)
+
+    def parse(text: str) -> str:
+        if not form.fullmatch(text):
+            raise ValueError("has another form")
+        return text
+
+    row = Setting(name, Kind.STRING, doc, allowed, parse, name)
+    return field(default=default, metadata={"setting": row})
+
+
 def settings_of(config: type) -> Iterator[tuple[str, Setting]]:
     """Field name and setting of every field of a configuration class that has one."""
     for item in fields(config):

@@ -28,9 +28,13 @@ def test_a_row_says_what_one_needs_to_set_it(capsys: pytest.CaptureFixture[str])
     assert row["documentation"].endswith(".")
 
 
-@pytest.mark.parametrize("scope", ["topic", "broker"])
+@pytest.mark.parametrize("scope", ["topic", "broker", "group"])
 def test_one_scope_can_be_asked_for(scope: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["scope"] for row in listed([f"--{scope}"], capsys)} == {scope}
+
+
+def test_several_scopes_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {row["scope"] for row in listed(["--topic", "--group"], capsys)} == {"topic", "group"}
 
 
 def test_settings_without_effect_are_marked_and_say_why(

@@ -1,8 +1,8 @@
 """DescribeConfigs (32) 1-4, AlterConfigs (33) 0-2, IncrementalAlterConfigs (44) 0-1,
 ListConfigResources (74) 0-1.
 
-Topics, all brokers together (the broker resource with an empty name), and single ones, as far as
-brokers may differ. Not done: loggers, client metrics and groups: INVALID_REQUEST.
+Topics, groups, all brokers together (the broker resource with an empty name), and single ones, as
+far as brokers may differ. Not done: loggers and client metrics: INVALID_REQUEST.
 """
 
 from collections import Counter
@@ -17,21 +17,24 @@ from ottla.cluster.controller.configs import (
     ConfigEdit,
     EditKind,
     alter_broker_config,
+    alter_group_config,
     alter_topic_config,
     replace_broker_config,
+    replace_group_config,
     replace_topic_config,
 )
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.image import ClusterImage
 from ottla.config import (
     BrokerConfig,
+    GroupConfig,
     Kind,
     Setting,
     TopicConfig,
     format_value,
     settings_of,
 )
-from ottla.errors import ApiError, InvalidRequest, UnknownTopicOrPartition
+from ottla.errors import ApiError, ErrorCode, InvalidRequest, UnknownTopicOrPartition
 from ottla.model import BrokerId
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.configs import (
@@ -55,6 +58,10 @@ from ottla.protocol.messages.configs import (
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
+_GROUP: Final = 32
+_SERVED_TYPES: Final = frozenset({_TOPIC, _BROKER, _GROUP})
+_KNOWN_TYPES: Final = _SERVED_TYPES | {8, 16}  # loggers and client metrics
+_NOT_SERVED: Final = "only topics (2), brokers (4) and groups (32) have settings here"
 _ALL_BROKERS: Final = ""
 
 # Where a value comes from, as on the wire.
@@ -63,6 +70,7 @@ _SET_FOR_BROKER: Final = 2
 _SET_FOR_ALL_BROKERS: Final = 3
 _SET_AT_START: Final = 4
 _DEFAULT: Final = 5
+_SET_FOR_GROUP: Final = 8
 
 _TYPES: Final = {
     Kind.BOOLEAN: 1,
@@ -79,6 +87,8 @@ _ADVERTISED: Final = Setting(
 )
 _READ_ONLY: Final = (_NODE_ID, _ADVERTISED)
 _TOPIC_DEFAULTS: Final = TopicConfig()
+_GROUP_DEFAULTS: Final = GroupConfig()
+_BROKER_FIELDS: Final = {row.name: field for field, row in settings_of(BrokerConfig)}
 _SETTING_UNITS: Final = 3  # of work for each setting that is shown
 
 Decide = Callable[[ClusterImage], Decision[None]]
@@ -148,7 +158,9 @@ class DescribeConfigs:
             if name == _ALL_BROKERS:
                 return self._shared_settings()
             return [*self._identity(), *self._broker_settings()]
-        raise InvalidRequest("only topics (2) and brokers (4) have settings here")
+        if resource.resource_type == _GROUP:
+            return list(self._group_settings(name))
+        raise InvalidRequest(_NOT_SERVED)
 
     def _topic_settings(self, name: str) -> Iterator[_DescribedSetting]:
         topic = self._state.image.topics.get(name)
@@ -161,6 +173,21 @@ class DescribeConfigs:
             if row.broker_name is not None:
                 values += self._broker_values(row.broker_name, _topic_reader(field))
             default = format_value(getattr(_TOPIC_DEFAULTS, field))
+            yield _DescribedSetting(row, row.name, default, values)
+
+    def _group_settings(self, name: str) -> Iterator[_DescribedSetting]:
+        if not name:
+            raise InvalidRequest("name a group: there are no settings of all groups")
+        own = self._state.image.group_configs.get(name, {})
+        for field, row in settings_of(GroupConfig):
+            default = format_value(getattr(_GROUP_DEFAULTS, field))
+            values = [(row.name, own[row.name], _SET_FOR_GROUP)] if row.name in own else []
+            assert row.broker_name is not None, "every group setting has a default of the broker's"
+            if row.broker_name in _BROKER_FIELDS:
+                read = _broker_reader(_BROKER_FIELDS[row.broker_name])
+                values += self._broker_values(row.broker_name, read)
+            else:
+                values.append((row.broker_name, default, _DEFAULT))
             yield _DescribedSetting(row, row.name, default, values)
 
     def _identity(self) -> Iterator[_DescribedSetting]:
@@ -274,6 +301,13 @@ class AlterConfigs:
                 config=config,
                 defaults=self._settings.broker,
             )
+        if resource.resource_type == _GROUP:
+            return partial(
+                replace_group_config,
+                group_id=resource.resource_name,
+                config=config,
+                defaults=self._settings.broker,
+            )
         return partial(
             replace_broker_config,
             config=config,
@@ -302,6 +336,10 @@ class IncrementalAlterConfigs:
             edits = [_edit(c.config_operation, c.name, c.value) for c in resource.configs]
             if resource.resource_type == _TOPIC:
                 return alter_topic_config(
+                    image, resource.resource_name, edits, self._settings.broker
+                )
+            if resource.resource_type == _GROUP:
+                return alter_group_config(
                     image, resource.resource_name, edits, self._settings.broker
                 )
             broker = _broker_id(resource.resource_name)
@@ -372,8 +410,8 @@ def _refuse_twice(image: ClusterImage) -> Decision[None]:
 
 def _checked(kind: int, name: str, decide: Decide) -> Decide:
     def checked(image: ClusterImage) -> Decision[None]:
-        if kind not in {_TOPIC, _BROKER}:
-            raise InvalidRequest("only topics (2) and brokers (4) have settings here")
+        if kind not in _SERVED_TYPES:
+            raise InvalidRequest(_NOT_SERVED)
         if kind == _BROKER and name != _ALL_BROKERS and not name.isdecimal():
             raise InvalidRequest(
                 f"{name!r} is not a broker: name one by its id, or all with an empty name"
@@ -398,8 +436,13 @@ class ListConfigResources:
         image = self._state.image
         if context.version == 0:
             return ListConfigResourcesResponse()  # client metrics only, and there are none
-        types = set(request.resource_types) or {_TOPIC, _BROKER}
+        types = set(request.resource_types) or _SERVED_TYPES
+        if not types <= _KNOWN_TYPES:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         found = []
+        for name in image.group_configs if _GROUP in types else ():
+            found.append(ConfigResource(resource_name=name, resource_type=_GROUP))
+            yield 1
         for name in image.topics if _TOPIC in types else ():
             found.append(ConfigResource(resource_name=name, resource_type=_TOPIC))
             yield 1

@@ -153,12 +153,19 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
             session_timeout_max_ms=config.group_session_timeout_max_ms,
         )
 
-    def _consumer_limits(self) -> ConsumerLimits:
+    def _consumer_limits(self, group_id: str) -> ConsumerLimits:
         config = self._settings.broker
+        session_ms = config.consumer_group_session_timeout_ms
+        interval_ms = config.consumer_group_heartbeat_interval_ms
+        own = self._state.image.group_configs.get(group_id)
+        if own is not None:
+            group = self._settings.group(own)
+            session_ms = group.consumer_session_timeout_ms
+            interval_ms = group.consumer_heartbeat_interval_ms
         policy = config.consumer_group_migration_policy
         return ConsumerLimits(
-            session_timeout_ms=config.consumer_group_session_timeout_ms,
-            heartbeat_interval_ms=config.consumer_group_heartbeat_interval_ms,
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=interval_ms,
             members_max=config.consumer_group_size_max,
             assignors=config.consumer_group_assignors,
             allows_upgrade=policy in {"bidirectional", "upgrade"},

@@ -18,8 +18,9 @@ from ottla.protocol.messages.configs import (
     ListConfigResourcesRequest,
 )
 
-TOPIC, BROKER, LOGGER = 2, 4, 8
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 FOR_TOPIC, FOR_BROKER, FOR_ALL_BROKERS, DEFAULT = 1, 2, 3, 5
+FOR_GROUP = 8
 
 
 async def described(handled: Handled, kind: int, name: str, *keys: str) -> dict[str, object]:
@@ -88,6 +89,41 @@ def test_synonyms_are_in_order_and_a_brokers_have_its_own_name(tmp_path: Path) -
         assert await synonyms(handled, TOPIC, "t", "remote.storage.enable") == []
         (shown,) = (await described(handled, TOPIC, "t", "remote.storage.enable")).values()
         assert shown == ("false", DEFAULT)
+
+    handle(tmp_path, scenario)
+
+
+def test_settings_of_a_group_are_shown_with_those_of_the_broker_behind(tmp_path: Path) -> None:
+    session, broker_session = "consumer.session.timeout.ms", "group.consumer.session.timeout.ms"
+
+    async def scenario(handled: Handled) -> None:
+        default = (broker_session, "45000", DEFAULT)
+        assert await synonyms(handled, GROUP, "any", session) == [default]
+        config = IncrementalAlterableConfig(name=session, config_operation=0, value="50000")
+        resource = IncrementalAlterConfigsResource(
+            resource_type=GROUP, resource_name="any", configs=[config]
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        response = await handled.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, 1)
+        assert response.responses[0].error_code == 0
+        found = await synonyms(handled, GROUP, "any", session)
+        assert found == [(session, "50000", FOR_GROUP), default]
+        reset = "share.auto.offset.reset"
+        assert await synonyms(handled, GROUP, "any", reset) == [(reset, "latest", DEFAULT)]
+        nobody = await described(handled, GROUP, "")
+        assert nobody == {"error": ErrorCode.INVALID_REQUEST}
+        listed = ListConfigResourcesRequest(resource_types=[GROUP])
+        found = (await handled.call(ApiKey.LIST_CONFIG_RESOURCES, listed, 1)).config_resources
+        assert [(one.resource_name, one.resource_type) for one in found] == [("any", GROUP)]
+
+    handle(tmp_path, scenario)
+
+
+def test_a_type_of_resource_that_kafka_does_not_know_is_refused(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        request = ListConfigResourcesRequest(resource_types=[TOPIC, 77])
+        response = await handled.call(ApiKey.LIST_CONFIG_RESOURCES, request, 1)
+        assert (response.error_code, response.config_resources) == (35, [])
 
     handle(tmp_path, scenario)
 
