@@ -13,6 +13,7 @@ from ottla.coordinator.groups.classic_protocol import GroupLimits
 from ottla.coordinator.groups.consumer_group import ConsumerLimits
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.metrics import collect_groups
+from ottla.coordinator.groups.offset_expiry import ExpiredCounts
 from ottla.coordinator.groups.records import GroupEvent, OffsetPending, read_entry, to_bytes
 from ottla.coordinator.runtime.coordinator import Coordinator
 from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC, TopicCreator
@@ -129,14 +130,18 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
         for shard in list(self._shards.values()):
             tp = shard.log.partition.tp
             try:
-                count: int = await shard.run(
+                expired: ExpiredCounts = await shard.run(
                     lambda groups, ticket, now_ms: groups.expire(ticket, retention_ms, now_ms)
                 )
             except ApiError as problem:
                 log.debug("offset expiry postponed", extra={"tp": tp, "reason": problem})
                 continue
-            if count:
-                log.info("offsets expired", extra={"tp": tp, "count": count})
+            if expired.offsets:
+                log.info("offsets expired", extra={"tp": tp, "count": expired.offsets})
+            if expired.groups:
+                log.info(
+                    "groups without offsets dropped", extra={"tp": tp, "count": expired.groups}
+                )
 
     # Settings of the machines
 

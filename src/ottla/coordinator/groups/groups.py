@@ -39,7 +39,7 @@ from ottla.coordinator.groups.migration import (
     to_classic_record,
     to_consumer_records,
 )
-from ottla.coordinator.groups.offset_expiry import expired_records
+from ottla.coordinator.groups.offset_expiry import ExpiredCounts, count_expired, expired_records
 from ottla.coordinator.groups.offsets import (
     Commit,
     CommittedOffsets,
@@ -360,13 +360,12 @@ class Groups:
 
     # Expiry
 
-    def expire(self, ticket: Ticket[int], retention_ms: int, now_ms: int) -> GroupDecision:
-        """Drop offsets that were not used for `retention_ms`, and groups without any.
-
-        The response is the number of records that this takes.
-        """
+    def expire(
+        self, ticket: Ticket[ExpiredCounts], retention_ms: int, now_ms: int
+    ) -> GroupDecision:
+        """Drop offsets that were not used for `retention_ms`, and groups without any."""
         records = expired_records(self.groups, self.offsets, now_ms - retention_ms)
-        return self._replayed(records, (ticket.respond(len(records)),), now_ms)
+        return self._replayed(records, (ticket.respond(count_expired(records)),), now_ms)
 
     def drop_topics(
         self, ticket: Ticket[None], is_gone: Callable[[str], bool], now_ms: int
