@@ -26,8 +26,7 @@ from ottla.records.batch import (
 from ottla.records.compression import compress
 
 SEARCHED_RECORDS_MAX: Final = 20_000  # of one batch, in a search by time
-_EMPTY_LENGTH: Final = (HEADER_BYTES - LENGTH_END).to_bytes(4, "big")
-_COUNT_POSITIONS: Final = range(HEADER_BYTES - 4, HEADER_BYTES)  # of the number of records
+_EMPTY_LENGTH: Final = (HEADER_BYTES - LENGTH_END).to_bytes(4, "big")  # of a batch's header alone
 _NULL: Final = 1  # the encoded length of a null value: -1, zig-zag
 
 # One record of a payload: start and end position, timestamp delta in ms, offset delta, key, and
@@ -218,15 +217,11 @@ def empty_batch(header: BatchHeader, *, keeps_producer: bool) -> bytearray:
 def are_empty_batches(data: Buffer) -> bool:
     """True if the bytes are whole batches without records, one after the other, and nothing else.
 
-    Such a batch is its header, so each of its fields is at the same distance from the next one's.
+    Such a batch is its header alone, so all lengths are the same and at the same distance.
     """
     count, rest = divmod(len(data), HEADER_BYTES)
     view = bytes(data)
-    return (
-        not rest
-        and all(
-            view[position::HEADER_BYTES] == bytes([byte]) * count
-            for position, byte in enumerate(_EMPTY_LENGTH, LENGTH_END - len(_EMPTY_LENGTH))
-        )
-        and not any(any(view[position::HEADER_BYTES]) for position in _COUNT_POSITIONS)
+    return not rest and all(
+        view[position::HEADER_BYTES] == bytes([byte]) * count
+        for position, byte in enumerate(_EMPTY_LENGTH, LENGTH_END - len(_EMPTY_LENGTH))
     )

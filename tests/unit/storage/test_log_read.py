@@ -203,6 +203,8 @@ def test_a_range_with_a_record_is_left_alone_whatever_its_size(files: MemoryFile
     value = next(bytes(n) for n in range(200) if len(build.batch(value=bytes(n))) % 61 == 0)
     build.append(log, value=value)
     append_emptied(log, 3)
+    log.roll(build.NOW_MS)
+    build.append(log)
     found = log.read(Offset(0), log.end_offset, 1 << 20, at_least_one=True)
     assert found is not None
     assert found.size_bytes % 61 == 0

@@ -184,8 +184,12 @@ def _check_move(
         raise NoReassignmentInProgress("no move of the partition is under way")
     if not replicas:
         raise InvalidReplicaAssignment("a partition needs at least one replica")
+    if len(replicas) > len(image.registered):
+        raise InvalidReplicaAssignment(
+            "there are fewer brokers than replicas: name each broker once"
+        )
     if len(set(replicas)) < len(replicas):
-        raise InvalidReplicaAssignment("a broker is named twice")
+        raise InvalidReplicaAssignment("a broker is named twice: name each once")
     if unknown := [one for one in replicas if BrokerId(one) not in image.brokers]:
         raise InvalidReplicaAssignment(f"there is no broker {unknown[0]}")
     if len(replicas) != len(partition.replicas) and not may_resize:

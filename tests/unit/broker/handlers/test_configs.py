@@ -108,6 +108,15 @@ def test_settings_of_a_group_are_shown_with_those_of_the_broker_behind(tmp_path:
         assert response.responses[0].error_code == 0
         found = await synonyms(handled, GROUP, "any", session)
         assert found == [(session, "50000", FOR_GROUP), default]
+        resource.resource_type, resource.resource_name = BROKER, ""
+        config.name, config.value = broker_session, "46000"
+        response = await handled.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, 1)
+        assert response.responses[0].error_code == 0
+        of_brokers = (broker_session, "46000", FOR_ALL_BROKERS)
+        found = await synonyms(handled, GROUP, "any", session)
+        assert found == [(session, "50000", FOR_GROUP), of_brokers, default]
+        other = await described(handled, GROUP, "other", session)
+        assert other == {session: ("46000", FOR_ALL_BROKERS)}
         reset = "share.auto.offset.reset"
         assert await synonyms(handled, GROUP, "any", reset) == [(reset, "latest", DEFAULT)]
         nobody = await described(handled, GROUP, "")
