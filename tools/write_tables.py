@@ -22,7 +22,7 @@ from ottla.broker.environment import Environment
 from ottla.client.client import Client
 from ottla.client.connection import Connection
 from ottla.client.groups import commit_offsets
-from ottla.config import BrokerConfig, Setting, TopicConfig, format_value, settings_of
+from ottla.config import BrokerConfig, GroupConfig, Setting, TopicConfig, format_value, settings_of
 from ottla.model import Endpoint, Offset, TopicPartition
 from ottla.protocol.api import APIS, ApiKey
 from ottla.protocol.messages.api_versions import (
@@ -97,6 +97,10 @@ def make_tables(observed: Observed) -> dict[str, str]:
             ["Setting", "Default", "Allowed", "Changed while it runs", "What it does"],
             _broker_settings(),
         ),
+        "group-settings": _table(
+            ["Setting", "Broker's name for its default", "Default", "Allowed", "What it does"],
+            _group_settings(),
+        ),
         "apis": _table(["Key", "API", "Versions"], _apis(observed.apis)),
         "metrics": _table(["Metric", "Kind", "Labels", "What it is"], _metrics(observed.metrics)),
     }
@@ -154,13 +158,22 @@ def _topic_settings() -> Iterator[Sequence[str]]:
     defaults = _defaults(TopicConfig)
     for name, row in settings_of(TopicConfig):
         names = _code(row.name), _code(row.broker_name or "")
-        yield *names, defaults[name], row.allowed, _changed(row), row.doc
+        changed = _changed(row) if row.broker_name else ""
+        yield *names, defaults[name], row.allowed, changed, row.full_doc
 
 
 def _broker_settings() -> Iterator[Sequence[str]]:
     defaults = _defaults(BrokerConfig)
     for name, row in settings_of(BrokerConfig):
-        yield _code(row.name), defaults[name], row.allowed, _changed(row), row.doc
+        yield _code(row.name), defaults[name], row.allowed, _changed(row), row.full_doc
+
+
+def _group_settings() -> Iterator[Sequence[str]]:
+    defaults = _defaults(GroupConfig)
+    for name, row in settings_of(GroupConfig):
+        is_set = row.broker_name in {one.name for _, one in settings_of(BrokerConfig)}
+        default_name = _code(row.broker_name or "") if is_set else ""
+        yield _code(row.name), default_name, defaults[name], row.allowed, row.full_doc
 
 
 def _changed(row: Setting) -> str:
@@ -168,7 +181,7 @@ def _changed(row: Setting) -> str:
     return "dynamic, all brokers" if row.is_shared else "dynamic, per broker"
 
 
-def _defaults(config_class: type[TopicConfig | BrokerConfig]) -> dict[str, str]:
+def _defaults(config_class: type[TopicConfig | BrokerConfig | GroupConfig]) -> dict[str, str]:
     made = config_class()
     return {item.name: format_value(getattr(made, item.name)) for item in fields(config_class)}
 

@@ -1,9 +1,12 @@
 """Kafka's error codes, and an exception for each that Ottla raises."""
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import ClassVar, Final
+from itertools import islice
+from typing import ClassVar, Final, NamedTuple
 
 _TEXT_LENGTH_MAX: Final = 2000
+_RECORD_ERRORS_MAX: Final = 1000  # named in a response: a few kilobytes can hold millions
 
 
 class ErrorCode(IntEnum):
@@ -217,7 +220,22 @@ class ClusterAuthorizationFailed(ApiError):
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-class InvalidTimestamp(ApiError):
+class RecordError(NamedTuple):
+    """A bad record of a batch: its index there, and what is wrong (KIP-467)."""
+
+    batch_index: int
+    text: str
+
+
+class RecordsRefused(ApiError):
+    """A batch is refused for some of its records: the first of them go to the producer."""
+
+    def __init__(self, text: str = "", records: Iterable[RecordError] = ()) -> None:
+        super().__init__(text)
+        self.records = tuple(islice(records, _RECORD_ERRORS_MAX))
+
+
+class InvalidTimestamp(RecordsRefused):
     code = ErrorCode.INVALID_TIMESTAMP
 
 
@@ -337,8 +355,24 @@ class OffsetNotAvailable(ApiError):
     code = ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-class InvalidRecord(ApiError):
+class InvalidRecord(RecordsRefused):
     code = ErrorCode.INVALID_RECORD
+
+
+class PreferredLeaderNotAvailable(ApiError):
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class EligibleLeadersNotAvailable(ApiError):
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+class ElectionNotNeeded(ApiError):
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class NoReassignmentInProgress(ApiError):
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 class UnknownTopicId(ApiError):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.config import BrokerConfig, TopicConfig, format_value, settings_of
+from ottla.config import BrokerConfig, GroupConfig, TopicConfig, format_value, settings_of
 from ottla.errors import InvalidConfig
 
 _BROKER: Final = tuple(settings_of(BrokerConfig))
@@ -44,3 +44,14 @@ class Settings:
             return self.broker.topic.override(raw)
         except InvalidConfig:
             return self.broker.topic
+
+    def group(self, raw: Mapping[str, str]) -> GroupConfig:
+        """A group's settings: its own over the broker's.
+
+        They were checked when they were set. If a limit of the broker has changed since, and they
+        are beyond it, the broker's own count.
+        """
+        try:
+            return GroupConfig.of(raw, self.broker)
+        except InvalidConfig:
+            return GroupConfig.of({}, self.broker)

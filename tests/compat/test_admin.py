@@ -104,6 +104,50 @@ def test_settings_are_changed_and_bad_ones_refused(admin: Admin, make_topic: Mak
     assert admin.config(name)["retention.ms"] == "99999"
 
 
+# Settings of Kafka that change nothing here. Tools copy them from other clusters.
+WITHOUT_EFFECT = {
+    "compression.lz4.level": "12",
+    "file.delete.delay.ms": "1000",
+    "flush.messages": "1",
+    "flush.ms": "0",
+    "follower.replication.throttled.replicas": "*",
+    "leader.replication.throttled.replicas": "0:0",
+    "local.retention.bytes": "1000",
+    "local.retention.ms": "1000",
+    "preallocate": "true",
+    "remote.log.copy.disable": "true",
+    "remote.log.delete.on.disable": "true",
+    "remote.storage.enable": "false",
+    "segment.index.bytes": "4096",
+}
+REFUSED_AS_IN_KAFKA = {
+    "compression.gzip.level": "0",
+    "compression.zstd.level": "23",
+    "flush.messages": "0",
+    "leader.replication.throttled.replicas": "none",
+    "local.retention.ms": "-3",
+    "preallocate": "maybe",
+    "remote.copy.disable": "true",
+    "remote.storage.enable": "true",
+    "segment.jitter.ms": "-1",
+}
+
+
+def test_settings_of_kafka_without_an_effect_here_are_kept_and_shown(
+    admin: Admin, new_name: Callable[[], str]
+) -> None:
+    name = new_name()
+    admin.create_topic(name, config=WITHOUT_EFFECT)
+    assert WITHOUT_EFFECT.items() <= admin.config(name).items()
+    honoured = {"compression.gzip.level": "9", "segment.jitter.ms": "10", "cleanup.policy": ""}
+    admin.change_config(name, {**WITHOUT_EFFECT, **honoured, "flush.ms": "5"})
+    assert admin.config(name)["flush.ms"] == "5"
+    assert honoured.items() <= admin.config(name).items()
+    for setting, value in REFUSED_AS_IN_KAFKA.items():
+        asked = refusal(partial(admin.change_config, name, {setting: value}))
+        assert asked is ErrorCode.INVALID_CONFIG, setting
+
+
 def test_a_changed_setting_holds_for_the_next_record(
     library: Client, admin: Admin, make_topic: MakeTopic
 ) -> None:

@@ -302,7 +302,23 @@ def traced(pid: int, trace: Path) -> Iterator[None]:
         tracer.wait(PATIENCE_S)
 
 
-@pytest.mark.parametrize("resource", [0, 1, 3, 8, 16, 32, 127, -128])
+@pytest.mark.parametrize("name", ["", "x" * 1001, "x" * 30_000])
+def test_settings_of_a_group_without_a_name_or_with_an_endless_one_are_refused(
+    broker: AttackedBroker, name: str
+) -> None:
+    setting = IncrementalAlterableConfig(
+        name="consumer.session.timeout.ms", config_operation=0, value="50000"
+    )
+    change = IncrementalAlterConfigsResource(
+        resource_type=32, resource_name=name, configs=[setting]
+    )
+    with raw_client(broker) as client:
+        (answer,) = client.ask(IncrementalAlterConfigsRequest(resources=[change]), 1).responses
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert "1 to 1000 characters" in answer.error_message
+
+
+@pytest.mark.parametrize("resource", [0, 1, 3, 8, 16, 127, -128])
 def test_settings_of_what_has_none_are_refused(broker: AttackedBroker, resource: int) -> None:
     change = IncrementalAlterConfigsResource(resource_type=resource, resource_name="0")
     with raw_client(broker) as client:

@@ -100,7 +100,7 @@ class GroupsMachine(RuleBasedStateMachine):
         return Groups(
             lambda: GroupLimits(initial_delay_ms=0),
             lambda: str(next(self.numbers)),
-            consumer_limits=lambda: self.limits,
+            consumer_limits=lambda group_id: self.limits,
             topics=lambda: self.catalog.image,
         )
 

@@ -77,7 +77,7 @@ class ConsumerScript:
         return Groups(
             lambda: self._limits.classic,
             lambda: str(next(self._numbers)),
-            consumer_limits=lambda: self._limits,
+            consumer_limits=lambda group_id: self._limits,
             topics=lambda: self._catalog.image,
         )
 

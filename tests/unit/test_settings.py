@@ -53,3 +53,11 @@ def test_settings_that_differ_from_their_defaults_are_named_with_the_values_in_f
     settings.change({"num.partitions": "1", "log.retention.ms": "70"}, {})
     assert settings.changed() == {"fetch.max.bytes": "5000", "log.retention.ms": "70"}
     assert Settings(BrokerConfig()).changed() == {}
+
+
+def test_a_groups_own_settings_count_until_the_brokers_limits_forbid_them() -> None:
+    settings = Settings(BrokerConfig())
+    own = {"consumer.session.timeout.ms": "60000"}
+    assert settings.group(own).consumer_session_timeout_ms == 60_000
+    settings.change({"group.consumer.max.session.timeout.ms": "50000"}, {})
+    assert settings.group(own).consumer_session_timeout_ms == 45_000

@@ -57,9 +57,18 @@ HANDLERS: Final = {
     ApiKey.LIST_CONFIG_RESOURCES: "configs:ListConfigResources",
     ApiKey.DESCRIBE_CLUSTER: "cluster:DescribeCluster",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:DescribeTopicPartitions",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "cluster:AlterReplicaLogDirs",
     ApiKey.DESCRIBE_LOG_DIRS: "cluster:DescribeLogDirs",
     ApiKey.DESCRIBE_QUORUM: "cluster:DescribeQuorum",
+    ApiKey.ELECT_LEADERS: "placement:ElectLeaders",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "placement:AlterPartitionReassignments",
     ApiKey.LIST_PARTITION_REASSIGNMENTS: "placement:ListPartitionReassignments",
+    ApiKey.DESCRIBE_ACLS: "acls:DescribeAcls",
+    ApiKey.CREATE_ACLS: "acls:CreateAcls",
+    ApiKey.DELETE_ACLS: "acls:DeleteAcls",
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: "quotas:DescribeClientQuotas",
+    ApiKey.ALTER_CLIENT_QUOTAS: "quotas:AlterClientQuotas",
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "scram:DescribeUserScramCredentials",
 }
 
 

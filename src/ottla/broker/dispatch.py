@@ -46,6 +46,17 @@ _FETCH: Final = int(ApiKey.FETCH)
 # Each of its markers is written by itself, may wait for the disk, and is asked for again.
 _ENDS_WITH_CLIENT: Final = frozenset({ApiKey.WRITE_TXN_MARKERS})
 
+# Requests that are not served, but that Kafka refuses with a code of their own where it is not
+# configured for them. Kafka closes the connection for any other.
+_NOT_SERVED: Final = {
+    ApiKey.SASL_HANDSHAKE: ErrorCode.ILLEGAL_SASL_STATE,
+    ApiKey.SASL_AUTHENTICATE: ErrorCode.ILLEGAL_SASL_STATE,
+    ApiKey.CREATE_DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,
+    ApiKey.RENEW_DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,
+}
+
 
 class Dispatcher:
     """Produce and Fetch go straight to their handlers; everything else through the codec."""
@@ -135,10 +146,12 @@ class Dispatcher:
     def _take_by_codec(self, frame: bytes, connection: Connection) -> Response:
         header, position = parse_request_header(frame)
         api = APIS[header.api_key]
-        if header.api_key not in HANDLERS:
-            raise ProtocolViolation(f"{header.api_key.name} is not served here")
         if header.api_version not in api.versions:
             return self._refuse_version(header)
+        if header.api_key not in HANDLERS:
+            text = f"{header.api_key.name} is not served here: ApiVersions lists what is"
+            code = _NOT_SERVED.get(header.api_key, ErrorCode.UNSUPPORTED_VERSION)
+            return self._refuse(header, connection, text, code)
         self.request_counts[header.api_key] += 1
         if len(frame) > self._settings.broker.plain_request_bytes_max:
             return self._refuse(
@@ -301,7 +314,13 @@ class Dispatcher:
             f"{problem}, as many as max.request.elements allows: send less at a time, or raise it"
         )
 
-    def _refuse(self, header: RequestHeader, connection: Connection, text: str) -> bytes:
+    def _refuse(
+        self,
+        header: RequestHeader,
+        connection: Connection,
+        text: str,
+        code: ErrorCode = ErrorCode.INVALID_REQUEST,
+    ) -> bytes:
         """An error response, if the response of this version has an error field of its own."""
         response_class = APIS[header.api_key].response_class
         fields = {
@@ -312,7 +331,7 @@ class Dispatcher:
         if "error_code" not in fields:
             raise ProtocolViolation(text)
         connection.note_violation(text)
-        response = response_class(error_code=ErrorCode.INVALID_REQUEST)
+        response = response_class(error_code=code)
         if "error_message" in fields:
             response.error_message = text
         return self._encode(header, response)

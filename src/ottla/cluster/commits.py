@@ -9,10 +9,10 @@ from ottla.cluster.image import ClusterImage
 from ottla.cluster.store import CommitLimits, Compare, Delete, LeaseId, Put, Write
 from ottla.cluster.values import (
     BROKER_SETTINGS_KEY,
-    BrokerSettings,
     Change,
     Making,
     PartitionImage,
+    StoredSettings,
     StoredTopic,
     broker_key,
     making_key,
@@ -85,7 +85,7 @@ def _compared(image: ClusterImage, change: Change) -> list[str]:
 def _checked_size(change: Change, limits: CommitLimits) -> int:
     """At least the bytes that a change needs; only settings can be many."""
     match change.value:
-        case StoredTopic(config=settings) | BrokerSettings(settings) if settings:
+        case StoredTopic(config=settings) | StoredSettings(settings) if settings:
             size_bytes = len(change.key) + len(layout.encode(change.key, change.value))
         case _:
             return _OTHER_BYTES

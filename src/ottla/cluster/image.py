@@ -9,6 +9,7 @@ from ottla.cluster.values import (
     BROKER_PREFIX,
     BROKER_SETTINGS_KEY,
     BROKER_SETTINGS_PREFIX,
+    GROUP_SETTINGS_PREFIX,
     MAKING_PREFIX,
     MEMBER_PREFIX,
     NO_CLUSTER,
@@ -17,7 +18,6 @@ from ottla.cluster.values import (
     TOMBSTONE_PREFIX,
     TOPIC_PREFIX,
     BrokerImage,
-    BrokerSettings,
     Catalog,
     Change,
     ClusterId,
@@ -26,6 +26,7 @@ from ottla.cluster.values import (
     Member,
     PartitionImage,
     Ready,
+    StoredSettings,
     StoredTopic,
     Tombstone,
     Value,
@@ -74,6 +75,7 @@ class ClusterImage:
     own_configs: Mapping[BrokerId, Mapping[str, str]] = field(
         default_factory=dict
     )  # of single ones
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     mod_revisions: Mapping[str, Revision] = field(default_factory=dict)  # of every key
     folded_names: Mapping[str, str] = field(default_factory=dict)  # see `fold_name`
     partition_count: int = 0  # of all topics together
@@ -144,6 +146,7 @@ class ImageDraft:
         self.cluster_id = image.cluster_id
         self.broker_config = image.broker_config
         self.own_configs = image.own_configs
+        self.group_configs = _Copied(image.group_configs)
         self.partition_count = image.partition_count
         self.registered = _Copied(image.registered)
         self.ready = _Copied(image.ready)
@@ -175,6 +178,7 @@ class ImageDraft:
             tombstones=self.tombstones.now,
             broker_config=self.broker_config,
             own_configs=self.own_configs,
+            group_configs=self.group_configs.now,
             mod_revisions=self.mod_revisions.now,
             folded_names=self.folded_names.now,
             partition_count=self.partition_count,
@@ -199,7 +203,7 @@ class ImageDraft:
                 self._put_mark(value)
             case BrokerImage() | Ready() | Member():
                 self._put_broker(value, revision)
-            case BrokerSettings(values):
+            case StoredSettings(values):
                 self._put_settings(key, values)
             case ClusterIdentity(cluster_id):
                 self.cluster_id = cluster_id
@@ -227,6 +231,8 @@ class ImageDraft:
     def _put_settings(self, key: str, values: Mapping[str, str]) -> None:
         if key == BROKER_SETTINGS_KEY:
             self.broker_config = values
+        elif key.startswith(GROUP_SETTINGS_PREFIX):
+            self.group_configs.writable()[key.removeprefix(GROUP_SETTINGS_PREFIX)] = values
         else:
             broker = BrokerId(int(key.removeprefix(BROKER_SETTINGS_PREFIX)))
             self.own_configs = {**self.own_configs, broker: values}
@@ -323,6 +329,8 @@ class ImageDraft:
             self._remove_broker(key)
         elif key == BROKER_SETTINGS_KEY:
             self.broker_config = {}
+        elif key.startswith(GROUP_SETTINGS_PREFIX):
+            self.group_configs.writable().pop(key.removeprefix(GROUP_SETTINGS_PREFIX), None)
         elif key.startswith(BROKER_SETTINGS_PREFIX):
             gone = BrokerId(int(key.removeprefix(BROKER_SETTINGS_PREFIX)))
             kept = ((one, values) for one, values in self.own_configs.items() if one != gone)

@@ -22,6 +22,7 @@ from ottla.cluster.values import (
     BROKER_SETTINGS_PREFIX,
     CATALOG_KEY,
     CLUSTER_KEY,
+    GROUP_SETTINGS_PREFIX,
     MAKING_PREFIX,
     MEMBER_PREFIX,
     PARTITION_PREFIX,
@@ -29,7 +30,6 @@ from ottla.cluster.values import (
     TOMBSTONE_PREFIX,
     TOPIC_PREFIX,
     BrokerImage,
-    BrokerSettings,
     Catalog,
     Change,
     ClusterId,
@@ -38,6 +38,7 @@ from ottla.cluster.values import (
     Member,
     PartitionImage,
     Ready,
+    StoredSettings,
     StoredTopic,
     Tombstone,
     Value,
@@ -72,6 +73,7 @@ _PREFIXES: Final = (
     READY_PREFIX,
     MEMBER_PREFIX,
     BROKER_SETTINGS_PREFIX,
+    GROUP_SETTINGS_PREFIX,
 )
 _KEYS: Final = frozenset({BROKER_SETTINGS_KEY, CLUSTER_KEY, CATALOG_KEY})
 
@@ -241,8 +243,10 @@ def _read(key: str, fields: Mapping[str, Any]) -> Value:
         return Making(parse_uuid(name), fields["topic"], fields["partitions"])
     if key.startswith(TOMBSTONE_PREFIX):
         return _read_tombstone(name, fields)
-    if key == BROKER_SETTINGS_KEY or key.startswith(BROKER_SETTINGS_PREFIX):
-        return BrokerSettings(fields["config"])
+    if key == BROKER_SETTINGS_KEY or key.startswith(
+        (BROKER_SETTINGS_PREFIX, GROUP_SETTINGS_PREFIX)
+    ):
+        return StoredSettings(fields["config"])
     if key == CLUSTER_KEY:
         return ClusterIdentity(ClusterId(fields["id"]))
     assert key == CATALOG_KEY, key
@@ -284,7 +288,7 @@ def _fields(value: Value) -> dict[str, Any]:
             }
         case BrokerImage() | Ready() | Member():
             return _broker_fields(value)
-        case BrokerSettings():
+        case StoredSettings():
             return {"config": dict(value.values)}
         case ClusterIdentity():
             return {"id": value.id}

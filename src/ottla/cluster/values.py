@@ -26,6 +26,7 @@ CLUSTER_KEY: Final = "cluster"
 CATALOG_KEY: Final = "catalog"
 BROKER_SETTINGS_KEY: Final = "settings/brokers"
 BROKER_SETTINGS_PREFIX: Final = "settings/brokers/"
+GROUP_SETTINGS_PREFIX: Final = "settings/groups/"
 BROKER_PREFIX: Final = "brokers/"
 READY_PREFIX: Final = "ready/"
 MEMBER_PREFIX: Final = "members/"
@@ -131,8 +132,8 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings:
-    """Settings changed at run time, of all brokers or of one, depending on the key."""
+class StoredSettings:
+    """Settings changed at run time: of all brokers, of one or of a group, depending on the key."""
 
     values: Mapping[str, str]
 
@@ -161,7 +162,7 @@ Value = (
     | BrokerImage
     | Ready
     | Member
-    | BrokerSettings
+    | StoredSettings
     | Catalog
     | ClusterIdentity
 )
@@ -218,3 +219,7 @@ def member_key(broker: BrokerId) -> str:
 def broker_settings_key(broker: BrokerId | None) -> str:
     """The key of one broker's settings, or with None of those of all brokers."""
     return BROKER_SETTINGS_KEY if broker is None else f"{BROKER_SETTINGS_PREFIX}{broker}"
+
+
+def group_settings_key(group_id: str) -> str:
+    return GROUP_SETTINGS_PREFIX + group_id

@@ -5,6 +5,7 @@ also the table that `ottla config list` prints and DescribeConfigs returns.
 """
 
 from ottla.config.broker import BrokerConfig, shared_broker_settings
+from ottla.config.group import GroupConfig
 from ottla.config.setting import (
     INT32_MAX,
     INT64_MAX,
@@ -22,6 +23,7 @@ __all__ = [
     "INT64_MAX",
     "BrokerConfig",
     "Durability",
+    "GroupConfig",
     "Kind",
     "Setting",
     "TimestampType",

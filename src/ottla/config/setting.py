@@ -1,10 +1,12 @@
 """A setting: a dataclass field with its name, kind, parser and documentation."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
+from ottla.config.without_effect import WITHOUT_EFFECT
 from ottla.errors import InvalidConfig
 
 MINUTE_MS: Final = 60_000
@@ -37,12 +39,33 @@ class Setting:
     broker_name: str | None = None  # the broker setting that is the default of this topic setting
     is_shared: bool = False  # the same for all brokers: not to be changed for one alone
 
+    @property
+    def has_effect(self) -> bool:
+        """False for a setting that Kafka has and that is accepted, shown and nothing else."""
+        return self.name not in WITHOUT_EFFECT
+
+    @property
+    def full_doc(self) -> str:
+        """The documentation, and why the setting has no effect if it has none."""
+        reason = WITHOUT_EFFECT.get(self.name)
+        return self.doc if reason is None else f"{self.doc} Without effect: {reason}"
+
 
 def _integer(kind: Kind, low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text)
         if not low <= value <= high:
             raise ValueError(f"must be between {low} and {high}")
+        return value
+
+    return parse
+
+
+def _integer_or(also: int, low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if value != also and not low <= value <= high:
+            raise ValueError(f"must be between {low} and {high}, or {also}")
         return value
 
     return parse
@@ -76,9 +99,9 @@ def _decimal(low: float, high: float) -> Callable[[str], float]:
 
 def _some_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
-        words = {word.strip() for word in text.split(",")}
+        words = {word.strip() for word in text.split(",")} - {""}
         if not words <= set(choices):
-            raise ValueError(f"must be one or more of {', '.join(choices)}")
+            raise ValueError(f"must be any of {', '.join(choices)}")
         return tuple(choice for choice in choices if choice in words)
 
     return parse
@@ -99,6 +122,39 @@ def number(
     allowed = f"{low} or more" if high in {INT32_MAX, INT64_MAX} else f"{low} to {high}"
     row = Setting(name, kind, doc, allowed, _integer(kind, low, high), broker or None, shared)
     return field(default=default, metadata={"setting": row})
+
+
+def level(name: str, default: int, doc: str, *, low: int, high: int, also: int) -> Any:
+    """A field with an integer of a range, or one other; a broker has it under the same name."""
+    allowed = f"{low} to {high}, or {also}"
+    row = Setting(name, Kind.INT, doc, allowed, _integer_or(also, low, high), name)
+    return field(default=default, metadata={"setting": row})
+
+
+def never(name: str, doc: str, refusal: str) -> Any:
+    """A field with a boolean that can only be false; `refusal` says why."""
+
+    def parse(text: str) -> bool:
+        if _boolean(text):
+            raise ValueError(refusal)
+        return False
+
+    return field(
+        default=False, metadata={"setting": Setting(name, Kind.BOOLEAN, doc, "false", parse)}
+    )
+
+
+def matching(name: str, pattern: str, allowed: str, doc: str) -> Any:
+    """A field with a list, empty by default, whose text matches a regular expression."""
+    form = re.compile(pattern)
+
+    def parse(text: str) -> tuple[str, ...]:
+        words = tuple(word for word in map(str.strip, text.split(",")) if word)
+        if not form.fullmatch(",".join(words)):
+            raise ValueError("has another form")
+        return words
+
+    return field(default=(), metadata={"setting": Setting(name, Kind.LIST, doc, allowed, parse)})
 
 
 def flag(name: str, default: bool, doc: str, *, broker: str = "", shared: bool = False) -> Any:
@@ -134,8 +190,8 @@ def decimal(
 def several(
     name: str, default: tuple[str, ...], choices: tuple[str, ...], doc: str, *, broker: str = ""
 ) -> Any:
-    """A field with one or more of several values, separated by commas."""
-    allowed = f"{', '.join(choices)}, or several"
+    """A field with any of several values, or none, separated by commas."""
+    allowed = f"{', '.join(choices)}, several or none"
     row = Setting(name, Kind.LIST, doc, allowed, _some_of(choices), broker or None)
     return field(default=default, metadata={"setting": row})
 
@@ -150,6 +206,19 @@ def ordered(name: str, default: tuple[str, ...], choices: tuple[str, ...], doc: 
         return words
 
     row = Setting(name, Kind.LIST, doc, f"{', '.join(choices)}, or several", parse)
+    return field(default=default, metadata={"setting": row})
+
+
+def text(name: str, default: str, pattern: str, allowed: str, doc: str) -> Any:
+    """A field whose text matches a regular expression; a broker has it under the same name."""
+    form = re.compile(pattern, re.IGNORECASE)
+
+    def parse(text: str) -> str:
+        if not form.fullmatch(text):
+            raise ValueError("has another form")
+        return text
+
+    row = Setting(name, Kind.STRING, doc, allowed, parse, name)
     return field(default=default, metadata={"setting": row})
 
 

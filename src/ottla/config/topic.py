@@ -3,21 +3,28 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 from ottla.config.setting import (
     DAY_MS,
     INT32_MAX,
     INT64_MAX,
     MIB,
+    MINUTE_MS,
     choice,
     decimal,
     flag,
+    level,
+    matching,
+    never,
     number,
     parse_all,
     settings_of,
     several,
 )
+
+_REPLICAS: Final = r"(\*|\d+:\d+(,\d+:\d+)*)?"
+_REPLICAS_ALLOWED: Final = "*, or PARTITION:BROKER, or several"
 
 
 class Durability(StrEnum):
@@ -43,8 +50,33 @@ class TopicConfig:
         ("delete",),
         ("compact", "delete"),
         "How old segments are cleaned: delete drops them by time and size, compact keeps the last"
-        " record of every key; both together do both.",
+        " record of every key; both together do both, and none keeps everything.",
         broker="log.cleanup.policy",
+    )
+    compression_gzip_level: int = level(
+        "compression.gzip.level",
+        -1,
+        "The level at which the broker compresses with gzip, where compression.type is gzip;"
+        " -1 is gzip's own default.",
+        low=1,
+        high=9,
+        also=-1,
+    )
+    compression_lz4_level: int = number(
+        "compression.lz4.level",
+        9,
+        "The level at which the broker compresses with lz4, where compression.type is lz4.",
+        low=1,
+        high=17,
+        broker="compression.lz4.level",
+    )
+    compression_zstd_level: int = number(
+        "compression.zstd.level",
+        3,
+        "The level at which the broker compresses with zstd, where compression.type is zstd.",
+        low=-131_072,
+        high=22,
+        broker="compression.zstd.level",
     )
     compression_type: str = choice(
         "compression.type",
@@ -68,12 +100,57 @@ class TopicConfig:
         make=Durability,
         broker="log.durability",
     )
+    file_delete_delay_ms: int = number(
+        "file.delete.delay.ms",
+        MINUTE_MS,
+        "How long a file that is no longer needed stays on disk.",
+        broker="log.segment.delete.delay.ms",
+    )
+    flush_messages: int = number(
+        "flush.messages",
+        INT64_MAX,
+        "After how many records a log is synced.",
+        low=1,
+        broker="log.flush.interval.messages",
+    )
+    flush_ms: int = number(
+        "flush.ms",
+        INT64_MAX,
+        "How long a record may wait until its log is synced.",
+        broker="log.flush.interval.ms",
+    )
+    follower_throttled_replicas: tuple[str, ...] = matching(
+        "follower.replication.throttled.replicas",
+        _REPLICAS,
+        _REPLICAS_ALLOWED,
+        "Replicas whose followers' copying is throttled.",
+    )
+    leader_throttled_replicas: tuple[str, ...] = matching(
+        "leader.replication.throttled.replicas",
+        _REPLICAS,
+        _REPLICAS_ALLOWED,
+        "Replicas whose leaders' serving of followers is throttled.",
+    )
     index_interval_bytes: int = number(
         "index.interval.bytes",
         4096,
         "Bytes of log between two entries of the offset index.",
         high=INT32_MAX,
         broker="log.index.interval.bytes",
+    )
+    local_retention_bytes: int = number(
+        "local.retention.bytes",
+        -2,
+        "Bytes of a tiered partition that stay on the broker's disk; -2 is retention.bytes.",
+        low=-2,
+        broker="log.local.retention.bytes",
+    )
+    local_retention_ms: int = number(
+        "local.retention.ms",
+        -2,
+        "How long records of a tiered topic stay on the broker's disk; -2 is retention.ms.",
+        low=-2,
+        broker="log.local.retention.ms",
     )
     max_compaction_lag_ms: int = number(
         "max.compaction.lag.ms",
@@ -141,6 +218,25 @@ class TopicConfig:
         high=INT32_MAX,
         broker="log.max.producers",
     )
+    preallocate: bool = flag(
+        "preallocate",
+        False,
+        "Whether a segment file is allocated as a whole when it is begun.",
+        broker="log.preallocate",
+    )
+    remote_log_copy_disable: bool = flag(
+        "remote.log.copy.disable", False, "Whether a tiered topic copies no more segments."
+    )
+    remote_log_delete_on_disable: bool = flag(
+        "remote.log.delete.on.disable",
+        False,
+        "Whether tiered segments are deleted when tiered storage is disabled for a topic.",
+    )
+    remote_storage_enable: bool = never(
+        "remote.storage.enable",
+        "Whether a topic uses tiered storage.",
+        "there is no tiered storage: leave it out, or set it to false",
+    )
     retention_bytes: int = number(
         "retention.bytes",
         -1,
@@ -162,6 +258,21 @@ class TopicConfig:
         low=1024,
         high=INT32_MAX,
         broker="log.segment.bytes",
+    )
+    segment_index_bytes: int = number(
+        "segment.index.bytes",
+        10 * MIB,
+        "How large the index files of a segment may grow.",
+        low=4,
+        high=INT32_MAX,
+        broker="log.index.size.max.bytes",
+    )
+    segment_jitter_ms: int = number(
+        "segment.jitter.ms",
+        0,
+        "By how much at most a segment may end before segment.ms, so that the segments of many"
+        " partitions do not all end at once.",
+        broker="log.roll.jitter.ms",
     )
     segment_ms: int = number(
         "segment.ms",

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from struct import Struct, error
 from typing import Final, NamedTuple
 
-from ottla.errors import ProtocolViolation
+from ottla.errors import ProtocolViolation, RecordError
 from ottla.protocol.hot_fields import (
     INT32,
     UUID_BYTES,
@@ -55,6 +55,7 @@ class ProducedPartition(NamedTuple):
     append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    record_errors: Sequence[RecordError] = ()
 
 
 def read_produce(view: memoryview, position: int, version: int) -> ProduceRequest:
@@ -286,7 +287,7 @@ def _write_produced_classic(
     for key, partitions in topics:
         write_string(out, key)
         out += INT32.pack(len(partitions))
-        for index, code, base_offset, time_ms, log_start, message in partitions:
+        for index, code, base_offset, time_ms, log_start, message, record_errors in partitions:
             if version < 5:
                 out += _PRODUCED_V3.pack(index, code, base_offset, time_ms)
             elif version < 8:
@@ -295,7 +296,10 @@ def _write_produced_classic(
                 out += _PRODUCED_V8_FINE.pack(index, code, base_offset, time_ms, log_start, 0, -1)
             else:
                 out += _PRODUCED_V5.pack(index, code, base_offset, time_ms, log_start)
-                out += INT32.pack(0)
+                out += INT32.pack(len(record_errors))
+                for at, text in record_errors:
+                    out += INT32.pack(at)
+                    write_string(out, text)
                 write_string(out, message)
     out += INT32.pack(0)  # throttle time
 
@@ -307,12 +311,16 @@ def _write_produced_flexible(
     for key, partitions in topics:
         write_compact_topic(out, key)
         write_unsigned_varint(out, len(partitions) + 1)
-        for index, code, base_offset, time_ms, log_start, message in partitions:
+        for index, code, base_offset, time_ms, log_start, message, record_errors in partitions:
             if message is None:
                 out += _PRODUCED_V9_FINE.pack(index, code, base_offset, time_ms, log_start, 1, 0, 0)
             else:
                 out += _PRODUCED_V5.pack(index, code, base_offset, time_ms, log_start)
-                out.append(1)
+                write_unsigned_varint(out, len(record_errors) + 1)
+                for at, text in record_errors:
+                    out += INT32.pack(at)
+                    write_compact_string(out, text)
+                    out.append(0)
                 write_compact_string(out, message)
                 out.append(0)
         out.append(0)

@@ -436,12 +436,14 @@ def assemble(header: BatchHeader, payload: Buffer) -> bytearray:
     return batch
 
 
-def recompress(batch: Buffer, codec: Codec, *, decompressed_bytes_max: int) -> bytearray:
-    """The batch compressed with another codec."""
+def recompress(
+    batch: Buffer, codec: Codec, *, level: int | None = None, decompressed_bytes_max: int
+) -> bytearray:
+    """The batch compressed with another codec, at its own default level if there is no `level`."""
     header = read_header(batch)
     payload = open_payload(batch, header, decompressed_bytes_max)
     attributes = header.attributes & ~CODEC_MASK | codec
-    return assemble(header._replace(attributes=attributes), compress(payload, codec))
+    return assemble(header._replace(attributes=attributes), compress(payload, codec, level))
 
 
 def build_marker(

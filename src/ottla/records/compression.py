@@ -47,19 +47,22 @@ class Codec(IntEnum):
         return cls.NONE if name == "uncompressed" else cls[name.upper()]
 
 
-def compress(data: Buffer, codec: Codec) -> Buffer:
-    """`data` compressed with `codec`, in the framing that every Kafka client reads."""
+def compress(data: Buffer, codec: Codec, level: int | None = None) -> Buffer:
+    """`data` compressed with `codec`, in the framing that every Kafka client reads.
+
+    `level` is one of gzip or zstd; None is the codec's own default, and others have only that.
+    """
     match codec:
         case Codec.NONE:
             return data
         case Codec.GZIP:
-            return bytes(cramjam.gzip.compress(data))
+            return bytes(cramjam.gzip.compress(data, level))
         case Codec.SNAPPY:
             return _compress_xerial(data)
         case Codec.LZ4:
             return _compress_lz4(data)
         case Codec.ZSTD:
-            return bytes(cramjam.zstd.compress(data))
+            return bytes(cramjam.zstd.compress(data, level))
         case _ as never:
             assert_never(never)
 

@@ -6,12 +6,14 @@ spends its time in this loop, so varints of one and two bytes, nearly all, are d
 
 from typing import Final
 
-from ottla.errors import InvalidRecord, ProtocolViolation
+from ottla.errors import InvalidRecord, ProtocolViolation, RecordError
 from ottla.model import NO_PRODUCER, NO_SEQUENCE, NO_TIMESTAMP, Offset, TimestampMs
 from ottla.protocol.primitives import read_varint, read_varlong, write_varint, write_varlong
 from ottla.records.batch import (
     CONTROL,
     DELETE_HORIZON,
+    HEADER_BYTES,
+    LENGTH_END,
     LOG_APPEND_TIME,
     NO_PRODUCER_EPOCH,
     TRANSACTIONAL,
@@ -24,6 +26,7 @@ from ottla.records.batch import (
 from ottla.records.compression import compress
 
 SEARCHED_RECORDS_MAX: Final = 20_000  # of one batch, in a search by time
+_EMPTY_LENGTH: Final = (HEADER_BYTES - LENGTH_END).to_bytes(4, "big")  # of a batch's header alone
 _NULL: Final = 1  # the encoded length of a null value: -1, zig-zag
 
 # One record of a payload: start and end position, timestamp delta in ms, offset delta, key, and
@@ -139,9 +142,13 @@ def first_since(
 def check_keys(batch: Buffer, header: BatchHeader, *, decompressed_bytes_max: int) -> None:
     """Refuse a batch with a record without a key: its topic could never compact it."""
     payload = payload_of(batch, header, decompressed_bytes_max)
-    for _, _, _, _, key, _ in slice_records(payload, header.record_count):
-        if key is None:
-            raise InvalidRecord("every record of a compacted topic needs a key")
+    found = slice_records(payload, header.record_count)
+    bad = [index for index, (_, _, _, _, key, _) in enumerate(found) if key is None]
+    if bad:
+        raise InvalidRecord(
+            f"every record of a compacted topic needs a key: {len(bad)} of {len(found)} have none",
+            (RecordError(index, "a record of a compacted topic needs a key") for index in bad),
+        )
 
 
 def rebuild(
@@ -205,3 +212,16 @@ def empty_batch(header: BatchHeader, *, keeps_producer: bool) -> bytearray:
             producer_id=NO_PRODUCER, producer_epoch=NO_PRODUCER_EPOCH, base_sequence=NO_SEQUENCE
         )
     return assemble(changed, b"")
+
+
+def are_empty_batches(data: Buffer) -> bool:
+    """True if the bytes are whole batches without records, one after the other, and nothing else.
+
+    Such a batch is its header alone, so all lengths are the same and at the same distance.
+    """
+    count, rest = divmod(len(data), HEADER_BYTES)
+    view = bytes(data)
+    return not rest and all(
+        view[position::HEADER_BYTES] == bytes([byte]) * count
+        for position, byte in enumerate(_EMPTY_LENGTH, LENGTH_END - len(_EMPTY_LENGTH))
+    )

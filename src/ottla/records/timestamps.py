@@ -5,22 +5,15 @@ a plausible header is trusted; records are read only if the header cannot be rig
 limits the age of records.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.config import INT64_MAX, TopicConfig
-from ottla.errors import InvalidTimestamp
+from ottla.errors import InvalidTimestamp, RecordError
 from ottla.model import NO_TIMESTAMP, TimestampMs
 from ottla.records.batch import BatchHeader, Buffer, decompressed_bytes_max
 from ottla.records.record_slices import payload_of, slice_records
 
 ANY_AGE: Final = INT64_MAX  # the default of message.timestamp.before.max.ms
-
-
-class TimeSpan(NamedTuple):
-    """The oldest and the newest of some timestamps; both NO_TIMESTAMP if there are none."""
-
-    oldest_ms: int
-    newest_ms: int
 
 
 def checked_max_timestamp(
@@ -32,20 +25,31 @@ def checked_max_timestamp(
     """
     if is_header_trusted(header, config, now_ms):
         return header.max_timestamp_ms
-    span = record_timestamps(batch, header, decompressed_bytes_max(config.max_message_bytes))
-    if span.newest_ms - now_ms > config.timestamp_after_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {span.newest_ms} is more than"
-            f" {config.timestamp_after_max_ms} ms in the future"
-        )
-    if span.oldest_ms != NO_TIMESTAMP and (
-        now_ms - span.oldest_ms > config.timestamp_before_max_ms
-    ):
-        raise InvalidTimestamp(
-            f"timestamp {span.oldest_ms} is more than"
-            f" {config.timestamp_before_max_ms} ms in the past"
-        )
-    return max(span.newest_ms, NO_TIMESTAMP)
+    times = record_timestamps(batch, header, decompressed_bytes_max(config.max_message_bytes))
+    known = [time_ms for time_ms in times if time_ms != NO_TIMESTAMP]
+    if known and (_problem(max(known), config, now_ms) or _problem(min(known), config, now_ms)):
+        raise _refusal(times, config, now_ms)
+    return max(max(known, default=NO_TIMESTAMP), NO_TIMESTAMP)
+
+
+def _refusal(times: list[int], config: TopicConfig, now_ms: TimestampMs) -> InvalidTimestamp:
+    bad = [
+        RecordError(index, problem)
+        for index, time_ms in enumerate(times)
+        if (problem := _problem(time_ms, config, now_ms)) is not None
+    ]
+    text = f"{len(bad)} of {len(times)} records have a bad timestamp: {bad[0].text}"
+    return InvalidTimestamp(text, bad)
+
+
+def _problem(time_ms: int, config: TopicConfig, now_ms: TimestampMs) -> str | None:
+    if time_ms == NO_TIMESTAMP:
+        return None
+    if time_ms - now_ms > config.timestamp_after_max_ms:
+        return f"timestamp {time_ms} is more than {config.timestamp_after_max_ms} ms in the future"
+    if now_ms - time_ms > config.timestamp_before_max_ms:
+        return f"timestamp {time_ms} is more than {config.timestamp_before_max_ms} ms in the past"
+    return None
 
 
 def is_header_trusted(header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -> bool:
@@ -62,10 +66,8 @@ def is_header_trusted(header: BatchHeader, config: TopicConfig, now_ms: Timestam
     )
 
 
-def record_timestamps(batch: Buffer, header: BatchHeader, bytes_max: int) -> TimeSpan:
-    """The oldest and the newest timestamp of a batch's records, leaving out those without one."""
+def record_timestamps(batch: Buffer, header: BatchHeader, bytes_max: int) -> list[int]:
+    """The timestamps of a batch's records; NO_TIMESTAMP for one that has none."""
     payload = payload_of(batch, header, bytes_max)
     found = slice_records(payload, header.record_count)
-    times = [header.base_timestamp_ms + delta_ms for _, _, delta_ms, *_ in found]
-    known = [time_ms for time_ms in times if time_ms != NO_TIMESTAMP]
-    return TimeSpan(min(known), max(known)) if known else TimeSpan(NO_TIMESTAMP, NO_TIMESTAMP)
+    return [header.base_timestamp_ms + delta_ms for _, _, delta_ms, *_ in found]

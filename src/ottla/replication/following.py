@@ -11,12 +11,12 @@ from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
-from ottla.replication.follower import FollowerPartition
 from ottla.replication.partition import Flushes
 from ottla.storage.log import Log
 
 if TYPE_CHECKING:  # a broker without peers does not need what a client needs
     from ottla.replication.fetcher import ReplicaFetcher
+    from ottla.replication.follower import FollowerPartition
 
 log = logging.getLogger("ottla.replication")
 
@@ -90,6 +90,8 @@ class Following:
         assert partition.leader != self._broker_id, f"{tp} is led here"
         if tp in self.partitions or tp in self.defects:
             return
+        from ottla.replication.follower import FollowerPartition  # noqa: PLC0415
+
         followed = self.partitions[tp] = FollowerPartition(
             tp,
             topic_id,
@@ -119,7 +121,7 @@ class Following:
         self._watch(fetcher.task)
         return fetcher
 
-    def drop(self, tp: TopicPartition) -> FollowerPartition | None:
+    def drop(self, tp: TopicPartition) -> "FollowerPartition | None":
         """Stop following a partition."""
         followed = self.partitions.pop(tp, None)
         if followed is not None:
@@ -142,7 +144,7 @@ class Following:
 
     # The disk
 
-    def _make_durable(self, grown: Iterable[FollowerPartition]) -> "asyncio.Future[None]":
+    def _make_durable(self, grown: "Iterable[FollowerPartition]") -> "asyncio.Future[None]":
         """Bring logs to disk; done at once for those that promise their page cache only."""
         waited: dict[FollowerPartition, Offset] = {}
         for followed in grown:
@@ -163,7 +165,7 @@ class Following:
         if followed is not None and self._rounds:
             self._end_rounds(followed, followed.log.durable_offset)
 
-    def _end_rounds(self, followed: FollowerPartition, durable: Offset | None) -> None:
+    def _end_rounds(self, followed: "FollowerPartition", durable: Offset | None) -> None:
         """Nothing more of this partition has to be waited for, up to what is durable."""
         for waited, done in list(self._rounds):
             if followed in waited and (durable is None or waited[followed] <= durable):
@@ -180,7 +182,7 @@ class Following:
 
     # Defects
 
-    def _note_defect(self, followed: FollowerPartition, defect: Exception) -> None:
+    def _note_defect(self, followed: "FollowerPartition", defect: Exception) -> None:
         """Take out a replica that cannot be what it should be; its files stay as they are."""
         log.error("replica taken out", extra={"tp": followed.tp, "reason": defect})
         self.drop(followed.tp)

@@ -39,7 +39,7 @@ from ottla.storage.log_cleaning import LogCleaning
 from ottla.storage.log_core import LogCore, crowded
 from ottla.storage.log_flush import LogFlush
 from ottla.storage.log_listener import LogListener, SilentListener
-from ottla.storage.log_read import FileRange, read_range
+from ottla.storage.log_read import FileRange, read_on, read_range
 from ottla.storage.log_repair import LogRepair
 from ottla.storage.log_retention import LogRetention
 from ottla.storage.log_states import NotedState
@@ -314,6 +314,23 @@ class Log:
             return None
         try:
             return read_range(core, self.repair, start, end, bytes_max, at_least_one)
+        except OSError as error:
+            if error.errno in CROWDED_ERRNOS:
+                raise crowded(error) from error
+            raise core.fail(error) from error
+
+    def read_on(
+        self, found: FileRange, end: Offset, bytes_max: int, *, at_least_one: bool
+    ) -> FileRange:
+        """The range for a consumer that has got `found` from `read`: the next that has a record.
+
+        Compaction may leave nothing but batches without records in whole segments, and consumers
+        take many responses without a record for an error. If records are too far away, or there is
+        none before `end`, the range is still one that takes the reader further.
+        """
+        core = self._core
+        try:
+            return read_on(core, self.repair, found, end, bytes_max, at_least_one)
         except OSError as error:
             if error.errno in CROWDED_ERRNOS:
                 raise crowded(error) from error

@@ -100,4 +100,11 @@ def _opened(
     codec = Codec.named(config.compression_type)
     if codec == header.codec:
         return batch
-    return recompress(batch, codec, decompressed_bytes_max=bytes_max)
+    level = _level(codec, config)
+    return recompress(batch, codec, level=level, decompressed_bytes_max=bytes_max)
+
+
+def _level(codec: Codec, config: TopicConfig) -> int | None:
+    if codec is Codec.GZIP and config.compression_gzip_level >= 0:
+        return config.compression_gzip_level
+    return config.compression_zstd_level if codec is Codec.ZSTD else None

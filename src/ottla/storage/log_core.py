@@ -14,6 +14,7 @@ from weakref import ref
 from ottla.config import INT32_MAX, TopicConfig
 from ottla.errors import DiskFull, StorageFailed
 from ottla.model import NO_OFFSET, Offset, Position, TimestampMs, TopicPartition
+from ottla.records.crc import crc32c
 from ottla.storage.damages import Damages, merged
 from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, File, Files
 from ottla.storage.index import aborted_crc
@@ -86,7 +87,9 @@ class LogCore:
 
     def begin_empty(self, now_ms: TimestampMs) -> Recovered:
         """The content of a log that has just been made."""
-        return begin_empty(self.directory, now_ms)
+        found = begin_empty(self.directory, now_ms)
+        found.active.opened_ms = self._opened_ms(found.active.base_offset, now_ms)
+        return found
 
     def adopt(self, found: Recovered) -> None:
         """Go on with what was recovered. All of it is durable."""
@@ -172,6 +175,8 @@ class LogCore:
 
     def _roll(self, now_ms: TimestampMs) -> None:
         sealed = self.segments.roll(now_ms)
+        active = self.segments.active
+        active.opened_ms = self._opened_ms(active.base_offset, now_ms)
         self.unsynced.append(sealed.file)
         self.segments_created += 1
         self.hints.clear()
@@ -180,6 +185,18 @@ class LogCore:
         )
         if len(self.segments.unstored) >= UNSTORED_MAX:
             self.listener.note_crowded(self.tp)
+
+    def _opened_ms(self, base_offset: Offset, now_ms: TimestampMs) -> TimestampMs:
+        """The time from which `segment.ms` counts for a segment that begins now.
+
+        As far back as `segment.jitter.ms` allows, for each segment another time: a hash of its name
+        rather than a random number, so that a simulated run can be repeated.
+        """
+        jitter_max_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        if not jitter_max_ms:
+            return now_ms
+        name = f"{self.tp.topic}-{self.tp.partition}-{base_offset}"
+        return TimestampMs(now_ms - crc32c(name.encode()) % jitter_max_ms)
 
     def write_snapshot(self, offset: Offset, content: bytes) -> None:
         bases = (segment.base_offset for segment in self.segments.all())

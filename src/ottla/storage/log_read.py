@@ -1,12 +1,20 @@
 """Reading a log: which bytes of which segment hold the batches that a reader may see."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from ottla.errors import ApiError
 from ottla.model import Offset, Position
+from ottla.records.batch import HEADER_BYTES
+from ottla.records.record_slices import are_empty_batches
 from ottla.storage.files import CopiedFile, Sendable
 from ottla.storage.log_core import LogCore
 from ottla.storage.log_repair import LogRepair
 from ottla.storage.segment import CheckedPart, FoundBatch, Segment
+
+# How far a reader is taken over batches without records in one call: about a millisecond of bytes,
+# and about ten milliseconds of segments that have to be opened.
+_EMPTY_BYTES_MAX: Final = 1 << 20
+_EMPTY_RANGES_MAX: Final = 100
 
 
 class FileRange(NamedTuple):
@@ -16,6 +24,7 @@ class FileRange(NamedTuple):
     position: Position
     size_bytes: int
     end_offset: Offset  # where to read on
+    start_offset: Offset  # that was asked for: the first batch may begin before, or behind
 
 
 def read_range(
@@ -57,8 +66,42 @@ def read_range(
     core.remember(end_offset, segment, limit)
     if core.open_files.is_full:
         copy = CopiedFile(segment.file.read(position, limit - position))
-        return FileRange(copy, Position(0), limit - position, end_offset)
-    return FileRange(segment.file, position, limit - position, end_offset)
+        return FileRange(copy, Position(0), limit - position, end_offset, start)
+    return FileRange(segment.file, position, limit - position, end_offset, start)
+
+
+def read_on(
+    core: LogCore,
+    repair: LogRepair,
+    found: FileRange,
+    end: Offset,
+    bytes_max: int,
+    at_least_one: bool,
+) -> FileRange:
+    """The first range from `found` on that has a record, not too far behind; see `Log.read_on`."""
+    left_bytes = _EMPTY_BYTES_MAX
+    for _ in range(_EMPTY_RANGES_MAX):
+        if found.size_bytes > left_bytes or found.end_offset >= end or not is_empty(found):
+            break
+        left_bytes -= found.size_bytes
+        try:
+            following = read_range(core, repair, found.end_offset, end, bytes_max, at_least_one)
+        except ApiError:
+            break  # of damage: it is for the reader who asks for what is behind
+        if following is None:
+            break
+        found = following
+    return found
+
+
+def is_empty(found: FileRange) -> bool:
+    """True if no batch of the range has a record, as compaction leaves them."""
+    if found.size_bytes % HEADER_BYTES:
+        return False
+    first = found.file.read(found.position, HEADER_BYTES)
+    return are_empty_batches(first) and are_empty_batches(
+        found.file.read(found.position, found.size_bytes)
+    )
 
 
 def _limit(

@@ -177,7 +177,7 @@ class ActiveSegment:
         if file is not None:
             self.file = file
         self.indexes = Indexes()
-        self.opened_ms = opened_ms  # when its first batch was written, as far as is known
+        self.opened_ms = opened_ms  # when it was begun as far as is known, less its jitter
         self.unchecked = Unchecked(0)
 
     def __getattr__(self, name: str) -> File:

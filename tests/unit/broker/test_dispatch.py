@@ -21,7 +21,13 @@ from ottla.broker.services import RequestContext
 from ottla.clock import Clock
 from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, NotCoordinator, ProtocolViolation
-from ottla.protocol.api import APIS, ApiKey, RequestHeader, request_frame
+from ottla.protocol.api import (
+    APIS,
+    ApiKey,
+    RequestHeader,
+    parse_response_header,
+    request_frame,
+)
 from ottla.protocol.codec import Steps, decode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
@@ -259,7 +265,7 @@ def test_a_defect_in_a_deferred_response_does_not_reach_the_coordinator(
         (9999, 0),
         (-1, 0),
         (ApiKey.VOTE, 0),
-        (ApiKey.DESCRIBE_ACLS, 1),
+        (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0),  # its response has no error for the whole
         (ApiKey.DESCRIBE_CLUSTER, 99),
         (ApiKey.PRODUCE, 2),
     ],
@@ -268,6 +274,34 @@ def test_what_is_not_served_is_a_violation(key: int, version: int) -> None:
     async def scenario() -> None:
         with pytest.raises(ProtocolViolation):
             Scene().take(struct.pack(">hhih", key, version, 7, -1) + bytes(20))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "code"),
+    [
+        (ApiKey.SASL_HANDSHAKE, 1, ErrorCode.ILLEGAL_SASL_STATE),
+        (ApiKey.SASL_AUTHENTICATE, 2, ErrorCode.ILLEGAL_SASL_STATE),
+        (ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED),
+        (ApiKey.SHARE_GROUP_HEARTBEAT, 1, ErrorCode.UNSUPPORTED_VERSION),
+    ],
+)
+def test_what_is_not_served_is_refused_with_a_response_if_that_has_an_error(
+    key: ApiKey, version: int, code: ErrorCode
+) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        header = RequestHeader(key, version, 7, None)
+        answer = scene.take(bytes(request_frame(header, APIS[key].request_class()))[4:])
+        assert isinstance(answer, bytes)
+        _, position = parse_response_header(key, version, answer, 4)
+        response = decode(APIS[key].response_class, version, answer, position)
+        assert response.error_code == code
+        assert not scene.connection.is_closed
+        assert scene.connection.violations == [
+            f"{key.name} is not served here: ApiVersions lists what is"
+        ]
 
     run(scenario())
 

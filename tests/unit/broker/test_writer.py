@@ -45,7 +45,7 @@ def segment(directory: Path) -> FileRange:
     """All of a file of three megabytes."""
     file = OsFiles().create(directory / "segment")
     file.append(CONTENT)
-    return FileRange(file, Position(0), len(CONTENT), Offset(0))
+    return FileRange(file, Position(0), len(CONTENT), Offset(0), Offset(0))
 
 
 def part(whole: FileRange, start: int, size: int) -> FileRange:

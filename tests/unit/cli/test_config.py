@@ -28,13 +28,36 @@ def test_a_row_says_what_one_needs_to_set_it(capsys: pytest.CaptureFixture[str])
     assert row["documentation"].endswith(".")
 
 
-@pytest.mark.parametrize("scope", ["topic", "broker"])
+@pytest.mark.parametrize("scope", ["topic", "broker", "group"])
 def test_one_scope_can_be_asked_for(scope: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["scope"] for row in listed([f"--{scope}"], capsys)} == {scope}
+
+
+def test_several_scopes_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {row["scope"] for row in listed(["--topic", "--group"], capsys)} == {"topic", "group"}
+
+
+def test_settings_without_effect_are_marked_and_say_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = {(row["scope"], row["name"]): row for row in listed([], capsys)}
+    assert rows["topic", "retention.ms"]["effect"] == "yes"
+    flush = rows["topic", "flush.ms"]
+    assert flush["effect"] == "none"
+    assert "Without effect: the setting durability decides" in flush["documentation"]
+    assert rows["broker", "log.flush.interval.ms"]["effect"] == "none"
 
 
 def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "list", "--topic"]) == 0
     heading, first, *_ = capsys.readouterr().out.splitlines()
-    assert heading.split() == ["SCOPE", "NAME", "KIND", "DEFAULT", "ALLOWED", "DOCUMENTATION"]
+    assert heading.split() == [
+        "SCOPE",
+        "NAME",
+        "KIND",
+        "DEFAULT",
+        "ALLOWED",
+        "EFFECT",
+        "DOCUMENTATION",
+    ]
     assert first.startswith("topic  cleanup.policy")

@@ -9,13 +9,13 @@ from ottla.cluster.image import ClusterImage, ImageDraft, PartitionMissing, Topi
 from ottla.cluster.store import NEVER, Revision
 from ottla.cluster.values import (
     CATALOG_KEY,
-    BrokerSettings,
     Catalog,
     Change,
     Making,
     Member,
     PartitionImage,
     Ready,
+    StoredSettings,
     Tombstone,
     broker_key,
     making_key,
@@ -70,18 +70,28 @@ def test_every_key_is_remembered_with_the_revision_that_wrote_it() -> None:
 
 
 def test_broker_settings_that_are_removed_are_the_empty_ones() -> None:
-    settings = Change("settings/brokers", BrokerSettings({"num.partitions": "3"}))
+    settings = Change("settings/brokers", StoredSettings({"num.partitions": "3"}))
     image = ClusterImage().apply([settings], Revision(1))
     assert image.broker_config == {"num.partitions": "3"}
     assert image.apply([Change("settings/brokers", None)], Revision(2)).broker_config == {}
 
 
 def test_settings_of_one_broker_are_kept_beside_those_of_all() -> None:
-    change = Change("settings/brokers/7", BrokerSettings({"fetch.max.bytes": "3000"}))
+    change = Change("settings/brokers/7", StoredSettings({"fetch.max.bytes": "3000"}))
     image = ClusterImage().apply([change], Revision(1))
     assert image.config_of(BrokerId(7)) == {"fetch.max.bytes": "3000"}
     assert image.config_of(None) == image.config_of(BrokerId(8)) == {}
     assert image.apply([Change("settings/brokers/7", None)], Revision(2)).own_configs == {}
+
+
+def test_settings_of_groups_are_kept_by_their_names() -> None:
+    settings = {"consumer.session.timeout.ms": "50000"}
+    change = Change("settings/groups/a/b", StoredSettings(settings))
+    image = ClusterImage().apply([change], Revision(1))
+    assert image.group_configs == {"a/b": settings}
+    assert (image.own_configs, image.broker_config) == ({}, {})
+    assert image.apply([Change("settings/groups/a/b", None)], Revision(2)).group_configs == {}
+    assert image.group_configs == {"a/b": settings}
 
 
 def test_the_lowest_live_broker_tends_the_cluster() -> None:

@@ -23,7 +23,6 @@ from ottla.cluster.layout import (
 from ottla.cluster.store import ChangeBatch, Entry, KeyChange, Revision, Snapshot
 from ottla.cluster.values import (
     BrokerImage,
-    BrokerSettings,
     Catalog,
     ClusterId,
     ClusterIdentity,
@@ -31,6 +30,7 @@ from ottla.cluster.values import (
     Member,
     PartitionImage,
     Ready,
+    StoredSettings,
     StoredTopic,
     Tombstone,
     Value,
@@ -73,7 +73,9 @@ TOMBSTONE = Tombstone(TOPIC_ID, "orders", 3, (BrokerId(1), BrokerId(2)))
         ("brokers/7", BrokerImage(BrokerId(7), {"PLAINTEXT": Endpoint("host", 9092)})),
         ("ready/7", Ready(BrokerId(7), 12)),
         ("members/7", Member(BrokerId(7), 12, "rack-a", "m")),
-        ("settings/brokers", BrokerSettings({"log.retention.ms": "1"})),
+        ("settings/brokers", StoredSettings({"log.retention.ms": "1"})),
+        ("settings/brokers/7", StoredSettings({"fetch.max.bytes": "1"})),
+        ("settings/groups/a/b", StoredSettings({"consumer.session.timeout.ms": "1"})),
         ("deleted/AAECAwQFBgcICQoLDA0ODw", TOMBSTONE),
         ("cluster", ClusterIdentity(ClusterId("it"))),
         ("catalog", Catalog()),

@@ -21,7 +21,6 @@ def test_two_weeks_are_kept_and_fsync_is_promised_unless_said_otherwise() -> Non
         ("durability", "maybe"),
         ("cleanup.policy", "burn"),
         ("cleanup.policy", "compact,burn"),
-        ("cleanup.policy", ""),
         ("min.cleanable.dirty.ratio", "1.1"),
         ("min.cleanable.dirty.ratio", "nan"),
         ("min.cleanable.dirty.ratio", "half"),
@@ -38,3 +37,19 @@ def test_a_policy_may_be_both_in_any_order() -> None:
         config = TopicConfig().override({"cleanup.policy": text})
         assert config.cleanup_policy == ("compact", "delete")
         assert format_value(config.cleanup_policy) == "compact,delete"
+
+
+def test_a_policy_may_be_none() -> None:
+    assert TopicConfig().override({"cleanup.policy": ""}).cleanup_policy == ()
+
+
+def test_tiered_storage_is_refused_with_the_reason() -> None:
+    with pytest.raises(InvalidConfig, match="there is no tiered storage: leave it out"):
+        TopicConfig().override({"remote.storage.enable": "true"})
+
+
+def test_throttled_replicas_keep_their_text() -> None:
+    name = "leader.replication.throttled.replicas"
+    for text in ("", "*", "0:1,1:2"):
+        config = TopicConfig().override({name: text})
+        assert format_value(config.leader_throttled_replicas) == text

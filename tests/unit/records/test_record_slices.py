@@ -4,9 +4,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from fakes import build
 from ottla.errors import ApiError, InvalidRecord
 from ottla.model import Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs
 from ottla.records.batch import (
+    HEADER_BYTES,
     Record,
     assemble,
     build_batch,
@@ -17,6 +19,7 @@ from ottla.records.batch import (
 from ottla.records.compression import Codec
 from ottla.records.record_slices import (
     SEARCHED_RECORDS_MAX,
+    are_empty_batches,
     check_keys,
     empty_batch,
     first_since,
@@ -229,3 +232,15 @@ def test_a_rebuilt_batch_in_log_append_time_keeps_its_time() -> None:
     smaller = rebuild(header, payload, slice_records(payload, 2)[1:])
     assert read_header(smaller).max_timestamp_ms == 900
     assert [(record.offset, record.timestamp_ms) for record in records(smaller)] == [(1, 900)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 500])
+def test_batches_without_records_are_told_from_all_others(count: int) -> None:
+    header = read_header(build.batch(3, producer_id=7, producer_epoch=1, base_sequence=5))
+    empty = bytes(empty_batch(header, keeps_producer=True))
+    assert are_empty_batches(empty * count)
+    assert not are_empty_batches(empty * count + bytes(build.batch()))
+    assert not are_empty_batches(empty * count + empty[:-1])
+    long = bytes(build.batch(value=bytes(54)))  # two headers long, as it happens
+    assert len(long) % HEADER_BYTES == 0
+    assert not are_empty_batches(empty * count + long)

@@ -2,6 +2,7 @@
 
 import errno
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -24,7 +25,15 @@ from ottla.model import (
     ProducerEpoch,
     ProducerId,
 )
-from ottla.records.batch import Marker, MarkerKind, batches, build_marker, records
+from ottla.records.batch import (
+    Marker,
+    MarkerKind,
+    Record,
+    batches,
+    build_batch,
+    build_marker,
+    records,
+)
 from ottla.records.compression import Codec
 
 
@@ -96,6 +105,28 @@ def test_a_topic_can_have_one_codec_for_everybody(files: MemoryFiles, name: str)
     data = log.read_bytes(found)
     assert [header.codec for header, _ in batches(data)] == [Codec.named(name)] * 2
     assert offsets_of(log, data) == [0, 1, 2, 3, 4]
+
+
+WORDS = [b"%x" % Random(number).getrandbits(40) for number in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (TopicConfig(compression_gzip_level=1), TopicConfig(compression_gzip_level=9)),
+        (TopicConfig(compression_zstd_level=-50), TopicConfig(compression_zstd_level=19)),
+    ],
+)
+def test_a_topic_has_a_level_of_compression(low: TopicConfig, high: TopicConfig) -> None:
+    name = "gzip" if low.compression_gzip_level > 0 else "zstd"
+    sizes = []
+    for config in (low, TopicConfig(), high):
+        log = build.log(MemoryFiles(), replace(config, compression_type=name))
+        value = b" ".join(Random(1).choices(WORDS, k=5000))
+        append(log, build_batch([Record(value=value)]))
+        sizes.append(log.size_bytes)
+    assert sizes[0] > sizes[1] >= sizes[2]
+    assert sizes[0] > sizes[2]
 
 
 def test_a_topic_that_asks_for_something_leaves_the_short_way(files: MemoryFiles) -> None:

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+from itertools import pairwise
 from weakref import ref
 
 import pytest
@@ -42,6 +43,40 @@ def test_an_old_segment_is_followed_by_the_next(files: MemoryFiles) -> None:
     assert not log.sealed_segments
     log.append_as_leader(build.batch(), build.EPOCH, TimestampMs(build.NOW_MS + 1000))
     assert len(log.sealed_segments) == 1
+
+
+def test_jitter_ends_segments_early_each_at_a_time_of_its_own(files: MemoryFiles) -> None:
+    log = build.log(files, TopicConfig(segment_ms=1000, segment_jitter_ms=500))
+    rolled_ms = []
+    for now_ms in range(build.NOW_MS, build.NOW_MS + 20_000):
+        count = len(log.sealed_segments)
+        log.append_as_leader(build.batch(), build.EPOCH, TimestampMs(now_ms))
+        if len(log.sealed_segments) > count:
+            rolled_ms.append(now_ms)
+    ages_ms = [later - earlier for earlier, later in pairwise(rolled_ms)]
+    assert all(500 < age_ms <= 1000 for age_ms in ages_ms)
+    assert len(set(ages_ms)) > 10
+
+
+def test_more_jitter_than_a_segment_may_be_old_is_as_much_as_that(files: MemoryFiles) -> None:
+    log = build.log(files, TopicConfig(segment_ms=1000, segment_jitter_ms=10**15))
+    for now_ms in range(build.NOW_MS, build.NOW_MS + 5000, 1000):
+        log.append_as_leader(build.batch(), build.EPOCH, TimestampMs(now_ms))
+        assert now_ms - 1000 < log.active_segment.opened_ms <= now_ms
+
+
+def test_a_new_log_has_jitter_as_well(files: MemoryFiles) -> None:
+    core = LogCore(
+        build.TP,
+        files,
+        build.DIRECTORY,
+        TopicConfig(segment_jitter_ms=1 << 20),
+        start_offset=Offset(0),
+        recovery_point=Offset(0),
+        listener=SilentListener(),
+        open_files=OpenFiles(),
+    )
+    assert core.begin_empty(build.NOW_MS).active.opened_ms < build.NOW_MS
 
 
 def test_offsets_too_far_apart_for_one_index_get_a_new_segment(files: MemoryFiles) -> None:

@@ -3,8 +3,9 @@
 The response to an unknown version is error 35 and the whole list in version 0, so that every client
 finds a common one (librdkafka tries 0 next, Java the newest listed, franz-go uses the list).
 
-The one feature is transaction.version 2 (KIP-890): clients that see it leave it to Produce and
-TxnOffsetCommit to add partitions, and take the next epoch from EndTxn.
+The features are transaction.version 2 (KIP-890): clients that see it leave it to Produce and
+TxnOffsetCommit to add partitions, and take the next epoch from EndTxn; and group.version 1: groups
+of the consumer protocol (KIP-848).
 """
 
 import re
@@ -26,8 +27,7 @@ from ottla.protocol.messages.api_versions import (
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[-.a-zA-Z0-9]*[a-zA-Z0-9])?")
 # Older librdkafka sends compressed batches only to brokers that list Produce from 0 (KAFKA-18659).
 _PRODUCE_ADVERTISED_MIN: Final = 0
-_FEATURE: Final = "transaction.version"
-_FEATURE_LEVEL: Final = 2
+_FEATURES: Final = {"group.version": 1, "transaction.version": 2}  # with their levels
 _FEATURES_EPOCH: Final = 0  # features change only with the program
 _ZERO_MIN_FROM: Final = 4  # older clients cannot read that a feature begins at level 0
 
@@ -44,15 +44,17 @@ class ApiVersions:
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        supported = SupportedFeatureKey(name=_FEATURE, min_version=0, max_version=_FEATURE_LEVEL)
+        supported = [
+            SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in _FEATURES.items()
+        ]
         return ApiVersionsResponse(
             api_keys=_served(),
-            supported_features=[supported] if context.version >= _ZERO_MIN_FROM else [],
+            supported_features=supported if context.version >= _ZERO_MIN_FROM else [],
             finalized_features_epoch=_FEATURES_EPOCH,
             finalized_features=[
-                FinalizedFeatureKey(
-                    name=_FEATURE, max_version_level=_FEATURE_LEVEL, min_version_level=0
-                )
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in _FEATURES.items()
             ],
         )
 

@@ -1,4 +1,5 @@
-"""DescribeCluster (60) 0-2, DescribeLogDirs (35) 1-5, DescribeQuorum (55) 0-2.
+"""DescribeCluster (60) 0-2, AlterReplicaLogDirs (34) 1-2, DescribeLogDirs (35) 1-5,
+DescribeQuorum (55) 0-2.
 
 DescribeQuorum: the cluster's metadata is in a coordination store, not in a Raft log of the brokers.
 The response for Kafka's metadata partition names the controller as its leader and only voter, for
@@ -9,9 +10,10 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from ottla.broker import slices
+from ottla.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import ErrorCode
-from ottla.model import BrokerId
+from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.cluster import (
     DescribeClusterBroker,
@@ -19,6 +21,10 @@ from ottla.protocol.messages.cluster import (
     DescribeClusterResponse,
 )
 from ottla.protocol.messages.log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -55,6 +61,11 @@ class DescribeCluster:
         return DescribeClusterResponse(
             cluster_id=image.cluster_id,
             controller_id=-1 if image.controller_id is None else image.controller_id,
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS
+                if request.include_cluster_authorized_operations
+                else NOT_REQUESTED
+            ),
             brokers=[
                 DescribeClusterBroker(
                     broker_id=broker.id,
@@ -101,6 +112,44 @@ class DescribeLogDirs:
             usable_bytes=usable_bytes,
         )
         return DescribeLogDirsResponse(results=[directory])
+
+
+class AlterReplicaLogDirs:
+    """A broker has one data directory: a replica may stay in it, and there is no other."""
+
+    def __init__(self, services: Services) -> None:
+        self._replicas = services.replicas
+
+    def __call__(
+        self, request: AlterReplicaLogDirsRequest, context: RequestContext
+    ) -> AlterReplicaLogDirsResponse | Coroutine[Any, Any, AlterReplicaLogDirsResponse]:
+        return slices.start(self._alter(request))
+
+    def _alter(self, request: AlterReplicaLogDirsRequest) -> Steps[AlterReplicaLogDirsResponse]:
+        codes: dict[str, dict[int, ErrorCode]] = {}
+        for directory in request.dirs:
+            for topic in directory.topics:
+                for index in topic.partitions:
+                    tp = TopicPartition(topic.name, index)
+                    codes.setdefault(topic.name, {})[index] = self._code(directory.path, tp)
+                    yield 1
+        return AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirTopicResult(
+                    topic_name=name,
+                    partitions=[
+                        AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                        for index, code in found.items()
+                    ],
+                )
+                for name, found in codes.items()
+            ]
+        )
+
+    def _code(self, path: str, tp: TopicPartition) -> ErrorCode:
+        if path != self._replicas.directory:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        return ErrorCode.NONE if tp in self._replicas.logs else ErrorCode.REPLICA_NOT_AVAILABLE
 
 
 class DescribeQuorum:

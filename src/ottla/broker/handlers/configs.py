@@ -1,8 +1,8 @@
 """DescribeConfigs (32) 1-4, AlterConfigs (33) 0-2, IncrementalAlterConfigs (44) 0-1,
 ListConfigResources (74) 0-1.
 
-Topics, all brokers together (the broker resource with an empty name), and single ones, as far as
-brokers may differ. Not done: loggers, client metrics and groups: INVALID_REQUEST.
+Topics, groups, all brokers together (the broker resource with an empty name), and single ones, as
+far as brokers may differ. Not done: loggers and client metrics: INVALID_REQUEST.
 """
 
 from collections import Counter
@@ -17,21 +17,24 @@ from ottla.cluster.controller.configs import (
     ConfigEdit,
     EditKind,
     alter_broker_config,
+    alter_group_config,
     alter_topic_config,
     replace_broker_config,
+    replace_group_config,
     replace_topic_config,
 )
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.image import ClusterImage
 from ottla.config import (
     BrokerConfig,
+    GroupConfig,
     Kind,
     Setting,
     TopicConfig,
     format_value,
     settings_of,
 )
-from ottla.errors import ApiError, InvalidRequest, UnknownTopicOrPartition
+from ottla.errors import ApiError, ErrorCode, InvalidRequest, UnknownTopicOrPartition
 from ottla.model import BrokerId
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.configs import (
@@ -55,6 +58,10 @@ from ottla.protocol.messages.configs import (
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
+_GROUP: Final = 32
+_SERVED_TYPES: Final = frozenset({_TOPIC, _BROKER, _GROUP})
+_KNOWN_TYPES: Final = _SERVED_TYPES | {8, 16}  # loggers and client metrics
+_NOT_SERVED: Final = "only topics (2), brokers (4) and groups (32) have settings here"
 _ALL_BROKERS: Final = ""
 
 # Where a value comes from, as on the wire.
@@ -63,6 +70,7 @@ _SET_FOR_BROKER: Final = 2
 _SET_FOR_ALL_BROKERS: Final = 3
 _SET_AT_START: Final = 4
 _DEFAULT: Final = 5
+_SET_FOR_GROUP: Final = 8
 
 _TYPES: Final = {
     Kind.BOOLEAN: 1,
@@ -78,6 +86,9 @@ _ADVERTISED: Final = Setting(
     "advertised.listeners", Kind.LIST, "The address that clients connect to.", "HOST:PORT", str
 )
 _READ_ONLY: Final = (_NODE_ID, _ADVERTISED)
+_TOPIC_DEFAULTS: Final = TopicConfig()
+_GROUP_DEFAULTS: Final = GroupConfig()
+_BROKER_FIELDS: Final = {row.name: field for field, row in settings_of(BrokerConfig)}
 _SETTING_UNITS: Final = 3  # of work for each setting that is shown
 
 Decide = Callable[[ClusterImage], Decision[None]]
@@ -85,10 +96,14 @@ Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsReso
 
 
 class _DescribedSetting(NamedTuple):
-    """A setting with the values that are set for it, the one that counts first."""
+    """A setting with the values that are set for it, the one that counts first.
+
+    A topic's are followed by those of the broker's setting that is its default, under that name.
+    """
 
     row: Setting
     name: str
+    default: str
     values: list[tuple[str, str, int]]  # (name, value, source)
 
 
@@ -143,7 +158,9 @@ class DescribeConfigs:
             if name == _ALL_BROKERS:
                 return self._shared_settings()
             return [*self._identity(), *self._broker_settings()]
-        raise InvalidRequest("only topics (2) and brokers (4) have settings here")
+        if resource.resource_type == _GROUP:
+            return list(self._group_settings(name))
+        raise InvalidRequest(_NOT_SERVED)
 
     def _topic_settings(self, name: str) -> Iterator[_DescribedSetting]:
         topic = self._state.image.topics.get(name)
@@ -153,10 +170,25 @@ class DescribeConfigs:
             values = []
             if row.name in topic.config:
                 values.append((row.name, topic.config[row.name], _SET_FOR_TOPIC))
-            values += self._broker_values(
-                row.broker_name or row.name, row.name, _topic_reader(field)
-            )
-            yield _DescribedSetting(row, row.name, values)
+            if row.broker_name is not None:
+                values += self._broker_values(row.broker_name, _topic_reader(field))
+            default = format_value(getattr(_TOPIC_DEFAULTS, field))
+            yield _DescribedSetting(row, row.name, default, values)
+
+    def _group_settings(self, name: str) -> Iterator[_DescribedSetting]:
+        if not name:
+            raise InvalidRequest("name a group: there are no settings of all groups")
+        own = self._state.image.group_configs.get(name, {})
+        for field, row in settings_of(GroupConfig):
+            default = format_value(getattr(_GROUP_DEFAULTS, field))
+            values = [(row.name, own[row.name], _SET_FOR_GROUP)] if row.name in own else []
+            assert row.broker_name is not None, "every group setting has a default of the broker's"
+            if row.broker_name in _BROKER_FIELDS:
+                read = _broker_reader(_BROKER_FIELDS[row.broker_name])
+                values += self._broker_values(row.broker_name, read)
+            else:
+                values.append((row.broker_name, default, _DEFAULT))
+            yield _DescribedSetting(row, row.name, default, values)
 
     def _identity(self) -> Iterator[_DescribedSetting]:
         """Settings that a broker is started with and that cannot change; admin tools read them."""
@@ -165,30 +197,29 @@ class DescribeConfigs:
         if broker is not None:
             values.append((_ADVERTISED, f"PLAINTEXT://{broker.endpoint}"))
         for row, value in values:
-            yield _DescribedSetting(row, row.name, [(row.name, value, _SET_AT_START)])
+            yield _DescribedSetting(row, row.name, value, [(row.name, value, _SET_AT_START)])
 
     def _broker_settings(self) -> Iterator[_DescribedSetting]:
         for field, row in settings_of(BrokerConfig):
-            values = self._broker_values(row.name, row.name, _broker_reader(field))
-            yield _DescribedSetting(row, row.name, values)
+            values = self._broker_values(row.name, _broker_reader(field))
+            yield _DescribedSetting(row, row.name, values[-1][1], values)
         for field, row in settings_of(TopicConfig):
             if row.broker_name is not None:
-                name = row.broker_name
-                yield _DescribedSetting(
-                    row, name, self._broker_values(name, name, _topic_reader(field))
-                )
+                values = self._broker_values(row.broker_name, _topic_reader(field))
+                yield _DescribedSetting(row, row.broker_name, values[-1][1], values)
 
     def _shared_settings(self) -> Iterator[_DescribedSetting]:
-        """Settings that were changed for all brokers, without those of this one."""
+        """Settings that were changed for all brokers, with that value alone."""
         changed = self._state.image.broker_config
         for setting in self._broker_settings():
             if setting.name in changed:
-                values = [value for value in setting.values if value[2] != _SET_FOR_BROKER]
+                values = [value for value in setting.values if value[2] == _SET_FOR_ALL_BROKERS]
                 yield setting._replace(values=values)
 
     def _broker_values(
-        self, name: str, default_name: str, read: Callable[[BrokerConfig], Any]
+        self, name: str, read: Callable[[BrokerConfig], Any]
     ) -> list[tuple[str, str, int]]:
+        """The values that are set for a broker's setting, and its default at the end."""
         values = []
         own = self._state.image.config_of(self._broker_id)
         if name in own:
@@ -199,7 +230,7 @@ class DescribeConfigs:
         started, built_in = read(self._settings.started_with), read(BrokerConfig())
         if started != built_in:
             values.append((name, format_value(started), _SET_AT_START))
-        values.append((default_name, format_value(built_in), _DEFAULT))
+        values.append((name, format_value(built_in), _DEFAULT))
         return values
 
 
@@ -227,7 +258,9 @@ def _topic_reader(field: str) -> Callable[[BrokerConfig], Any]:
 def _describe_setting(
     setting: _DescribedSetting, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
-    _, value, source = setting.values[0]
+    value, source = setting.default, _DEFAULT
+    if setting.values:
+        _, value, source = setting.values[0]
     return DescribeConfigsResourceResult(
         name=setting.name,
         value=value,
@@ -240,7 +273,7 @@ def _describe_setting(
         ]
         if request.include_synonyms
         else [],
-        documentation=setting.row.doc if request.include_documentation else None,
+        documentation=setting.row.full_doc if request.include_documentation else None,
     )
 
 
@@ -265,6 +298,13 @@ class AlterConfigs:
             return partial(
                 replace_topic_config,
                 name=resource.resource_name,
+                config=config,
+                defaults=self._settings.broker,
+            )
+        if resource.resource_type == _GROUP:
+            return partial(
+                replace_group_config,
+                group_id=resource.resource_name,
                 config=config,
                 defaults=self._settings.broker,
             )
@@ -296,6 +336,10 @@ class IncrementalAlterConfigs:
             edits = [_edit(c.config_operation, c.name, c.value) for c in resource.configs]
             if resource.resource_type == _TOPIC:
                 return alter_topic_config(
+                    image, resource.resource_name, edits, self._settings.broker
+                )
+            if resource.resource_type == _GROUP:
+                return alter_group_config(
                     image, resource.resource_name, edits, self._settings.broker
                 )
             broker = _broker_id(resource.resource_name)
@@ -366,8 +410,8 @@ def _refuse_twice(image: ClusterImage) -> Decision[None]:
 
 def _checked(kind: int, name: str, decide: Decide) -> Decide:
     def checked(image: ClusterImage) -> Decision[None]:
-        if kind not in {_TOPIC, _BROKER}:
-            raise InvalidRequest("only topics (2) and brokers (4) have settings here")
+        if kind not in _SERVED_TYPES:
+            raise InvalidRequest(_NOT_SERVED)
         if kind == _BROKER and name != _ALL_BROKERS and not name.isdecimal():
             raise InvalidRequest(
                 f"{name!r} is not a broker: name one by its id, or all with an empty name"
@@ -392,8 +436,13 @@ class ListConfigResources:
         image = self._state.image
         if context.version == 0:
             return ListConfigResourcesResponse()  # client metrics only, and there are none
-        types = set(request.resource_types) or {_TOPIC, _BROKER}
+        types = set(request.resource_types) or _SERVED_TYPES
+        if not types <= _KNOWN_TYPES:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         found = []
+        for name in image.group_configs if _GROUP in types else ():
+            found.append(ConfigResource(resource_name=name, resource_type=_GROUP))
+            yield 1
         for name in image.topics if _TOPIC in types else ():
             found.append(ConfigResource(resource_name=name, resource_type=_TOPIC))
             yield 1

@@ -1,11 +1,11 @@
 """ConsumerGroupHeartbeat (68) 0-1, ConsumerGroupDescribe (69) 0-1.
 
 Every requested group has a result: librdkafka aborts its process otherwise.
-Not done: authorised operations, which are "not known" in responses.
 """
 
 from typing import Final
 
+from ottla.broker.authorized_operations import GROUP_OPERATIONS
 from ottla.broker.deferred import Deferred
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace
@@ -114,6 +114,8 @@ class ConsumerGroupDescribe:
         groups, pace = [], Pace()
         for group_id in request.group_ids:
             described = await self._describe(group_id)
+            if request.include_authorized_operations and not described.error_code:
+                described.authorized_operations = GROUP_OPERATIONS
             groups.append(described)
             await pace.spend(4 + sum(map(_units, described.members)))
         return ConsumerGroupDescribeResponse(groups=groups)

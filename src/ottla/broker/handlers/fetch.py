@@ -3,6 +3,7 @@
 Partitions are served in the order of the request; the first one with data gives at least one
 batch, however large. Responses carry ranges of segment files. If there is too little data, the
 response is pending: the partitions are read again when they grow, and once more when time is up.
+Batches without records, which compaction leaves, are read over if all of a range are.
 A fetch of more partitions than a session may hold is read in slices and does not register as a
 reader: it reads again after a while.
 A broker that fetches as a follower proves with its token who it is; it reads up to the log's end,
@@ -38,6 +39,7 @@ from ottla.protocol.hot_fetch import (
     write_fetched,
 )
 from ottla.protocol.hot_fields import TopicKey
+from ottla.records.batch import HEADER_BYTES
 from ottla.replication.partition import LeaderPartition
 from ottla.storage.log_read import FileRange
 
@@ -183,7 +185,7 @@ class Fetch:
             # The first response of a session, like one without, lists every partition.
             if exchange.request.session_epoch != FULL_FETCH_EPOCH:
                 fetched = changed
-        if reading.total_bytes or reading.has_error:
+        if (reading.total_bytes or reading.has_error) and exchange.request.replica_id < 0:
             self._count(reading)
         return write_fetched(
             exchange.correlation_id,
@@ -407,16 +409,19 @@ class ConsumerReads:
         records = None
         bytes_max = min(want.bytes_max, left_bytes)
         if want.offset < end and (bytes_max > 0 or at_least_one):
-            records = log.read(
-                Offset(want.offset), end, max(bytes_max, 0), at_least_one=at_least_one
-            )
+            bytes_max = max(bytes_max, 0)
+            records = log.read(Offset(want.offset), end, bytes_max, at_least_one=at_least_one)
+            if (
+                records is not None and not records.size_bytes % HEADER_BYTES
+            ):  # may be empty batches
+                records = log.read_on(records, end, bytes_max, at_least_one=at_least_one)
         aborted: list[tuple[int, int]] | None = None
         if read_committed:
             aborted = []
             if records is not None:
                 aborted = [
                     (one.producer_id, one.first_offset)
-                    for one in log.aborted_transactions(Offset(want.offset), records.end_offset)
+                    for one in log.aborted_transactions(records.start_offset, records.end_offset)
                 ]
         return FetchedPartition(
             want.partition, 0, high_watermark, stable, log.start_offset, aborted, None, records

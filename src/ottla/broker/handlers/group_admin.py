@@ -6,6 +6,7 @@ Not done: authorised operations, which are "not known" in responses.
 
 from typing import Final
 
+from ottla.broker.authorized_operations import GROUP_OPERATIONS
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace, finish
 from ottla.coordinator.groups.descriptions import GroupDescription
@@ -39,6 +40,8 @@ class DescribeGroups:
         groups, pace = [], Pace()
         for group_id in request.groups:
             described = await self._describe(group_id, context.version)
+            if request.include_authorized_operations and not described.error_code:
+                described.authorized_operations = GROUP_OPERATIONS
             groups.append(described)
             await pace.spend(4 + len(described.members))
         return DescribeGroupsResponse(groups=groups)

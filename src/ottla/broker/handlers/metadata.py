@@ -1,13 +1,17 @@
 """Metadata (3), versions 0 to 13, and DescribeTopicPartitions (75), version 0.
 
 A topic that does not exist is created when the request and the broker's settings allow it.
-Not done: authorised operations, which are "not known" in responses.
 """
 
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from ottla.broker import slices
+from ottla.broker.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_REQUESTED,
+    TOPIC_OPERATIONS,
+)
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.values import BrokerImage, PartitionImage
@@ -45,20 +49,22 @@ class Metadata:
     ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
         topics = request.topics
         if topics is None or (context.version == 0 and not topics):
-            return slices.start(self._describe_all())
+            return slices.start(self._describe_all(request))
         if context.version < _IDS_FROM and any(topic.name is None for topic in topics):
-            return self._response([_nameless(topic) for topic in topics])
+            return self._response(request, [_nameless(topic) for topic in topics])
         topics = _once(topics, by_id=context.version >= _IDS_FROM)
         creates = request.allow_auto_topic_creation and self._creation.is_automatic
         is_long = len(topics) > slices.UNITS_PER_SLICE
         if creates and (is_long or any(map(self._is_missing, topics))):
-            return self._create_and_describe(topics)
-        return slices.start(self._describe_requested(topics, {}))
+            return self._create_and_describe(request, topics)
+        return slices.start(self._describe_requested(request, topics, {}))
 
-    async def _create_and_describe(self, topics: list[MetadataRequestTopic]) -> MetadataResponse:
+    async def _create_and_describe(
+        self, request: MetadataRequest, topics: list[MetadataRequestTopic]
+    ) -> MetadataResponse:
         missing = await slices.finish(self._missing(topics))
         refused = await self._creation.create_automatically(missing) if missing else {}
-        return await slices.finish(self._describe_requested(topics, refused))
+        return await slices.finish(self._describe_requested(request, topics, refused))
 
     def _missing(self, topics: list[MetadataRequestTopic]) -> Steps[list[str]]:
         missing = []
@@ -76,16 +82,19 @@ class Metadata:
             and topic_name_problem(topic.name) is None
         )
 
-    def _describe_all(self) -> Steps[MetadataResponse]:
+    def _describe_all(self, request: MetadataRequest) -> Steps[MetadataResponse]:
         image = self._state.image
         described = []
         for topic in image.topics.values():
             described.append(self._describe(image, topic))
             yield 1 + len(topic.partitions)
-        return self._response(described)
+        return self._response(request, described)
 
     def _describe_requested(
-        self, topics: list[MetadataRequestTopic], refused: dict[str, ApiError]
+        self,
+        request: MetadataRequest,
+        topics: list[MetadataRequestTopic],
+        refused: dict[str, ApiError],
     ) -> Steps[MetadataResponse]:
         image = self._state.image
         described = []
@@ -93,15 +102,22 @@ class Metadata:
             topic = self._describe_one(image, requested, refused)
             described.append(topic)
             yield 1 + len(topic.partitions)
-        return self._response(described)
+        return self._response(request, described)
 
-    def _response(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    def _response(
+        self, request: MetadataRequest, topics: list[MetadataResponseTopic]
+    ) -> MetadataResponse:
         image = self._state.image
+        if request.include_topic_authorized_operations:
+            for topic in topics:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
+        names_cluster = request.include_cluster_authorized_operations
         return MetadataResponse(
             brokers=[_broker(broker) for broker in self._state.brokers_to_ask()],
             cluster_id=image.cluster_id,
             controller_id=-1 if image.controller_id is None else image.controller_id,
             topics=topics,
+            cluster_authorized_operations=CLUSTER_OPERATIONS if names_cluster else NOT_REQUESTED,
         )
 
     def _describe_one(
@@ -216,7 +232,11 @@ class DescribeTopicPartitions:
             if index >= first
         ]
         described = DescribeTopicPartitionsResponseTopic(
-            name=name, topic_id=topic.id, is_internal=topic.is_internal, partitions=partitions
+            name=name,
+            topic_id=topic.id,
+            is_internal=topic.is_internal,
+            partitions=partitions,
+            topic_authorized_operations=TOPIC_OPERATIONS,
         )
         return described, end, len(topic.partitions)
 

@@ -24,6 +24,7 @@ from ottla.errors import (
     InvalidRequiredAcks,
     InvalidTopic,
     ProtocolViolation,
+    RecordsRefused,
     RequestTimedOut,
     TransactionalIdRefused,
     UnsupportedCompression,
@@ -163,7 +164,10 @@ class Produce:
     def refuse(self, index: int, refused: ApiError) -> ProducedPartition:
         """The result of a batch that is refused."""
         self.error_counts[refused.code] += 1
-        return ProducedPartition(index, refused.code, message=str(refused) or None)
+        records = refused.records if isinstance(refused, RecordsRefused) else ()
+        return ProducedPartition(
+            index, refused.code, message=str(refused) or None, record_errors=records
+        )
 
     def expire(self) -> None:
         """Time out requests; called a few times a second."""

@@ -9,9 +9,15 @@ from typing import Final
 from ottla.cluster.controller.decision import Decision, find_topic, topic_changes
 from ottla.cluster.controller.leaders import replication_rules, settle_leaders, settled_partitions
 from ottla.cluster.image import ClusterImage
-from ottla.cluster.values import BrokerSettings, Change, broker_settings_key
+from ottla.cluster.values import (
+    Change,
+    StoredSettings,
+    broker_settings_key,
+    group_settings_key,
+)
 from ottla.config import (
     BrokerConfig,
+    GroupConfig,
     Kind,
     Setting,
     TopicConfig,
@@ -22,11 +28,13 @@ from ottla.config import (
 from ottla.errors import (
     InvalidConfig,
     InvalidRequest,
+    PolicyViolation,
 )
 from ottla.model import (
     BrokerId,
 )
 
+GROUP_ID_LENGTH_MAX: Final = 1000  # of a group with settings: it is part of a key of the store
 FIXED_SETTINGS: Final = frozenset({"node.id", "advertised.listeners"})  # shown, not changed
 
 
@@ -96,9 +104,39 @@ def replace_broker_config(
     changes: tuple[Change, ...] = ()
     if given != image.config_of(broker):
         key = broker_settings_key(broker)
-        changes = (Change(key, BrokerSettings(given) if given or broker is None else None),)
+        changes = (Change(key, StoredSettings(given) if given or broker is None else None),)
     settled = settle_leaders(image.apply(changes, image.revision), defaults)
     return Decision((*changes, *settled.changes), None)
+
+
+def alter_group_config(
+    image: ClusterImage, group_id: str, edits: Sequence[ConfigEdit], defaults: BrokerConfig
+) -> Decision[None]:
+    """Change some settings of a group and keep the others. The group need not exist."""
+    config = _edit(image.group_configs.get(group_id, {}), edits, {})
+    return replace_group_config(image, group_id, config, defaults)
+
+
+def replace_group_config(
+    image: ClusterImage, group_id: str, config: Mapping[str, str | None], defaults: BrokerConfig
+) -> Decision[None]:
+    """Replace all settings of a group; one that is not named returns to its default."""
+    if not 0 < len(group_id) <= GROUP_ID_LENGTH_MAX:
+        raise InvalidRequest(
+            f"settings need a group with a name of 1 to {GROUP_ID_LENGTH_MAX} characters"
+        )
+    given = values_given(config)
+    GroupConfig.of(given, defaults)
+    if given == image.group_configs.get(group_id, {}):
+        return Decision((), None)
+    is_new = group_id not in image.group_configs
+    if is_new and len(image.group_configs) >= defaults.groups_max:
+        raise PolicyViolation(
+            f"{len(image.group_configs)} groups have settings, and max.groups allows no more:"
+            " delete those of others first"
+        )
+    change = Change(group_settings_key(group_id), StoredSettings(given) if given else None)
+    return Decision((change,), None)
 
 
 def _check_changeable(names: Collection[str], broker: BrokerId | None) -> None:

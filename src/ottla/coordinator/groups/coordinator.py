@@ -13,6 +13,7 @@ from ottla.coordinator.groups.classic_protocol import GroupLimits
 from ottla.coordinator.groups.consumer_group import ConsumerLimits
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.metrics import collect_groups
+from ottla.coordinator.groups.offset_expiry import ExpiredCounts
 from ottla.coordinator.groups.records import GroupEvent, OffsetPending, read_entry, to_bytes
 from ottla.coordinator.runtime.coordinator import Coordinator
 from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC, TopicCreator
@@ -129,14 +130,18 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
         for shard in list(self._shards.values()):
             tp = shard.log.partition.tp
             try:
-                count: int = await shard.run(
+                expired: ExpiredCounts = await shard.run(
                     lambda groups, ticket, now_ms: groups.expire(ticket, retention_ms, now_ms)
                 )
             except ApiError as problem:
                 log.debug("offset expiry postponed", extra={"tp": tp, "reason": problem})
                 continue
-            if count:
-                log.info("offsets expired", extra={"tp": tp, "count": count})
+            if expired.offsets:
+                log.info("offsets expired", extra={"tp": tp, "count": expired.offsets})
+            if expired.groups:
+                log.info(
+                    "groups without offsets dropped", extra={"tp": tp, "count": expired.groups}
+                )
 
     # Settings of the machines
 
@@ -153,12 +158,19 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
             session_timeout_max_ms=config.group_session_timeout_max_ms,
         )
 
-    def _consumer_limits(self) -> ConsumerLimits:
+    def _consumer_limits(self, group_id: str) -> ConsumerLimits:
         config = self._settings.broker
+        session_ms = config.consumer_group_session_timeout_ms
+        interval_ms = config.consumer_group_heartbeat_interval_ms
+        own = self._state.image.group_configs.get(group_id)
+        if own is not None:
+            group = self._settings.group(own)
+            session_ms = group.consumer_session_timeout_ms
+            interval_ms = group.consumer_heartbeat_interval_ms
         policy = config.consumer_group_migration_policy
         return ConsumerLimits(
-            session_timeout_ms=config.consumer_group_session_timeout_ms,
-            heartbeat_interval_ms=config.consumer_group_heartbeat_interval_ms,
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=interval_ms,
             members_max=config.consumer_group_size_max,
             assignors=config.consumer_group_assignors,
             allows_upgrade=policy in {"bidirectional", "upgrade"},

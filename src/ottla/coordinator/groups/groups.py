@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ottla.coordinator.groups.classic_group import ClassicGroup
 from ottla.coordinator.groups.classic_protocol import GroupLimits, Join, Joined, Sync, Synced
@@ -38,7 +39,7 @@ from ottla.coordinator.groups.migration import (
     to_classic_record,
     to_consumer_records,
 )
-from ottla.coordinator.groups.offset_expiry import expired_records
+from ottla.coordinator.groups.offset_expiry import ExpiredCounts, count_expired, expired_records
 from ottla.coordinator.groups.offsets import (
     Commit,
     CommittedOffsets,
@@ -72,7 +73,7 @@ class Groups:
     limits: Callable[[], GroupLimits]
     new_id: Callable[[], str]
     metadata_bytes_max: Callable[[], int] = lambda: 4096
-    consumer_limits: Callable[[], ConsumerLimits] = ConsumerLimits
+    consumer_limits: Callable[[str], ConsumerLimits] = lambda group_id: ConsumerLimits()
     topics: Callable[[], Topics] = lambda: NO_TOPICS
     has_room: Callable[[], bool] = lambda: True  # for one more group, in all shards together
     groups: dict[str, Group] = field(default_factory=dict)
@@ -160,7 +161,7 @@ class Groups:
         if group is None and not self.has_room():
             text = "the broker has as many groups as max.groups allows: delete some, or raise it"
             return _refuse_heartbeat(ticket, heartbeat, ErrorCode.POLICY_VIOLATION, text)
-        consumer = ConsumerGroup(group_id, self.consumer_limits, self.topics, self.new_id)
+        consumer = self._new_consumer(group_id)
         if group is None or heartbeat.epoch != JOINING:
             # The client is no member. Kafka responds that there is no such group, and its clients
             # give up: one that slept for long could as well join again.
@@ -180,7 +181,7 @@ class Groups:
     ) -> GroupDecision:
         """A classic group becomes a consumer group, with the members that it has."""
         records = to_consumer_records(old, self.topics())
-        if records is None or not may_upgrade(old, self.consumer_limits()):
+        if records is None or not may_upgrade(old, self.consumer_limits(old.group_id)):
             text = f"{old.group_id!r} is a classic group"
             return _refuse_heartbeat(ticket, heartbeat, ErrorCode.GROUP_ID_NOT_FOUND, text)
         for record in records:
@@ -208,7 +209,7 @@ class Groups:
         if not (
             isinstance(group, ConsumerGroup)
             and decision.records
-            and may_downgrade(group, self.consumer_limits())
+            and may_downgrade(group, self.consumer_limits(group.group_id))
         ):
             return self._note(group, decision)
         record = to_classic_record(group, self.topics(), now_ms)
@@ -359,13 +360,12 @@ class Groups:
 
     # Expiry
 
-    def expire(self, ticket: Ticket[int], retention_ms: int, now_ms: int) -> GroupDecision:
-        """Drop offsets that were not used for `retention_ms`, and groups without any.
-
-        The response is the number of records that this takes.
-        """
+    def expire(
+        self, ticket: Ticket[ExpiredCounts], retention_ms: int, now_ms: int
+    ) -> GroupDecision:
+        """Drop offsets that were not used for `retention_ms`, and groups without any."""
         records = expired_records(self.groups, self.offsets, now_ms - retention_ms)
-        return self._replayed(records, (ticket.respond(len(records)),), now_ms)
+        return self._replayed(records, (ticket.respond(count_expired(records)),), now_ms)
 
     def drop_topics(
         self, ticket: Ticket[None], is_gone: Callable[[str], bool], now_ms: int
@@ -435,7 +435,8 @@ class Groups:
         if not isinstance(group, ConsumerGroup):
             if isinstance(record, CONSUMER_TOMBSTONES):
                 return  # of a group that was dropped, or that is a classic one now
-            group = self._create_consumer(record.group_id, now_ms)
+            group = self._new_consumer(record.group_id, now_ms)
+            self.groups[record.group_id] = group
         if isinstance(record, EpochDropped):
             del self.groups[record.group_id]
         else:
@@ -460,12 +461,9 @@ class Groups:
         group = self.groups[group_id] = ClassicGroup(group_id, self.limits, self.new_id)
         return group
 
-    def _create_consumer(self, group_id: str, now_ms: int) -> ConsumerGroup:
-        group = ConsumerGroup(
-            group_id, self.consumer_limits, self.topics, self.new_id, empty_since_ms=now_ms
-        )
-        self.groups[group_id] = group
-        return group
+    def _new_consumer(self, group_id: str, empty_since_ms: int = 0) -> ConsumerGroup:
+        limits = partial(self.consumer_limits, group_id)
+        return ConsumerGroup(group_id, limits, self.topics, self.new_id, empty_since_ms)
 
 
 def _respond(ticket: Ticket[A], value: A) -> GroupDecision:

@@ -1,11 +1,32 @@
 """Expiry of committed offsets, and of groups that have none left."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from ottla.coordinator.groups.classic_group import ClassicGroup, State
 from ottla.coordinator.groups.consumer_group import ConsumerGroup
+from ottla.coordinator.groups.consumer_records import EpochDropped
 from ottla.coordinator.groups.offsets import CommittedOffsets
-from ottla.coordinator.groups.records import OffsetDropped, Record
+from ottla.coordinator.groups.records import GroupDropped, OffsetDropped, Record
+
+
+class ExpiredCounts(NamedTuple):
+    """Offsets that have expired, and groups that were dropped because they had none left."""
+
+    offsets: int
+    groups: int
+
+    def __str__(self) -> str:
+        return f"{self.offsets} offsets, {self.groups} groups"
+
+
+def count_expired(records: Iterable[Record]) -> ExpiredCounts:
+    """The numbers of offsets and of groups that these tombstones are about."""
+    kinds = Counter(
+        map(type, records)
+    )  # a consumer group has more tombstones than that of its epoch
+    return ExpiredCounts(kinds[OffsetDropped], kinds[GroupDropped] + kinds[EpochDropped])
 
 
 def expired_records(

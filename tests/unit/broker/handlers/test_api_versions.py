@@ -42,7 +42,15 @@ def test_a_client_with_an_invalid_name_is_refused_from_version_3_on(
     assert ask(2, name, software).error_code == ErrorCode.NONE
 
 
-def test_transaction_version_2_is_a_feature_that_older_clients_cannot_read_from_level_0() -> None:
+def test_features_begin_at_level_0_which_older_clients_cannot_read() -> None:
     assert ask(3).supported_features == []
-    (feature,) = ask(4).supported_features
-    assert (feature.name, feature.min_version, feature.max_version) == ("transaction.version", 0, 2)
+    supported = ask(4).supported_features
+    assert {one.name: (one.min_version, one.max_version) for one in supported} == {
+        "group.version": (0, 1),
+        "transaction.version": (0, 2),
+    }
+    finalized = ask(3).finalized_features
+    assert {one.name: (one.min_version_level, one.max_version_level) for one in finalized} == {
+        "group.version": (1, 1),
+        "transaction.version": (2, 2),
+    }

@@ -18,8 +18,9 @@ from ottla.protocol.messages.configs import (
     ListConfigResourcesRequest,
 )
 
-TOPIC, BROKER, LOGGER = 2, 4, 8
-FOR_TOPIC, DEFAULT = 1, 5
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
+FOR_TOPIC, FOR_BROKER, FOR_ALL_BROKERS, DEFAULT = 1, 2, 3, 5
+FOR_GROUP = 8
 
 
 async def described(handled: Handled, kind: int, name: str, *keys: str) -> dict[str, object]:
@@ -45,6 +46,95 @@ async def altered(handled: Handled, name: str, operation: int, value: str | None
     response = await handled.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, 1)
     code: int = response.responses[0].error_code
     return code
+
+
+async def synonyms(handled: Handled, kind: int, name: str, key: str) -> list[object]:
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=[key]
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    (result,) = (await handled.call(ApiKey.DESCRIBE_CONFIGS, request, 4)).results
+    (config,) = result.configs
+    return [(one.name, one.value, one.source) for one in config.synonyms]
+
+
+def test_synonyms_are_in_order_and_a_brokers_have_its_own_name(tmp_path: Path) -> None:
+    """As Kafka has it: seen with a broker of it."""
+
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        default = ("log.retention.ms", str(TopicConfig().retention_ms), DEFAULT)
+        assert await synonyms(handled, TOPIC, "t", "retention.ms") == [default]
+        assert await altered(handled, "t", 0, "1000") == 0
+        for broker, value in (("", "3000"), ("0", "2000")):
+            config = IncrementalAlterableConfig(
+                name="log.retention.ms", config_operation=0, value=value
+            )
+            resource = IncrementalAlterConfigsResource(
+                resource_type=BROKER, resource_name=broker, configs=[config]
+            )
+            request = IncrementalAlterConfigsRequest(resources=[resource])
+            response = await handled.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, 1)
+            assert response.responses[0].error_code == 0
+        of_broker = [
+            ("log.retention.ms", "2000", FOR_BROKER),
+            ("log.retention.ms", "3000", FOR_ALL_BROKERS),
+            default,
+        ]
+        found = await synonyms(handled, TOPIC, "t", "retention.ms")
+        assert found == [("retention.ms", "1000", FOR_TOPIC), *of_broker]
+        assert await synonyms(handled, BROKER, "0", "log.retention.ms") == of_broker
+        assert await synonyms(handled, BROKER, "", "log.retention.ms") == of_broker[1:2]
+        # No broker setting is its default, so there is nothing else to name.
+        assert await synonyms(handled, TOPIC, "t", "remote.storage.enable") == []
+        (shown,) = (await described(handled, TOPIC, "t", "remote.storage.enable")).values()
+        assert shown == ("false", DEFAULT)
+
+    handle(tmp_path, scenario)
+
+
+def test_settings_of_a_group_are_shown_with_those_of_the_broker_behind(tmp_path: Path) -> None:
+    session, broker_session = "consumer.session.timeout.ms", "group.consumer.session.timeout.ms"
+
+    async def scenario(handled: Handled) -> None:
+        default = (broker_session, "45000", DEFAULT)
+        assert await synonyms(handled, GROUP, "any", session) == [default]
+        config = IncrementalAlterableConfig(name=session, config_operation=0, value="50000")
+        resource = IncrementalAlterConfigsResource(
+            resource_type=GROUP, resource_name="any", configs=[config]
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        response = await handled.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, 1)
+        assert response.responses[0].error_code == 0
+        found = await synonyms(handled, GROUP, "any", session)
+        assert found == [(session, "50000", FOR_GROUP), default]
+        resource.resource_type, resource.resource_name = BROKER, ""
+        config.name, config.value = broker_session, "46000"
+        response = await handled.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, 1)
+        assert response.responses[0].error_code == 0
+        of_brokers = (broker_session, "46000", FOR_ALL_BROKERS)
+        found = await synonyms(handled, GROUP, "any", session)
+        assert found == [(session, "50000", FOR_GROUP), of_brokers, default]
+        other = await described(handled, GROUP, "other", session)
+        assert other == {session: ("46000", FOR_ALL_BROKERS)}
+        reset = "share.auto.offset.reset"
+        assert await synonyms(handled, GROUP, "any", reset) == [(reset, "latest", DEFAULT)]
+        nobody = await described(handled, GROUP, "")
+        assert nobody == {"error": ErrorCode.INVALID_REQUEST}
+        listed = ListConfigResourcesRequest(resource_types=[GROUP])
+        found = (await handled.call(ApiKey.LIST_CONFIG_RESOURCES, listed, 1)).config_resources
+        assert [(one.resource_name, one.resource_type) for one in found] == [("any", GROUP)]
+
+    handle(tmp_path, scenario)
+
+
+def test_a_type_of_resource_that_kafka_does_not_know_is_refused(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        request = ListConfigResourcesRequest(resource_types=[TOPIC, 77])
+        response = await handled.call(ApiKey.LIST_CONFIG_RESOURCES, request, 1)
+        assert (response.error_code, response.config_resources) == (35, [])
+
+    handle(tmp_path, scenario)
 
 
 def test_a_setting_shows_its_value_and_its_source(tmp_path: Path) -> None:

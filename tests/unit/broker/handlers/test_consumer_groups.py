@@ -5,6 +5,11 @@ from pathlib import Path
 from fakes.handled import Handled, handle
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+)
 from ottla.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -32,6 +37,30 @@ def test_a_member_gets_partitions_by_topic_id(tmp_path: Path) -> None:
         (topic,) = response.assignment.topic_partitions
         assert topic.topic_id == handled.services.state.image.topics["t"].id
         assert topic.partitions == [0, 1]
+
+    handle(tmp_path, scenario)
+
+
+def test_a_group_has_the_heartbeat_interval_that_is_set_for_it(tmp_path: Path) -> None:
+    async def interval_ms(handled: Handled, request: ConsumerGroupHeartbeatRequest) -> int:
+        response = await handled.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, request, 1)
+        assert response.error_code == 0
+        found: int = response.heartbeat_interval_ms
+        return found
+
+    async def scenario(handled: Handled) -> None:
+        await handled.find_coordinators()
+        await handled.create_topic("t")
+        config = AlterableConfig(name="consumer.heartbeat.interval.ms", value="7000")
+        resource = AlterConfigsResource(resource_type=32, resource_name="own", configs=[config])
+        request = AlterConfigsRequest(resources=[resource])
+        altered = await handled.call(ApiKey.ALTER_CONFIGS, request, 2)
+        assert altered.responses[0].error_code == 0
+        assert await interval_ms(handled, join("own")) == 7000
+        assert await interval_ms(handled, join("other")) == 5000
+        resource.configs.clear()
+        await handled.call(ApiKey.ALTER_CONFIGS, request, 2)
+        assert await interval_ms(handled, join("own")) == 5000
 
     handle(tmp_path, scenario)
 

@@ -1,6 +1,7 @@
 """Fetch: responses that leave at once, long polls, and sessions that list only what changed."""
 
 import asyncio
+import struct
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.latency import Latency
 from ottla.broker.pending import Pending, Response
 from ottla.errors import ErrorCode
-from ottla.model import TopicPartition
+from ottla.model import Offset, ProducerId, TopicPartition
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.messages.fetch import (
     FetchPartition,
@@ -20,7 +21,11 @@ from ottla.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
+from ottla.records.batch import read_header
+from ottla.records.record_slices import empty_batch
 from ottla.replication.partition import ACKS_ALL
+from ottla.storage.index import AbortedTransaction
+from ottla.storage.log_read import FileRange
 
 VERSION = 12  # names topics, and has sessions
 HEADER_BYTES = 9  # length, correlation id, no tagged fields
@@ -189,5 +194,33 @@ def test_the_wait_for_data_does_not_count_as_latency(tmp_path: Path) -> None:
         clock.now_s = 70.0
         fetch.close()
         assert (latency.count, latency.sum_s) == (1, 0.5)
+
+    handle(tmp_path, scenario)
+
+
+def test_transactions_aborted_in_what_is_read_over_are_not_named(tmp_path: Path) -> None:
+    """Their markers are read over as well: a client would drop all that follows of a producer."""
+    empty = empty_batch(read_header(build.batch()), keeps_producer=False)
+
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        partition = handled.services.replicas.find(TopicPartition("t", 0))
+        partition.log.append_as_follower(empty, build.NOW_MS)
+        aborted = AbortedTransaction(ProducerId(7), Offset(0), Offset(0), Offset(1))
+        partition.log.active_segment.indexes.aborted.append(aborted)
+        partition.log.roll(build.NOW_MS)
+        settled = asyncio.Event()
+        receipt = partition.append(memoryview(build.batch()), ACKS_ALL, build.NOW_MS)
+        partition.wait_settled(receipt.end_offset, ACKS_ALL, lambda _: settled.set())
+        await settled.wait()
+        request = request_of(0)
+        request.isolation_level = 1
+        response = take(Fetch(handled.services), request)
+        assert isinstance(response, list)
+        head, records, *_ = response
+        assert isinstance(records, FileRange)
+        assert (records.start_offset, records.end_offset) == (1, 2)
+        assert isinstance(head, bytes)
+        assert struct.pack(">qq", 7, 0) not in head, "producer and first offset"
 
     handle(tmp_path, scenario)

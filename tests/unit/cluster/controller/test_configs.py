@@ -1,4 +1,4 @@
-"""Decisions on settings of topics and brokers, and every refusal."""
+"""Decisions on settings of topics, brokers and groups, and every refusal."""
 
 from collections.abc import Mapping
 
@@ -9,13 +9,17 @@ from ottla.cluster.controller.configs import (
     ConfigEdit,
     EditKind,
     alter_broker_config,
+    alter_group_config,
     alter_topic_config,
     replace_broker_config,
+    replace_group_config,
     replace_topic_config,
 )
+from ottla.config import BrokerConfig
 from ottla.errors import (
     InvalidConfig,
     InvalidRequest,
+    PolicyViolation,
     UnknownTopicOrPartition,
 )
 from ottla.model import (
@@ -52,9 +56,10 @@ def test_a_policy_is_added_and_taken_away() -> None:
     }
 
 
-def test_subtracting_all_of_a_list_is_refused_as_a_value() -> None:
-    with pytest.raises(InvalidConfig, match=r"cleanup.policy = ''"):
-        edited({}, ConfigEdit(EditKind.SUBTRACT, "cleanup.policy", "delete"))
+def test_subtracting_all_of_a_list_leaves_an_empty_one() -> None:
+    assert edited({}, ConfigEdit(EditKind.SUBTRACT, "cleanup.policy", "delete")) == {
+        "cleanup.policy": ""
+    }
 
 
 def test_subtracting_what_is_not_in_a_list_leaves_it() -> None:
@@ -153,3 +158,52 @@ def test_unknown_broker_settings_are_refused() -> None:
     edits = [ConfigEdit(EditKind.SET, "retention.ms", "5")]
     with pytest.raises(InvalidConfig, match="unknown broker setting"):
         alter_broker_config(cluster(1), edits, CONFIG)
+
+
+SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+def test_settings_of_a_group_are_changed_replaced_and_gone_with_the_last() -> None:
+    image = cluster(1)
+    edits = [ConfigEdit(EditKind.SET, SESSION, "50000"), ConfigEdit(EditKind.SET, INTERVAL, "6000")]
+    image = after(image, alter_group_config(image, "g", edits, CONFIG))
+    assert image.group_configs == {"g": {SESSION: "50000", INTERVAL: "6000"}}
+    image = after(image, replace_group_config(image, "g", {SESSION: "50000"}, CONFIG))
+    assert image.group_configs == {"g": {SESSION: "50000"}}
+    assert not replace_group_config(image, "g", {SESSION: "50000"}, CONFIG).changes
+    delete = ConfigEdit(EditKind.DELETE, SESSION)
+    image = after(image, alter_group_config(image, "g", [delete], CONFIG))
+    assert image.group_configs == {}
+    assert not alter_group_config(image, "g", [delete], CONFIG).changes
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "refusal"),
+    [
+        ("g", {SESSION: "1"}, InvalidConfig),
+        ("g", {"no.such": "1"}, InvalidConfig),
+        ("g", {SESSION: None}, InvalidConfig),
+        ("", {SESSION: "50000"}, InvalidRequest),
+        ("x" * 1001, {SESSION: "50000"}, InvalidRequest),
+    ],
+)
+def test_settings_of_a_group_that_are_refused(
+    name: str, config: dict[str, str | None], refusal: type[Exception]
+) -> None:
+    with pytest.raises(refusal):
+        replace_group_config(cluster(1), name, config, CONFIG)
+
+
+def test_lists_are_the_only_settings_of_a_group_that_could_be_appended_to_and_there_are_none() -> (
+    None
+):
+    with pytest.raises(InvalidConfig, match="is not a list"):
+        alter_group_config(cluster(1), "g", [ConfigEdit(EditKind.APPEND, SESSION, "1")], CONFIG)
+
+
+def test_no_more_groups_have_settings_than_there_may_be_groups() -> None:
+    image, one = cluster(1), BrokerConfig(groups_max=1)
+    image = after(image, replace_group_config(image, "a", {SESSION: "50000"}, one))
+    image = after(image, replace_group_config(image, "a", {SESSION: "55000"}, one))
+    with pytest.raises(PolicyViolation, match=r"max.groups"):
+        replace_group_config(image, "b", {SESSION: "50000"}, one)

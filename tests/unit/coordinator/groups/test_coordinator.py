@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from fakes.handled import Handled, handle
 from ottla.coordinator.groups.commit_checks import Committer
 from ottla.coordinator.groups.offsets import Commit
@@ -50,11 +52,17 @@ def test_offsets_of_a_deleted_topic_are_dropped(tmp_path: Path) -> None:
     handle(tmp_path, scenario)
 
 
-def test_an_offset_expires_with_its_group_after_the_retention_time(tmp_path: Path) -> None:
+def test_an_offset_expires_with_its_group_after_the_retention_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="ottla.coordinator")
+
     async def scenario(handled: Handled) -> None:
         await handled.find_coordinators()
         coordinator = handled.services.groups
-        await commit(handled, "g")
+        for topic in ("t", "u", "v"):
+            await handled.create_topic(topic)
+            await commit(handled, "g", topic)
         await coordinator.expire()
         (groups,) = coordinator.machines()
         assert list(groups.groups) == ["g"], "a week has not passed"
@@ -63,6 +71,12 @@ def test_an_offset_expires_with_its_group_after_the_retention_time(tmp_path: Pat
         assert groups.groups == {}
 
     handle(tmp_path, scenario)
+    counts = {
+        record.message: record.__dict__["count"]
+        for record in caplog.records
+        if "count" in record.__dict__ and record.name == "ottla.coordinator"
+    }
+    assert counts == {"offsets expired": 3, "groups without offsets dropped": 1}
 
 
 def test_member_ids_are_random_uuids(tmp_path: Path) -> None:

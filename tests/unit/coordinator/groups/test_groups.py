@@ -141,7 +141,7 @@ def test_consumers_whose_metadata_nobody_can_read_may_read_anything(groups: Grou
     assert only(groups.delete_offsets(FakeTicket(1), "g", [T], 0)) == DeletedOffsets(
         ErrorCode.NONE, (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,)
     )
-    assert only(groups.expire(FakeTicket(1), 0, 10**9)) == 0
+    assert only(groups.expire(FakeTicket(1), 0, 10**9)) == (0, 0)
 
 
 def test_deleted_topics_are_forgotten_everywhere(groups: Groups) -> None:
@@ -228,7 +228,7 @@ def test_a_zombie_of_an_older_generation_commits_nothing(groups: Groups) -> None
 
 def test_a_group_with_pending_offsets_is_not_forgotten(groups: Groups) -> None:
     assert commit_pending(groups) is ErrorCode.NONE
-    assert only(groups.expire(FakeTicket(1), 0, 10**9)) == 0
+    assert only(groups.expire(FakeTicket(1), 0, 10**9)) == (0, 0)
     groups.end_load()
     assert list(groups.groups) == ["g"]
     end_transaction(groups, is_committed=False)

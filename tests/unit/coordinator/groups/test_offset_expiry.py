@@ -8,7 +8,8 @@ from fakes import group_members
 from fakes.tickets import FakeTicket
 from ottla.coordinator.groups.classic_group import ClassicGroup
 from ottla.coordinator.groups.classic_protocol import GroupLimits, Joined
-from ottla.coordinator.groups.offset_expiry import expired_records
+from ottla.coordinator.groups.consumer_records import EpochDropped, TargetEpochDropped
+from ottla.coordinator.groups.offset_expiry import count_expired, expired_records
 from ottla.coordinator.groups.offsets import CommittedOffsets
 from ottla.coordinator.groups.records import (
     GroupDropped,
@@ -85,3 +86,12 @@ def test_an_offset_of_an_open_transaction_keeps_itself_and_its_group(group: Clas
     producer = ProducerIdentity(ProducerId(7), ProducerEpoch(0))
     known.replay_pending(OffsetPending(producer, committed(T, 10)))
     assert expired_records({"g": group}, known, 10**9) == ()
+
+
+def test_offsets_are_counted_apart_from_the_tombstones_of_groups(group: ClassicGroup) -> None:
+    expired = expired_records({"g": group}, offsets(t=10, u=20), 20)
+    assert len(expired) == 3
+    assert count_expired(expired) == (2, 1)
+    consumer = (EpochDropped("c"), TargetEpochDropped("c"))
+    assert count_expired((*expired, *consumer)) == (2, 2)
+    assert count_expired(()) == (0, 0)
