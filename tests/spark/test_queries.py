@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla.spark import register
+from ottla.spark import register, with_json_values
 from spark.topics import Topic
 
 QUERY_TIMEOUT_S = 400
@@ -72,7 +72,7 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, topic: Topic) -> None:
 
 def test_columns_are_typed_by_option_or_by_schema(spark: SparkSession, topic: Topic) -> None:
     topic.fill(['{"id": 1, "tags": ["a"]}', "broken"])
-    typed = batch(spark, topic, valueFormat="json", valueSchema="id BIGINT, tags ARRAY<STRING>")
+    typed = with_json_values(batch(spark, topic), "id BIGINT, tags ARRAY<STRING>")
     rows = typed.select("value.id", "value.tags", "_corrupt").orderBy("offset").collect()
     assert [tuple(row) for row in rows] == [(1, ["a"], None), (None, None, b"broken")]
     few = (

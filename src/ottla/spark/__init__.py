@@ -5,16 +5,18 @@
     spark = ottla.spark.session()
     orders = spark.readStream.format("ottla").option("kafka.bootstrap.servers", ...)
 
-`session` has all settings; `register` adds the format to a session of your own.
+`session` has all settings; `register` adds the format to a session of your own;
+`with_json_values` parses JSON values by Spark's `from_json`.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ottla.spark.json_values import with_json_values as with_json_values
     from ottla.spark.registration import register as register
     from ottla.spark.session import session as session
 
-__all__ = ["register", "session"]
+__all__ = ["register", "session", "with_json_values"]
 
 
 def __getattr__(name: str) -> object:
@@ -23,6 +25,10 @@ def __getattr__(name: str) -> object:
         from ottla.spark.registration import register  # noqa: PLC0415
 
         return register
+    if name == "with_json_values":
+        from ottla.spark.json_values import with_json_values  # noqa: PLC0415
+
+        return with_json_values
     if name == "session":
         from ottla.spark.session import session  # noqa: PLC0415
 

@@ -14,7 +14,6 @@ class ValueFormat(StrEnum):
 
     BINARY = "binary"
     STRING = "string"
-    JSON = "json"
     AVRO = "avro"
 
 
@@ -41,26 +40,59 @@ class ColumnOptions:
         return self.value_schema is not None
 
 
+@dataclass(frozen=True, slots=True)
+class BadRowHandling:
+    """Handling of bad rows; the dead letter topic belongs to `DEAD_LETTER`."""
+
+    bad_rows: BadRows = BadRows.NULL
+    dead_letter_topic: str | None = None
+
+
 _SCHEMA_EXAMPLES: Final = {
-    ValueFormat.JSON: "`id BIGINT, name STRING`",
     ValueFormat.AVRO: '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}',
 }
+_JSON: Final = "json"
 
 
 def parse_columns(raw: Mapping[str, str]) -> ColumnOptions:
     """Parse the options that decide about columns."""
     options = OptionReader(raw, ())
-    value_format = ValueFormat(
-        options.choose("valueFormat", tuple(ValueFormat), ValueFormat.BINARY)
-    )
-    bad_rows = _bad_rows(options, value_format)
+    value_format = _value_format(options)
+    handling = parse_bad_rows(raw)
+    if options.text("badRows") is not None and value_format not in _SCHEMA_EXAMPLES:
+        raise OptionRefused(
+            f"badRows is for valueFormat={' and '.join(_SCHEMA_EXAMPLES)}:"
+            " other values are never read"
+        )
     return ColumnOptions(
         include_headers=options.truth("includeHeaders", False),
         value_format=value_format,
         value_schema=_value_schema(options, value_format),
-        bad_rows=bad_rows,
-        dead_letter_topic=_dead_letter_topic(options, bad_rows),
+        bad_rows=handling.bad_rows,
+        dead_letter_topic=handling.dead_letter_topic,
     )
+
+
+def parse_bad_rows(raw: Mapping[str, str]) -> BadRowHandling:
+    """Parse the options badRows and deadLetterTopic."""
+    options = OptionReader(raw, ())
+    bad_rows = BadRows(options.choose("badRows", tuple(BadRows), BadRows.NULL))
+    topic = options.text("deadLetterTopic")
+    if (topic is not None) != (bad_rows is BadRows.DEAD_LETTER):
+        raise OptionRefused("badRows=deadLetter and deadLetterTopic belong together: give both")
+    if topic is not None and (problem := topic_name_problem(topic)):
+        raise OptionRefused(f"deadLetterTopic={topic}: {problem}")
+    return BadRowHandling(bad_rows, topic)
+
+
+def _value_format(options: OptionReader) -> ValueFormat:
+    if (options.text("valueFormat") or "").lower() == _JSON:
+        raise OptionRefused(
+            "valueFormat=json is not an option of the source: JSON is parsed by Spark, with"
+            " ottla.spark.with_json_values(records, 'id BIGINT') or, in SQL,"
+            " from_json(string(value), 'id BIGINT')"
+        )
+    return ValueFormat(options.choose("valueFormat", tuple(ValueFormat), ValueFormat.BINARY))
 
 
 def _value_schema(options: OptionReader, value_format: ValueFormat) -> str | None:
@@ -71,21 +103,3 @@ def _value_schema(options: OptionReader, value_format: ValueFormat) -> str | Non
     if schema and not example:
         raise OptionRefused(f"valueSchema is for valueFormat={' and '.join(_SCHEMA_EXAMPLES)}")
     return schema
-
-
-def _bad_rows(options: OptionReader, value_format: ValueFormat) -> BadRows:
-    if options.text("badRows") is not None and value_format not in _SCHEMA_EXAMPLES:
-        raise OptionRefused(
-            f"badRows is for valueFormat={' and '.join(_SCHEMA_EXAMPLES)}:"
-            " other values are never read"
-        )
-    return BadRows(options.choose("badRows", tuple(BadRows), BadRows.NULL))
-
-
-def _dead_letter_topic(options: OptionReader, bad_rows: BadRows) -> str | None:
-    topic = options.text("deadLetterTopic")
-    if (topic is not None) != (bad_rows is BadRows.DEAD_LETTER):
-        raise OptionRefused("badRows=deadLetter and deadLetterTopic belong together: give both")
-    if topic is not None and (problem := topic_name_problem(topic)):
-        raise OptionRefused(f"deadLetterTopic={topic}: {problem}")
-    return topic

@@ -11,12 +11,11 @@ from pyspark.sql.types import StructType
 
 from ottla.spark.avro_values import parse_avro, read_schema
 from ottla.spark.column_options import BadRows, ColumnOptions, ValueFormat
+from ottla.spark.dead_letters import CORRUPT
 from ottla.spark.decode import COLUMNS, HEADERS_TYPE, TIMESTAMP_TYPE, LocatedRecords
-from ottla.spark.json_values import parse_json
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.typed_values import TypedValues
 
-CORRUPT: Final = "_corrupt"  # the bytes of a value that could not be parsed
 _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
     "key": (pa.binary(), pa.string()),
     "topic": (pa.string(),),
@@ -53,8 +52,6 @@ def _value_type(options: ColumnOptions) -> str:
             return "BINARY"
         case ValueFormat.STRING:
             return "STRING"
-        case ValueFormat.JSON:
-            return f"STRUCT<{options.value_schema}>"
         case ValueFormat.AVRO:
             return read_schema(options.value_schema or "").ddl
 
@@ -108,23 +105,24 @@ class Projection:
         return {"value": found.typed, CORRUPT: corrupt}, found.problems
 
     def _typed(self, raw: pa.Array, value_type: pa.DataType) -> TypedValues:
-        if self.options.value_format is ValueFormat.AVRO:
-            return parse_avro(raw, value_type, self.options.value_schema or "")
-        return parse_json(raw, value_type)
+        return parse_avro(raw, value_type, self.options.value_schema or "")
 
 
 def projection_of(schema: StructType, options: ColumnOptions) -> Projection:
     """The projection for the schema that Spark passes: the default, or the user's."""
     arrow = to_arrow_schema(schema, timezone="UTC")
-    if options.value_format is ValueFormat.AVRO and "value" in arrow.names:
+    if "value" in arrow.names and pa.types.is_struct(arrow.field("value").type):
+        if options.value_format is not ValueFormat.AVRO:
+            raise OptionRefused(
+                "value can be a STRUCT with valueFormat=avro alone; JSON is parsed by Spark:"
+                " ottla.spark.with_json_values(records, 'id BIGINT')"
+            )
         _check_avro(arrow.field("value").type, options.value_schema or "")
     return Projection(arrow, options)
 
 
 def _check_avro(value_type: pa.DataType, schema_text: str) -> None:
     """Refuse fields that the Avro schema does not have with this type; any subset is allowed."""
-    if not pa.types.is_struct(value_type):
-        return
     theirs = {field.name: field.type for field in read_schema(schema_text).arrow}
     for field in value_type:
         if theirs.get(field.name) != field.type:
@@ -138,9 +136,7 @@ def _check_field(field: pa.Field) -> None:
     if field.name == "value":
         if field.type in (pa.binary(), pa.string()) or pa.types.is_struct(field.type):
             return
-        raise OptionRefused(
-            f"value can be BINARY, STRING or (JSON, Avro) a STRUCT, not {field.type}"
-        )
+        raise OptionRefused(f"value can be BINARY, STRING or (Avro) a STRUCT, not {field.type}")
     if field.name not in _TYPES:
         known = ", ".join(["value", *_TYPES])
         raise OptionRefused(f"there is no column {field.name}; the columns are {known}")

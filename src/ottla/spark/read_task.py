@@ -20,7 +20,7 @@ from ottla.protocol.messages.offsets import EARLIEST, LATEST
 from ottla.spark.blocking_client import BlockingClient
 from ottla.spark.column_options import BadRows
 from ottla.spark.columns import ProjectedRows, Projection
-from ottla.spark.dead_letters import DeadLetters
+from ottla.spark.dead_letters import DeadLetters, dead_letters_of
 from ottla.spark.decode import Decoder, LocatedRecords
 from ottla.spark.kernel import warn_if_missing
 from ottla.spark.kernel_read import Field
@@ -154,7 +154,8 @@ def _without_bad(
     assert made.problems is not None
     is_bad = made.problems.is_valid()
     reasons = made.problems.drop_null().to_pylist()
-    dead_letters.write(rows.filter(is_bad.to_numpy(zero_copy_only=False)), reasons)
+    bad = rows.filter(is_bad.to_numpy(zero_copy_only=False))
+    dead_letters.write(dead_letters_of(bad, reasons))
     return made.batch.filter(made.problems.is_null())
 
 
