@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.spark import register, with_json_values
+from spark.schema_registry import schema_registry
 from spark.topics import Topic
 
 QUERY_TIMEOUT_S = 400
@@ -142,3 +143,42 @@ def test_a_user_is_told_which_records_are_missing(
 def test_a_wrong_option_is_explained(spark: SparkSession, topic: Topic) -> None:
     with pytest.raises(PySparkException, match="unknown option startingoffset"):
         batch(spark, topic, startingOffset="earliest").count()
+
+
+def test_values_of_a_schema_registry_go_through_spark(spark: SparkSession, topic: Topic) -> None:
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "counts", "type": {"type": "map", "values": "int"}},
+        ],
+    }
+    with schema_registry() as registry:
+        found = {"kafka.bootstrap.servers": topic.address, "schema.registry.url": registry.url}
+        rows = spark.range(3).selectExpr("struct(id, map('x', int(id)) AS counts) AS value")
+        (
+            rows.write.format("ottla")
+            .mode("append")
+            .options(**found, topic=topic.name, valueFormat="avro", valueSchema=json.dumps(schema))
+            .save()
+        )
+        # Neither a schema nor a type is said here: the registry has them.
+        read = batch(spark, topic, valueFormat="avro", schema__registry__url=registry.url)
+        again = read.select("value.id", "value.counts", "_corrupt").orderBy("id").collect()
+        assert [tuple(row) for row in again] == [(at, {"x": at}, None) for at in range(3)]
+
+        texts = rows.selectExpr("to_json(value) AS value")
+        subject = {"valueSubject": "json", "valueSchema": '{"type":"object"}'}
+        json_topic = Topic(topic.address, f"{topic.name}-json")
+        (
+            texts.write.format("ottla")
+            .mode("append")
+            .options(**found, topic=json_topic.name, valueFormat="json", **subject)
+            .save()
+        )
+        json_topic.fill(["no id"])
+        read = batch(spark, json_topic, valueFormat="json", schema__registry__url=registry.url)
+        typed = with_json_values(read, "id INT").orderBy("offset").collect()
+        assert sorted(row.value.id for row in typed if row["_corrupt"] is None) == [0, 1, 2]
+        assert [row["_corrupt"] for row in typed if row["_corrupt"] is not None] == [b"no id"]

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.udf import UserDefinedFunction
 
 from ottla.spark.broker_options import BrokerOptions, parse_broker_options
 from ottla.spark.column_options import BadRows, parse_bad_rows
@@ -45,20 +47,30 @@ def with_json_values(
         | ({} if dead_letter_topic is None else {"deadLetterTopic": dead_letter_topic})
     )
     _check_columns(records, handling.bad_rows)
-    struct = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
+    struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(struct, StructType):
+        raise OptionRefused(
+            f"the schema of values is a list of fields, such as id BIGINT: {schema}"
+        )
     value, parsed = sql.col("value"), sql.col(_PARSED)
     frame = records.withColumn(
         _PARSED, sql.from_json(value.cast("string"), _with_corrupt_record(struct), _OPTIONS)
     )
     is_bad = value.isNotNull() & (parsed.isNull() | parsed[_CORRUPT_RECORD].isNotNull())
+    corrupt = sql.when(is_bad, value.cast("binary"))
+    if CORRUPT in records.columns:  # of values without the id of a schema registry
+        is_bad, corrupt = is_bad | sql.col(CORRUPT).isNotNull(), sql.coalesce(CORRUPT, corrupt)
     typed = parsed if _CORRUPT_RECORD in struct.names else parsed.dropFields(_CORRUPT_RECORD)
     if handling.bad_rows is BadRows.FAIL:
         typed = sql.when(is_bad, sql.raise_error(_explanation())).otherwise(typed)
-    columns = [typed.alias("value") if name == "value" else name for name in records.columns]
+    columns = [
+        typed.alias("value") if name == "value" else name
+        for name in records.columns
+        if name != CORRUPT
+    ]
     if handling.bad_rows is BadRows.FAIL:
         return frame.select(*columns)
-    corrupt = sql.when(is_bad, value.cast("binary")).alias(CORRUPT)
-    made = frame.select(*columns, corrupt)
+    made = frame.select(*columns, corrupt.alias(CORRUPT))
     if handling.bad_rows is BadRows.NULL:
         return made
     assert handling.dead_letter_topic is not None
@@ -69,14 +81,15 @@ def with_json_values(
     return made.where(is_kept(bad_row)).drop(CORRUPT)
 
 
-def _dead_letter_udf(topic: str, brokers: BrokerOptions) -> Callable[[sql.Column], sql.Column]:
-    """A predicate that is true for nulls, and false for bad rows, which it writes as dead letters."""
+def _dead_letter_udf(topic: str, brokers: BrokerOptions) -> Callable[[Column], Column]:
+    """A predicate that is true for nulls, and false for bad rows, which become dead letters."""
 
     def is_kept(rows: pa.Array) -> pa.Array:
         return write_dead_letters(rows, topic, _REASON, brokers)
 
-    made = sql.arrow_udf(is_kept, "BOOLEAN").asNondeterministic()  # once for a row, in its place
-    return cast("Callable[[sql.Column], sql.Column]", made)
+    # By its type hints, which the stubs of arrow_udf do not know.
+    make = cast("Callable[[Callable[..., pa.Array], str], UserDefinedFunction]", arrow_udf)
+    return make(is_kept, "BOOLEAN").asNondeterministic()  # once for a row, in its place
 
 
 _OPTIONS: Final = {"columnNameOfCorruptRecord": _CORRUPT_RECORD}
@@ -94,11 +107,11 @@ def _check_columns(records: DataFrame, bad_rows: BadRows) -> None:
         needed += _LOCATION
     if missing := [name for name in needed if name not in records.columns]:
         raise OptionRefused(f"with_json_values: the records have no column {', '.join(missing)}")
-    if taken := [name for name in (CORRUPT, _PARSED) if name in records.columns]:
-        raise OptionRefused(f"with_json_values: rename the column {', '.join(taken)}")
+    if _PARSED in records.columns:
+        raise OptionRefused(f"with_json_values: rename the column {_PARSED}")
 
 
-def _explanation() -> sql.Column:
+def _explanation() -> Column:
     topic, partition, offset = (sql.col(name).cast("string") for name in _LOCATION)
     return sql.concat(
         topic,

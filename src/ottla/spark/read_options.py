@@ -58,6 +58,7 @@ _READ_NAMES: Final = (
     "commitGroup",
     "valueFormat",
     "valueSchema",
+    "valueSubject",
     "badRows",
     "deadLetterTopic",
     "brokerAddressMap",

@@ -29,8 +29,9 @@ class OttlaDataSource(DataSource):
     def schema(self) -> str:
         from ottla.spark.column_options import parse_columns
         from ottla.spark.columns import ddl_of
+        from ottla.spark.registry import resolve_columns
 
-        return ddl_of(parse_columns(_plain(self.options)))
+        return ddl_of(resolve_columns(parse_columns(_plain(self.options))))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from ottla.spark.source import batch_reader
