@@ -182,3 +182,24 @@ def test_values_of_a_schema_registry_go_through_spark(spark: SparkSession, topic
         typed = with_json_values(read, "id INT").orderBy("offset").collect()
         assert sorted(row.value.id for row in typed if row["_corrupt"] is None) == [0, 1, 2]
         assert [row["_corrupt"] for row in typed if row["_corrupt"] is not None] == [b"no id"]
+
+
+def test_a_topic_is_appended_to_without_a_mode(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    register(spark)
+    rows = spark.range(2).selectExpr("string(id) AS value")
+    options = {"kafka.bootstrap.servers": topic.address, "topic": topic.name}
+    for _ in range(2):
+        rows.write.format("ottla").options(**options).save()
+    rows.write.save(format="ottla", **options)
+    assert sorted(topic.committed()) == ["0", "0", "0", "1", "1", "1"]
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        rows.write.mode("overwrite").format("ottla").options(**options).save()
+    with pytest.raises(PySparkException, match=r"(?i)errorifexists"):
+        rows.write.format("ottla").mode("error").options(**options).save()
+    # Other formats keep Spark's default.
+    rows.write.format("ottla").format("parquet").save(str(tmp_path / "files"))
+    with pytest.raises(PySparkException, match=r"(?i)already exists"):
+        rows.write.format("ottla").format("parquet").save(str(tmp_path / "files"))
+    assert len(topic.committed()) == 6

@@ -147,13 +147,13 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 def test_avro_of_any_version_is_read_as_the_newest(
     topic: Topic, registry: SchemaRegistry, client: SchemaRegistryClient
 ) -> None:
-    for schema, row in ((ORDER, ROW), (NEWER, ROW | {"shop": "prague", "sent": AT})):
-        serialize = AvroSerializer(client, json.dumps(schema))
-        value = serialize(row, context(topic))
-        assert isinstance(value, bytes)
-        put(topic, [value])
-    no_id = b"\x01" + value[1:]
-    put(topic, [b"\0\0\0\x27\x0f", no_id, None])
+    old, new = (
+        AvroSerializer(client, json.dumps(schema))(row, context(topic))
+        for schema, row in ((ORDER, ROW), (NEWER, ROW | {"shop": "prague", "sent": AT}))
+    )
+    assert isinstance(new, bytes)
+    no_id = b"\x01" + new[1:]
+    put(topic, [old, new, b"\0\0\0\x27\x0f", no_id, None])
     raw = options(topic, registry, "avro")
     assert ddl_of(resolve_columns(parse_columns(raw))).startswith(
         "key BINARY, value STRUCT<`id`: BIGINT, `at`: TIMESTAMP, `price`: DECIMAL(9, 2),"

@@ -6,17 +6,19 @@
     orders = spark.readStream.format("ottla").option("kafka.bootstrap.servers", ...)
 
 `session` has all settings; `register` adds the format to a session of your own;
-`with_json_values` parses JSON values by Spark's `from_json`.
+`with_json_values` parses JSON values by Spark's `from_json`; `source_metrics` has the metrics that
+Spark's Kafka connector puts into the progress of a query.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ottla.spark.json_values import with_json_values as with_json_values
+    from ottla.spark.progress import source_metrics as source_metrics
     from ottla.spark.registration import register as register
     from ottla.spark.session import session as session
 
-__all__ = ["register", "session", "with_json_values"]
+__all__ = ["register", "session", "source_metrics", "with_json_values"]
 
 
 def __getattr__(name: str) -> object:
@@ -25,6 +27,10 @@ def __getattr__(name: str) -> object:
         from ottla.spark.registration import register  # noqa: PLC0415
 
         return register
+    if name == "source_metrics":
+        from ottla.spark.progress import source_metrics  # noqa: PLC0415
+
+        return source_metrics
     if name == "with_json_values":
         from ottla.spark.json_values import with_json_values  # noqa: PLC0415
 

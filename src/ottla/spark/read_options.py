@@ -126,6 +126,10 @@ class ReadOptions:
     partition_fetch_bytes_max: int = PARTITION_FETCH_BYTES
     columns: ColumnOptions = _DEFAULT_COLUMNS
 
+    def reads(self, topic: str) -> bool:
+        """True if the topic is subscribed to."""
+        return reads_topic(self.subscription, topic)
+
 
 def parse_read_options(
     raw: Mapping[str, str], *, is_stream: bool, now_ms: TimestampMs

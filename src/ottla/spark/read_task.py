@@ -239,7 +239,8 @@ class _RangeReader:
         starts = {tp: wanted.start for tp, wanted in self.left.items()}
         earliest = self.blocking.call(lambda client: _list_edge(client, self.left, EARLIEST))
         latest = self.blocking.call(lambda client: _list_edge(client, self.left, LATEST))
-        check_losses(find_losses(starts, earliest, latest), self.options.on_data_loss)
+        losses = find_losses(starts, earliest, latest, self.options.reads)
+        check_losses(losses, self.options.on_data_loss)
         for tp, wanted in list(self.left.items()):
             if latest[tp] < wanted.start or earliest[tp] >= wanted.end:
                 del self.left[tp]

@@ -6,7 +6,7 @@ Light to import: Spark's lookup imports it in every session.
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 # ruff: noqa: PLC0415  # Arrow, numpy and the client are imported where they are needed
 
@@ -79,11 +80,20 @@ class DeltaDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("ottla")` and `format("ottla-delta")` known to a session.
+    """Make `format("ottla")` and `format("ottla-delta")` known to a session, and `append` the mode
+    of `df.write.format("ottla")` without one.
 
     Where the package is installed Spark finds them by itself, unless another package named
     `pyspark_*` is broken: then it finds none.
     """
+    from ottla.spark.save_mode import append_by_default
+
+    if is_remote():
+        from pyspark.sql.connect.readwriter import DataFrameWriter as RemoteDataFrameWriter
+
+        append_by_default(RemoteDataFrameWriter)
+    else:
+        append_by_default(DataFrameWriter)
     spark.dataSource.register(OttlaDataSource)
     spark.dataSource.register(DeltaDataSource)
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ _EVERYWHERE: Final = {
 _ON_ONE_MACHINE: Final = {
     # The default forks 20 processes for each micro-batch on local files. Object stores need it.
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+    "spark.python.daemon.module": "ottla.spark.worker_daemon",  # no tracebacks at the end
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -50,6 +52,8 @@ def session(
     path, which seldom has the packages.
     """
     warn_if_missing()
+    # PySpark warns of pandas 3 whenever it is installed; nothing here uses pandas.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = str(java_home())

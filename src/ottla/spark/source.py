@@ -104,7 +104,8 @@ class BatchReader(DataSourceReader):
         edges = blocking.call(lambda client: find_log_edges(client, self.options))
         start = blocking.call(lambda client: resolve_start(client, self.options))
         end = blocking.call(lambda client: resolve_end(client, self.options))
-        check_losses(find_losses(start, edges.earliest, edges.latest), self.options.on_data_loss)
+        losses = find_losses(start, edges.earliest, edges.latest, self.options.reads)
+        check_losses(losses, self.options.on_data_loss)
         start = next_starts(start, edges.earliest, edges.latest, self.options.on_data_loss)
         start, end = blocking.call(lambda client: self.bounds.apply(client, start, end))
         sizes = blocking.call(
@@ -269,7 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, processed: Offsets, edges: LogEdges, *, is_limited: bool
     ) -> dict[TopicPartition, Offset] | None:
         policy = self.options.on_data_loss
-        losses = find_losses(processed, edges.earliest, edges.latest)
+        losses = find_losses(processed, edges.earliest, edges.latest, self.options.reads)
         check_losses(losses, policy)
         for loss in losses:
             log.warning("data lost", extra={"tp": str(loss.tp), "what": loss.explain()})
