@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla.spark import register, with_json_values
+from ottla.spark import register, source_metrics, with_json_values
 from spark.schema_registry import schema_registry
 from spark.topics import Topic
 
@@ -106,6 +106,8 @@ def test_a_stream_goes_on_from_its_checkpoint(
     assert [
         progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]
     ] == [4, 4, 2]
+    behind = [source_metrics(progress["sources"][0]) for progress in query.recentProgress]
+    assert [one["maxOffsetsBehindLatest"] for one in behind][:3] == ["6", "2", "0"]
     topic.fill(range(10, 13))
     run(spark, topic, tmp_path)
     assert written(spark, tmp_path) == [str(number) for number in range(13)]

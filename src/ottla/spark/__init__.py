@@ -12,6 +12,8 @@ Spark's Kafka connector puts into the progress of a query.
 
 from typing import TYPE_CHECKING
 
+from ottla.spark.quiet_workers import quiet_session_end
+
 if TYPE_CHECKING:
     from ottla.spark.json_values import with_json_values as with_json_values
     from ottla.spark.progress import source_metrics as source_metrics
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from ottla.spark.session import session as session
 
 __all__ = ["register", "session", "source_metrics", "with_json_values"]
+
+quiet_session_end()  # every Python worker that reads or writes for Spark imports this package
 
 
 def __getattr__(name: str) -> object:

@@ -94,8 +94,20 @@ def register(spark: SparkSession) -> None:
         append_by_default(RemoteDataFrameWriter)
     else:
         append_by_default(DataFrameWriter)
-    spark.dataSource.register(OttlaDataSource)
-    spark.dataSource.register(DeltaDataSource)
+    for source in (OttlaDataSource, DeltaDataSource):
+        if not _is_known(spark, source.name()):
+            spark.dataSource.register(source)
+
+
+def _is_known(spark: SparkSession, name: str) -> bool:
+    """True if Spark has found the format. Registered once more, every stream would log a warning.
+
+    Spark Connect does not tell.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return False
+    return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def _plain(options: Mapping[str, str]) -> dict[str, str]:

@@ -30,7 +30,6 @@ _EVERYWHERE: Final = {
 _ON_ONE_MACHINE: Final = {
     # The default forks 20 processes for each micro-batch on local files. Object stores need it.
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
-    "spark.python.daemon.module": "ottla.spark.worker_daemon",  # no tracebacks at the end
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }

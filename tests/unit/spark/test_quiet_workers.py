@@ -1,10 +1,8 @@
-"""The daemon of Python workers prints every error but the end of a session."""
+"""Python workers print every error but the end of a session."""
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-
-from ottla.spark.worker_daemon import print_exc
+from ottla.spark.quiet_workers import print_exc
 
 
 @pytest.mark.parametrize("ended", [BrokenPipeError(), ConnectionResetError()])
