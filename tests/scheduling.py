@@ -12,6 +12,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 GROUPS: Final = {
     "test_delta_sink.py": "session",
     "test_docs_pages.py": "session",
+    "test_json_values.py": "session",
     "test_pipelines.py": "session",
     "test_queries.py": "session",
     "test_restarts.py": "session",

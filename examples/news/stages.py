@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from examples.news import topics
+from ottla.spark import with_json_values
 
 SAME_STORY_FOR: Final = "7 days"  # a title that comes again after that is a new story
 WINDOW: Final = "6 hours"
@@ -198,13 +199,14 @@ def start_trends(context: StageContext) -> StreamingQuery:
 
 
 def start_recommend(context: StageContext) -> StreamingQuery:
-    clicks = values(stream(context, topics.CLICKS, "recommend", CLICK))
+    clicks = values(stream(context, topics.CLICKS, "recommend"), CLICK)
     known = published_articles(
         values(
             context.spark.read.format("ottla")
-            .options(**json_options(context, ARTICLE))
+            .option("kafka.bootstrap.servers", context.address)
             .option("subscribe", topics.CLEAN)
-            .load()
+            .load(),
+            ARTICLE,
         )
     )
     advice = as_records(recommend(clicks, known), F.col("reader"))
@@ -233,11 +235,11 @@ STAGES: Final[Mapping[str, Callable[[StageContext], StreamingQuery]]] = {
 }
 
 
-def stream(context: StageContext, topic: str, stage: str, schema: str) -> DataFrame:
-    """A topic of JSON from its beginning; the group shows how far the stage has come."""
+def stream(context: StageContext, topic: str, stage: str) -> DataFrame:
+    """A topic from its beginning; the group shows how far the stage has come."""
     return (
         context.spark.readStream.format("ottla")
-        .options(**json_options(context, schema))
+        .option("kafka.bootstrap.servers", context.address)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("commitGroup", f"news-{stage}")
@@ -245,21 +247,14 @@ def stream(context: StageContext, topic: str, stage: str, schema: str) -> DataFr
     )
 
 
-def json_options(context: StageContext, schema: str) -> dict[str, str]:
-    return {
-        "kafka.bootstrap.servers": context.address,
-        "valueFormat": "json",
-        "valueSchema": schema,
-    }
-
-
-def values(records: DataFrame) -> DataFrame:
+def values(records: DataFrame, schema: str) -> DataFrame:
     """The fields of JSON values and their write time; values that are not JSON are skipped."""
-    return records.where("value IS NOT NULL").select("value.*", F.col("timestamp").alias("crawled"))
+    typed = with_json_values(records, schema).where("value IS NOT NULL AND _corrupt IS NULL")
+    return typed.select("value.*", F.col("timestamp").alias("crawled"))
 
 
 def articles_of(context: StageContext, topic: str, stage: str) -> DataFrame:
-    return values(stream(context, topic, stage, ARTICLE))
+    return values(stream(context, topic, stage), ARTICLE)
 
 
 def published_articles(articles: DataFrame) -> DataFrame:

@@ -58,6 +58,10 @@ class MemoryStore:
         found = (self._entries[key],) if key in self._entries else ()
         return Snapshot(self._revision, found)
 
+    @property
+    def revision(self) -> Revision:
+        return self._revision
+
     def snapshot(self) -> Snapshot:
         """Everything, for a test that looks from outside."""
         return Snapshot(self._revision, tuple(self._entries[key] for key in sorted(self._entries)))

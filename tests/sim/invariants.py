@@ -1,6 +1,8 @@
 """Truths about the brokers that must hold after every turn of the loop."""
 
 from ottla.broker.app import Broker
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.values import PartitionImage
 from ottla.config import Durability
 from ottla.model import BrokerId, Offset, TopicPartition, Uuid
 from ottla.replication.partition import LeaderPartition
@@ -21,8 +23,12 @@ class Invariants:
         self._revisions: dict[Broker, int] = {}
         # Of each partition, by id of its topic: the records that were committed, as bytes.
         self._committed: dict[tuple[Uuid, int], tuple[int, bytes]] = {}
+        self._stored = ClusterImage()
 
     def check(self) -> None:
+        if self._cluster.store.revision != self._stored.revision:
+            self._stored = self._cluster.stored_image()
+            self._check_eligible()
         for machine in self._cluster.machines:
             broker = machine.broker
             if broker is not None:
@@ -71,20 +77,37 @@ class Invariants:
             self._committed[key] = (reached, _before(log, reached))
 
     def _check_in_sync(self, partition: LeaderPartition) -> None:
-        """Every replica in sync that runs has everything that is committed."""
+        """Every replica that may lead next, and runs, has everything that is committed now."""
+        stored = self._stored.partition(partition.tp)
+        if stored is not None and stored.leader_epoch == partition.leader_epoch:
+            self._check_replicas(partition.tp, stored)
+
+    def _check_eligible(self) -> None:
+        """The same for every partition, whenever the store has changed."""
+        for topic in self._stored.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                self._check_replicas(TopicPartition(topic.name, index), partition)
+
+    def _check_replicas(self, tp: TopicPartition, stored: PartitionImage) -> None:
+        end, last = self._committed.get((self._stored.topics[tp.topic].id, tp.partition), (0, b""))
         for machine in self._cluster.machines:
-            if machine.broker is None or machine.id not in partition.isr or machine.is_offline:
+            broker = machine.broker
+            if machine.id not in (*stored.isr, *stored.elr) or broker is None:
                 continue
-            found = machine.broker.services.replicas.logs.get(partition.tp)
-            if found is None or not _is_registered(machine.broker, machine.id, partition):
+            found = broker.services.replicas.logs.get(tp)
+            if found is None or machine.is_offline or not self._is_ready(machine.id, broker):
                 continue
             is_fsync = found.config.durability is Durability.FSYNC
-            end = found.durable_offset if is_fsync else found.end_offset
-            if end < partition.high_watermark:
-                self._note(
-                    f"{partition.tp}: broker {machine.id} is in sync and has {end} of"
-                    f" {partition.high_watermark}"
-                )
+            reached = found.durable_offset if is_fsync else found.end_offset
+            if reached < end:
+                self._note(f"{tp}: broker {machine.id} may lead and has {reached} of {end}")
+            elif last and _before(found, end) != last:
+                self._note(f"{tp}: broker {machine.id} may lead and has other records than {end}")
+
+    def _is_ready(self, broker_id: BrokerId, broker: Broker) -> bool:
+        """True if the broker is registered as the one that it knows itself to be."""
+        own = broker.services.state.image.brokers.get(broker_id)
+        return own is not None and own == self._stored.brokers.get(broker_id)
 
     def check_acknowledged(self, tp: TopicPartition, offset: int) -> None:
         """A record is acknowledged only once it is committed."""
@@ -106,10 +129,3 @@ def _before(log: Log, end: int) -> bytes:
         return b""
     found = log.read(Offset(start), Offset(end), _CHECKED_BYTES, at_least_one=True)
     return b"" if found is None else log.read_bytes(found)
-
-
-def _is_registered(broker: Broker, broker_id: BrokerId, partition: LeaderPartition) -> bool:
-    """True if the broker runs as it was when it was in sync; else it leaves the ISR."""
-    image = broker.services.state.image
-    seen = image.partition(partition.tp)
-    return broker_id in image.brokers and seen is not None and broker_id in seen.isr

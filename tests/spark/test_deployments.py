@@ -53,6 +53,7 @@ def run(
             check=False,
         )
     assert done.returncode == 0, done.stderr[:5000]
+    assert "BrokenPipeError" not in done.stderr, "workers are silent when their session ends"
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -9,7 +9,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla.spark import register
+from ottla.spark import register, source_metrics, with_json_values
+from spark.schema_registry import schema_registry
 from spark.topics import Topic
 
 QUERY_TIMEOUT_S = 400
@@ -72,7 +73,7 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, topic: Topic) -> None:
 
 def test_columns_are_typed_by_option_or_by_schema(spark: SparkSession, topic: Topic) -> None:
     topic.fill(['{"id": 1, "tags": ["a"]}', "broken"])
-    typed = batch(spark, topic, valueFormat="json", valueSchema="id BIGINT, tags ARRAY<STRING>")
+    typed = with_json_values(batch(spark, topic), "id BIGINT, tags ARRAY<STRING>")
     rows = typed.select("value.id", "value.tags", "_corrupt").orderBy("offset").collect()
     assert [tuple(row) for row in rows] == [(1, ["a"], None), (None, None, b"broken")]
     few = (
@@ -105,6 +106,8 @@ def test_a_stream_goes_on_from_its_checkpoint(
     assert [
         progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]
     ] == [4, 4, 2]
+    behind = [source_metrics(progress["sources"][0]) for progress in query.recentProgress]
+    assert [one["maxOffsetsBehindLatest"] for one in behind][:3] == ["6", "2", "0"]
     topic.fill(range(10, 13))
     run(spark, topic, tmp_path)
     assert written(spark, tmp_path) == [str(number) for number in range(13)]
@@ -142,3 +145,63 @@ def test_a_user_is_told_which_records_are_missing(
 def test_a_wrong_option_is_explained(spark: SparkSession, topic: Topic) -> None:
     with pytest.raises(PySparkException, match="unknown option startingoffset"):
         batch(spark, topic, startingOffset="earliest").count()
+
+
+def test_values_of_a_schema_registry_go_through_spark(spark: SparkSession, topic: Topic) -> None:
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "counts", "type": {"type": "map", "values": "int"}},
+        ],
+    }
+    with schema_registry() as registry:
+        found = {"kafka.bootstrap.servers": topic.address, "schema.registry.url": registry.url}
+        rows = spark.range(3).selectExpr("struct(id, map('x', int(id)) AS counts) AS value")
+        (
+            rows.write.format("ottla")
+            .mode("append")
+            .options(**found, topic=topic.name, valueFormat="avro", valueSchema=json.dumps(schema))
+            .save()
+        )
+        # Neither a schema nor a type is said here: the registry has them.
+        read = batch(spark, topic, valueFormat="avro", schema__registry__url=registry.url)
+        again = read.select("value.id", "value.counts", "_corrupt").orderBy("id").collect()
+        assert [tuple(row) for row in again] == [(at, {"x": at}, None) for at in range(3)]
+
+        texts = rows.selectExpr("to_json(value) AS value")
+        subject = {"valueSubject": "json", "valueSchema": '{"type":"object"}'}
+        json_topic = Topic(topic.address, f"{topic.name}-json")
+        (
+            texts.write.format("ottla")
+            .mode("append")
+            .options(**found, topic=json_topic.name, valueFormat="json", **subject)
+            .save()
+        )
+        json_topic.fill(["no id"])
+        read = batch(spark, json_topic, valueFormat="json", schema__registry__url=registry.url)
+        typed = with_json_values(read, "id INT").orderBy("offset").collect()
+        assert sorted(row.value.id for row in typed if row["_corrupt"] is None) == [0, 1, 2]
+        assert [row["_corrupt"] for row in typed if row["_corrupt"] is not None] == [b"no id"]
+
+
+def test_a_topic_is_appended_to_without_a_mode(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    register(spark)
+    rows = spark.range(2).selectExpr("string(id) AS value")
+    options = {"kafka.bootstrap.servers": topic.address, "topic": topic.name}
+    for _ in range(2):
+        rows.write.format("ottla").options(**options).save()
+    rows.write.save(format="ottla", **options)
+    assert sorted(topic.committed()) == ["0", "0", "0", "1", "1", "1"]
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        rows.write.mode("overwrite").format("ottla").options(**options).save()
+    with pytest.raises(PySparkException, match=r"(?i)errorifexists"):
+        rows.write.format("ottla").mode("error").options(**options).save()
+    # Other formats keep Spark's default.
+    rows.write.format("ottla").format("parquet").save(str(tmp_path / "files"))
+    with pytest.raises(PySparkException, match=r"(?i)already exists"):
+        rows.write.format("ottla").format("parquet").save(str(tmp_path / "files"))
+    assert len(topic.committed()) == 6

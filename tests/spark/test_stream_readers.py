@@ -180,7 +180,7 @@ def test_a_loss_ends_the_query_and_names_what_is_missing(topic: Topic) -> None:
     start = reader.initialOffset()
     topic.cut(4)
     with pytest.raises(
-        DataLost, match=f"{topic.name}-0: offsets 0 to 3 are missing, the log begins at 4"
+        DataLost, match=f"{topic.name}-0: offsets 0 to 3 are missing, removed before they were read"
     ):
         latest(reader, start)
 
@@ -205,6 +205,13 @@ def test_a_reader_that_skips_reads_what_is_left(topic: Topic) -> None:
         assert planned(reader, start, end) == texts(range(4, 10))
 
 
+def test_a_topic_that_is_not_subscribed_to_any_more_is_named(new_topic: NEW_TOPIC) -> None:
+    topic, former = new_topic(), new_topic()
+    start = {topic.name: {"0": 0}, former.name: {"0": 3}}
+    with pytest.raises(DataLost, match=f"{former.name}-0: .* 3 and is not subscribed to now"):
+        latest(stream(topic), start)
+
+
 def test_a_topic_created_again_is_noticed(topic: Topic) -> None:
     topic.fill(range(10))
     reader, again = stream(topic), stream(topic, onDataLoss="earliest")
@@ -214,7 +221,7 @@ def test_a_topic_created_again_is_noticed(topic: Topic) -> None:
         latest(reader, start)
     topic.create()
     topic.fill(["new"])
-    with pytest.raises(DataLost, match="was it created again"):
+    with pytest.raises(DataLost, match="ends at 1 now, as if created again"):
         latest(reader, start)
     end = latest(again, start)
     assert end == {topic.name: {"0": 1}}

@@ -5,16 +5,24 @@
     spark = ottla.spark.session()
     orders = spark.readStream.format("ottla").option("kafka.bootstrap.servers", ...)
 
-`session` has all settings; `register` adds the format to a session of your own.
+`session` has all settings; `register` adds the format to a session of your own;
+`with_json_values` parses JSON values by Spark's `from_json`; `source_metrics` has the metrics that
+Spark's Kafka connector puts into the progress of a query.
 """
 
 from typing import TYPE_CHECKING
 
+from ottla.spark.quiet_workers import quiet_session_end
+
 if TYPE_CHECKING:
+    from ottla.spark.json_values import with_json_values as with_json_values
+    from ottla.spark.progress import source_metrics as source_metrics
     from ottla.spark.registration import register as register
     from ottla.spark.session import session as session
 
-__all__ = ["register", "session"]
+__all__ = ["register", "session", "source_metrics", "with_json_values"]
+
+quiet_session_end()  # every Python worker that reads or writes for Spark imports this package
 
 
 def __getattr__(name: str) -> object:
@@ -23,6 +31,14 @@ def __getattr__(name: str) -> object:
         from ottla.spark.registration import register  # noqa: PLC0415
 
         return register
+    if name == "source_metrics":
+        from ottla.spark.progress import source_metrics  # noqa: PLC0415
+
+        return source_metrics
+    if name == "with_json_values":
+        from ottla.spark.json_values import with_json_values  # noqa: PLC0415
+
+        return with_json_values
     if name == "session":
         from ottla.spark.session import session  # noqa: PLC0415
 

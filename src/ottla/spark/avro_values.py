@@ -1,7 +1,7 @@
-"""Parses Avro values, each a record of one schema, into typed columns.
+"""Avro values, each a record of one schema, as typed columns; and columns as Avro values.
 
-A value has neither a schema nor the name of one: bytes of another schema are detected only if they
-do not fit.
+A value has neither a schema nor the name of one, unless the id of one is in front of it (a schema
+registry's): without an id, bytes of another schema are detected only if they do not fit.
 """
 
 import json
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.typed_values import TypedValues, parse_by_bisection
+from ottla.spark.wire_format import HEADER_BYTES, NO_ID, read_header
 
 AvroSchema = Any  # JSON: a name, an object, or a list of them
 
@@ -58,7 +59,7 @@ class AvroType:
 
     ddl: str
     arrow: pa.DataType
-    schema: AvroSchema  # without aliases, defaults and most logical types
+    schema: AvroSchema  # without most logical types
 
 
 @cache
@@ -75,9 +76,12 @@ def read_schema(text: str) -> AvroType:
     return found
 
 
-def parse_avro(values: pa.Array, value_type: pa.DataType, schema_text: str) -> TypedValues:
+ReadRow = Callable[[bytes], tuple[object, str | None]]  # to a row, or to the problem
+WriterSchema = Callable[[int], str | None]  # the text of the schema of an id
+
+
+def parse_avro(values: pa.Array, value_type: pa.DataType, read: ReadRow) -> TypedValues:
     """Values as `value_type`, which has all fields of the schema or some of them."""
-    read = _reader(schema_text)
     rows, problems = list[object](), list[str | None]()
     for value in values.to_pylist():
         row, problem = None, None
@@ -96,25 +100,72 @@ def parse_avro(values: pa.Array, value_type: pa.DataType, schema_text: str) -> T
     return TypedValues(held.typed, pc.coalesce(unreadable, held.problems))
 
 
-ReadRow = Callable[[bytes], tuple[object, str | None]]
-
-
 @cache
-def _reader(schema_text: str) -> ReadRow:
-    """A function that parses one value to a row, or to the problem."""
+def plain_reader(schema_text: str) -> ReadRow:
+    """A function that parses values of one schema."""
+    return _reader(_parsed_schema(schema_text), None)
+
+
+def registered_reader(schema_text: str, writer_schema: WriterSchema) -> ReadRow:
+    """A function that parses values with the id of their own schema in front."""
+    readers = dict[int, ReadRow]()
+
+    def read(value: bytes) -> tuple[object, str | None]:
+        schema_id = read_header(value)
+        if schema_id is None:
+            return None, NO_ID
+        reader = readers.get(schema_id)
+        if reader is None:
+            reader = readers[schema_id] = _reader_of(schema_id, writer_schema, schema_text)
+        return reader(value[HEADER_BYTES:])
+
+    return read
+
+
+def _reader_of(schema_id: int, writer_schema: WriterSchema, schema_text: str) -> ReadRow:
+    text = writer_schema(schema_id)
+    if text is None:
+        problem = f"schema {schema_id} is not an Avro schema of the registry"
+    else:
+        try:
+            return _reader(_parsed_schema(text), _parsed_schema(schema_text))
+        except OptionRefused as refused:
+            problem = f"schema {schema_id}: {refused}"
+    return lambda _: (None, problem)
+
+
+def _reader(written: AvroSchema, wanted: AvroSchema | None) -> ReadRow:
     fastavro = _fastavro()
-    schema = fastavro.parse_schema(read_schema(schema_text).schema)
+    unreadable = (*_UNREADABLE, fastavro.read.SchemaResolutionError)
 
     def read(value: bytes) -> tuple[object, str | None]:
         stream = BytesIO(value)
         try:
-            row = fastavro.schemaless_reader(stream, schema)
-        except _UNREADABLE as problem:
+            row = fastavro.schemaless_reader(stream, written, wanted)
+        except unreadable as problem:
             return None, str(problem) or "the value ends too early"
         left_bytes = len(value) - stream.tell()
         return (None, f"{left_bytes} unread bytes after the record") if left_bytes else (row, None)
 
     return read
+
+
+def avro_writer(schema_text: str) -> Callable[[Mapping[str, object]], bytes]:
+    """A function that encodes rows; it raises `ValueError` or `TypeError` for others."""
+    fastavro = _fastavro()
+    schema = _parsed_schema(schema_text)
+
+    def write(row: Mapping[str, object]) -> bytes:
+        stream = BytesIO()
+        fastavro.schemaless_writer(stream, schema, row)
+        return stream.getvalue()
+
+    return write
+
+
+@cache
+def _parsed_schema(schema_text: str) -> AvroSchema:
+    return _fastavro().parse_schema(read_schema(schema_text).schema)
 
 
 def _fastavro() -> ModuleType:
@@ -218,7 +269,7 @@ class _Types:
             {
                 "type": "record",
                 "name": name,
-                "fields": [{"name": field, "type": one.schema} for field, one in found.items()],
+                "fields": [_kept_field(field, found[field["name"]].schema) for field in fields],
             },
         )
         self.named[name] = made
@@ -262,6 +313,17 @@ class _Types:
 
     def _full(self, name: str) -> str:
         return f"{self.namespace}.{name}" if self.namespace and "." not in name else name
+
+
+def _kept_field(field: Mapping[str, AvroSchema], schema: AvroSchema) -> dict[str, AvroSchema]:
+    """A field with its aliases and default, which resolve other versions of the schema.
+
+    fastavro does not convert the default of a logical type, so of those only null is kept.
+    """
+    kept = {name: field[name] for name in ("aliases", "default") if name in field}
+    if kept.get("default") is not None and "logicalType" in json.dumps(schema):
+        del kept["default"]
+    return {"name": field["name"], "type": schema, **kept}
 
 
 _DECIMAL: Final = ("logicalType", "precision", "scale")

@@ -9,14 +9,15 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ottla.spark.avro_values import parse_avro, read_schema
+from ottla.spark.avro_values import parse_avro, plain_reader, read_schema
 from ottla.spark.column_options import BadRows, ColumnOptions, ValueFormat
+from ottla.spark.dead_letters import CORRUPT
 from ottla.spark.decode import COLUMNS, HEADERS_TYPE, TIMESTAMP_TYPE, LocatedRecords
-from ottla.spark.json_values import parse_json
 from ottla.spark.option_reader import OptionRefused
+from ottla.spark.registry import avro_reader_of, read_protobuf
 from ottla.spark.typed_values import TypedValues
+from ottla.spark.wire_format import without_headers
 
-CORRUPT: Final = "_corrupt"  # the bytes of a value that could not be parsed
 _TYPES: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
     "key": (pa.binary(), pa.string()),
     "topic": (pa.string(),),
@@ -51,12 +52,12 @@ def _value_type(options: ColumnOptions) -> str:
     match options.value_format:
         case ValueFormat.BINARY:
             return "BINARY"
-        case ValueFormat.STRING:
+        case ValueFormat.STRING | ValueFormat.JSON:
             return "STRING"
-        case ValueFormat.JSON:
-            return f"STRUCT<{options.value_schema}>"
         case ValueFormat.AVRO:
             return read_schema(options.value_schema or "").ddl
+        case ValueFormat.PROTOBUF:
+            return read_protobuf(options.value_schema or "").type.ddl
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Projection:
         nothing = pa.nulls(len(raw), pa.binary())
         if value_type == pa.binary():
             return {"value": raw, CORRUPT: nothing}, None
-        if value_type == pa.string():
+        if value_type == pa.string() and self.options.value_format is not ValueFormat.JSON:
             return {"value": _as_text(raw), CORRUPT: nothing}, None
         found = self._typed(raw, value_type)
         if not found.has_problems:
@@ -108,24 +109,39 @@ class Projection:
         return {"value": found.typed, CORRUPT: corrupt}, found.problems
 
     def _typed(self, raw: pa.Array, value_type: pa.DataType) -> TypedValues:
-        if self.options.value_format is ValueFormat.AVRO:
-            return parse_avro(raw, value_type, self.options.value_schema or "")
-        return parse_json(raw, value_type)
+        schema, registry = self.options.value_schema or "", self.options.registry
+        if self.options.value_format is ValueFormat.JSON:
+            return without_headers(raw)
+        if self.options.value_format is ValueFormat.PROTOBUF:
+            return read_protobuf(schema).parse(raw, value_type)
+        if registry is None:
+            return parse_avro(raw, value_type, plain_reader(schema))
+        return parse_avro(raw, value_type, avro_reader_of(schema, registry))
 
 
 def projection_of(schema: StructType, options: ColumnOptions) -> Projection:
     """The projection for the schema that Spark passes: the default, or the user's."""
     arrow = to_arrow_schema(schema, timezone="UTC")
-    if options.value_format is ValueFormat.AVRO and "value" in arrow.names:
-        _check_avro(arrow.field("value").type, options.value_schema or "")
+    if "value" in arrow.names and pa.types.is_struct(arrow.field("value").type):
+        _check_fields(arrow.field("value").type, struct_of(options))
     return Projection(arrow, options)
 
 
-def _check_avro(value_type: pa.DataType, schema_text: str) -> None:
-    """Refuse fields that the Avro schema does not have with this type; any subset is allowed."""
-    if not pa.types.is_struct(value_type):
-        return
-    theirs = {field.name: field.type for field in read_schema(schema_text).arrow}
+def struct_of(options: ColumnOptions) -> pa.StructType:
+    """The fields of values by their schema; `OptionRefused` where values have no fields."""
+    if options.value_format is ValueFormat.AVRO:
+        return read_schema(options.value_schema or "").arrow
+    if options.value_format is ValueFormat.PROTOBUF:
+        return read_protobuf(options.value_schema or "").type.arrow
+    raise OptionRefused(
+        "value can be a STRUCT with valueFormat=avro or protobuf; JSON is parsed by Spark:"
+        " ottla.spark.with_json_values(records, 'id BIGINT')"
+    )
+
+
+def _check_fields(value_type: pa.StructType, known: pa.StructType) -> None:
+    """Refuse fields that the schema does not have with this type; any subset is allowed."""
+    theirs = {field.name: field.type for field in known}
     for field in value_type:
         if theirs.get(field.name) != field.type:
             raise OptionRefused(
@@ -139,7 +155,7 @@ def _check_field(field: pa.Field) -> None:
         if field.type in (pa.binary(), pa.string()) or pa.types.is_struct(field.type):
             return
         raise OptionRefused(
-            f"value can be BINARY, STRING or (JSON, Avro) a STRUCT, not {field.type}"
+            f"value can be BINARY, STRING or (Avro, Protobuf) a STRUCT, not {field.type}"
         )
     if field.name not in _TYPES:
         known = ", ".join(["value", *_TYPES])

@@ -5,9 +5,9 @@ topic, partition, offset and the reason. It is written before Spark gets the bat
 none is lost; a task that runs again writes its dead letters again, with the same offsets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -15,12 +15,15 @@ from ottla.client.client import Client
 from ottla.client.partitioner import Partitioner
 from ottla.client.producer import IdempotentProducer
 from ottla.clock import SystemClock
-from ottla.model import TimestampMs, TopicPartition
+from ottla.model import TopicPartition
 from ottla.records.batch import Record
-from ottla.spark.blocking_client import BlockingClient
+from ottla.spark.blocking_client import BlockingClient, client_for
+from ottla.spark.broker_options import BrokerOptions
 from ottla.spark.decode import LocatedRecords, headers_column, key_column, value_column
 from ottla.spark.kernel_read import Field
+from ottla.spark.option_reader import OptionRefused
 
+CORRUPT: Final = "_corrupt"  # the column with the bytes of a value that could not be parsed
 TOPIC: Final = "ottla.dead-letter.topic"
 PARTITION: Final = "ottla.dead-letter.partition"
 OFFSET: Final = "ottla.dead-letter.offset"
@@ -39,11 +42,9 @@ class DeadLetters:
         self._producer: IdempotentProducer | None = None
         self._partitioner: Partitioner | None = None
 
-    def write(self, bad: LocatedRecords, reasons: list[str]) -> None:
+    def write(self, records: Iterable[Record]) -> None:
         """Write the records; returns when acks=all is reached."""
-        self._blocking.submit(
-            self._write(list(dead_letter_records(bad, reasons, _now_ms())))
-        ).result()
+        self._blocking.submit(self._write(list(records))).result()
 
     async def _write(self, records: list[Record]) -> None:
         client = self._blocking.client
@@ -59,31 +60,59 @@ class DeadLetters:
             self._partitioner.next_batch()
 
 
-def dead_letter_records(
-    bad: LocatedRecords, reasons: list[str], now_ms: TimestampMs
-) -> Iterator[Record]:
-    """The dead letters for records that could not be parsed."""
+def dead_letters_of(bad: LocatedRecords, reasons: list[str]) -> Iterator[Record]:
+    """The dead letters for records that a reader could not parse."""
     columns: list[pa.Array] = [key_column(bad), value_column(bad), headers_column(bad)]
     offsets, timestamps = bad.table[Field.OFFSET], bad.table[Field.TIMESTAMP]
     rows = zip(*(column.to_pylist() for column in columns), offsets, timestamps, strict=True)
+    now_ms = SystemClock().now_ms()
     for (key, value, headers, offset, timestamp), reason in zip(rows, reasons, strict=True):
-        own = tuple((one["key"], one["value"]) for one in headers or ())
-        origin = (
-            (TOPIC, bad.tp.topic),
-            (PARTITION, str(bad.tp.partition)),
-            (OFFSET, str(offset)),
-            (TIMESTAMP, str(timestamp)),
-            (REASON, reason[:REASON_LENGTH_MAX]),
+        origin = (bad.tp.topic, bad.tp.partition, offset, timestamp, reason)
+        yield Record(
+            timestamp_ms=now_ms, key=key, value=value, headers=_headers_of(headers, origin)
         )
-        added = tuple((name, text.encode()) for name, text in origin)
-        yield Record(timestamp_ms=now_ms, key=key, value=value, headers=(*own, *added))
+
+
+def write_dead_letters(rows: pa.Array, topic: str, reason: str, brokers: BrokerOptions) -> pa.Array:
+    """True for each null, after all other rows are in the dead letter topic.
+
+    A row is a struct of `CORRUPT`, the bytes of the value, and of `ORIGIN_COLUMNS`.
+    """
+    if rows.null_count < len(rows):
+        bad = rows.drop_null().to_pylist()
+        records = [_dead_letter_of(row, topic, reason) for row in bad]
+        DeadLetters(client_for(brokers), topic).write(records)
+    return rows.is_null()
+
+
+def _dead_letter_of(row: dict[str, Any], topic: str, reason: str) -> Record:
+    if row["topic"] == topic:
+        raise OptionRefused(f"deadLetterTopic={topic} is one of the topics that are read")
+    written, key = row.get("timestamp"), row.get("key")
+    written_ms = "" if written is None else round(written.timestamp() * 1000)
+    origin = (row["topic"], row["partition"], row["offset"], written_ms, reason)
+    return Record(
+        timestamp_ms=SystemClock().now_ms(),
+        key=key.encode() if isinstance(key, str) else key,
+        value=row[CORRUPT],
+        headers=_headers_of(row.get("headers"), origin),
+    )
+
+
+ORIGIN_COLUMNS: Final = ("key", "headers", "topic", "partition", "offset", "timestamp")
+_ORIGIN: Final = (TOPIC, PARTITION, OFFSET, TIMESTAMP, REASON)
+_OwnHeaders = list[dict[str, Any]] | None
+
+
+def _headers_of(
+    own: _OwnHeaders, origin: tuple[object, ...]
+) -> tuple[tuple[str, bytes | None], ...]:
+    kept = tuple((one["key"], one["value"]) for one in own or ())
+    added = zip(_ORIGIN, origin, strict=True)
+    return (*kept, *((name, str(what)[:REASON_LENGTH_MAX].encode()) for name, what in added))
 
 
 async def _partitioner(client: Client, topic: str) -> Partitioner:
     view = await client.describe_or_create(topic)
     rng = Random()  # noqa: S311  # the partition of records without a key
     return Partitioner(len(view.topics[topic].partitions), rng)
-
-
-def _now_ms() -> TimestampMs:
-    return SystemClock().now_ms()

@@ -11,7 +11,6 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -34,6 +33,7 @@ from ottla.spark.kernel import warn_if_missing
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.parquet_files import DataFile, check_partition_columns, remove_files, write_files
 from ottla.spark.read_task import QUERY_ID
+from ottla.spark.table_location import STORAGE_PREFIX, TableLocation, parse_location
 from ottla.spark.write_options import SPARK_SINK_OPTIONS, parse_accepted_batch
 
 _NAMES: Final = ("path", "partitionColumns", "txnAppId", "txnVersion", "acceptBatch")
@@ -78,7 +78,7 @@ def _digest_app(app_id: str) -> str:
 class DeltaOptions:
     """All options of `ottla-delta`, checked."""
 
-    path: Path
+    table: TableLocation
     partition_columns: tuple[str, ...] = ()
     txn_app_id: str | None = None
     txn_version: int | None = None
@@ -98,8 +98,12 @@ def parse_delta_options(raw: Mapping[str, str], *, is_stream: bool) -> DeltaOpti
     """Parse the options of `write` or `writeStream`; raises `OptionRefused`."""
     given = {name.lower(): value.strip() for name, value in raw.items()}
     known = {name.lower() for name in (*_NAMES, *SPARK_SINK_OPTIONS)}
-    if unknown := sorted(given.keys() - known):
-        raise OptionRefused(f"unknown option {', '.join(unknown)}; there are {', '.join(_NAMES)}")
+    unknown = {name for name in given.keys() - known if not name.startswith(STORAGE_PREFIX)}
+    if unknown:
+        raise OptionRefused(
+            f"unknown option {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)} and"
+            f" {STORAGE_PREFIX}*"
+        )
     version = given.get("txnversion")
     if version is not None and not (version.isascii() and version.isdigit()):
         raise OptionRefused(f"txnVersion={version} is not a whole number from 0 on")
@@ -109,26 +113,12 @@ def parse_delta_options(raw: Mapping[str, str], *, is_stream: bool) -> DeltaOpti
         raise OptionRefused("txnAppId and txnVersion belong together: give both or neither")
     columns = given.get("partitioncolumns", "")
     return DeltaOptions(
-        path=_directory(given.get("path", "")),
+        table=parse_location(given.get("path", ""), given),
         partition_columns=tuple(part.strip() for part in columns.split(",") if part.strip()),
         txn_app_id=given.get("txnappid") or None,
         txn_version=None if version is None else int(version),
         accepted_batch=parse_accepted_batch(given.get("acceptbatch")),
     )
-
-
-def _directory(text: str) -> Path:
-    scheme, colon, rest = text.partition(":")
-    if colon and scheme == "file":
-        text = "/" + rest.lstrip("/")
-    elif "://" in text:
-        raise OptionRefused(
-            f"path={text}: only directories of a file system are written, {scheme} is not one;"
-            " mount it, or write there with Spark's own parquet format"
-        )
-    if not text:
-        raise OptionRefused('no path: give the directory of a table: .option("path", DIR)')
-    return Path(text).absolute()
 
 
 def batch_writer(
@@ -185,14 +175,14 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         files = _files_of(messages)
-        if not files and not DeltaTable.is_deltatable(str(self.options.path)):
+        if not files and not self.options.table.exists():
             return  # no rows, and nothing that they could be compared with
         app_id = self.options.txn_app_id or _query_of(messages)
         transaction = AppTransaction(app_id, batchId, _content_of(messages))
         if files:
             add_files(self.options, self.schema, files, transaction)
         else:
-            _is_undecided(DeltaTable(self.options.path), transaction, self.options)
+            _is_undecided(self.options.table.open(), transaction, self.options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         discard_files(self.options, _files_of(messages))
@@ -211,7 +201,7 @@ def write_task(
 ) -> WrittenFiles:
     """Write every row of a task into files with names that no other attempt has."""
     warn_if_missing()
-    options.path.mkdir(parents=True, exist_ok=True)
+    options.table.prepare()
     contents = list[Content]()
 
     def measured() -> Iterator[pa.RecordBatch]:
@@ -221,7 +211,7 @@ def write_task(
 
     files = write_files(
         measured(),
-        options.path,
+        options.table.files(),
         schema,
         options.partition_columns,
         new_name=lambda: f"part-{secrets.token_hex(_NAME_BYTES)}.parquet",
@@ -240,9 +230,7 @@ def add_files(
     """Add files to the table, all or none; removes them if the table has this write already, or
     if it is refused."""
     assert transaction is None or transaction.content.rows == sum(file.rows for file in files)
-    table = DeltaTable.create(
-        options.path, schema, mode="ignore", partition_by=list(options.partition_columns)
-    )
+    table = options.table.create(schema, options.partition_columns)
     table.update_incremental()  # an existing one may have just been created by a concurrent driver
     _check_shape(table, schema, options)
     for is_last in (False, True):
@@ -260,7 +248,7 @@ def add_files(
         except CommitFailedError:
             # Nothing was added. A driver that was considered dead may have committed the same
             # batch first, or a concurrent one has created the table at the same time.
-            table = DeltaTable(options.path)
+            table = options.table.open()
             if is_last and _is_wanted(table, files, transaction, options):
                 raise
 
@@ -269,9 +257,9 @@ def discard_files(options: DeltaOptions, files: Sequence[DataFile]) -> None:
     """Remove files that are not in the table: a commit that seemed to fail may have taken
     effect."""
     known = set[str]()
-    if DeltaTable.is_deltatable(str(options.path)):
-        known = {uri.rpartition("/")[2] for uri in DeltaTable(options.path).file_uris()}
-    remove_files(options.path, [file for file in files if file.name not in known])
+    if options.table.exists():
+        known = {uri.rpartition("/")[2] for uri in options.table.open().file_uris()}
+    remove_files(options.table.files(), [file for file in files if file.name not in known])
 
 
 def _check_shape(table: DeltaTable, schema: pa.Schema, options: DeltaOptions) -> None:
@@ -281,13 +269,13 @@ def _check_shape(table: DeltaTable, schema: pa.Schema, options: DeltaOptions) ->
         name for name in has | needs if name not in has or has[name] != needs.get(name)
     ):
         raise TableRefused(
-            f"the table in {options.path} has other columns than these rows"
+            f"the table in {options.table.uri} has other columns than these rows"
             f" ({', '.join(different)}): select what it has, or choose another path"
         )
     split_by = table.metadata().partition_columns
     if tuple(split_by) != options.partition_columns:
         raise TableRefused(
-            f"the table in {options.path} is split by {', '.join(split_by) or 'nothing'}:"
+            f"the table in {options.table.uri} is split by {', '.join(split_by) or 'nothing'}:"
             " say so in partitionColumns, or choose another path"
         )
 

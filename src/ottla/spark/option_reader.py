@@ -12,6 +12,9 @@ from ottla.model import TimestampMs
 T = TypeVar("T")
 
 
+REGISTRY_PREFIX: Final = "schema.registry."
+
+
 class OptionRefused(ValueError):
     """An invalid option; the text names it and says what to write instead."""
 
@@ -39,12 +42,14 @@ class OptionReader:
                 raise OptionRefused(f"{name} is not supported: {reason}")
         known = {name.lower() for name in self._known}
         unknown = [
-            name for name in self._values if name not in known and not name.startswith("kafka.")
+            name
+            for name in self._values
+            if name not in known and not name.startswith(("kafka.", REGISTRY_PREFIX))
         ]
         if unknown:
             raise OptionRefused(
-                f"unknown option {', '.join(sorted(unknown))}; there are {', '.join(self._known)}"
-                " and kafka.*"
+                f"unknown option {', '.join(sorted(unknown))}; there are {', '.join(self._known)},"
+                f" {REGISTRY_PREFIX}* and kafka.*"
             )
 
     def given(self, names: tuple[str, ...]) -> list[str]:

@@ -5,13 +5,14 @@ and not in the file, so all files are in one directory, under random names.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
 
 ROW_GROUP_BYTES: Final = 32 << 20  # in memory; smaller on disk
 OPEN_FILES_MAX: Final = 32  # by one task: rows sorted by date need one or two
@@ -61,7 +62,7 @@ def check_partition_columns(schema: pa.Schema, columns: Sequence[str]) -> None:
 
 def write_files(
     batches: Iterator[pa.RecordBatch],
-    directory: Path,
+    files: FileSystem,
     schema: pa.Schema,
     partition_columns: Sequence[str],
     new_name: Callable[[], str],
@@ -77,7 +78,7 @@ def write_files(
                     if len(open_files) == OPEN_FILES_MAX:
                         oldest = open_files.pop(next(iter(open_files)))
                         done.append(oldest.close())
-                    open_files[values] = _OpenFile(directory / new_name(), in_files, values)
+                    open_files[values] = _OpenFile(files, new_name(), in_files, values)
                 open_files[values].write(rows)
         while open_files:
             _, file = open_files.popitem()
@@ -85,25 +86,34 @@ def write_files(
     except BaseException:
         for file in open_files.values():
             file.discard()
-        remove_files(directory, done)
+        remove_files(files, done)
         raise
     return done
 
 
-def remove_files(directory: Path, files: Sequence[DataFile]) -> None:
+def remove_files(files: FileSystem, unwanted: Sequence[DataFile]) -> None:
     """Delete files that no table will have."""
-    for file in files:
-        (directory / file.name).unlink(missing_ok=True)
+    for file in unwanted:
+        _remove(files, file.name)
+
+
+def _remove(files: FileSystem, name: str) -> None:
+    with suppress(FileNotFoundError):
+        files.delete_file(name)
 
 
 class _OpenFile:
     """Owns a Parquet file while it is written; collects small batches into row groups."""
 
-    def __init__(self, path: Path, schema: pa.Schema, values: PartitionValues) -> None:
-        self._path = path
+    def __init__(
+        self, files: FileSystem, name: str, schema: pa.Schema, values: PartitionValues
+    ) -> None:
+        self._files = files
+        self._name = name
         self._schema = schema
         self._values = values
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._stream = files.open_output_stream(name)
+        self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd")
         self._waiting = list[pa.RecordBatch]()
         self._waiting_bytes = 0
         self._rows = 0
@@ -118,12 +128,14 @@ class _OpenFile:
     def close(self) -> DataFile:
         self._write_row_group()
         self._writer.close()
-        size_bytes = self._path.stat().st_size
-        return DataFile(self._path.name, size_bytes, self._rows, self._values)
+        size_bytes = self._stream.tell()
+        self._stream.close()
+        return DataFile(self._name, size_bytes, self._rows, self._values)
 
     def discard(self) -> None:
         self._writer.close()
-        self._path.unlink(missing_ok=True)
+        self._stream.close()
+        _remove(self._files, self._name)
 
     def _write_row_group(self) -> None:
         if self._waiting:

@@ -4,7 +4,7 @@ A plan is a function of the batch's start and end offsets and the options: plann
 crash with the same options, every row goes to the task that had it before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -63,21 +63,25 @@ class Loss:
 
 
 class DataLost(Exception):
-    """Records were removed before they were read, and onDataLoss=fail."""
+    """Records that should be read do not exist or are not subscribed to, and onDataLoss=fail."""
 
 
-def find_losses(start: Offsets, earliest: Offsets, latest: Offsets) -> list[Loss]:
-    """Offsets from `start` on that no longer exist."""
+def find_losses(
+    start: Offsets, earliest: Offsets, latest: Offsets, is_read: Callable[[str], bool]
+) -> list[Loss]:
+    """Offsets from `start` on that cannot be read; `is_read` is true for subscribed topics."""
     losses = list[Loss]()
     for tp in sorted(start):
         at = start[tp]
         if tp not in latest:
-            losses.append(Loss(tp, OffsetRange(at, at), f"it was at {at} and does not exist now"))
+            reason = f"it was read up to {at} and "
+            reason += "does not exist now" if is_read(tp.topic) else "is not subscribed to now"
+            losses.append(Loss(tp, OffsetRange(at, at), reason))
         elif latest[tp] < at:
-            reason = f"it was read up to {at} and ends at {latest[tp]} now: was it created again?"
+            reason = f"it was read up to {at} and ends at {latest[tp]} now, as if created again"
             losses.append(Loss(tp, OffsetRange(at, at), reason))
         elif earliest[tp] > at:
-            reason = f"the log begins at {earliest[tp]} now"
+            reason = f"removed before they were read: the log begins at {earliest[tp]} now"
             losses.append(Loss(tp, OffsetRange(at, earliest[tp]), reason))
     return losses
 
@@ -91,8 +95,8 @@ def check_lines(lines: Sequence[str], policy: OnDataLoss) -> None:
     """`check_losses` for losses that are explained already."""
     if lines and policy is OnDataLoss.FAIL:
         raise DataLost(
-            f"records were removed before they were read. {'; '.join(lines)}."
-            " To continue after the missing ones set onDataLoss=skip (or failOnDataLoss=false); to"
+            f"not all records from this query's offsets on can be read. {'; '.join(lines)}."
+            " To continue without them set onDataLoss=skip (or failOnDataLoss=false); to"
             " read a topic that was created again from its beginning set onDataLoss=earliest."
         )
 

@@ -39,16 +39,38 @@ def batch_done(progress: Mapping[str, Any]) -> BatchDone:
     )
 
 
+def source_metrics(source: Mapping[str, Any]) -> dict[str, str]:
+    """The metrics of a source of a progress report, as Spark's Kafka connector has them.
+
+    Spark does not let Python sources report metrics; the offsets of a report have what is needed.
+    Empty for other sources.
+    """
+    behind = _offsets_behind(source)
+    if not behind:
+        return {}
+    return {
+        "avgOffsetsBehindLatest": str(sum(behind) / len(behind)),
+        "maxOffsetsBehindLatest": str(max(behind)),
+        "minOffsetsBehindLatest": str(min(behind)),
+    }
+
+
 def lag_of(source: Mapping[str, Any]) -> int | None:
     """Offsets between the end of a batch and the end of its topics; None for other sources."""
+    behind = _offsets_behind(source)
+    return None if behind is None else sum(behind)
+
+
+def _offsets_behind(source: Mapping[str, Any]) -> list[int] | None:
+    """Offsets of each partition that are not read yet; None for other sources."""
     end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
     if end is None or latest is None:
         return None
-    return sum(
+    return [
         max(0, offset - end.get(topic, {}).get(partition, 0))
         for topic, partitions in latest.items()
         for partition, offset in partitions.items()
-    )
+    ]
 
 
 def _offsets(value: Any) -> dict[str, dict[str, int]] | None:

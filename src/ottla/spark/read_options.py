@@ -58,6 +58,7 @@ _READ_NAMES: Final = (
     "commitGroup",
     "valueFormat",
     "valueSchema",
+    "valueSubject",
     "badRows",
     "deadLetterTopic",
     "brokerAddressMap",
@@ -124,6 +125,10 @@ class ReadOptions:
     fetch_bytes_max: int = FETCH_BYTES
     partition_fetch_bytes_max: int = PARTITION_FETCH_BYTES
     columns: ColumnOptions = _DEFAULT_COLUMNS
+
+    def reads(self, topic: str) -> bool:
+        """True if the topic is subscribed to."""
+        return reads_topic(self.subscription, topic)
 
 
 def parse_read_options(

@@ -20,7 +20,7 @@ from ottla.protocol.messages.offsets import EARLIEST, LATEST
 from ottla.spark.blocking_client import BlockingClient
 from ottla.spark.column_options import BadRows
 from ottla.spark.columns import ProjectedRows, Projection
-from ottla.spark.dead_letters import DeadLetters
+from ottla.spark.dead_letters import DeadLetters, dead_letters_of
 from ottla.spark.decode import Decoder, LocatedRecords
 from ottla.spark.kernel import warn_if_missing
 from ottla.spark.kernel_read import Field
@@ -154,7 +154,8 @@ def _without_bad(
     assert made.problems is not None
     is_bad = made.problems.is_valid()
     reasons = made.problems.drop_null().to_pylist()
-    dead_letters.write(rows.filter(is_bad.to_numpy(zero_copy_only=False)), reasons)
+    bad = rows.filter(is_bad.to_numpy(zero_copy_only=False))
+    dead_letters.write(dead_letters_of(bad, reasons))
     return made.batch.filter(made.problems.is_null())
 
 
@@ -238,7 +239,8 @@ class _RangeReader:
         starts = {tp: wanted.start for tp, wanted in self.left.items()}
         earliest = self.blocking.call(lambda client: _list_edge(client, self.left, EARLIEST))
         latest = self.blocking.call(lambda client: _list_edge(client, self.left, LATEST))
-        check_losses(find_losses(starts, earliest, latest), self.options.on_data_loss)
+        losses = find_losses(starts, earliest, latest, self.options.reads)
+        check_losses(losses, self.options.on_data_loss)
         for tp, wanted in list(self.left.items()):
             if latest[tp] < wanted.start or earliest[tp] >= wanted.end:
                 del self.left[tp]

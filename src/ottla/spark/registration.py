@@ -6,7 +6,7 @@ Light to import: Spark's lookup imports it in every session.
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 # ruff: noqa: PLC0415  # Arrow, numpy and the client are imported where they are needed
 
@@ -29,8 +30,9 @@ class OttlaDataSource(DataSource):
     def schema(self) -> str:
         from ottla.spark.column_options import parse_columns
         from ottla.spark.columns import ddl_of
+        from ottla.spark.registry import resolve_columns
 
-        return ddl_of(parse_columns(_plain(self.options)))
+        return ddl_of(resolve_columns(parse_columns(_plain(self.options))))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from ottla.spark.source import batch_reader
@@ -78,13 +80,34 @@ class DeltaDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("ottla")` and `format("ottla-delta")` known to a session.
+    """Make `format("ottla")` and `format("ottla-delta")` known to a session, and `append` the mode
+    of `df.write.format("ottla")` without one.
 
     Where the package is installed Spark finds them by itself, unless another package named
     `pyspark_*` is broken: then it finds none.
     """
-    spark.dataSource.register(OttlaDataSource)
-    spark.dataSource.register(DeltaDataSource)
+    from ottla.spark.save_mode import append_by_default
+
+    if is_remote():
+        from pyspark.sql.connect.readwriter import DataFrameWriter as RemoteDataFrameWriter
+
+        append_by_default(RemoteDataFrameWriter)
+    else:
+        append_by_default(DataFrameWriter)
+    for source in (OttlaDataSource, DeltaDataSource):
+        if not _is_known(spark, source.name()):
+            spark.dataSource.register(source)
+
+
+def _is_known(spark: SparkSession, name: str) -> bool:
+    """True if Spark has found the format. Registered once more, every stream would log a warning.
+
+    Spark Connect does not tell.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return False
+    return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def _plain(options: Mapping[str, str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from ottla.spark.decode import HEADERS_TYPE
 from ottla.spark.kernel import warn_if_missing
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.read_task import BATCH_ID, QUERY_ID
+from ottla.spark.value_encoding import ValueEncoding, resolve_encoding
 from ottla.spark.write_options import Delivery, WriteOptions, parse_write_options
 from ottla.spark.write_task import (
     TaskAttempt,
@@ -67,9 +68,10 @@ class BatchWriter(DataSourceArrowWriter):
         self.options = options
         # Made once for a job, and pickled to all attempts of its tasks with the options.
         self.job_id = f"{SystemRandom().getrandbits(64):016x}"
-        check_columns(schema, options)
+        self.encoding = check_columns(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        iterator = _encoded(iterator, self.encoding)
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             return write_at_least_once(iterator, self.options)
         return write_in_transaction(iterator, self.options, _attempt_of_job(self.job_id))
@@ -88,9 +90,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options
-        check_columns(schema, options)
+        self.encoding = check_columns(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        iterator = _encoded(iterator, self.encoding)
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             return write_at_least_once(iterator, self.options)
         return write_in_transaction(iterator, self.options, _attempt_of_stream())
@@ -156,14 +159,27 @@ def _task() -> TaskContext:
     return task
 
 
-def check_columns(given: StructType, options: WriteOptions) -> None:
-    """Refuse columns that Spark's Kafka sink refuses, before anything is written."""
+def _encoded(
+    batches: Iterator[pa.RecordBatch], encoding: ValueEncoding | None
+) -> Iterator[pa.RecordBatch]:
+    return batches if encoding is None else encoding.encode(batches)
+
+
+def check_columns(given: StructType, options: WriteOptions) -> ValueEncoding | None:
+    """Refuse columns that Spark's Kafka sink refuses, before anything is written.
+
+    Returns the encoding of values for a schema registry, if there is one.
+    """
     schema = to_arrow_schema(given.toNullable(), timezone="UTC")  # as headers of literals are not
     if "value" not in schema.names:
         raise OptionRefused("a column `value` of STRING or BINARY is needed")
     if options.topic is None and "topic" not in schema.names:
         raise OptionRefused("no topic: give the option `topic` or a column `topic`")
+    encoding = None if options.encoding is None else resolve_encoding(options.encoding)
     for field in schema:
+        if field.name == "value" and encoding is not None:
+            encoding.check(field.type)
+            continue
         if field.name not in _TYPES:
             raise OptionRefused(
                 f"column {field.name} is not part of a record; the columns are {', '.join(_TYPES)}"
@@ -171,3 +187,4 @@ def check_columns(given: StructType, options: WriteOptions) -> None:
         if field.type not in _TYPES[field.name]:
             expected = " or ".join(map(str, _TYPES[field.name]))
             raise OptionRefused(f"column {field.name} is {field.type}, not {expected}")
+    return encoding

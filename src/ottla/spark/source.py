@@ -7,6 +7,7 @@ tasks. So a reader holds options only, and gets its client from `client_for`.
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -60,6 +61,7 @@ from ottla.spark.plan import (
 from ottla.spark.pushdown import RecordBounds, bounds_of_filters
 from ottla.spark.read_options import OnDataLoss, ReadOptions, parse_read_options
 from ottla.spark.read_task import check_topics, read_task
+from ottla.spark.registry import resolve_columns
 from ottla.spark.topic_ids import assign_topic_checks
 
 log = logging.getLogger("ottla.spark")
@@ -71,7 +73,7 @@ _COMMIT_PAUSE_S: Final = 30.0  # after a failed commit
 def batch_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The reader behind `spark.read`."""
     warn_if_missing()
-    options = parse_read_options(raw, is_stream=False, now_ms=SystemClock().now_ms())
+    options = _options(raw, is_stream=False)
     if options.pushes_filters:
         return PushdownBatchReader(options, schema)
     return BatchReader(options, schema)
@@ -80,8 +82,13 @@ def batch_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceReader
 def stream_reader(raw: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """The reader behind `spark.readStream`."""
     warn_if_missing()
-    options = parse_read_options(raw, is_stream=True, now_ms=SystemClock().now_ms())
+    options = _options(raw, is_stream=True)
     return StreamReader(options, schema)
+
+
+def _options(raw: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+    options = parse_read_options(raw, is_stream=is_stream, now_ms=SystemClock().now_ms())
+    return replace(options, columns=resolve_columns(options.columns))
 
 
 class BatchReader(DataSourceReader):
@@ -97,7 +104,8 @@ class BatchReader(DataSourceReader):
         edges = blocking.call(lambda client: find_log_edges(client, self.options))
         start = blocking.call(lambda client: resolve_start(client, self.options))
         end = blocking.call(lambda client: resolve_end(client, self.options))
-        check_losses(find_losses(start, edges.earliest, edges.latest), self.options.on_data_loss)
+        losses = find_losses(start, edges.earliest, edges.latest, self.options.reads)
+        check_losses(losses, self.options.on_data_loss)
         start = next_starts(start, edges.earliest, edges.latest, self.options.on_data_loss)
         start, end = blocking.call(lambda client: self.bounds.apply(client, start, end))
         sizes = blocking.call(
@@ -262,7 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, processed: Offsets, edges: LogEdges, *, is_limited: bool
     ) -> dict[TopicPartition, Offset] | None:
         policy = self.options.on_data_loss
-        losses = find_losses(processed, edges.earliest, edges.latest)
+        losses = find_losses(processed, edges.earliest, edges.latest, self.options.reads)
         check_losses(losses, policy)
         for loss in losses:
             log.warning("data lost", extra={"tp": str(loss.tp), "what": loss.explain()})

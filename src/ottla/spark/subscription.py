@@ -65,6 +65,17 @@ def parse_subscription(options: OptionReader) -> Subscription:
     return Assigned(tuple(sorted(set(tps))))
 
 
+def topics_of(options: OptionReader) -> tuple[str, ...]:
+    """The topics that are named; none for a pattern."""
+    match parse_subscription(options):
+        case Topics(names):
+            return names
+        case Assigned(tps):
+            return tuple(sorted({tp.topic for tp in tps}))
+        case TopicPattern():
+            return ()
+
+
 def reads_topic(subscription: Subscription, topic: str) -> bool:
     match subscription:
         case Topics(names):

@@ -8,7 +8,9 @@ from typing import Final
 from ottla.model import topic_name_problem
 from ottla.records.compression import Codec
 from ottla.spark.broker_options import BrokerOptions, parse_broker_options
+from ottla.spark.column_options import ValueFormat, check_value_format
 from ottla.spark.option_reader import OptionReader, OptionRefused
+from ottla.spark.registry_options import RegistryOptions, parse_registry, parse_subject
 
 TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000  # the default limit of brokers
 _WRITE_NAMES: Final = (
@@ -18,6 +20,9 @@ _WRITE_NAMES: Final = (
     "transactionTimeout",
     "acceptBatch",
     "brokerAddressMap",
+    "valueFormat",
+    "valueSchema",
+    "valueSubject",
 )
 # Options that Spark adds to those of a stream's sink.
 SPARK_SINK_OPTIONS: Final = ("checkpointLocation", "queryName", "outputMode")
@@ -31,6 +36,16 @@ class Delivery(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncodingOptions:
+    """How values are encoded for a schema registry."""
+
+    value_format: ValueFormat
+    registry: RegistryOptions
+    subject: str
+    schema: str | None = None  # registered under the subject; without it, the subject's newest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """All options of a writer, checked."""
 
@@ -40,6 +55,7 @@ class WriteOptions:
     delivery: Delivery = Delivery.EXACTLY_ONCE
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     accepted_batch: int | None = None  # declared written by its user, whatever its content is now
+    encoding: EncodingOptions | None = None
 
 
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
@@ -66,6 +82,30 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         delivery=Delivery(options.choose("delivery", tuple(Delivery), Delivery.EXACTLY_ONCE)),
         transaction_timeout_ms=_transaction_timeout_ms(options),
         accepted_batch=parse_accepted_batch(options.text("acceptBatch")),
+        encoding=_encoding(options, parse_registry(raw), topic),
+    )
+
+
+def _encoding(
+    options: OptionReader, registry: RegistryOptions | None, topic: str | None
+) -> EncodingOptions | None:
+    if registry is None:
+        for name in ("valueFormat", "valueSchema", "valueSubject"):
+            if options.text(name) is not None:
+                raise OptionRefused(
+                    f"{name} is for values of a schema registry: give schema.registry.url, or"
+                    " write a value of STRING or BINARY without it"
+                )
+        return None
+    value_format = ValueFormat(
+        options.choose("valueFormat", tuple(ValueFormat), ValueFormat.BINARY)
+    )
+    check_value_format(options, value_format, registry)
+    return EncodingOptions(
+        value_format=value_format,
+        registry=registry,
+        subject=parse_subject(options, () if topic is None else (topic,)),
+        schema=options.text("valueSchema"),
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 fastavro = pytest.importorskip("fastavro", reason="the extra `avro` is not installed")
 
-from ottla.spark.avro_values import parse_avro, read_schema  # noqa: E402
+from ottla.spark.avro_values import parse_avro, plain_reader, read_schema  # noqa: E402
 from ottla.spark.option_reader import OptionRefused  # noqa: E402
 
 ORDER = {
@@ -70,7 +70,7 @@ def written(row: dict[str, object], schema: dict[str, Any] = ORDER) -> bytes:
 
 
 def parsed(*values: bytes | None) -> tuple[list[Any], list[str | None]]:
-    found = parse_avro(pa.array(values, pa.binary()), read_schema(TEXT).arrow, TEXT)
+    found = parse_avro(pa.array(values, pa.binary()), read_schema(TEXT).arrow, plain_reader(TEXT))
     return found.typed.to_pylist(), found.problems.to_pylist()
 
 
@@ -130,7 +130,7 @@ def test_what_spark_cannot_hold_is_bad() -> None:
 
 def test_some_of_the_fields_may_be_asked_for() -> None:
     few = pa.struct([("uid", pa.string()), ("id", pa.int64())])
-    found = parse_avro(pa.array([written(FULL)], pa.binary()), few, TEXT)
+    found = parse_avro(pa.array([written(FULL)], pa.binary()), few, plain_reader(TEXT))
     assert found.typed.to_pylist() == [{"uid": "0b9f8c6e", "id": 1}]
 
 

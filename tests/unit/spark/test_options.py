@@ -150,17 +150,19 @@ def test_data_loss_has_two_spellings() -> None:
 
 def test_values_can_be_typed() -> None:
     assert parse_columns({"valueFormat": "string"}).value_format is ValueFormat.STRING
-    typed = parse_columns({"valueFormat": "json", "valueSchema": "id BIGINT"})
-    assert typed.value_schema == "id BIGINT"
+    assert parse_columns(AVRO).value_schema == AVRO["valueSchema"]
 
 
-JSON = {"valueFormat": "json", "valueSchema": "id BIGINT"}
+AVRO = {
+    "valueFormat": "avro",
+    "valueSchema": '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}',
+}
 
 
 def test_bad_rows_are_null_unless_something_else_is_wanted() -> None:
-    assert parse_columns(JSON).bad_rows is BadRows.NULL
-    assert parse_columns(JSON | {"badRows": "fail"}).bad_rows is BadRows.FAIL
-    aside = parse_columns(JSON | {"badRows": "deadLetter", "deadLetterTopic": "dead"})
+    assert parse_columns(AVRO).bad_rows is BadRows.NULL
+    assert parse_columns(AVRO | {"badRows": "fail"}).bad_rows is BadRows.FAIL
+    aside = parse_columns(AVRO | {"badRows": "deadLetter", "deadLetterTopic": "dead"})
     assert aside.bad_rows is BadRows.DEAD_LETTER
     assert aside.dead_letter_topic == "dead"
 
@@ -171,7 +173,7 @@ def test_bad_rows_are_null_unless_something_else_is_wanted() -> None:
     ids=lambda reading: next(iter(reading)),
 )
 def test_dead_letters_do_not_go_where_they_are_read(reading: dict[str, str]) -> None:
-    aside = JSON | {"badRows": "deadLetter", "deadLetterTopic": "dead"}
+    aside = AVRO | {"badRows": "deadLetter", "deadLetterTopic": "dead"}
     raw = {"kafka.bootstrap.servers": "h:1"} | reading | aside
     with pytest.raises(OptionRefused, match="is one of the topics that are read"):
         parse_read_options(raw, is_stream=True, now_ms=NOW_MS)
@@ -220,11 +222,11 @@ def test_nonsense_is_refused_with_a_reason(
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("valueFormat", "json", "needs valueSchema, for example `id BIGINT"),
+        ("valueFormat", "JSON", r"parsed by Spark, with ottla\.spark\.with_json_values"),
         ("valueFormat", "avro", 'needs valueSchema, for example {"type":"record"'),
-        ("valueFormat", "xml", "none of binary, string, json, avro"),
-        ("valueSchema", "id BIGINT", "is for valueFormat=json and avro"),
-        ("badRows", "fail", "is for valueFormat=json and avro"),
+        ("valueFormat", "xml", "none of binary, string, avro"),
+        ("valueSchema", "id BIGINT", "is for valueFormat=avro"),
+        ("badRows", "fail", "is for valueFormat=avro"),
         ("deadLetterTopic", "dead", "belong together"),
     ],
 )

@@ -11,6 +11,7 @@ pytest.importorskip("deltalake")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from ottla.spark.delta_sink import parse_delta_options
 from ottla.spark.option_reader import OptionRefused
@@ -21,6 +22,7 @@ from ottla.spark.parquet_files import (
     check_partition_columns,
     write_files,
 )
+from ottla.spark.table_location import TableLocation
 
 SCHEMA = pa.schema([("n", pa.int64()), ("day", pa.date32()), ("is_odd", pa.bool_())])
 
@@ -32,7 +34,8 @@ def batch(*numbers: int) -> pa.RecordBatch:
 
 def write(directory: Path, batches: Iterator[pa.RecordBatch], *columns: str) -> list[DataFile]:
     numbers = count()
-    return write_files(batches, directory, SCHEMA, columns, lambda: f"{next(numbers)}.parquet")
+    files = SubTreeFileSystem(str(directory), LocalFileSystem())
+    return write_files(batches, files, SCHEMA, columns, lambda: f"{next(numbers)}.parquet")
 
 
 def contents(directory: Path, files: list[DataFile]) -> dict[tuple[str | None, ...], list[int]]:
@@ -115,16 +118,25 @@ def test_options_do_not_depend_on_case() -> None:
         {"PATH": "file:/lake/t", "partitioncolumns": "a, b", "txnAppId": "me", "TxnVersion": "7"},
         is_stream=False,
     )
-    assert options.path == Path("/lake/t")
+    assert options.table == TableLocation("/lake/t")
     assert options.partition_columns == ("a", "b")
     assert (options.txn_app_id, options.txn_version) == ("me", 7)
+
+
+def test_an_object_store_has_the_options_of_deltalake() -> None:
+    raw = {"path": "s3://lake/t", "storage.AWS_REGION": "eu-west-1", "storage.aws_allow_http": "1"}
+    options = parse_delta_options(raw, is_stream=True)
+    assert options.table == TableLocation(
+        "s3://lake/t", (("aws_allow_http", "1"), ("aws_region", "eu-west-1"))
+    )
 
 
 @pytest.mark.parametrize(
     ("raw", "is_stream", "problem"),
     [
         ({}, True, "no path: give the directory"),
-        ({"path": "s3://bucket/t"}, True, "s3 is not one"),
+        ({"path": "ftp://host/t"}, True, "ftp is neither a directory nor an object store"),
+        ({"path": "t", "storage.aws_region": "x"}, True, "storage.aws_region is for object stores"),
         ({"path": "t", "mergeSchema": "true"}, True, "unknown option mergeschema"),
         ({"path": "t", "txnVersion": "1"}, True, "numbers the batches of a stream"),
         ({"path": "t", "txnAppId": "me"}, False, "belong together"),

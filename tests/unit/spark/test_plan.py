@@ -44,18 +44,26 @@ def test_offsets_are_written_in_one_order_whatever_order_they_come_in() -> None:
 # Losses
 
 
+def is_read(topic: str) -> bool:
+    return topic == "a"
+
+
 def test_nothing_is_lost_while_the_log_holds_what_is_next() -> None:
-    assert find_losses(at(a0=5, a1=7), at(a0=5, a1=0), at(a0=5, a1=7, a2=9)) == []
+    assert find_losses(at(a0=5, a1=7), at(a0=5, a1=0), at(a0=5, a1=7, a2=9), is_read) == []
 
 
 def test_a_loss_names_every_missing_offset() -> None:
-    losses = find_losses(at(a0=5, a1=7, a2=3, b0=1), at(a0=9, a1=0, a2=0), at(a0=20, a1=2, a2=4))
+    read = at(a0=5, a1=7, a2=3, a3=1, b0=1)
+    losses = find_losses(read, at(a0=9, a1=0, a2=0), at(a0=20, a1=2, a2=4), is_read)
     with pytest.raises(DataLost) as raised:
         check_losses(losses, OnDataLoss.FAIL)
     text = str(raised.value)
-    assert "a-0: offsets 5 to 8 are missing, the log begins at 9 now" in text
-    assert "a-1: it was read up to 7 and ends at 2 now: was it created again?" in text
-    assert "b-0: it was at 1 and does not exist now" in text
+    assert (
+        "can be read. a-0: offsets 5 to 8 are missing, removed before they were read: the log"
+        " begins at 9 now; a-1: it was read up to 7 and ends at 2 now, as if created again; a-3: it"
+        " was read up to 1 and does not exist now; b-0: it was read up to 1 and is not subscribed"
+        " to now. To continue"
+    ) in text
     assert "a-2" not in text
     assert "onDataLoss=skip" in text
     check_losses(losses, OnDataLoss.SKIP)

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ottla.spark.progress import BatchDone, batch_done, lag_of
+from ottla.spark.progress import BatchDone, batch_done, lag_of, source_metrics
 from ottla.spark.stream_metrics import StreamMetrics
 from ottla.telemetry import exposition
 
@@ -48,6 +48,16 @@ def test_a_query_without_a_name_goes_by_its_id() -> None:
 )
 def test_lag_is_what_lies_beyond_a_batch(end: object, latest: object, lag: int | None) -> None:
     assert lag_of({"endOffset": end, "latestOffset": latest}) == lag
+
+
+def test_metrics_are_named_as_sparks_connector_names_them() -> None:
+    end, latest = {"t": {"0": 4, "1": 0}}, {"t": {"0": 5, "1": 6}}
+    assert source_metrics({"endOffset": end, "latestOffset": latest}) == {
+        "minOffsetsBehindLatest": "1",
+        "maxOffsetsBehindLatest": "6",
+        "avgOffsetsBehindLatest": "3.5",
+    }
+    assert source_metrics({"endOffset": {"logOffset": 3}, "latestOffset": None}) == {}
 
 
 def test_sources_that_cannot_tell_do_not_hide_those_that_can() -> None:

@@ -49,7 +49,9 @@ class Enrich:
             sql.broadcast(facts), sql.col(f"value.{quoted(self.on)}") == sql.col("_on"), "left"
         )
         merged = sql.to_json(sql.struct("value.*", "_facts.*"))
-        value = sql.when(sql.col("value").isNull(), sql.col("_corrupt").cast("string"))
+        corrupt = sql.col("_corrupt")
+        is_as_it_was = sql.col("value").isNull() | corrupt.isNotNull()
+        value = sql.when(is_as_it_was, corrupt.cast("string"))
         return to_topic(
             joined.select("key", value.otherwise(merged).alias("value"), "headers"),
             self.source.bootstrap,

@@ -8,6 +8,8 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, StringType
 
+from ottla.spark.json_values import with_json_values
+
 _RECORD_COLUMNS: Final = ("key", "value", "headers")
 
 
@@ -20,14 +22,17 @@ class TopicSource:
     value_schema: str | None = None
 
     def options(self) -> dict[str, str]:
-        found = {
+        return {
             "kafka.bootstrap.servers": self.bootstrap,
             "subscribe": self.topic,
             "includeHeaders": "true",
         }
-        if self.value_schema is not None:
-            found |= {"valueFormat": "json", "valueSchema": self.value_schema}
-        return found
+
+    def typed(self, records: DataFrame) -> DataFrame:
+        """The records with the fields of JSON values, if there is a schema of them."""
+        if self.value_schema is None:
+            return records
+        return with_json_values(records, self.value_schema)
 
     def description(self) -> dict[str, str]:
         """The part of a declaration about the source."""
@@ -37,12 +42,12 @@ class TopicSource:
 def stream_of(spark: SparkSession, source: TopicSource, group: str) -> DataFrame:
     """A stream of all records from the earliest; `group` gets its committed offsets."""
     options = source.options() | {"startingOffsets": "earliest", "commitGroup": group}
-    return spark.readStream.format("ottla").options(**options).load()
+    return source.typed(spark.readStream.format("ottla").options(**options).load())
 
 
 def batch_of(spark: SparkSession, source: TopicSource, **more: str) -> DataFrame:
     """The existing records as a batch; `more` are options of the source."""
-    return spark.read.format("ottla").options(**source.options(), **more).load()
+    return source.typed(spark.read.format("ottla").options(**source.options(), **more).load())
 
 
 def readable(records: DataFrame) -> DataFrame:
