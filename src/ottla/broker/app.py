@@ -55,7 +55,7 @@ class ServeOptions:
 
     data: Path
     listen: Endpoint
-    advertise: Endpoint | None = None
+    advertise: Endpoint | None = None  # port 0 is that of the listener
     node_id: BrokerId = _FIRST_BROKER
     config: BrokerConfig = field(default_factory=BrokerConfig)
     metrics: Endpoint | None = None
@@ -296,9 +296,14 @@ class Broker:
         self.defects.watch(self._background)
         self._readiness.phase = Phase.SERVING
 
+    @property
+    def advertised(self) -> Endpoint:
+        """The address given to clients."""
+        host, port = self._options.advertise or self.address
+        return Endpoint(host, port or self.address.port)
+
     async def _register(self) -> None:
-        advertised = self._options.advertise or self.address
-        listeners = {CLIENT_LISTENER: advertised}
+        listeners = {CLIENT_LISTENER: self.advertised}
         token = self._state.draw_uuid()
         await self._state.register(BrokerImage(self._options.node_id, listeners, token=token))
 

@@ -4,7 +4,9 @@ Parsed with argparse, unlike the other commands: a broker starts without importi
 """
 
 import argparse
-from collections.abc import Sequence
+import logging
+import socket
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -27,6 +29,9 @@ examples:
 Settings come from --config (TOML, dotted names or tables), then from --set, which wins.
 `ottla config list --broker` shows them all. SIGTERM or Ctrl-C stop the broker cleanly.
 """
+log = logging.getLogger("ottla.cli")
+
+_LOCAL_NAMES: Final = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -45,6 +50,15 @@ def run(arguments: Sequence[str]) -> int:
         return int(after_help.code or 0)
     options = _options(parsed)
     configure_logging(parsed.log_level, as_json=parsed.log_format == "json")
+    if options.advertise is not None and parsed.advertise is None:
+        log.warning(
+            "clients are given the name of this host",
+            extra={
+                "listen": options.listen,
+                "advertised": options.advertise.host,
+                "reason": "--listen is every address; --advertise HOST:PORT names another",
+            },
+        )
     try:
         return serve_broker(options)
     except InvalidConfig as problem:
@@ -95,7 +109,8 @@ def _parser() -> _Parser:
         "--advertise",
         type=_endpoint,
         metavar="HOST:PORT",
-        help="address given to clients, if it differs from --listen",
+        help="address given to clients; port 0 is that of --listen (default: --listen, or this"
+        " host's name if --listen is every address: 0.0.0.0 or [::])",
     )
     add(
         "--node-id",
@@ -139,12 +154,57 @@ def _options(parsed: argparse.Namespace) -> ServeOptions:
     return ServeOptions(
         data=parsed.data,
         listen=parsed.listen,
-        advertise=parsed.advertise,
+        advertise=choose_advertised(parsed.listen, parsed.advertise),
         node_id=parsed.node_id,
         config=read_config(parsed.config, parsed.assignments),
         metrics=parsed.metrics,
         hints=parsed.hints,
     )
+
+
+def choose_advertised(
+    listen: Endpoint,
+    advertise: Endpoint | None,
+    names: Callable[[], Iterable[str]] = lambda: (socket.getfqdn(), socket.gethostname()),
+) -> Endpoint | None:
+    """The address for clients: --advertise, else None (--listen), else a name of this host.
+
+    A client cannot connect to "every address": for it, 0.0.0.0 is its own machine.
+    """
+    if advertise is not None:
+        if _is_every_address(advertise.host):
+            raise UsageRefused(
+                f"--advertise {advertise}: no client can connect to every address; give the name or"
+                " address by which clients reach this host"
+            )
+        return advertise
+    if not _is_every_address(listen.host):
+        return None
+    for name in dict.fromkeys(names()):
+        if name and name not in _LOCAL_NAMES and _is_resolved(name):
+            return Endpoint(name, listen.port)
+    raise UsageRefused(
+        f"--listen {listen} is every address, and this host has no name that clients could be"
+        " given; add --advertise HOST:PORT, the address by which clients reach it"
+    )
+
+
+def _is_every_address(host: str) -> bool:
+    try:
+        return not any(socket.inet_aton(host))
+    except OSError:
+        pass
+    try:
+        return not any(socket.inet_pton(socket.AF_INET6, host))
+    except OSError:
+        return False
+
+
+def _is_resolved(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return False
 
 
 def read_config(file: Path | None, assignments: Sequence[str]) -> BrokerConfig:
