@@ -1,5 +1,6 @@
 """The command `ottla` with its subcommands, each imported on first use."""
 
+import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ottla import __version__
+from ottla.cli.coercion import HELP_OPTIONS, coerce_ourselves
 from ottla.cli.exit_codes import FAILED
 from ottla.cli.options import BROKER_HELP
 from ottla.cli.terminal import print_error
@@ -51,6 +53,9 @@ class _Commands(TyperGroup):
             return super().get_command(ctx, cmd_name)
         command = get_command(import_module(_MODULES[cmd_name]).app)
         command.name = cmd_name
+        coerce_ourselves(command)
+        gc.freeze()
+        gc.enable()
         return command
 
 
@@ -58,14 +63,16 @@ app = typer.Typer(
     cls=_Commands,
     add_completion=True,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP_OPTIONS},
 )
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code."""
     try:
-        status = get_command(app).main(
+        command = get_command(app)
+        coerce_ourselves(command)
+        status = command.main(
             args=list(arguments) or ["--help"], prog_name="ottla", standalone_mode=False
         )
     except Unreachable as problem:

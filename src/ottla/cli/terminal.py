@@ -3,8 +3,10 @@
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+from ottla.cli.output import OutputFailed
 from ottla.clock import Clock
 
 _PROGRESS_INTERVAL_S: Final = 0.5
@@ -14,18 +16,28 @@ _SIZE_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 def print_error(text: str) -> None:
     """Print an error as one line on standard error."""
     sys.stdout.flush()
-    sys.stderr.write(f"ottla: {one_line(text)}\n")
+    _write_error(f"ottla: {one_line(text)}\n")
 
 
 def print_note(text: str) -> None:
     """Print a note as one line on standard error, apart from the output."""
-    sys.stderr.write(f"{one_line(text)}\n")
+    _write_error(f"{one_line(text)}\n")
+
+
+def _write_error(line: str) -> None:
+    with suppress(BrokenPipeError, OutputFailed):  # without a reader there is no message
+        sys.stderr.write(line)
 
 
 def one_line(text: str) -> str:
     """Text as one line, without control characters that could affect the terminal."""
     joined = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: 1 record, 2 records."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def write_json(value: Any) -> None:

@@ -19,7 +19,7 @@ from ottla.model import TimestampMs, TopicPartition
 from ottla.records.batch import Record
 from ottla.spark.blocking_client import BlockingClient
 from ottla.spark.decode import LocatedRecords, headers_column, key_column, value_column
-from ottla.spark.kernel_read import Field
+from ottla.spark.kernel import Field
 
 TOPIC: Final = "ottla.dead-letter.topic"
 PARTITION: Final = "ottla.dead-letter.partition"
