@@ -140,7 +140,7 @@ def test_something_else_behind_the_port_is_recognised() -> None:
         _, said = command.communicate(timeout=PATIENCE_S)
         connection.close()
     assert command.returncode == 1
-    assert "violates Kafka's protocol" in said
+    assert f"{address}: it speaks HTTP, not Kafka's protocol" in said
     assert said.count("\n") == 1
 
 

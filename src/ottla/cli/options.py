@@ -1,5 +1,6 @@
 """Options shared by several commands, and their parsers."""
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -8,6 +9,7 @@ import typer
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
+BROKER_VARIABLE: Final = "OTTLA_BROKER"
 BROKER_DEFAULT: Final = "127.0.0.1:9092"
 BROKER_HELP: Final = "A broker of the cluster, or several separated by commas."
 
@@ -35,7 +37,13 @@ def parse_brokers(text: str) -> list[Endpoint]:
     try:
         return [Endpoint.parse(part.strip()) for part in text.split(",")]
     except ValueError as problem:
-        raise UsageRefused(f"--broker: {problem}") from None
+        origin = BROKER_VARIABLE if is_from_environment(text) else "--broker"
+        raise UsageRefused(f"{origin}: {problem}") from None
+
+
+def is_from_environment(broker: str) -> bool:
+    """True if OTTLA_BROKER says what the command uses."""
+    return broker == os.environ.get(BROKER_VARIABLE)
 
 
 def parse_assignments(option: str, texts: Sequence[str]) -> dict[str, str]:

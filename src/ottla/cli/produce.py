@@ -158,7 +158,9 @@ class Pump:
                     await self._sender.send(records)
                     if bad_line or self._sender.losses:
                         return bad_line
-                    progress.show(f"{self._sender.written_count} records written")
+                    progress.show(
+                        f"{terminal.counted(self._sender.written_count, 'record')} written"
+                    )
                     lines = await following
                 finally:
                     following.cancel()
@@ -213,7 +215,9 @@ def _report(sender: Sender, bad_line: str | None, *, json: bool) -> int:
         )
     else:
         sent = "sent" if sender.acks is Acks.NONE else "written"
-        terminal.print_note(f"{sender.written_count} records {sent} to {sender.topic}")
+        terminal.print_note(
+            f"{terminal.counted(sender.written_count, 'record')} {sent} to {sender.topic}"
+        )
     if sender.losses:
         return FAILED
     return WRONG_USAGE if bad_line else OK

@@ -35,8 +35,8 @@ async def resolve_ranges(
 ) -> dict[TopicPartition, ReadRange]:
     """The offsets of each partition between two positions, at present; None is without end."""
     starts, ends = await log_edges(client, tps, isolation)
-    chosen_starts = await _locate(client, tps, first, ends, isolation)
-    chosen_ends = ends if last is None else await _locate(client, tps, last, ends, isolation)
+    chosen_starts = await locate(client, tps, first, ends, isolation)
+    chosen_ends = ends if last is None else await locate(client, tps, last, ends, isolation)
     ranges = dict[TopicPartition, ReadRange]()
     for tp in tps:
         start, end = chosen_starts[tp], ends[tp]
@@ -64,7 +64,7 @@ async def log_edges(
     return {tp: starts[tp] or zero for tp in tps}, {tp: ends[tp] or zero for tp in tps}
 
 
-async def _locate(
+async def locate(
     client: Client,
     tps: Sequence[TopicPartition],
     position: LogPosition,

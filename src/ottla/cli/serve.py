@@ -27,7 +27,7 @@ examples:
   ottla serve --data ./data --config ottla.toml --metrics 127.0.0.1:9100
 
 Settings come from --config (TOML, dotted names or tables), then from --set, which wins.
-`ottla config list --broker` shows them all. SIGTERM or Ctrl-C stop the broker cleanly.
+`ottla config list broker` shows them all. SIGTERM or Ctrl-C stop the broker cleanly.
 """
 log = logging.getLogger("ottla.cli")
 

@@ -1,6 +1,7 @@
 """Output of commands: one line for an error, tables for people, JSON for programs."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +11,8 @@ from ottla.cli.output import OutputFailed
 from ottla.clock import Clock
 
 _PROGRESS_INTERVAL_S: Final = 0.5
+_WIDTH_MIN: Final = 40
+_WIDTH_MAX: Final = 100
 _SIZE_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -35,9 +38,9 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, plural: str = "") -> str:
     """A number with its noun: 1 record, 2 records."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def write_json(value: Any) -> None:
@@ -48,6 +51,13 @@ def write_json(value: Any) -> None:
 def write_lines(lines: Sequence[str]) -> None:
     """Plain lines on standard output."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def width() -> int:
+    """The columns for text: the terminal's, but 40 to 100; 100 if it is no terminal."""
+    if not sys.stdout.isatty():
+        return _WIDTH_MAX
+    return max(_WIDTH_MIN, min(_WIDTH_MAX, os.get_terminal_size(sys.stdout.fileno()).columns))
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

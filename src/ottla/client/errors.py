@@ -34,6 +34,10 @@ class Unreachable(ClientError):
     """No connection could be opened: the broker has not seen the request."""
 
 
+class ClusterUnreachable(Unreachable):
+    """No bootstrap address and no known broker could be reached."""
+
+
 class ConnectionLost(ClientError):
     """The connection ended before the response: the broker may have executed the request."""
 
@@ -71,8 +75,14 @@ class Refused(ClientError):
 class NoSuchTopic(Refused):
     """The cluster's metadata has no such topic or partition: retrying will not help."""
 
-    def __init__(self, subject: str) -> None:
-        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject, "it does not exist")
+    def __init__(self, topic: str, partition: int | None = None, hint: str = "") -> None:
+        """`hint` goes on behind the reason."""
+        subject = (
+            f"topic {topic}" if partition is None else f"partition {partition} of topic {topic}"
+        )
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject, f"it does not exist{hint}")
+        self.topic = topic
+        self.partition = partition
 
     @property
     def is_retriable(self) -> bool:
