@@ -16,7 +16,7 @@ from ottla.cli.coercion import HELP_OPTIONS, coerce_ourselves
 from ottla.cli.exit_codes import FAILED, WRONG_USAGE
 from ottla.cli.options import BROKER_HELP
 from ottla.cli.terminal import print_error
-from ottla.client.errors import ClientError, NoSuchGroup, Refused
+from ottla.client.errors import ClientError, Refused
 from ottla.errors import ErrorCode, UsageRefused, did_you_mean
 
 _COMMANDS: Final = (
@@ -47,6 +47,15 @@ _MODULES: Final = {
 }
 
 
+# Refusals of a broker that are mistakes on the command line.
+_NONSENSE: Final = frozenset(
+    {
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+)
 _UNKNOWN_COMMAND: Final = re.compile(r"No such command '(.*?)'")
 _EXTRA_ARGUMENTS: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")
 
@@ -84,12 +93,9 @@ def run(arguments: Sequence[str]) -> int:
         status = command.main(
             args=list(arguments) or ["--help"], prog_name="ottla", standalone_mode=False
         )
-    except NoSuchGroup as problem:
-        print_error(f"{problem}; `ottla group list` shows the groups that exist")
-        return FAILED
     except Refused as problem:
         print_error(str(problem))
-        return WRONG_USAGE if problem.code is ErrorCode.INVALID_CONFIG else FAILED
+        return WRONG_USAGE if problem.code in _NONSENSE else FAILED
     except ClientError as problem:
         print_error(str(problem))
         return FAILED
@@ -112,7 +118,7 @@ def _explain(problem: typer.TyperException, context: typer.Context | None) -> st
     """A mistake on the command line in our words; typer's speak in several voices."""
     text = problem.format_message().rstrip(".")
     if isinstance(problem, typer.BadParameter) and problem.param is not None:
-        name = problem.param.get_error_hint().strip("'")
+        name = problem.param.get_error_hint().strip("'[]")
         return f"{name}: {problem.message}" if problem.message else f"{name} is missing"
     if option := getattr(problem, "option_name", None):
         close = did_you_mean(option, getattr(problem, "possibilities", None) or ())

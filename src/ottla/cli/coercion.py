@@ -11,6 +11,8 @@ from typing import Any, Final, get_args, get_origin
 
 import typer
 
+from ottla.errors import did_you_mean
+
 HELP_OPTIONS: Final = ["-h", "--help"]
 _KINDS: Final[dict[type, Callable[[Any], Any]]] = {str: str, Path: Path}
 
@@ -58,7 +60,8 @@ class Coercion:
         for member in self._kind:
             if member.value == text:
                 return member
-        raise ValueError(f"{text!r} is none of {', '.join(str(item.value) for item in self._kind)}")
+        values = [str(item.value) for item in self._kind]
+        raise ValueError(f"{text!r} is none of {', '.join(values)}{did_you_mean(text, values)}")
 
 
 def coerce_ourselves(command: Any) -> None:

@@ -1,6 +1,5 @@
 """`ottla config`: lists all settings; shows, sets and unsets those of a topic, broker or group."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated, Final
@@ -11,10 +10,12 @@ from ottla.cli import terminal
 from ottla.cli.exit_codes import OK
 from ottla.cli.options import Broker, Json, parse_assignments
 from ottla.cli.run_client import run_with_client
+from ottla.cli.setting_choice import check_removed, choose_settings
 from ottla.cli.setting_table import setting_blocks, setting_rows
 from ottla.client import configs
-from ottla.client.configs import ALL_BROKERS, Resource, ResourceKind, ShownSetting
-from ottla.errors import UsageRefused, did_you_mean
+from ottla.client.client import Client
+from ottla.client.configs import ALL_BROKERS, Resource, ResourceKind
+from ottla.errors import UsageRefused
 
 app = typer.Typer(
     rich_markup_mode=None, help="List settings; show and change those of topics, brokers, groups."
@@ -101,7 +102,7 @@ def get(
     """
     resource = _resource(scope, name)
     shown = run_with_client(broker, lambda client: configs.settings_of(client, [resource]))
-    chosen = _choose(shown[resource], settings, resource)
+    chosen = choose_settings(shown[resource], settings, resource)
     if json:
         for item in chosen:
             terminal.write_json(
@@ -144,7 +145,7 @@ def set_settings(
       ottla config set broker 0 max.connections=5000
       ottla config set group billing consumer.session.timeout.ms=60000
     """
-    assign = parse_assignments("argument", assignments)
+    assign = parse_assignments("", assignments)
     return _alter(scope, name, assign, [], json=json, broker=broker)
 
 
@@ -178,10 +179,12 @@ def _alter(
     broker: str,
 ) -> int:
     resource = _resource(scope, name)
-    run_with_client(
-        broker,
-        lambda client: configs.alter_settings(client, resource, assign=assign, remove=remove),
-    )
+
+    async def work(client: Client) -> None:
+        await check_removed(client, resource, remove)
+        await configs.alter_settings(client, resource, assign=assign, remove=remove)
+
+    run_with_client(broker, work)
     for setting, value in [*assign.items(), *((setting, None) for setting in remove)]:
         if json:
             row = {"scope": scope.value, "resource": name, "name": setting, "value": value}
@@ -200,15 +203,3 @@ def _resource(scope: Scope, name: str) -> Resource:
     if not (name.isascii() and name.isdigit()):
         raise UsageRefused(f"{name!r} is no broker's id (see `ottla broker list`) and not all")
     return Resource(ResourceKind.BROKER, str(int(name)))
-
-
-def _choose(
-    shown: Sequence[ShownSetting], names: Sequence[str], resource: Resource
-) -> list[ShownSetting]:
-    """The settings with these names, or all, by name."""
-    known = {item.name: item for item in sorted(shown, key=lambda item: item.name)}
-    for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise UsageRefused(f"{resource} has no setting {name}{hint}")
-    return [known[name] for name in dict.fromkeys(names)] if names else list(known.values())

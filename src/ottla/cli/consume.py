@@ -136,6 +136,8 @@ def consume(
     printer = _choose_printer(template, json=json, keys=keys, headers=headers)
     level = Isolation[isolation.name]
     if group is not None:
+        if not group:
+            raise UsageRefused("--group is empty: give the group a name")
         if partition or until is not None:
             raise UsageRefused("--group assigns partitions: leave out --partition and --until")
         # Reading without a group needs none of it.

@@ -47,12 +47,14 @@ def is_from_environment(broker: str) -> bool:
 
 
 def parse_assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Parse repeated NAME=VALUE; the last one of a name wins."""
+    """Parse repeated NAME=VALUE; the last one of a name wins. `option` may be empty."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise UsageRefused(f"{option} {text!r} is not NAME=VALUE, such as retention.ms=3600000")
+            raise UsageRefused(
+                f"{option} {text!r} is not NAME=VALUE, such as retention.ms=3600000".lstrip()
+            )
         pairs[name.strip()] = value.strip()
     return pairs
 

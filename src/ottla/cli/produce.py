@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -121,6 +122,8 @@ def produce(
 
     async def work(client: Client) -> int:
         view = await client.describe_or_create(topic)
+        if partition is not None:
+            check_partition(topic, partition, len(view.topics[topic].partitions))
         sender = Sender(
             client=client,
             topic=topic,
@@ -236,6 +239,8 @@ def _descriptor(file: Path | None) -> Iterator[int]:
     except OSError as problem:
         raise UsageRefused(f"--file {file} cannot be read: {problem.strerror}") from None
     try:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise UsageRefused(f"--file {file} cannot be read: it is a directory")
         yield descriptor
     finally:
         os.close(descriptor)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from ottla.cli.options import BROKER_VARIABLE, is_from_environment, parse_brokers
 from ottla.client.client import Client
-from ottla.client.errors import ClientError, ClusterUnreachable, NoSuchTopic
+from ottla.client.errors import ClientError, ClusterUnreachable, NoSuchGroup, NoSuchTopic
 from ottla.errors import did_you_mean
 
 Result = TypeVar("Result")
@@ -22,7 +22,7 @@ def run_with_client(broker: str, work: Callable[[Client], Awaitable[Result]]) ->
         async with Client(parse_brokers(broker), client_id="ottla-cli") as client:
             try:
                 return await work(client)
-            except NoSuchTopic as problem:
+            except (NoSuchTopic, NoSuchGroup) as problem:
                 raise await with_hint(client, problem) from None
 
     try:
@@ -31,15 +31,35 @@ def run_with_client(broker: str, work: Callable[[Client], Awaitable[Result]]) ->
         raise ClusterUnreachable(f"{problem}; {_advice(broker)}") from None
 
 
-async def with_hint(client: Client, problem: NoSuchTopic) -> NoSuchTopic:
-    """The error with the topic that was meant, if there is one with a similar name."""
+async def with_hint(
+    client: Client, problem: NoSuchTopic | NoSuchGroup
+) -> NoSuchTopic | NoSuchGroup:
+    """The error with the topic or group that was meant, if there is one with a similar name."""
+    if isinstance(problem, NoSuchTopic):
+        others = "; `ottla topic list` shows the topics, `ottla topic create` creates one"
+        names = await _names(_topic_names(client))
+        hint = "" if problem.topic in names else did_you_mean(problem.topic, names)
+        return NoSuchTopic(problem.topic, problem.partition, hint or others)
+    names = await _names(_group_names(client))
+    hint = did_you_mean(problem.group_id, names)
+    return NoSuchGroup(problem.group_id, hint or "; `ottla group list` shows the groups that exist")
+
+
+async def _names(names: Awaitable[list[str]]) -> list[str]:
     try:
-        topics = (await client.describe(None)).topics
+        return await names
     except ClientError:
-        topics = {}
-    hint = "" if problem.topic in topics else did_you_mean(problem.topic, topics)
-    others = "; `ottla topic list` shows the topics, `ottla topic create` creates one"
-    return NoSuchTopic(problem.topic, problem.partition, hint or others)
+        return []  # a hint is not worth an error of its own
+
+
+async def _topic_names(client: Client) -> list[str]:
+    return list((await client.describe(None)).topics)
+
+
+async def _group_names(client: Client) -> list[str]:
+    from ottla.client.groups import list_groups  # noqa: PLC0415  # only this mistake needs it
+
+    return [group.group_id for group in await list_groups(client)]
 
 
 def _advice(broker: str) -> str:

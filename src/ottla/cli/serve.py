@@ -15,7 +15,7 @@ from ottla.broker.process import serve as serve_broker
 from ottla.cli.exit_codes import FAILED
 from ottla.cli.terminal import print_error
 from ottla.config import BrokerConfig, flatten
-from ottla.errors import InvalidConfig, StorageFailed, UsageRefused
+from ottla.errors import InvalidConfig, StorageFailed, UsageRefused, did_you_mean
 from ottla.model import BrokerId, Endpoint
 from ottla.telemetry import configure_logging
 
@@ -39,7 +39,26 @@ class _Parser(argparse.ArgumentParser):
     """Reports errors in one line, like every other command."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageRefused(f"{message}; `ottla serve --help` shows the usage")
+        text = self._explain(message)
+        hint = "" if text.endswith("?") else "; `ottla serve --help` shows the usage"
+        raise UsageRefused(f"{text}{hint}")
+
+    def _explain(self, message: str) -> str:
+        """A mistake in the words of the other commands; argparse has words of its own."""
+        text = message.removeprefix("argument ")
+        if text.endswith(": expected one argument"):
+            return f"{text.removesuffix(': expected one argument')} needs a value"
+        if text.startswith("unrecognized arguments: "):
+            word = text.removeprefix("unrecognized arguments: ")
+            if not word.startswith("-"):
+                return f"unexpected argument {word}"
+            option = word.partition(" ")[0].partition("=")[0]
+            return f"unknown option {option}{did_you_mean(option, self._option_string_actions)}"
+        option, _, value = text.partition(": invalid choice: ")
+        if value:
+            choices = ", ".join(self._option_string_actions[option].choices or ())
+            return f"{option}: {value.partition(' (')[0]} is none of {choices}"
+        return text
 
 
 def run(arguments: Sequence[str]) -> int:

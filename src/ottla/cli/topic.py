@@ -9,6 +9,7 @@ from ottla.cli import terminal
 from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.options import Broker, Json, parse_assignments
 from ottla.cli.run_client import run_with_client, with_hint
+from ottla.cli.setting_choice import check_removed
 from ottla.cli.topic_description import TopicDescription, describe_topics
 from ottla.cli.topic_trim import trim_topic
 from ottla.client import admin
@@ -175,6 +176,7 @@ def alter(
         raise UsageRefused("nothing to change: give --partitions, --set or --delete")
 
     async def work(client: Client) -> None:
+        await check_removed(client, topic_resource(name), remove)
         if settings or remove:
             await alter_settings(client, topic_resource(name), assign=settings, remove=remove)
         if partitions is not None:
