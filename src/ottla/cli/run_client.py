@@ -1,13 +1,17 @@
 """Runs a command's coroutine with a client of the cluster."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ottla.cli.options import BROKER_VARIABLE, is_from_environment, parse_brokers
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, ClusterUnreachable, NoSuchGroup, NoSuchTopic
 from ottla.errors import did_you_mean
+from ottla.model import Endpoint
+
+_PROBE_S: Final = 2.0
 
 Result = TypeVar("Result")
 
@@ -28,7 +32,8 @@ def run_with_client(broker: str, work: Callable[[Client], Awaitable[Result]]) ->
     try:
         return asyncio.run(run())
     except ClusterUnreachable as problem:
-        raise ClusterUnreachable(f"{problem}; {_advice(broker)}") from None
+        advice = asyncio.run(_advise(broker))
+        raise ClusterUnreachable(f"{problem}; {advice}") from None
 
 
 async def with_hint(
@@ -62,10 +67,27 @@ async def _group_names(client: Client) -> list[str]:
     return [group.group_id for group in await list_groups(client)]
 
 
-def _advice(broker: str) -> str:
+async def _advise(broker: str) -> str:
+    """The next step after no broker could be reached."""
+    for endpoint in parse_brokers(broker):
+        if await _speaks_tls(endpoint):
+            return f"{endpoint} speaks TLS, which ottla does not: name a port without it"
     if is_from_environment(broker):
         return (
             f"{BROKER_VARIABLE}={broker} names it: change or unset it, or give --broker;"
             " `ottla serve` starts a broker"
         )
     return "`ottla serve` starts a broker, --broker names another"
+
+
+async def _speaks_tls(endpoint: Endpoint) -> bool:
+    """True if a TLS handshake succeeds. Many servers close a connection that begins otherwise."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only the protocol matters
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            _, writer = await asyncio.open_connection(*endpoint, ssl=context)
+    except (OSError, TimeoutError):  # ssl.SSLError is one
+        return False
+    writer.close()
+    return True

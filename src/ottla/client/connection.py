@@ -139,10 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._head:
             self._end(_foreign_protocol(self._head) or "the broker closed the connection")
         else:
-            self._end(
-                "the connection was closed without a response; perhaps it speaks TLS, or is no"
-                " Kafka broker"
-            )
+            self._end("the connection was closed without a response")
 
     # Internals
 
