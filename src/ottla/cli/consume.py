@@ -81,7 +81,7 @@ CommitEvery = Annotated[
     str,
     typer.Option(metavar="DURATION", help="How often a member commits; 0s: after every write."),
 ]
-Template = Annotated[str | None, typer.Option("--format", help=FORMAT_HELP)]
+Template = Annotated[str | None, typer.Option("--format", metavar="TEMPLATE", help=FORMAT_HELP)]
 Keys = Annotated[bool, typer.Option("--keys", help="Print keys before values.")]
 Headers = Annotated[bool, typer.Option("--headers", help="Print headers before values.")]
 IsolationLevel = Annotated[
