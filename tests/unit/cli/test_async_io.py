@@ -163,20 +163,43 @@ def test_a_descriptor_that_does_not_block_gets_everything() -> None:
     async def scenario() -> None:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        work = asyncio.create_task(AsyncOutput(writing).write(MUCH))
-        found = await asyncio.to_thread(_read, reading, len(MUCH))
-        await work
-        os.close(reading)
-        os.close(writing)
-        assert found == MUCH
+        found = asyncio.create_task(asyncio.to_thread(_read_to_end, reading))
+        try:
+            await AsyncOutput(writing).write(MUCH)
+        finally:
+            os.close(writing)
+            content = await found
+            os.close(reading)
+        assert content == MUCH
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def _read(descriptor: int, size_bytes: int) -> bytes:
+def test_a_pipe_that_another_program_fills_in_between_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It looked writable, and is full by the time of the write."""
+    monkeypatch.setattr(async_io, "_is_ready", lambda descriptor, event: True)
+
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        found = asyncio.create_task(asyncio.to_thread(_read_to_end, reading))
+        try:
+            await AsyncOutput(writing).write(MUCH)
+        finally:
+            os.close(writing)
+            content = await found
+            os.close(reading)
+        assert content == MUCH
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def _read_to_end(descriptor: int) -> bytes:
     found = b""
-    while len(found) < size_bytes:
-        found += os.read(descriptor, 65_536)
+    while piece := os.read(descriptor, 65_536):
+        found += piece
     return found
 
 

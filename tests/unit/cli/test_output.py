@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,32 +15,28 @@ PATIENCE_S = 120
 LIST = [sys.executable, "-m", "ottla.cli.main", "config", "list", "--json"]
 
 
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
+def test_a_pipe_that_does_not_block_gets_everything() -> None:
     reading, writing = os.pipe()
-    yield reading, writing
-    os.close(writing)
-
-
-def test_a_pipe_that_does_not_block_gets_everything(pipe: tuple[int, int]) -> None:
-    reading, writing = pipe
     os.set_blocking(writing, False)
     found = bytearray()
 
     def collect() -> None:
-        while len(found) < len(MUCH):
-            found.extend(os.read(reading, 1000))
+        while piece := os.read(reading, 1000):
+            found.extend(piece)
 
     collector = threading.Thread(target=collect)
     collector.start()
-    assert DescriptorWriter(writing).write(MUCH) == len(MUCH)
-    collector.join(PATIENCE_S)
-    os.close(reading)
+    try:
+        assert DescriptorWriter(writing).write(MUCH) == len(MUCH)
+    finally:
+        os.close(writing)
+        collector.join(PATIENCE_S)
+        os.close(reading)
     assert found == MUCH
 
 
-def test_a_reader_that_has_gone_is_noticed_in_the_middle_of_a_write(pipe: tuple[int, int]) -> None:
-    reading, writing = pipe
+def test_a_reader_that_has_gone_is_noticed_in_the_middle_of_a_write() -> None:
+    reading, writing = os.pipe()
 
     def leave_early() -> None:
         os.read(reading, 1000)
@@ -52,6 +47,7 @@ def test_a_reader_that_has_gone_is_noticed_in_the_middle_of_a_write(pipe: tuple[
     with pytest.raises(BrokenPipeError):
         DescriptorWriter(writing).write(MUCH)
     reader.join(PATIENCE_S)
+    os.close(writing)
 
 
 def test_a_full_disk_is_an_error_of_its_own() -> None:

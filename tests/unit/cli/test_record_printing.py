@@ -1,5 +1,7 @@
 """Text of fetched batches, in the pieces in which it is written."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from ottla.cli.record_output import compile_template
@@ -32,10 +34,16 @@ def test_small_batches_are_written_together() -> None:
 
 
 def test_a_large_batch_is_written_before_the_next_is_decoded() -> None:
-    pieces = print_batches([batch(0, LARGE), damaged(1)], LINES, None)
-    assert next(pieces).end == 1
-    with pytest.raises(Unreadable, match="from offset 1 on"):
-        next(pieces)
+    taken = list[int]()
+
+    def batches() -> Iterator[FetchedBatch]:
+        for offset in range(3):
+            taken.append(offset)
+            yield batch(offset, LARGE)
+
+    pieces = print_batches(batches(), LINES, None)
+    assert (next(pieces).end, taken) == (1, [0])
+    assert (next(pieces).end, taken) == (2, [0, 1])
 
 
 def test_text_before_a_damaged_batch_is_not_lost() -> None:
