@@ -72,8 +72,9 @@ class _Commands(TyperGroup):
         command = get_command(import_module(_MODULES[cmd_name]).app)
         command.name = cmd_name
         coerce_ourselves(command)
-        gc.freeze()
-        gc.enable()
+        if not gc.isenabled():  # `main` has switched it off for imports
+            gc.freeze()
+            gc.enable()
         return command
 
 
