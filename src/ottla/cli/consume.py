@@ -73,9 +73,21 @@ Tail = Annotated[
     ),
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")]
+
+
+def _check_group(name: str | None) -> str | None:
+    if name == "":
+        raise UsageRefused("--group is empty: give the group a name")
+    return name
+
+
 Group = Annotated[
     str | None,
-    typer.Option(metavar="GROUP", help="Read as a member of this group and commit offsets."),
+    typer.Option(
+        metavar="GROUP",
+        help="Read as a member of this group and commit offsets.",
+        callback=_check_group,
+    ),
 ]
 CommitEvery = Annotated[
     str,
@@ -136,8 +148,6 @@ def consume(
     printer = _choose_printer(template, json=json, keys=keys, headers=headers)
     level = Isolation[isolation.name]
     if group is not None:
-        if not group:
-            raise UsageRefused("--group is empty: give the group a name")
         if partition or until is not None:
             raise UsageRefused("--group assigns partitions: leave out --partition and --until")
         # Reading without a group needs none of it.

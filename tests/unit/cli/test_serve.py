@@ -53,8 +53,8 @@ def test_an_assignment_wins_over_the_file_and_the_file_over_the_defaults(tmp_pat
         (["--set", "num.partitions"], "is not NAME=VALUE"),
         (["--listen", "9092"], "is not HOST:PORT"),
         (["--node-id", "-1"], "not a number from 0"),
-        (["--log-level", "loud"], "invalid choice"),
-        (["--dat", "x"], "unrecognized arguments"),
+        (["--log-level", "loud"], "--log-level: 'loud' is none of debug, info, warning, error"),
+        (["--dat", "x"], "unknown option --dat; did you mean --data?"),
         (["--config", "missing.toml"], "missing.toml cannot be read: No such file"),
     ],
 )
