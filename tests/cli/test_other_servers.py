@@ -1,8 +1,7 @@
 """A port that is not a broker's is named by what it speaks, at once."""
 
-import asyncio
 import shutil
-import ssl
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.processes import PATIENCE_S, call_ottla, start_broker
+from cli.processes import PATIENCE_S, call_ottla, start_broker, wait_until
 from crash.processes import free_port
 from ottla.client import connection
 
@@ -84,23 +83,24 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tls_address(certificate: Path) -> Iterator[str]:
-    """A TLS server in a thread with a loop of its own."""
-    loop = asyncio.new_event_loop()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    """A TLS server in a process of its own."""
+    address = f"127.0.0.1:{free_port()}"
+    command = ["openssl", "s_server", "-quiet", "-accept", address, "-cert", str(certificate)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
+        wait_until(lambda: is_listening(address), "openssl listens")
+        yield address
+        server.kill()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
 
-    loop.set_exception_handler(lambda loop, context: None)  # the handshake fails, as it must
-    server = loop.run_until_complete(asyncio.start_server(serve, "127.0.0.1", 0, ssl=context))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    server.close()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(PATIENCE_S)
-    loop.close()
+def is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 @pytest.mark.usefixtures("no_timeout")

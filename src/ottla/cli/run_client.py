@@ -3,10 +3,12 @@
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from ottla.cli.options import BROKER_VARIABLE, is_from_environment, parse_brokers
 from ottla.client.client import Client
+from ottla.client.connection import CLOSED
 from ottla.client.errors import ClientError, ClusterUnreachable, NoSuchGroup, NoSuchTopic
 from ottla.errors import did_you_mean
 from ottla.model import Endpoint
@@ -32,7 +34,7 @@ def run_with_client(broker: str, work: Callable[[Client], Awaitable[Result]]) ->
     try:
         return asyncio.run(run())
     except ClusterUnreachable as problem:
-        advice = asyncio.run(_advise(broker))
+        advice = asyncio.run(_advise(broker, str(problem)))
         raise ClusterUnreachable(f"{problem}; {advice}") from None
 
 
@@ -67,9 +69,10 @@ async def _group_names(client: Client) -> list[str]:
     return [group.group_id for group in await list_groups(client)]
 
 
-async def _advise(broker: str) -> str:
+async def _advise(broker: str, problem: str) -> str:
     """The next step after no broker could be reached."""
-    for endpoint in parse_brokers(broker):
+    silent = [endpoint for endpoint in parse_brokers(broker) if f"{endpoint}: {CLOSED}" in problem]
+    for endpoint in silent:
         if await _speaks_tls(endpoint):
             return f"{endpoint} speaks TLS, which ottla does not: name a port without it"
     if is_from_environment(broker):
@@ -89,5 +92,7 @@ async def _speaks_tls(endpoint: Endpoint) -> bool:
             _, writer = await asyncio.open_connection(*endpoint, ssl=context)
     except (OSError, TimeoutError):  # ssl.SSLError is one
         return False
-    writer.close()
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
     return True

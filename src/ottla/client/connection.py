@@ -25,6 +25,8 @@ RESPONSE_BYTES_MAX: Final = 256 << 20  # a larger frame is not from a Kafka brok
 CONNECT_TIMEOUT_S: Final = 10.0
 RESPONSE_TIMEOUT_S: Final = 30.0
 
+CLOSED: Final = "the connection was closed without a response"
+
 _APIS: Final = {f"{api.name}Request": api for api in APIS.values()}
 _TRANSACTION_FEATURE: Final = "transaction.version"
 _CORRELATION_ID: Final = Struct(">i")
@@ -139,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._head:
             self._end(_foreign_protocol(self._head) or "the broker closed the connection")
         else:
-            self._end("the connection was closed without a response")
+            self._end(CLOSED)
 
     # Internals
 
