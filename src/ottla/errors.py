@@ -469,3 +469,11 @@ class ResponseTooLarge(ProtocolViolation):
 
 class UsageRefused(Exception):
     """An invalid command, option, file or setting; the text says what to do instead."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` with the most similar known word, or nothing if none is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415  # only mistakes need it
+
+    close = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

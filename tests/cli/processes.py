@@ -81,8 +81,12 @@ def call_ottla(
     *arguments: str, broker: str = "", stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """The same inside this process, which spares the second it takes Python to import it all."""
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
-    with tempfile.TemporaryFile("w+") as file, pytest.MonkeyPatch.context() as patch:
+    err = io.StringIO()
+    with (
+        tempfile.TemporaryFile("w+") as file,
+        tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as out,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         file.write(stdin)
         file.seek(0)
         patch.setattr(sys, "stdin", file)
@@ -91,9 +95,6 @@ def call_ottla(
         patch.setenv("OTTLA_BROKER", broker)
         patch.setenv("OTTLA_TRACEBACK", "1")
         status = run(list(arguments))
-    out.flush()
-    content = out.buffer
-    assert isinstance(content, io.BytesIO)
-    return subprocess.CompletedProcess(
-        list(arguments), status, content.getvalue().decode(), err.getvalue()
-    )
+        out.flush()
+        out.seek(0)
+        return subprocess.CompletedProcess(list(arguments), status, out.read(), err.getvalue())

@@ -56,7 +56,7 @@ def test_damage_is_found_and_named(data: Path, tmp_path: Path) -> None:
     verified = call_ottla("log", "verify", str(tmp_path))
     assert verified.returncode == 1
     assert f"ottla: {damaged} at byte 0: the batch's CRC" in verified.stderr
-    assert verified.stdout.endswith("1 problems, 0 damaged ranges\n")
+    assert verified.stdout.endswith("1 problem, 0 damaged ranges\n")
     (line, *_) = call_ottla("log", "verify", str(tmp_path), "--json").stdout.splitlines()
     assert len(json.loads(line)["problems"]) == 1
     dumped = call_ottla("log", "dump", str(damaged))

@@ -4,11 +4,16 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from cli.processes import COMMAND, PATIENCE_S, RunningBroker, call_ottla, run_ottla, start_broker
+from ottla.cli.serve import choose_advertised
+from ottla.errors import UsageRefused
+from ottla.model import Endpoint
 
 
 def test_a_broker_keeps_what_it_was_given(tmp_path: Path) -> None:
@@ -39,6 +44,37 @@ def test_settings_reach_the_broker(tmp_path: Path) -> None:
     listed = call_ottla("topic", "list", broker=broker.address).stdout
     assert ["made", "2", "1"] in [row.split() for row in listed.splitlines()]
     broker.stop()
+
+
+def test_every_address_is_advertised_as_the_name_of_this_host(tmp_path: Path) -> None:
+    """Which a host without a usable name cannot: then the broker says what to do."""
+    chosen = None
+    with suppress(UsageRefused):
+        chosen = choose_advertised(Endpoint("0.0.0.0", 0), None)
+    if chosen is None:
+        said = refused("--data", str(tmp_path / "data"), "--listen", "0.0.0.0:0")
+        assert "add --advertise HOST:PORT" in said
+        return
+    broker = start_broker(tmp_path / "data", "--listen", "0.0.0.0:0", "--hints")
+    port = int(broker.address.rpartition(":")[2])
+    (logged,) = [
+        line
+        for line in (tmp_path / "data.log").read_text().splitlines()
+        if "clients are given the name of this host" in line
+    ]
+    assert f"listen=0.0.0.0:0 advertised={chosen.host} " in logged
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+    (found,) = admin.list_topics(timeout=PATIENCE_S).brokers.values()
+    assert f"{found.host}:{found.port}" == f"{chosen.host}:{port}"
+    assert broker.stop() == 0
+
+
+def test_an_advertised_port_of_zero_is_the_one_that_is_listened_on(tmp_path: Path) -> None:
+    broker = start_broker(tmp_path / "data", "--advertise", "localhost:0")
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    (found,) = admin.list_topics(timeout=PATIENCE_S).brokers.values()
+    assert f"{found.host}:{found.port}" == broker.address.replace("127.0.0.1", "localhost")
+    assert broker.stop() == 0
 
 
 def refused(*arguments: str) -> str:
@@ -104,7 +140,7 @@ def test_something_else_behind_the_port_is_recognised() -> None:
         _, said = command.communicate(timeout=PATIENCE_S)
         connection.close()
     assert command.returncode == 1
-    assert "violates Kafka's protocol" in said
+    assert f"{address}: it speaks HTTP, not Kafka's protocol" in said
     assert said.count("\n") == 1
 
 

@@ -16,6 +16,7 @@ from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
 from ottla.client import admin
 from ottla.client.client import Client
+from ottla.client.configs import alter_settings, topic_resource
 from ottla.client.partitions import produce
 from ottla.config import BrokerConfig
 from ottla.model import Endpoint, TimestampMs, TopicPartition
@@ -54,8 +55,11 @@ async def walk(data: Path, files: DoomedFiles) -> None:
             ),
             "produce": lambda number: produce(client, TopicPartition(TOPIC, 0), _batch(number)),
             "grow": lambda _: admin.grow_topic(client, TOPIC, 3),
-            "configure": lambda _: admin.alter_settings(
-                client, TOPIC, assign={"retention.bytes": str(RETENTION_BYTES)}, remove=()
+            "configure": lambda _: alter_settings(
+                client,
+                topic_resource(TOPIC),
+                assign={"retention.bytes": str(RETENTION_BYTES)},
+                remove=(),
             ),
             "delete": lambda _: admin.delete_topic(client, TOPIC),
         }

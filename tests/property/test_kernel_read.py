@@ -13,7 +13,7 @@ from ottla.records.batch import HEADER_BYTES, Record, build_batch
 pytest.importorskip("numpy", reason="the extra `spark` is not installed")
 
 from ottla.spark import kernel_read
-from ottla.spark.kernel import IS_COMPILED
+from ottla.spark.kernel import IS_COMPILED, Field
 
 FindFields = Callable[[bytes, int, int, int, kernel_read.Table, int], None]
 
@@ -36,7 +36,7 @@ def found_by(
     find: FindFields, source: bytes, count: int, start: int = 0, column: int = 0
 ) -> list[list[int]] | None:
     """The table that `find` fills, or None when it refuses."""
-    table = kernel_read.table_of(kernel_read.Field, count + column)
+    table = kernel_read.table_of(Field, count + column)
     table[:] = -7
     try:
         find(source, start, len(source), count, table, column)
@@ -81,9 +81,9 @@ def test_both_say_the_same_of_any_bytes(payload: bytes, count: int) -> None:
 @given(st.lists(records, min_size=1, max_size=20))
 def test_both_find_the_same_headers(sent: list[Record]) -> None:
     payload = bytes(build_batch(sent)[HEADER_BYTES:])
-    table = kernel_read.table_of(kernel_read.Field, len(sent))
+    table = kernel_read.table_of(Field, len(sent))
     kernel_read.python_find_fields(payload, 0, len(payload), len(sent), table, 0)
-    ats, counts = table[kernel_read.Field.HEADERS_AT], table[kernel_read.Field.HEADER_COUNT]
+    ats, counts = table[Field.HEADERS_AT], table[Field.HEADER_COUNT]
     plain = kernel_read.python_find_headers(payload, ats, counts)
     assert kernel_read.compiled_find_headers(payload, ats, counts).tolist() == plain.tolist()
     assert plain.shape[1] == sum(len(record.headers) for record in sent)
@@ -100,7 +100,7 @@ def test_the_kernel_writes_nowhere_but_into_its_table(what: str, number: int) ->
     end = number if what == "source" else len(payload)
     count = number if what == "count" else 3
     column = number if what == "column" else 0
-    table = kernel_read.table_of(kernel_read.Field, 3)
+    table = kernel_read.table_of(Field, 3)
     if what in {"start", "source"} and 0 <= number <= len(payload):
         return
     with pytest.raises(IndexError):

@@ -191,7 +191,9 @@ class Workload:
         try:
             while not self.is_stopping:
                 for reading in await reader.next_readings():
-                    records = tuple((r.offset, _text(r)) for r in reading.records)
+                    records = tuple(
+                        (r.offset, _text(r)) for batch in reading.batches for r in batch.records()
+                    )
                     self.history.reads.append(Read(name, reading.tp, records, session=sessions[0]))
                     self.cluster.trace("read", name, reading.tp, records[0][0], records[-1][0])
                     reader.note_done(reading.tp, reading.end)
@@ -258,8 +260,9 @@ async def _read_all(
     ends = await list_offsets(client, dict.fromkeys(tps, LATEST), isolation)
     ranges = {tp: ReadRange(Offset(0), end) for tp, end in ends.items()}
     found: dict[TopicPartition, list[tuple[int, str]]] = {tp: [] for tp in tps}
-    async for tp, records in read(client, ranges, isolation=isolation, limits=_LIMITS):
-        found[tp] += [(record.offset, _text(record)) for record in records]
+    async for batches in read(client, ranges, isolation=isolation, limits=_LIMITS):
+        for batch in batches:
+            found[batch.tp] += [(record.offset, _text(record)) for record in batch.records()]
     return found
 
 

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 import ottla.testing
-from ottla.client.admin import alter_settings, delete_topic, settings_of_topics
+from ottla.client.admin import delete_topic
 from ottla.client.client import Client
+from ottla.client.configs import alter_settings, settings_of, topic_resource
 from ottla.client.errors import NoSuchTopic
 from ottla.model import Endpoint
 from ottla.spark.state_topic import PARTITIONS, TOPIC, StateRefused, StateTopic
@@ -59,9 +60,8 @@ def test_what_one_process_writes_all_processes_read(address: str) -> None:
             assert await process.read("query") == {b"a": b"3"}
         view = await client.describe([TOPIC])
         assert len(view.topics[TOPIC].partitions) == PARTITIONS
-        settings = {
-            one.name: one.value for one in (await settings_of_topics(client, [TOPIC]))[TOPIC]
-        }
+        topic = topic_resource(TOPIC)
+        settings = {one.name: one.value for one in (await settings_of(client, [topic]))[topic]}
         assert settings["cleanup.policy"] == "compact"
 
     run(address, test)
@@ -80,7 +80,8 @@ def test_more_than_one_fetch_brings_is_read_to_the_end(address: str) -> None:
 def test_a_topic_that_forgets_is_refused(address: str) -> None:
     async def test(new: Callable[[], StateTopic], client: Client) -> None:
         await new().write("query", b"a", b"1")
-        await alter_settings(client, TOPIC, assign={"cleanup.policy": "delete"}, remove=[])
+        policy = {"cleanup.policy": "delete"}
+        await alter_settings(client, topic_resource(TOPIC), assign=policy, remove=[])
         with pytest.raises(StateRefused, match="would lose which batches were written"):
             await new().write("query", b"a", b"2")
 

@@ -59,7 +59,7 @@ class ServeOptions:
 
     data: Path
     listen: Endpoint
-    advertise: Endpoint | None = None
+    advertise: Endpoint | None = None  # port 0 is that of the listener
     node_id: BrokerId = _FIRST_BROKER
     config: BrokerConfig = field(default_factory=BrokerConfig)
     metrics: Endpoint | None = None
@@ -356,9 +356,14 @@ class Broker:
         }
         log.info("broker started", extra=started)
 
+    @property
+    def advertised(self) -> Endpoint:
+        """The address given to clients."""
+        host, port = self._options.advertise or self.address
+        return Endpoint(host, port or self.address.port)
+
     async def _register(self) -> None:
-        advertised = self._options.advertise or self.address
-        await self._registration.register(advertised, self._config())
+        await self._registration.register(self.advertised, self._config())
 
     async def _stay_registered(self) -> None:
         """Register again after the lease ran out: paused, or cut off from the store."""

@@ -68,7 +68,7 @@ async def _serve_until_stopped(options: ServeOptions, environment: Environment) 
     broker.defects.watch(collector)
     sys.stdout.write(f"ottla ready on {broker.address}\n")
     if options.hints:
-        sys.stdout.write(_hints(broker.address))
+        sys.stdout.write(_hints(broker.advertised))
     sys.stdout.flush()
     waits = [loop.create_task(stopped.wait()), loop.create_task(broker.wait_failed())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

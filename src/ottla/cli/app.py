@@ -1,5 +1,7 @@
 """The command `ottla` with its subcommands, each imported on first use."""
 
+import gc
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,11 +12,12 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ottla import __version__
-from ottla.cli.exit_codes import FAILED
+from ottla.cli.coercion import HELP_OPTIONS, coerce_ourselves
+from ottla.cli.exit_codes import FAILED, WRONG_USAGE
 from ottla.cli.options import BROKER_HELP
 from ottla.cli.terminal import print_error
-from ottla.client.errors import ClientError, NoSuchGroup, NoSuchTopic, Unreachable
-from ottla.errors import UsageRefused
+from ottla.client.errors import ClientError, Refused
+from ottla.errors import ErrorCode, UsageRefused, did_you_mean
 
 _COMMANDS: Final = (
     "serve",
@@ -23,6 +26,8 @@ _COMMANDS: Final = (
     "consume",
     "group",
     "txn",
+    "cluster",
+    "broker",
     "pipeline",
     "log",
     "config",
@@ -34,10 +39,25 @@ _MODULES: Final = {
     "consume": "ottla.cli.consume",
     "group": "ottla.cli.group.commands",
     "txn": "ottla.cli.txn",
+    "cluster": "ottla.cli.cluster",
+    "broker": "ottla.cli.broker",
     "pipeline": "ottla.cli.pipeline.commands",
     "log": "ottla.cli.log.commands",
     "config": "ottla.cli.config",
 }
+
+
+# Refusals of a broker that are mistakes on the command line.
+_NONSENSE: Final = frozenset(
+    {
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+)
+_UNKNOWN_COMMAND: Final = re.compile(r"No such command '(.*?)'")
+_EXTRA_ARGUMENTS: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")
 
 
 class _Commands(TyperGroup):
@@ -51,6 +71,10 @@ class _Commands(TyperGroup):
             return super().get_command(ctx, cmd_name)
         command = get_command(import_module(_MODULES[cmd_name]).app)
         command.name = cmd_name
+        coerce_ourselves(command)
+        if not gc.isenabled():  # `main` has switched it off for imports
+            gc.freeze()
+            gc.enable()
         return command
 
 
@@ -58,27 +82,21 @@ app = typer.Typer(
     cls=_Commands,
     add_completion=True,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP_OPTIONS},
 )
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code."""
     try:
-        status = get_command(app).main(
+        command = get_command(app)
+        coerce_ourselves(command)
+        status = command.main(
             args=list(arguments) or ["--help"], prog_name="ottla", standalone_mode=False
         )
-    except Unreachable as problem:
-        print_error(f"{problem}; `ottla serve` starts a broker, --broker names another")
-        return FAILED
-    except NoSuchTopic as problem:
-        print_error(
-            f"{problem}; `ottla topic list` shows the topics, `ottla topic create` creates one"
-        )
-        return FAILED
-    except NoSuchGroup as problem:
-        print_error(f"{problem}; `ottla group list` shows the groups that exist")
-        return FAILED
+    except Refused as problem:
+        print_error(str(problem))
+        return WRONG_USAGE if problem.code in _NONSENSE else FAILED
     except ClientError as problem:
         print_error(str(problem))
         return FAILED
@@ -93,7 +111,29 @@ def run(arguments: Sequence[str]) -> int:
 def _with_hint(problem: typer.TyperException) -> str:
     context = getattr(problem, "ctx", None)
     path = context.command_path if context is not None else "ottla"
-    return f"{problem.format_message().rstrip('.')}; `{path} --help` shows the usage"
+    text = _explain(problem, context)
+    return text if text.endswith("?") else f"{text}; `{path} --help` shows the usage"
+
+
+def _explain(problem: typer.TyperException, context: typer.Context | None) -> str:
+    """A mistake on the command line in our words; typer's speak in several voices."""
+    text = problem.format_message().rstrip(".")
+    if isinstance(problem, typer.BadParameter) and problem.param is not None:
+        name = problem.param.get_error_hint().strip("'[]")
+        return f"{name}: {problem.message}" if problem.message else f"{name} is missing"
+    if option := getattr(problem, "option_name", None):
+        close = did_you_mean(option, getattr(problem, "possibilities", None) or ())
+        if "requires an argument" in text:
+            return f"{option} needs a value"
+        return (
+            f"{option} takes no value" if "not take" in text else f"unknown option {option}{close}"
+        )
+    if (found := _UNKNOWN_COMMAND.match(text)) and context is not None:
+        names = context.command.list_commands(context)  # type: ignore[attr-defined]
+        return f"unknown command {found[1]}{did_you_mean(found[1], names)}"
+    if found := _EXTRA_ARGUMENTS.match(text):
+        return f"unexpected argument {found[1]}"
+    return f"{text[0].lower()}{text[1:]}"
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -3,8 +3,11 @@
 import asyncio
 import os
 import select
-from typing import Final
+import stat
+from collections.abc import Coroutine
+from typing import Any, Final
 
+from ottla.cli.output import OutputFailed
 from ottla.errors import UsageRefused
 
 CHUNK_BYTES: Final = 1 << 20
@@ -73,14 +76,58 @@ class AsyncOutput:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        mode = os.fstat(descriptor).st_mode
+        self._is_pipe = stat.S_ISFIFO(mode)
+        # A file takes what it gets; others block, for as long as they are full.
+        self._write_bytes = CHUNK_BYTES if stat.S_ISREG(mode) else _PIPE_WRITE_BYTES
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`; after a cancellation an unknown part of it is written."""
+        """Write all of `data`; after a cancellation an unknown part of it is written.
+
+        `BrokenPipeError` once the reader has gone, `OutputFailed` if the device fails.
+        """
         left = memoryview(data)
         while left:
             if not self._is_writable():
                 await self._wait_writable()
-            left = left[os.write(self._descriptor, left[:_PIPE_WRITE_BYTES]) :]
+            try:
+                left = left[os.write(self._descriptor, left[: self._write_bytes]) :]
+            except BlockingIOError:
+                await self._wait_writable()
+            except BrokenPipeError:
+                raise
+            except OSError as problem:
+                raise OutputFailed(problem) from None
+
+    async def run_while_open(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` to its end; once the reader of a pipe has gone, cancel it: `BrokenPipeError`.
+
+        A command that waits for records would learn of it with its next write, perhaps never.
+        """
+        working = asyncio.create_task(work)
+        gone = asyncio.create_task(self.wait_closed())
+        try:
+            await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise BrokenPipeError
+            working.result()
+        finally:
+            working.cancel()
+            gone.cancel()
+            await asyncio.wait([working, gone])
+
+    async def wait_closed(self) -> None:
+        """Return once the reader of the pipe has closed it; never for anything but a pipe."""
+        loop = asyncio.get_running_loop()
+        closed: asyncio.Future[None] = loop.create_future()
+        if not self._is_pipe:
+            await closed
+        # The end that writes has nothing to read: the loop reports it when the other end closes.
+        loop.add_reader(self._descriptor, _resolve, closed)
+        try:
+            await closed
+        finally:
+            loop.remove_reader(self._descriptor)
 
     async def _wait_writable(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,109 +1,207 @@
-"""`ottla config`: lists all settings."""
+"""`ottla config`: lists all settings; shows, sets and unsets those of a topic, broker or group."""
 
-from collections.abc import Iterator
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Annotated
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Final
 
 import typer
 
 from ottla.cli import terminal
-from ottla.cli.options import Json
-from ottla.config import BrokerConfig, GroupConfig, Setting, TopicConfig, format_value, settings_of
+from ottla.cli.exit_codes import OK
+from ottla.cli.options import Broker, Json, parse_assignments
+from ottla.cli.run_client import run_with_client
+from ottla.cli.setting_choice import check_removed, choose_settings
+from ottla.cli.setting_table import setting_blocks, setting_rows
+from ottla.client import configs
+from ottla.client.client import Client
+from ottla.client.configs import ALL_BROKERS, Resource, ResourceKind
+from ottla.errors import UsageRefused
 
-ConfigClass = type[TopicConfig | BrokerConfig | GroupConfig]
+app = typer.Typer(
+    rich_markup_mode=None, help="List settings; show and change those of topics, brokers, groups."
+)
 
-app = typer.Typer(rich_markup_mode=None, help="List the settings of topics, brokers and groups.")
+_ALL: Final = "all"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingRow:
-    """A listed setting; the field names are those of the JSON output."""
+class ListedScope(StrEnum):
+    """The scopes of `config list`."""
 
-    scope: str
-    name: str
-    kind: str
-    default: str
-    allowed: str
-    effect: str
-    documentation: str
+    TOPIC = "topic"
+    BROKER = "broker"
+    GROUP = "group"
+
+
+class Scope(StrEnum):
+    """The resources with settings."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+    GROUP = "group"
+
+
+ScopeArgument = Annotated[Scope, typer.Argument(metavar="SCOPE", help="topic, broker or group.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The topic, the broker's id (or all), or the group."),
+]
 
 
 @app.callback()
 def config() -> None:
-    """List the settings of topics, brokers and groups."""
+    """List settings; show and change those of topics, brokers and groups."""
 
 
 @app.command("list")
 def list_settings(
-    topic: Annotated[bool, typer.Option("--topic", help="Only topic settings.")] = False,
-    broker: Annotated[bool, typer.Option("--broker", help="Only broker settings.")] = False,
-    group: Annotated[bool, typer.Option("--group", help="Only group settings.")] = False,
+    scope: Annotated[
+        ListedScope | None, typer.Argument(metavar="[SCOPE]", help="Only topic, broker or group.")
+    ] = None,
     json: Json = False,
-) -> None:
-    """List every setting with its kind, default, allowed values and documentation.
+) -> int:
+    """List every setting there is, with default, allowed values and documentation.
 
     Topic settings can be set per topic; broker settings under another name are their defaults.
-    EFFECT is none for settings of Kafka that are accepted and change nothing here.
+    Settings of Kafka that are accepted and change nothing here say that, and why.
 
     \b
     Examples:
       ottla config list
-      ottla config list --topic
+      ottla config list topic
       ottla config list --json | jq -r .name
     """
-    options = {"topic": topic, "broker": broker, "group": group}
-    scopes = {scope for scope, is_given in options.items() if is_given} or options.keys()
-    rows = [row for row in setting_rows() if row.scope in scopes]
+    rows = [row for row in setting_rows() if scope is None or row.scope == scope.value]
     if json:
         for row in rows:
             terminal.write_json(asdict(row))
-        return
-    terminal.write_table(
-        ["SCOPE", "NAME", "KIND", "DEFAULT", "ALLOWED", "EFFECT", "DOCUMENTATION"],
-        [list(asdict(row).values()) for row in rows],
-    )
+    else:
+        terminal.write_lines(setting_blocks(rows, terminal.width()))
+    return OK
 
 
-def setting_rows() -> Iterator[SettingRow]:
-    """Topic settings, broker settings beginning with the defaults of those, and group settings."""
-    yield from _rows("topic", TopicConfig)
-    defaults = _defaults(TopicConfig)
-    for field, row in settings_of(TopicConfig):
-        if row.broker_name is not None:
-            yield SettingRow(
-                scope="broker",
-                name=row.broker_name,
-                kind=row.kind,
-                default=defaults[field],
-                allowed=row.allowed,
-                effect=_effect(row),
-                documentation=f"Default of the topic setting {row.name}.",
+@app.command()
+def get(
+    scope: ScopeArgument,
+    name: Name,
+    settings: Annotated[
+        list[str], typer.Argument(metavar="[SETTING]...", help="Settings; default: all.")
+    ] = [],  # noqa: B006  typer copies it
+    json: Json = False,
+    broker: Broker = "",
+) -> int:
+    """Show the values in force, and where each comes from.
+
+    Sources are topic, group, broker (set for one while it runs), all brokers, start (the broker's
+    --config and --set) and default. `broker all` has what was set for all brokers.
+
+    \b
+    Examples:
+      ottla config get topic orders
+      ottla config get topic orders retention.ms --json
+      ottla config get broker 0
+      ottla config get broker all
+      ottla config get group billing
+    """
+    resource = _resource(scope, name)
+    shown = run_with_client(broker, lambda client: configs.settings_of(client, [resource]))
+    chosen = choose_settings(shown[resource], settings, resource)
+    if json:
+        for item in chosen:
+            terminal.write_json(
+                {
+                    "scope": scope.value,
+                    "resource": name,
+                    "name": item.name,
+                    "value": item.value,
+                    "source": item.source.text,
+                    "read_only": item.is_read_only,
+                }
             )
-    yield from _rows("broker", BrokerConfig)
-    yield from _rows("group", GroupConfig)
+        return OK
+    terminal.write_table(
+        ["NAME", "VALUE", "SOURCE"],
+        [
+            [item.name, "(secret)" if item.value is None else item.value, item.source.text]
+            for item in chosen
+        ],
+    )
+    return OK
 
 
-def _rows(scope: str, config_class: ConfigClass) -> Iterator[SettingRow]:
-    defaults = _defaults(config_class)
-    for field, row in settings_of(config_class):
-        yield SettingRow(
-            scope=scope,
-            name=row.name,
-            kind=row.kind,
-            default=defaults[field],
-            allowed=row.allowed,
-            effect=_effect(row),
-            documentation=row.full_doc,
-        )
+@app.command("set")
+def set_settings(
+    scope: ScopeArgument,
+    name: Name,
+    assignments: Annotated[
+        list[str], typer.Argument(metavar="SETTING=VALUE...", help="Settings with new values.")
+    ],
+    json: Json = False,
+    broker: Broker = "",
+) -> int:
+    """Set settings, all or none; running brokers follow at once.
+
+    \b
+    Examples:
+      ottla config set topic orders retention.ms=86400000
+      ottla config set broker all log.retention.ms=604800000
+      ottla config set broker 0 max.connections=5000
+      ottla config set group billing consumer.session.timeout.ms=60000
+    """
+    assign = parse_assignments("", assignments)
+    return _alter(scope, name, assign, [], json=json, broker=broker)
 
 
-def _effect(row: Setting) -> str:
-    return "yes" if row.has_effect else "none"
+@app.command()
+def unset(
+    scope: ScopeArgument,
+    name: Name,
+    settings: Annotated[
+        list[str], typer.Argument(metavar="SETTING...", help="Settings to return to defaults.")
+    ],
+    json: Json = False,
+    broker: Broker = "",
+) -> int:
+    """Return settings to what they are without having been set, all or none.
+
+    \b
+    Examples:
+      ottla config unset topic orders retention.ms
+      ottla config unset broker all log.retention.ms
+    """
+    return _alter(scope, name, {}, list(dict.fromkeys(settings)), json=json, broker=broker)
 
 
-def _defaults(config_class: ConfigClass) -> dict[str, str]:
-    return {
-        field.name: format_value(field.default)
-        for field in fields(config_class)
-        if field.default is not MISSING
-    }
+def _alter(
+    scope: Scope,
+    name: str,
+    assign: dict[str, str],
+    remove: list[str],
+    *,
+    json: bool,
+    broker: str,
+) -> int:
+    resource = _resource(scope, name)
+
+    async def work(client: Client) -> None:
+        await check_removed(client, resource, remove)
+        await configs.alter_settings(client, resource, assign=assign, remove=remove)
+
+    run_with_client(broker, work)
+    for setting, value in [*assign.items(), *((setting, None) for setting in remove)]:
+        if json:
+            row = {"scope": scope.value, "resource": name, "name": setting, "value": value}
+            terminal.write_json(row)
+        else:
+            done = f"{setting} unset" if value is None else f"{setting}={value}"
+            terminal.print_note(f"{resource}: {done}")
+    return OK
+
+
+def _resource(scope: Scope, name: str) -> Resource:
+    if scope is not Scope.BROKER:
+        return Resource(ResourceKind[scope.name], name)
+    if name == _ALL:
+        return Resource(ResourceKind.BROKER, ALL_BROKERS)
+    if not (name.isascii() and name.isdigit()):
+        raise UsageRefused(f"{name!r} is no broker's id (see `ottla broker list`) and not all")
+    return Resource(ResourceKind.BROKER, str(int(name)))

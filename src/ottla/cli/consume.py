@@ -1,43 +1,44 @@
 """`ottla consume`: prints records."""
 
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 
-from ottla.cli import terminal
+from ottla.cli.async_io import AsyncOutput
 from ottla.cli.exit_codes import OK
-from ottla.cli.group.consume import GroupReading, print_as_member
 from ottla.cli.options import Broker, Json
 from ottla.cli.partition_choice import choose_partitions
+from ottla.cli.read_ranges import EDGES, check_order, resolve_ranges
 from ottla.cli.record_output import (
     FORMAT_HELP,
     Print,
     compile_template,
-    json_line,
+    json_lines,
     line_template,
 )
+from ottla.cli.record_printing import print_ranges, print_tail
 from ottla.cli.run_client import run_with_client
 from ottla.client.client import Client
-from ottla.client.partitions import Isolation, list_offsets
+from ottla.client.partitions import Isolation
 from ottla.client.positions import (
     AtOffset,
     AtTime,
+    BeforeEnd,
     Edge,
     LogPosition,
     parse_duration_ms,
     parse_log_position,
 )
-from ottla.client.reader import ReadRange, read
+from ottla.client.reader import ReadRange
 from ottla.clock import SystemClock
 from ottla.errors import UsageRefused
-from ottla.model import Offset, TopicPartition
-from ottla.protocol.messages.offsets import EARLIEST, LATEST
 
 app = typer.Typer(rich_markup_mode=None)
 
-_EDGES: Final = {Edge.BEGINNING: EARLIEST, Edge.END: LATEST}
+_TAIL_MAX: Final = 100_000  # so many lines of each partition are kept in memory
 
 
 class IsolationName(StrEnum):
@@ -53,23 +54,46 @@ Partitions = Annotated[
     typer.Option("--partition", min=0, metavar="P", help="Only this partition; repeatable."),
 ]
 From = Annotated[
-    str,
-    typer.Option("--from", metavar="POSITION", help="beginning, end, an offset, a time, or -2h."),
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="POSITION",
+        help="beginning, end, an offset, -10 (offsets before the end), a time, or -2h.",
+        show_default=Edge.BEGINNING.value,
+    ),
 ]
 Until = Annotated[
     str | None, typer.Option("--until", metavar="POSITION", help="Stop before this position.")
 ]
 Count = Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")]
+Tail = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=_TAIL_MAX, metavar="N", help="The newest N records of all partitions together."
+    ),
+]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")]
+
+
+def _check_group(name: str | None) -> str | None:
+    if name == "":
+        raise UsageRefused("--group is empty: give the group a name")
+    return name
+
+
 Group = Annotated[
     str | None,
-    typer.Option(metavar="GROUP", help="Read as a member of this group and commit offsets."),
+    typer.Option(
+        metavar="GROUP",
+        help="Read as a member of this group and commit offsets.",
+        callback=_check_group,
+    ),
 ]
 CommitEvery = Annotated[
     str,
     typer.Option(metavar="DURATION", help="How often a member commits; 0s: after every write."),
 ]
-Template = Annotated[str | None, typer.Option("--format", help=FORMAT_HELP)]
+Template = Annotated[str | None, typer.Option("--format", metavar="TEMPLATE", help=FORMAT_HELP)]
 Keys = Annotated[bool, typer.Option("--keys", help="Print keys before values.")]
 Headers = Annotated[bool, typer.Option("--headers", help="Print headers before values.")]
 IsolationLevel = Annotated[
@@ -82,8 +106,9 @@ IsolationLevel = Annotated[
 def consume(
     topics: Topics,
     partition: Partitions = [],  # noqa: B006  typer copies it
-    start: From = Edge.BEGINNING.value,
+    start: From = None,
     until: Until = None,
+    tail: Tail = None,
     count: Count = None,
     follow: Follow = False,
     group: Group = None,
@@ -97,56 +122,112 @@ def consume(
 ) -> int:
     """Read records and print one per line; stops at the end unless --follow is given.
 
-    A position is beginning, end, an offset such as 42, a time such as 2026-11-15T00:00Z (UTC
-    without a zone), or a time ago such as -2h, -30m, -1d. Without --group nothing is committed.
+    A position is beginning, end, an offset such as 42, -10 for ten offsets before the end of each
+    partition, a time such as 2026-11-15T00:00Z (UTC without a zone), or a time ago such as -2h,
+    -30m, -1d. --tail prints the newest records of all partitions together, by time. Without --group
+    nothing is committed.
 
-    With --group it reads the partitions assigned to it as a member of that group, from the
-    committed offsets on; --from is for partitions without one. A record is committed after it was
-    printed, so none is lost, and some may be printed twice after a crash. On SIGTERM and Ctrl-C it
-    commits and leaves the group.
+    With --group it reads what the group assigns to it, from the committed offsets on; --from is for
+    partitions without one. A record is committed after it was printed, so none is lost, and some
+    may be printed twice after a crash. On SIGTERM and Ctrl-C it commits and leaves the group.
 
     With --json each line is an object with topic, partition, offset, timestamp (ms), key, value,
     headers; bytes that are not UTF-8 are in key_base64 and value_base64.
 
     \b
     Examples:
-      ottla consume orders
       ottla consume orders --from -2h --keys
+      ottla consume orders --tail 10 --follow
       ottla consume orders --partition 0 --from 100 --count 10 --json
       ottla consume orders --follow --from end --format '%t %k=%v\\n'
       ottla consume orders payments --group billing --follow
     """
-    now_ms = SystemClock().now_ms()
-    first = parse_log_position(start, now_ms)
-    if follow and until is not None:
-        raise UsageRefused("--follow and --until exclude each other: leave one out")
-    last = None if follow else parse_log_position(until or Edge.END.value, now_ms)
+    if tail is not None and (start or until or count or group):
+        raise UsageRefused("--tail excludes --from, --until, --count and --group: leave them out")
+    first, last = _parse_range(start, until, follow=follow)
     printer = _choose_printer(template, json=json, keys=keys, headers=headers)
     level = Isolation[isolation.name]
-    topics = list(dict.fromkeys(topics))
-    chosen = frozenset(partition) or None
     if group is not None:
         if partition or until is not None:
             raise UsageRefused("--group assigns partitions: leave out --partition and --until")
+        # Reading without a group needs none of it.
+        from ottla.cli.group.consume import GroupReading, consume_as_member  # noqa: PLC0415
+
         options = GroupReading(
             group=group,
-            topics=topics,
+            topics=list(dict.fromkeys(topics)),
             start=_group_start(first),
             follow=follow,
             count_max=count,
             commit_every_s=parse_duration_ms(commit_every) / 1000,
             isolation=level,
         )
-        run_with_client(broker, lambda client: print_as_member(client, options, printer))
+        return consume_as_member(broker, options, printer)
+    reading = _Reading(
+        choices=dict.fromkeys(topics, frozenset(partition) or None),
+        first=first,
+        last=last,
+        tail=tail,
+        count_max=count,
+        isolation=level,
+        printer=printer,
+    )
+    return reading.run(broker)
+
+
+def _parse_range(
+    start: str | None, until: str | None, *, follow: bool
+) -> tuple[LogPosition, LogPosition | None]:
+    if follow and until is not None:
+        raise UsageRefused("--follow and --until exclude each other: leave one out")
+    now_ms = SystemClock().now_ms()
+    first = parse_log_position(start or Edge.BEGINNING.value, now_ms)
+    last = None if follow else parse_log_position(until or Edge.END.value, now_ms)
+    check_order(first, last)
+    return first, last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """The options of a command line without --group; `last` is None with --follow."""
+
+    choices: dict[str, frozenset[int] | None]
+    first: LogPosition
+    last: LogPosition | None
+    tail: int | None
+    count_max: int | None
+    isolation: Isolation
+    printer: Print
+
+    def run(self, broker: str) -> int:
+        """Print the records as they come; returns the exit code."""
+        sys.stdout.flush()
+        run_with_client(broker, self._print_while_open)
         return OK
 
-    async def work(client: Client) -> None:
-        tps = await choose_partitions(client, dict.fromkeys(topics, chosen))
-        ranges = await resolve_ranges(client, tps, first, last, level)
-        await _print_records(client, ranges, printer, count, level)
+    async def _print_while_open(self, client: Client) -> None:
+        output = AsyncOutput(sys.stdout.fileno())
+        await output.run_while_open(self._print(client, output))
 
-    run_with_client(broker, work)
-    return OK
+    async def _print(self, client: Client, output: AsyncOutput) -> None:
+        tps = await choose_partitions(client, self.choices)
+        if self.tail is None:
+            ranges = await resolve_ranges(client, tps, self.first, self.last, self.isolation)
+        else:
+            ends = await print_tail(
+                client, tps, self.tail, self.printer, output, isolation=self.isolation
+            )
+            if self.last is not None:
+                return
+            ranges = {tp: ReadRange(end) for tp, end in ends.items()}
+        await print_ranges(
+            client,
+            ranges,
+            self.printer,
+            output,
+            count_max=self.count_max,
+            isolation=self.isolation,
+        )
 
 
 def _choose_printer(template: str | None, *, json: bool, keys: bool, headers: bool) -> Print:
@@ -154,67 +235,13 @@ def _choose_printer(template: str | None, *, json: bool, keys: bool, headers: bo
         if json or keys or headers:
             raise UsageRefused("--format replaces --json, --keys and --headers: leave them out")
         return compile_template(template)
-    return json_line if json else compile_template(line_template(keys=keys, headers=headers))
+    return json_lines if json else compile_template(line_template(keys=keys, headers=headers))
 
 
 def _group_start(position: LogPosition) -> int:
-    if isinstance(position, AtOffset):
+    if isinstance(position, AtOffset | BeforeEnd):
         raise UsageRefused(
-            "with --group, --from cannot be an offset: it is for partitions without one"
+            "with --group, --from cannot be an offset: it is for partitions without one; write"
+            " beginning, end or a time"
         )
-    return position.timestamp_ms if isinstance(position, AtTime) else _EDGES[position]
-
-
-async def resolve_ranges(
-    client: Client,
-    tps: list[TopicPartition],
-    first: LogPosition,
-    last: LogPosition | None,
-    isolation: Isolation,
-) -> dict[TopicPartition, ReadRange]:
-    """The offsets of each partition between two positions, at present."""
-    starts = await _locate(client, tps, Edge.BEGINNING, isolation)
-    ends = await _locate(client, tps, Edge.END, isolation)
-    chosen_starts = await _locate(client, tps, first, isolation)
-    chosen_ends = ends if last is None else await _locate(client, tps, last, isolation)
-    ranges = dict[TopicPartition, ReadRange]()
-    for tp in tps:
-        start = chosen_starts[tp]
-        if start < starts[tp]:
-            terminal.print_note(f"{tp} begins at offset {starts[tp]}: earlier records were deleted")
-            start = starts[tp]
-        if last is None:
-            ranges[tp] = ReadRange(min(start, ends[tp]))
-        else:
-            ranges[tp] = ReadRange(start, min(chosen_ends[tp], ends[tp]))
-    return ranges
-
-
-async def _locate(
-    client: Client, tps: list[TopicPartition], position: LogPosition, isolation: Isolation
-) -> dict[TopicPartition, Offset]:
-    """The offset of a position in each partition; a time after every record is the end."""
-    if isinstance(position, AtOffset):
-        return dict.fromkeys(tps, position.offset)
-    wanted = position.timestamp_ms if isinstance(position, AtTime) else _EDGES[position]
-    found = await list_offsets(client, dict.fromkeys(tps, wanted), isolation)
-    if missing := [tp for tp in tps if found[tp] is None]:
-        found |= await list_offsets(client, dict.fromkeys(missing, LATEST), isolation)
-    return {tp: offset for tp, offset in found.items() if offset is not None}
-
-
-async def _print_records(
-    client: Client,
-    ranges: dict[TopicPartition, ReadRange],
-    printer: Print,
-    count_max: int | None,
-    isolation: Isolation,
-) -> None:
-    printed = 0
-    async for tp, records in read(client, ranges, isolation=isolation):
-        wanted = records if count_max is None else records[: count_max - printed]
-        sys.stdout.buffer.write(b"".join([printer(tp, record) for record in wanted]))
-        sys.stdout.buffer.flush()
-        printed += len(wanted)
-        if printed == count_max:
-            return
+    return position.timestamp_ms if isinstance(position, AtTime) else EDGES[position]

@@ -1,5 +1,6 @@
 """Options shared by several commands, and their parsers."""
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -8,6 +9,7 @@ import typer
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
+BROKER_VARIABLE: Final = "OTTLA_BROKER"
 BROKER_DEFAULT: Final = "127.0.0.1:9092"
 BROKER_HELP: Final = "A broker of the cluster, or several separated by commas."
 
@@ -35,16 +37,24 @@ def parse_brokers(text: str) -> list[Endpoint]:
     try:
         return [Endpoint.parse(part.strip()) for part in text.split(",")]
     except ValueError as problem:
-        raise UsageRefused(f"--broker: {problem}") from None
+        origin = BROKER_VARIABLE if is_from_environment(text) else "--broker"
+        raise UsageRefused(f"{origin}: {problem}") from None
+
+
+def is_from_environment(broker: str) -> bool:
+    """True if OTTLA_BROKER says what the command uses."""
+    return broker == os.environ.get(BROKER_VARIABLE)
 
 
 def parse_assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Parse repeated NAME=VALUE; the last one of a name wins."""
+    """Parse repeated NAME=VALUE; the last one of a name wins. `option` may be empty."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise UsageRefused(f"{option} {text!r} is not NAME=VALUE, such as retention.ms=3600000")
+            raise UsageRefused(
+                f"{option} {text!r} is not NAME=VALUE, such as retention.ms=3600000".lstrip()
+            )
         pairs[name.strip()] = value.strip()
     return pairs
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -121,6 +122,8 @@ def produce(
 
     async def work(client: Client) -> int:
         view = await client.describe_or_create(topic)
+        if partition is not None:
+            check_partition(topic, partition, len(view.topics[topic].partitions))
         sender = Sender(
             client=client,
             topic=topic,
@@ -158,7 +161,9 @@ class Pump:
                     await self._sender.send(records)
                     if bad_line or self._sender.losses:
                         return bad_line
-                    progress.show(f"{self._sender.written_count} records written")
+                    progress.show(
+                        f"{terminal.counted(self._sender.written_count, 'record')} written"
+                    )
                     lines = await following
                 finally:
                     following.cancel()
@@ -213,7 +218,9 @@ def _report(sender: Sender, bad_line: str | None, *, json: bool) -> int:
         )
     else:
         sent = "sent" if sender.acks is Acks.NONE else "written"
-        terminal.print_note(f"{sender.written_count} records {sent} to {sender.topic}")
+        terminal.print_note(
+            f"{terminal.counted(sender.written_count, 'record')} {sent} to {sender.topic}"
+        )
     if sender.losses:
         return FAILED
     return WRONG_USAGE if bad_line else OK
@@ -232,6 +239,8 @@ def _descriptor(file: Path | None) -> Iterator[int]:
     except OSError as problem:
         raise UsageRefused(f"--file {file} cannot be read: {problem.strerror}") from None
     try:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise UsageRefused(f"--file {file} cannot be read: it is a directory")
         yield descriptor
     finally:
         os.close(descriptor)

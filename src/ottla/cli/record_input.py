@@ -65,8 +65,10 @@ class LineReader:
     def _read_json(self, line: bytes) -> OutgoingRecord:
         try:
             fields = json.loads(line)
-        except ValueError as problem:
-            raise UsageRefused(f"not JSON ({problem})") from None
+        except json.JSONDecodeError as problem:
+            raise UsageRefused(f"not JSON: wrong at column {problem.colno}") from None
+        except ValueError:  # bytes in no encoding of JSON
+            raise UsageRefused("not JSON: it is not UTF-8") from None
         if not isinstance(fields, dict):
             raise UsageRefused('not a JSON object such as {"key": "k", "value": "v"}')
         if unknown := sorted(fields.keys() - _JSON_FIELDS - _JSON_IGNORED):

@@ -4,7 +4,9 @@ Parsed with argparse, unlike the other commands: a broker starts without importi
 """
 
 import argparse
-from collections.abc import Sequence
+import logging
+import socket
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -13,7 +15,7 @@ from ottla.broker.process import serve as serve_broker
 from ottla.cli.exit_codes import FAILED
 from ottla.cli.terminal import print_error
 from ottla.config import BrokerConfig, flatten
-from ottla.errors import InvalidConfig, StorageFailed, UsageRefused
+from ottla.errors import InvalidConfig, StorageFailed, UsageRefused, did_you_mean
 from ottla.model import BrokerId, Endpoint
 from ottla.telemetry import configure_logging
 
@@ -26,8 +28,11 @@ examples:
   ottla serve --data ./two --listen 127.0.0.1:9093 --node-id 2 --store sqlite:./cluster.sqlite
 
 Settings come from --config (TOML, dotted names or tables), then from --set, which wins.
-`ottla config list --broker` shows them all. SIGTERM or Ctrl-C stop the broker cleanly.
+`ottla config list broker` shows them all. SIGTERM or Ctrl-C stop the broker cleanly.
 """
+log = logging.getLogger("ottla.cli")
+
+_LOCAL_NAMES: Final = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -35,7 +40,26 @@ class _Parser(argparse.ArgumentParser):
     """Reports errors in one line, like every other command."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageRefused(f"{message}; `ottla serve --help` shows the usage")
+        text = self._explain(message)
+        hint = "" if text.endswith("?") else "; `ottla serve --help` shows the usage"
+        raise UsageRefused(f"{text}{hint}")
+
+    def _explain(self, message: str) -> str:
+        """A mistake in the words of the other commands; argparse has words of its own."""
+        text = message.removeprefix("argument ")
+        if text.endswith(": expected one argument"):
+            return f"{text.removesuffix(': expected one argument')} needs a value"
+        if text.startswith("unrecognized arguments: "):
+            word = text.removeprefix("unrecognized arguments: ")
+            if not word.startswith("-"):
+                return f"unexpected argument {word}"
+            option = word.partition(" ")[0].partition("=")[0]
+            return f"unknown option {option}{did_you_mean(option, self._option_string_actions)}"
+        option, _, value = text.partition(": invalid choice: ")
+        if value:
+            choices = ", ".join(self._option_string_actions[option].choices or ())
+            return f"{option}: {value.partition(' (')[0]} is none of {choices}"
+        return text
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -46,6 +70,15 @@ def run(arguments: Sequence[str]) -> int:
         return int(after_help.code or 0)
     options = _options(parsed)
     configure_logging(parsed.log_level, as_json=parsed.log_format == "json")
+    if options.advertise is not None and parsed.advertise is None:
+        log.warning(
+            "clients are given the name of this host",
+            extra={
+                "listen": options.listen,
+                "advertised": options.advertise.host,
+                "reason": "--listen is every address; --advertise HOST:PORT names another",
+            },
+        )
     try:
         return serve_broker(options)
     except InvalidConfig as problem:
@@ -96,7 +129,8 @@ def _parser() -> _Parser:
         "--advertise",
         type=_endpoint,
         metavar="HOST:PORT",
-        help="address given to clients, if it differs from --listen",
+        help="address given to clients; port 0 is that of --listen (default: --listen, or this"
+        " host's name if --listen is every address: 0.0.0.0 or [::])",
     )
     add(
         "--node-id",
@@ -157,7 +191,7 @@ def _options(parsed: argparse.Namespace) -> ServeOptions:
     return ServeOptions(
         data=parsed.data,
         listen=parsed.listen,
-        advertise=parsed.advertise,
+        advertise=choose_advertised(parsed.listen, parsed.advertise),
         node_id=parsed.node_id,
         config=read_config(parsed.config, parsed.assignments),
         metrics=parsed.metrics,
@@ -166,6 +200,51 @@ def _options(parsed: argparse.Namespace) -> ServeOptions:
         rack=parsed.rack,
         machine=parsed.machine,
     )
+
+
+def choose_advertised(
+    listen: Endpoint,
+    advertise: Endpoint | None,
+    names: Callable[[], Iterable[str]] = lambda: (socket.getfqdn(), socket.gethostname()),
+) -> Endpoint | None:
+    """The address for clients: --advertise, else None (--listen), else a name of this host.
+
+    A client cannot connect to "every address": for it, 0.0.0.0 is its own machine.
+    """
+    if advertise is not None:
+        if _is_every_address(advertise.host):
+            raise UsageRefused(
+                f"--advertise {advertise}: no client can connect to every address; give the name or"
+                " address by which clients reach this host"
+            )
+        return advertise
+    if not _is_every_address(listen.host):
+        return None
+    for name in dict.fromkeys(names()):
+        if name and name not in _LOCAL_NAMES and _is_resolved(name):
+            return Endpoint(name, listen.port)
+    raise UsageRefused(
+        f"--listen {listen} is every address, and this host has no name that clients could be"
+        " given; add --advertise HOST:PORT, the address by which clients reach it"
+    )
+
+
+def _is_every_address(host: str) -> bool:
+    try:
+        return not any(socket.inet_aton(host))
+    except OSError:
+        pass
+    try:
+        return not any(socket.inet_pton(socket.AF_INET6, host))
+    except OSError:
+        return False
+
+
+def _is_resolved(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return False
 
 
 def read_config(file: Path | None, assignments: Sequence[str]) -> BrokerConfig:

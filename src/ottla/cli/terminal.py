@@ -1,31 +1,46 @@
 """Output of commands: one line for an error, tables for people, JSON for programs."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+from ottla.cli.output import OutputFailed
 from ottla.clock import Clock
 
 _PROGRESS_INTERVAL_S: Final = 0.5
+_WIDTH_MIN: Final = 40
+_WIDTH_MAX: Final = 100
 _SIZE_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def print_error(text: str) -> None:
     """Print an error as one line on standard error."""
     sys.stdout.flush()
-    sys.stderr.write(f"ottla: {one_line(text)}\n")
+    _write_error(f"ottla: {one_line(text)}\n")
 
 
 def print_note(text: str) -> None:
     """Print a note as one line on standard error, apart from the output."""
-    sys.stderr.write(f"{one_line(text)}\n")
+    _write_error(f"{one_line(text)}\n")
+
+
+def _write_error(line: str) -> None:
+    with suppress(BrokenPipeError, OutputFailed):  # without a reader there is no message
+        sys.stderr.write(line)
 
 
 def one_line(text: str) -> str:
     """Text as one line, without control characters that could affect the terminal."""
     joined = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: 1 record, 2 records."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def write_json(value: Any) -> None:
@@ -36,6 +51,13 @@ def write_json(value: Any) -> None:
 def write_lines(lines: Sequence[str]) -> None:
     """Plain lines on standard output."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def width() -> int:
+    """The columns for text: the terminal's, but 40 to 100; 100 if it is no terminal."""
+    if not sys.stdout.isatty():
+        return _WIDTH_MAX
+    return max(_WIDTH_MIN, min(_WIDTH_MAX, os.get_terminal_size(sys.stdout.fileno()).columns))
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,4 +1,4 @@
-"""`ottla topic`: create, list, describe, alter and delete topics."""
+"""`ottla topic`: create, list, describe, alter, trim and delete topics."""
 
 import sys
 from typing import Annotated
@@ -8,16 +8,23 @@ import typer
 from ottla.cli import terminal
 from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.options import Broker, Json, parse_assignments
-from ottla.cli.run_client import run_with_client
+from ottla.cli.run_client import run_with_client, with_hint
+from ottla.cli.setting_choice import check_removed
 from ottla.cli.topic_description import TopicDescription, describe_topics
+from ottla.cli.topic_trim import trim_topic
 from ottla.client import admin
 from ottla.client.client import Client
-from ottla.client.errors import ClientError, Refused
+from ottla.client.configs import alter_settings, topic_resource
+from ottla.client.errors import ClientError, NoSuchTopic, Refused
+from ottla.client.positions import parse_log_position
+from ottla.clock import SystemClock
 from ottla.errors import ErrorCode, UsageRefused
 from ottla.model import topic_name_problem
 from ottla.protocol.messages.topics import BROKER_DEFAULT
 
-app = typer.Typer(rich_markup_mode=None, help="Create, list, describe, alter and delete topics.")
+app = typer.Typer(
+    rich_markup_mode=None, help="Create, list, describe, alter, trim and delete topics."
+)
 
 TopicName = Annotated[str, typer.Argument(metavar="NAME", help="Topic name.")]
 
@@ -169,8 +176,9 @@ def alter(
         raise UsageRefused("nothing to change: give --partitions, --set or --delete")
 
     async def work(client: Client) -> None:
+        await check_removed(client, topic_resource(name), remove)
         if settings or remove:
-            await admin.alter_settings(client, name, assign=settings, remove=remove)
+            await alter_settings(client, topic_resource(name), assign=settings, remove=remove)
         if partitions is not None:
             await admin.grow_topic(client, name, partitions)
 
@@ -200,6 +208,8 @@ def delete(
         for name in names:
             try:
                 await admin.delete_topic(client, name)
+            except NoSuchTopic as problem:
+                problems.append(await with_hint(client, problem))
             except Refused as problem:
                 problems.append(problem)
             else:
@@ -210,6 +220,54 @@ def delete(
     for problem in problems:
         terminal.print_error(str(problem))
     return FAILED if problems else OK
+
+
+@app.command()
+def trim(
+    name: TopicName,
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before",
+            metavar="POSITION",
+            help="First record to keep: an offset, a time, -2h, end.",
+        ),
+    ],
+    partition: Annotated[
+        list[int],
+        typer.Option("--partition", min=0, metavar="P", help="Only this partition; repeatable."),
+    ] = [],  # noqa: B006  typer copies it
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    json: Json = False,
+    broker: Broker = "",
+) -> int:
+    """Delete the records before an offset or a time, for good. Asks on a terminal.
+
+    A partition that ends before the offset is an error, and then nothing is deleted.
+
+    \b
+    Examples:
+      ottla topic trim orders --before -7d
+      ottla topic trim orders --partition 0 --before 1042 --yes
+      ottla topic trim orders --before 2026-11-15T00:00Z --json
+    """
+    position = parse_log_position(before, SystemClock().now_ms())
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Delete the records of {name} before {before}?", abort=True, err=True)
+    choices = {name: frozenset(partition) or None}
+    trimmed = run_with_client(broker, lambda client: trim_topic(client, choices, position))
+    if json:
+        for item in trimmed:
+            terminal.write_json(item.as_json())
+        return OK
+    terminal.write_table(
+        ["PARTITION", "START", "NEW START", "END"],
+        [
+            [str(item.partition), str(item.before), str(item.start), str(item.end)]
+            for item in trimmed
+        ],
+    )
+    return OK
 
 
 def _write_description(topic: TopicDescription) -> None:

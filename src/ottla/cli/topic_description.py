@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.client.admin import TopicSetting, settings_of_topics, sizes_on_leaders
+from ottla.client.admin import sizes_on_leaders
 from ottla.client.client import Client
 from ottla.client.cluster_view import TopicView
+from ottla.client.configs import ShownSetting, Source, settings_of, topic_resource
 from ottla.client.partitions import list_offsets
 from ottla.model import BrokerId, LeaderEpoch, Offset, TopicPartition, format_uuid
 from ottla.protocol.messages.offsets import EARLIEST, LATEST
@@ -38,7 +39,7 @@ class TopicDescription:
     id: str
     is_internal: bool
     partitions: tuple[PartitionDescription, ...]
-    own_settings: tuple[TopicSetting, ...]
+    own_settings: tuple[ShownSetting, ...]
 
     def as_json(self) -> dict[str, Any]:
         """The fields of the JSON output."""
@@ -68,14 +69,17 @@ async def describe_topics(client: Client, names: Sequence[str]) -> list[TopicDes
     starts = await list_offsets(client, dict.fromkeys(led, EARLIEST))
     ends = await list_offsets(client, dict.fromkeys(led, LATEST))
     sizes = await sizes_on_leaders(client, led)
-    settings = await settings_of_topics(client, [topic.name for topic in topics])
+    resources = {topic.name: topic_resource(topic.name) for topic in topics}
+    settings = await settings_of(client, list(resources.values()))
     return [
         TopicDescription(
             name=topic.name,
             id=format_uuid(topic.id),
             is_internal=topic.is_internal,
             partitions=_partitions(topic, starts, ends, sizes),
-            own_settings=tuple(item for item in settings[topic.name] if item.is_own),
+            own_settings=tuple(
+                item for item in settings[resources[topic.name]] if item.source is Source.TOPIC
+            ),
         )
         for topic in topics
     ]

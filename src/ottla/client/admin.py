@@ -1,21 +1,12 @@
-"""Requests on topics: create, grow, alter, measure and delete."""
+"""Requests on topics: create, grow, trim, measure and delete."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
 
 from ottla.client.client import Client
-from ottla.client.errors import NotSupported, check
-from ottla.model import TopicPartition
-from ottla.protocol.messages.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
-)
+from ottla.client.errors import NoSuchTopic, NotSupported, check
+from ottla.client.partitions import by_topic
+from ottla.errors import ErrorCode
+from ottla.model import Offset, TopicPartition
 from ottla.protocol.messages.log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -30,23 +21,14 @@ from ottla.protocol.messages.topics import (
     CreatePartitionsTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-
-_TOPIC_RESOURCE: Final = 2
-_TOPIC_SOURCE: Final = 1  # a setting that was set on the topic itself
-_SET, _DELETE = 0, 1
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSetting:
-    """A setting of a topic; `is_own` if it was set on the topic itself."""
-
-    name: str
-    value: str | None
-    is_own: bool
 
 
 async def create_topic(
@@ -77,7 +59,7 @@ async def delete_topic(client: Client, name: str) -> None:
     )
     response = await client.send_to_any(request, DeleteTopicsResponse)
     for result in response.responses:
-        check(result.error_code, f"topic {name}", result.error_message)
+        _check(result.error_code, name, result.error_message)
 
 
 async def grow_topic(client: Client, name: str, partition_count: int) -> None:
@@ -88,50 +70,33 @@ async def grow_topic(client: Client, name: str, partition_count: int) -> None:
     )
     response = await client.send_to_any(request, CreatePartitionsResponse)
     for result in response.results:
-        check(result.error_code, f"topic {name}", result.error_message)
+        _check(result.error_code, name, result.error_message)
 
 
-async def alter_settings(
-    client: Client, topic: str, *, assign: Mapping[str, str], remove: Sequence[str]
-) -> None:
-    """Set some of a topic's settings and return others to their defaults, all or none."""
-    changes = [
-        IncrementalAlterableConfig(name=name, config_operation=_SET, value=value)
-        for name, value in assign.items()
-    ]
-    changes += [
-        IncrementalAlterableConfig(name=name, config_operation=_DELETE, value=None)
-        for name in remove
-    ]
-    resource = IncrementalAlterConfigsResource(
-        resource_type=_TOPIC_RESOURCE, resource_name=topic, configs=changes
-    )
-    request = IncrementalAlterConfigsRequest(resources=[resource])
-    response = await client.send_to_any(request, IncrementalAlterConfigsResponse)
-    for result in response.responses:
-        check(result.error_code, f"topic {topic}", result.error_message)
-
-
-async def settings_of_topics(
-    client: Client, topics: Sequence[str]
-) -> dict[str, list[TopicSetting]]:
-    """Every setting of each topic."""
-    resources = [
-        DescribeConfigsResource(
-            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
-        )
-        for name in topics
-    ]
-    request = DescribeConfigsRequest(resources=resources)
-    response = await client.send_to_any(request, DescribeConfigsResponse)
-    found = dict[str, list[TopicSetting]]()
-    for result in response.results:
-        check(result.error_code, f"topic {result.resource_name}", result.error_message)
-        found[result.resource_name] = [
-            TopicSetting(item.name, item.value, item.config_source == _TOPIC_SOURCE)
-            for item in result.configs
+async def delete_records(
+    client: Client, befores: Mapping[TopicPartition, Offset]
+) -> dict[TopicPartition, Offset]:
+    """Delete the records before an offset of each partition; returns where the logs begin then."""
+    starts = dict[TopicPartition, Offset]()
+    for leader, led in (await client.by_leader(befores)).items():
+        topics = [
+            DeleteRecordsTopic(
+                name=topic,
+                partitions=[
+                    DeleteRecordsPartition(partition_index=tp.partition, offset=befores[tp])
+                    for tp in tps
+                ],
+            )
+            for topic, tps in by_topic(led).items()
         ]
-    return found
+        request = DeleteRecordsRequest(topics=topics, timeout_ms=_timeout_ms(client))
+        response = await client.send_to_broker(leader, request, DeleteRecordsResponse)
+        for result in response.topics:
+            for partition in result.partitions:
+                tp = TopicPartition(result.name, partition.partition_index)
+                check(partition.error_code, str(tp))
+                starts[tp] = Offset(partition.low_watermark)
+    return starts
 
 
 async def sizes_on_leaders(
@@ -160,6 +125,12 @@ async def sizes_on_leaders(
                     tp = TopicPartition(topic.name, partition.partition_index)
                     sizes[tp] = partition.partition_size
     return sizes
+
+
+def _check(code: int, topic: str, message: str | None) -> None:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise NoSuchTopic(topic)
+    check(code, f"topic {topic}", message)
 
 
 def _timeout_ms(client: Client) -> int:

@@ -9,6 +9,7 @@ from ottla.client.cluster_view import ClusterView, view_of
 from ottla.client.connection import CONNECT_TIMEOUT_S, RESPONSE_TIMEOUT_S, Connection
 from ottla.client.errors import (
     ClientError,
+    ClusterUnreachable,
     ConnectionLost,
     DeadlineExceeded,
     NoSuchTopic,
@@ -139,7 +140,7 @@ class Client:
             return leader
         partitions = (await self.describe([tp.topic])).topics[tp.topic].partitions
         if tp.partition >= len(partitions):
-            raise NoSuchTopic(f"partition {tp.partition} of topic {tp.topic}")
+            raise NoSuchTopic(tp.topic, tp.partition)
         leader = partitions[tp.partition].leader
         if leader is None:
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
@@ -313,7 +314,7 @@ class Client:
                 return await self._connect(endpoint)
             except (Unreachable, ConnectionLost, DeadlineExceeded) as problem:
                 problems.append(str(problem))
-        raise Unreachable(f"no broker can be reached ({'; '.join(problems)})")
+        raise ClusterUnreachable(f"no broker can be reached ({'; '.join(problems)})")
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         """The connection to an endpoint; callers share one that is being opened."""
@@ -339,5 +340,5 @@ def _is_closed(opening: asyncio.Task[Connection]) -> bool:
 def _check_topic(view: ClusterView, name: str) -> None:
     topic = view.topics.get(name)
     if topic is None or topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise NoSuchTopic(f"topic {name}")
+        raise NoSuchTopic(name)
     check(topic.error, f"topic {name}")

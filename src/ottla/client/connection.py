@@ -25,10 +25,24 @@ RESPONSE_BYTES_MAX: Final = 256 << 20  # a larger frame is not from a Kafka brok
 CONNECT_TIMEOUT_S: Final = 10.0
 RESPONSE_TIMEOUT_S: Final = 30.0
 
+CLOSED: Final = "the connection was closed without a response"
+
 _APIS: Final = {f"{api.name}Request": api for api in APIS.values()}
 _TRANSACTION_FEATURE: Final = "transaction.version"
 _CORRELATION_ID: Final = Struct(">i")
 _CORRELATION_ID_AND_ERROR: Final = Struct(">ih")
+
+# The first bytes of servers of other protocols. An HTTP server responds once a line has ended: the
+# correlation id of the first request is two ends of a line, so that it does at once.
+_FIRST_CORRELATION_ID: Final = int.from_bytes(b"\r\n\r\n")
+_FOREIGN: Final = (
+    (b"HTTP/", "it speaks HTTP"),
+    (b"<", "it speaks HTTP"),  # a page without a status line, as for HTTP 0.9
+    (b"\x15\x03", "it speaks TLS"),  # an alert
+    (b"\x16\x03", "it speaks TLS"),
+    (b"SSH-", "it speaks SSH"),
+)
+_HEAD_BYTES: Final = 5
 
 Response = TypeVar("Response")
 Frame = bytes | bytearray
@@ -45,7 +59,8 @@ class Connection(asyncio.BufferedProtocol):
         self._client_id = client_id
         self._frames = FrameParser(RESPONSE_BYTES_MAX)
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
-        self._correlation_id = 0
+        self._correlation_id = _FIRST_CORRELATION_ID - 1
+        self._head = b""  # the first bytes of the first response
         self._transport: asyncio.Transport | None = None
         self._versions: dict[int, range] = {}
         self.transaction_version = 0  # finalized in the cluster; 0 if it has none
@@ -111,14 +126,22 @@ class Connection(asyncio.BufferedProtocol):
         return self._frames.receive_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if len(self._head) < _HEAD_BYTES:
+            self._head += self._frames.received(nbytes)[:_HEAD_BYTES]
         try:
             for frame in self._frames.take(nbytes):
                 self._deliver(frame)
         except ProtocolViolation as violation:
-            self._end(f"the response violates Kafka's protocol ({violation})")
+            foreign = _foreign_protocol(self._head)
+            self._end(foreign or f"the response violates Kafka's protocol ({violation})")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(_reason(exc) if isinstance(exc, OSError) else "the broker closed the connection")
+        if isinstance(exc, OSError):
+            self._end(_reason(exc))
+        elif self._head:
+            self._end(_foreign_protocol(self._head) or "the broker closed the connection")
+        else:
+            self._end(CLOSED)
 
     # Internals
 
@@ -216,6 +239,13 @@ class Connection(asyncio.BufferedProtocol):
 
 def _api_of(request: object) -> Api:
     return _APIS[type(request).__name__]
+
+
+def _foreign_protocol(head: bytes) -> str | None:
+    for start, protocol in _FOREIGN:
+        if head.startswith(start):
+            return f"{protocol}, not Kafka's protocol"
+    return None
 
 
 def _older_version(response: ApiVersionsResponse) -> int:

@@ -34,6 +34,10 @@ class Unreachable(ClientError):
     """No connection could be opened: the broker has not seen the request."""
 
 
+class ClusterUnreachable(Unreachable):
+    """No bootstrap address and no known broker could be reached."""
+
+
 class ConnectionLost(ClientError):
     """The connection ended before the response: the broker may have executed the request."""
 
@@ -71,8 +75,14 @@ class Refused(ClientError):
 class NoSuchTopic(Refused):
     """The cluster's metadata has no such topic or partition: retrying will not help."""
 
-    def __init__(self, subject: str) -> None:
-        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject, "it does not exist")
+    def __init__(self, topic: str, partition: int | None = None, hint: str = "") -> None:
+        """`hint` goes on behind the reason."""
+        subject = (
+            f"topic {topic}" if partition is None else f"partition {partition} of topic {topic}"
+        )
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject, f"it does not exist{hint}")
+        self.topic = topic
+        self.partition = partition
 
     @property
     def is_retriable(self) -> bool:
@@ -82,8 +92,12 @@ class NoSuchTopic(Refused):
 class NoSuchGroup(Refused):
     """The group's coordinator does not know it: retrying will not help."""
 
-    def __init__(self, group_id: str) -> None:
-        super().__init__(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id}", "it does not exist")
+    def __init__(self, group_id: str, hint: str = "") -> None:
+        """`hint` goes on behind the reason."""
+        super().__init__(
+            ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id}", f"it does not exist{hint}"
+        )
+        self.group_id = group_id
 
 
 class Fenced(Refused):
@@ -136,6 +150,8 @@ _EXPLANATIONS: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID: "it has members, and this is not one of them",
     ErrorCode.ILLEGAL_GENERATION: "it has rebalanced, and other members have the partitions now",
     ErrorCode.REBALANCE_IN_PROGRESS: "it is rebalancing",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "it does not exist; `ottla txn list` shows those that do",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "invalid regular expression",
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "its timeout is longer than the broker's"
     " transaction.max.timeout.ms allows",
 }

@@ -13,11 +13,10 @@ from ottla.client.partitions import (
     Isolation,
     list_offsets,
 )
-from ottla.client.reader import ReadRange, fetch_round, take
+from ottla.client.reader import FetchedBatch, ReadRange, fetch_round, take_batches
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.messages.offsets import EARLIEST, LATEST
-from ottla.records.batch import Record
 
 _IDLE_S: Final = 0.5  # how long a member without partitions waits for a rebalance
 
@@ -59,10 +58,10 @@ GroupEvent = Assigned | Revoked | Lost | Moved
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Records of one partition in order; `end` is the next offset to read."""
+    """Batches of one partition in order; `end` is the next offset to read."""
 
     tp: TopicPartition
-    records: list[Record]
+    batches: list[FetchedBatch]
     end: Offset
 
 
@@ -127,9 +126,9 @@ class GroupReader:
             await self._move_into_range(problem)
             return []
         readings = list[Reading]()
-        for tp, batches in fetched.items():
+        for tp, data in fetched.items():
             before = ReadRange(self._positions[tp])
-            found, left = take(tp, batches, before)
+            found, left = take_batches(tp, data, before)
             self._positions[tp] = left.start
             if found:
                 readings.append(Reading(tp, found, left.start))

@@ -20,7 +20,8 @@ _UNITS_MS: Final = {
 _DURATION_MS_MAX: Final = timedelta.max // timedelta(milliseconds=1)
 _PART: Final = re.compile(r"(\d+)(ms|[smhdw])", re.ASCII)
 _DURATION: Final = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
-_EXAMPLES: Final = "beginning, end, 42, 2026-11-15T00:00Z or -2h"
+_EXAMPLES: Final = "beginning, end, 42, -10, 2026-11-15T00:00Z or -2h"
+_OFFSET_MAX: Final = 2**63 - 1
 
 
 class Edge(Enum):
@@ -44,16 +45,26 @@ class AtTime:
     timestamp_ms: TimestampMs
 
 
-LogPosition = Edge | AtOffset | AtTime
+@dataclass(frozen=True, slots=True)
+class BeforeEnd:
+    """An offset counted back from the end of every partition that is read."""
+
+    count: int
+
+
+LogPosition = Edge | AtOffset | BeforeEnd | AtTime
 
 
 def parse_log_position(text: str, now_ms: TimestampMs) -> LogPosition:
-    """Parse a position; a time without a zone is UTC, `-2h` counts back from now."""
+    """Parse a position; without a zone a time is UTC, `-2h` is before now, `-10` before the end."""
     word = text.strip()
     if word in {edge.value for edge in Edge}:
         return Edge(word)
-    if word.isascii() and word.isdigit():
-        return AtOffset(Offset(int(word)))
+    digits = word.removeprefix("-")
+    if digits.isascii() and digits.isdigit():
+        if int(digits) > _OFFSET_MAX:
+            raise UsageRefused(f"offset too large: {word}; the largest is {_OFFSET_MAX}")
+        return AtOffset(Offset(int(word))) if digits == word else BeforeEnd(int(digits))
     if word.startswith("-") and _DURATION.fullmatch(word, 1):
         return AtTime(time_before(now_ms, parse_duration_ms(word[1:])))
     return AtTime(parse_time(word, _EXAMPLES))

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ottla.config.without_effect import WITHOUT_EFFECT
-from ottla.errors import InvalidConfig
+from ottla.errors import InvalidConfig, did_you_mean
 
 MINUTE_MS: Final = 60_000
 DAY_MS: Final = 24 * 60 * MINUTE_MS
@@ -53,7 +53,10 @@ class Setting:
 
 def _integer(kind: Kind, low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("not a whole number") from None
         if not low <= value <= high:
             raise ValueError(f"must be between {low} and {high}")
         return value
@@ -89,7 +92,10 @@ def _one_of(choices: tuple[str, ...], make: Callable[[str], Any]) -> Callable[[s
 
 def _decimal(low: float, high: float) -> Callable[[str], float]:
     def parse(text: str) -> float:
-        value = float(text)
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("not a number") from None
         if not low <= value <= high:  # nan is neither
             raise ValueError(f"must be between {low:g} and {high:g}")
         return value
@@ -253,9 +259,10 @@ def parse_all(
 ) -> dict[str, Any]:
     """Field values from names and texts; `rows` maps names to (field name, setting)."""
     if unknown := sorted(raw.keys() - rows.keys()):
+        hint = did_you_mean(unknown[0], rows) if len(unknown) == 1 else ""
         raise InvalidConfig(
-            f"unknown {scope} setting{'s' if len(unknown) > 1 else ''}: {', '.join(unknown)};"
-            " `ottla config list` shows the known ones"
+            f"unknown {scope} setting{'s' if len(unknown) > 1 else ''}: {', '.join(unknown)}"
+            f"{hint or '; `ottla config list` shows the known ones'}"
         )
     return {rows[name][0]: parse_value(rows[name][1], text) for name, text in raw.items()}
 

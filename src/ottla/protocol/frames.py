@@ -28,6 +28,10 @@ class FrameParser:
         """The buffer that the next bytes are received into; never empty."""
         return memoryview(self._first if self._frame is None else self._frame)[self._filled :]
 
+    def received(self, count: int) -> bytes:
+        """The `count` bytes that were just received, before `take`."""
+        return bytes(self.receive_buffer()[:count])
+
     def take(self, count: int) -> list[bytes | bytearray]:
         """Note `count` received bytes; return the frames now complete, without their lengths."""
         self._filled += count

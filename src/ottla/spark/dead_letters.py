@@ -20,7 +20,7 @@ from ottla.records.batch import Record
 from ottla.spark.blocking_client import BlockingClient, client_for
 from ottla.spark.broker_options import BrokerOptions
 from ottla.spark.decode import LocatedRecords, headers_column, key_column, value_column
-from ottla.spark.kernel_read import Field
+from ottla.spark.kernel import Field
 from ottla.spark.option_reader import OptionRefused
 
 CORRUPT: Final = "_corrupt"  # the column with the bytes of a value that could not be parsed

@@ -20,9 +20,8 @@ from ottla.errors import InvalidRecord
 from ottla.model import Offset, OffsetRange, TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, Buffer, check_stored
 from ottla.records.compression import Codec, decompress_into
+from ottla.spark.kernel import RECORD_BYTES_MIN, Field
 from ottla.spark.kernel_read import (
-    RECORD_BYTES_MIN,
-    Field,
     HeaderField,
     Table,
     find_fields,

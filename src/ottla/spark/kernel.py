@@ -6,6 +6,7 @@ fallback with the same results, which takes 2 to 3 µs for a record instead of 0
 
 import sys
 import warnings
+from enum import IntEnum
 from typing import Final
 
 try:
@@ -13,9 +14,30 @@ try:
 except ImportError:  # installed without a C compiler
     kernel = None  # type: ignore[assignment]
 
-__all__ = ["IS_COMPILED", "KernelMissing", "kernel", "warn_if_missing"]
+__all__ = [
+    "IS_COMPILED",
+    "RECORD_BYTES_MIN",
+    "Field",
+    "KernelMissing",
+    "kernel",
+    "warn_if_missing",
+]
 
+RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two sizes, header count
 _FUNCTIONS: Final = ("find_fields", "find_headers", "pack_records", "hash_keys", "hash_bytes")
+
+
+class Field(IntEnum):
+    """The rows of the table of records."""
+
+    TIMESTAMP = 0
+    OFFSET = 1
+    KEY_AT = 2
+    KEY_BYTES = 3
+    VALUE_AT = 4
+    VALUE_BYTES = 5
+    HEADERS_AT = 6  # after the header count
+    HEADER_COUNT = 7
 
 
 class KernelMissing(RuntimeWarning):

@@ -16,23 +16,8 @@ from ottla.errors import InvalidRecord, ProtocolViolation
 from ottla.protocol.primitives import Buffer, read_varint, read_varlong
 from ottla.spark.kernel import IS_COMPILED, kernel
 
-RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two sizes, header count
-
 Table = NDArray[np.int64]
 Source = Buffer
-
-
-class Field(IntEnum):
-    """The rows of the table of records."""
-
-    TIMESTAMP = 0
-    OFFSET = 1
-    KEY_AT = 2
-    KEY_BYTES = 3
-    VALUE_AT = 4
-    VALUE_BYTES = 5
-    HEADERS_AT = 6  # after the header count
-    HEADER_COUNT = 7
 
 
 class HeaderField(IntEnum):

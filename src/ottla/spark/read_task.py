@@ -22,8 +22,7 @@ from ottla.spark.column_options import BadRows
 from ottla.spark.columns import ProjectedRows, Projection
 from ottla.spark.dead_letters import DeadLetters, dead_letters_of
 from ottla.spark.decode import Decoder, LocatedRecords
-from ottla.spark.kernel import warn_if_missing
-from ottla.spark.kernel_read import Field
+from ottla.spark.kernel import Field, warn_if_missing
 from ottla.spark.offsets import isolation_of
 from ottla.spark.plan import DataLost, Task, check_lines, check_losses, find_losses
 from ottla.spark.read_options import OnDataLoss, ReadOptions

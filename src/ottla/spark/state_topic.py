@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ottla.client.admin import create_topic, settings_of_topics
+from ottla.client.admin import create_topic
 from ottla.client.client import Client
+from ottla.client.configs import settings_of, topic_resource
 from ottla.client.errors import ClientError, NoSuchTopic, Refused, Unreadable
 from ottla.client.partitioner import partition_of_key
 from ottla.client.partitions import Fetched, FetchLimits, Isolation, list_offsets
@@ -121,7 +122,8 @@ class StateTopic:
             await self._client.describe([TOPIC])
         except NoSuchTopic:
             await self._create()
-        settings = (await settings_of_topics(self._client, [TOPIC]))[TOPIC]
+        topic = topic_resource(TOPIC)
+        settings = (await settings_of(self._client, [topic]))[topic]
         policy = next((one.value for one in settings if one.name == _POLICY), None)
         if policy != _COMPACT:
             raise StateRefused(

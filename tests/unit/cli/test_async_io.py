@@ -11,6 +11,7 @@ import pytest
 
 from ottla.cli import async_io
 from ottla.cli.async_io import AsyncLines, AsyncOutput
+from ottla.cli.output import OutputFailed
 from ottla.errors import UsageRefused
 
 MUCH = bytes(range(256)) * 4000  # more than a pipe holds
@@ -156,3 +157,82 @@ def test_a_file_takes_it_all(tmp_path: Path) -> None:
     asyncio.run(AsyncOutput(descriptor).write(MUCH))
     os.close(descriptor)
     assert (tmp_path / "out").read_bytes() == MUCH
+
+
+def test_a_descriptor_that_does_not_block_gets_everything() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        found = asyncio.create_task(asyncio.to_thread(_read_to_end, reading))
+        try:
+            await AsyncOutput(writing).write(MUCH)
+        finally:
+            os.close(writing)
+            content = await found
+            os.close(reading)
+        assert content == MUCH
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_pipe_that_another_program_fills_in_between_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It looked writable, and is full by the time of the write."""
+    monkeypatch.setattr(async_io, "_is_ready", lambda descriptor, event: True)
+
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        found = asyncio.create_task(asyncio.to_thread(_read_to_end, reading))
+        try:
+            await AsyncOutput(writing).write(MUCH)
+        finally:
+            os.close(writing)
+            content = await found
+            os.close(reading)
+        assert content == MUCH
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def _read_to_end(descriptor: int) -> bytes:
+    found = b""
+    while piece := os.read(descriptor, 65_536):
+        found += piece
+    return found
+
+
+def test_a_device_that_is_full_is_named() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(OutputFailed, match="no space left on device"):
+        asyncio.run(AsyncOutput(full).write(b"x"))
+    os.close(full)
+
+
+def test_work_that_writes_nothing_ends_when_its_reader_goes() -> None:
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        asyncio.get_running_loop().call_later(0.01, os.close, reading)
+        with pytest.raises(BrokenPipeError):
+            await AsyncOutput(writing).run_while_open(asyncio.sleep(3600))
+        os.close(writing)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_work_is_run_to_its_end_and_its_error_is_raised(tmp_path: Path) -> None:
+    async def fail() -> None:
+        raise KeyError("mine")
+
+    async def scenario() -> None:
+        reading, writing = os.pipe()
+        file = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+        for descriptor in (writing, file):
+            await AsyncOutput(descriptor).run_while_open(asyncio.sleep(0))
+            with pytest.raises(KeyError, match="mine"):
+                await AsyncOutput(descriptor).run_while_open(fail())
+        for descriptor in (reading, writing, file):
+            os.close(descriptor)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ottla.cli.main import run
+from ottla.cli.setting_table import setting_blocks, setting_rows
 
 
 def listed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
@@ -21,7 +22,7 @@ def test_every_setting_is_listed_once(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_row_says_what_one_needs_to_set_it(capsys: pytest.CaptureFixture[str]) -> None:
-    (row,) = [row for row in listed(["--topic"], capsys) if row["name"] == "durability"]
+    (row,) = [row for row in listed(["topic"], capsys) if row["name"] == "durability"]
     assert row["default"] == "fsync"
     assert row["allowed"] == "fsync, replicated"
     assert row["kind"] == "string"
@@ -30,11 +31,7 @@ def test_a_row_says_what_one_needs_to_set_it(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("scope", ["topic", "broker", "group"])
 def test_one_scope_can_be_asked_for(scope: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert {row["scope"] for row in listed([f"--{scope}"], capsys)} == {scope}
-
-
-def test_several_scopes_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert {row["scope"] for row in listed(["--topic", "--group"], capsys)} == {"topic", "group"}
+    assert {row["scope"] for row in listed([scope], capsys)} == {scope}
 
 
 def test_settings_without_effect_are_marked_and_say_why(
@@ -48,16 +45,21 @@ def test_settings_without_effect_are_marked_and_say_why(
     assert rows["broker", "log.flush.interval.ms"]["effect"] == "none"
 
 
-def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["config", "list", "--topic"]) == 0
-    heading, first, *_ = capsys.readouterr().out.splitlines()
-    assert heading.split() == [
-        "SCOPE",
-        "NAME",
-        "KIND",
-        "DEFAULT",
-        "ALLOWED",
-        "EFFECT",
-        "DOCUMENTATION",
-    ]
-    assert first.startswith("topic  cleanup.policy")
+@pytest.mark.parametrize("arguments", [[], ["topic"], ["broker"], ["group"]])
+def test_people_can_read_the_list_at_100_columns(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {row["name"] for row in listed(arguments, capsys)}
+    assert run(["config", "list", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    shown = {line.split(" = ")[0].strip() for line in lines if " = " in line and line[2] != " "}
+    assert shown == names
+    headings = [line for line in lines if line and not line.startswith(" ")]
+    assert headings == [f"{scope} settings" for scope in arguments or ["topic", "broker", "group"]]
+
+
+def test_a_narrow_terminal_gets_narrow_text() -> None:
+    lines = setting_blocks(setting_rows(), 60)
+    texts = [line for line in lines if line.startswith(" " * 6)]
+    assert max(map(len, texts)) <= 60

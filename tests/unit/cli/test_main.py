@@ -36,7 +36,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["topic", "create"],
         ["topic", "create", "t", "--partitions", "many"],
         ["consume", "t", "--bogus"],
-        ["config", "lst"],
+        ["config", "zzz"],
         ["--broker"],
     ],
 )
@@ -94,3 +94,26 @@ def test_a_broker_starts_without_what_only_others_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert done.stderr.decode().split() == ["[]", "[]"]
+
+
+@pytest.mark.parametrize("arguments", [["consume", "t"], ["produce", "t"], ["topic", "list"]])
+def test_a_command_starts_without_pydantic(arguments: list[str]) -> None:
+    """typer would import it to parse a number: a tenth of a second of CPU for every command."""
+    script = (
+        "import sys; from ottla.cli.main import run;"
+        f"status = run([*{arguments}, '--broker', '127.0.0.1:1']);"
+        "print(status, 'pydantic' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, stdin=subprocess.DEVNULL, check=True
+    )
+    assert done.stdout.split() == [b"1", b"False"]
+
+
+def test_reading_without_a_group_imports_nothing_of_groups() -> None:
+    script = "import sys, ottla.cli.consume; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    modules = done.stdout.decode().split()
+    assert "ottla.client.reader" in modules
+    needless = ("ottla.cli.group", "ottla.client.group", "numpy", "pyarrow", "rich")
+    assert not [name for name in modules if name.startswith(needless)]

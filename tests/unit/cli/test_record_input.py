@@ -2,8 +2,9 @@
 
 import pytest
 
+from ottla.cli.record_columns import DecodedRecords
 from ottla.cli.record_input import InputFormat, LineReader, OutgoingRecord, parse_header
-from ottla.cli.record_output import json_line
+from ottla.cli.record_output import json_lines
 from ottla.errors import UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition
 from ottla.records.batch import Record
@@ -102,9 +103,9 @@ def test_what_consume_prints_produce_reads() -> None:
         value=b"v",
         headers=(("h", b"\xfe"),),
     )
-    assert JSON.read(json_line(TopicPartition("t", 1), record)) == OutgoingRecord(
-        b"v", b"\xff", (("h", b"\xfe"),), timestamp_ms=5, partition=1
-    )
+    assert JSON.read(
+        json_lines(TopicPartition("t", 1), DecodedRecords([record]))
+    ) == OutgoingRecord(b"v", b"\xff", (("h", b"\xfe"),), timestamp_ms=5, partition=1)
 
 
 def test_a_header_option_is_a_name_and_a_value() -> None:

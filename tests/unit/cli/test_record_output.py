@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.cli.record_output import compile_template, json_line, line_template
+from ottla.cli.record_columns import DecodedRecords
+from ottla.cli.record_output import Print, compile_template, json_lines, line_template
 from ottla.errors import UsageRefused
 from ottla.model import Offset, TimestampMs, TopicPartition
 from ottla.records.batch import Record
@@ -18,6 +19,12 @@ RECORD = Record(
     value=b"hello",
     headers=(("trace", b"abc"), ("empty", None)),
 )
+
+
+def printed_by(printer: Print, *records: Record) -> bytes:
+    return printer(TP, DecodedRecords(list(records)))
+
+
 TOMBSTONE = replace(RECORD, value=None, key=None, headers=())
 
 
@@ -34,11 +41,11 @@ TOMBSTONE = replace(RECORD, value=None, key=None, headers=())
     ],
 )
 def test_a_template_is_filled_from_the_record(template: str, text: bytes) -> None:
-    assert compile_template(template)(TP, RECORD) == text
+    assert printed_by(compile_template(template), RECORD) == text
 
 
 def test_null_prints_as_nothing_and_has_length_minus_one() -> None:
-    assert compile_template("[%k][%v][%h]%K%V")(TP, TOMBSTONE) == b"[][][]-1-1"
+    assert printed_by(compile_template("[%k][%v][%h]%K%V"), TOMBSTONE) == b"[][][]-1-1"
 
 
 @pytest.mark.parametrize("template", ["%x", "%", "\\q", "trailing \\"])
@@ -48,7 +55,7 @@ def test_an_unknown_place_is_refused_and_the_known_ones_are_named(template: str)
 
 
 def test_a_value_that_looks_like_a_template_is_printed_as_it_is() -> None:
-    assert compile_template("%v")(TP, replace(RECORD, value=b"%k\\n")) == b"%k\\n"
+    assert printed_by(compile_template("%v"), replace(RECORD, value=b"%k\\n")) == b"%k\\n"
 
 
 @pytest.mark.parametrize(
@@ -60,11 +67,11 @@ def test_a_value_that_looks_like_a_template_is_printed_as_it_is() -> None:
     ],
 )
 def test_keys_and_headers_come_before_the_value(keys: bool, headers: bool, text: bytes) -> None:
-    assert compile_template(line_template(keys=keys, headers=headers))(TP, RECORD) == text
+    assert printed_by(compile_template(line_template(keys=keys, headers=headers)), RECORD) == text
 
 
 def test_json_has_everything_on_one_line() -> None:
-    line = json_line(TP, replace(RECORD, value=b"two\nlines"))
+    line = printed_by(json_lines, replace(RECORD, value=b"two\nlines"))
     assert line.count(b"\n") == 1
     assert json.loads(line) == {
         "topic": "orders",
@@ -78,7 +85,7 @@ def test_json_has_everything_on_one_line() -> None:
 
 
 def test_bytes_that_are_no_text_are_base64_in_json() -> None:
-    printed = json.loads(json_line(TP, replace(RECORD, key=b"\xff\x00", value=None)))
+    printed = json.loads(printed_by(json_lines, replace(RECORD, key=b"\xff\x00", value=None)))
     assert printed["key_base64"] == "/wA="
     assert "key" not in printed
     assert printed["value"] is None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.main import run
-from ottla.cli.serve import parse_options, read_config
+from ottla.cli.serve import choose_advertised, parse_options, read_config
 from ottla.config import BrokerConfig
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
@@ -53,8 +53,8 @@ def test_an_assignment_wins_over_the_file_and_the_file_over_the_defaults(tmp_pat
         (["--set", "num.partitions"], "is not NAME=VALUE"),
         (["--listen", "9092"], "is not HOST:PORT"),
         (["--node-id", "-1"], "not a number from 0"),
-        (["--log-level", "loud"], "invalid choice"),
-        (["--dat", "x"], "unrecognized arguments"),
+        (["--log-level", "loud"], "--log-level: 'loud' is none of debug, info, warning, error"),
+        (["--dat", "x"], "unknown option --dat; did you mean --data?"),
         (["--config", "missing.toml"], "missing.toml cannot be read: No such file"),
     ],
 )
@@ -77,3 +77,31 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--help"]) == 0
     assert "ottla serve --data ./data" in capsys.readouterr().out
+
+
+EVERY_ADDRESS = ["0.0.0.0", "::", "0", "0:0:0:0:0:0:0:0"]
+
+
+@pytest.mark.parametrize("host", EVERY_ADDRESS)
+def test_every_address_is_advertised_by_a_name_that_can_be_resolved(host: str) -> None:
+    names = ["localhost", "name-without-address.invalid", "127.0.0.1", "other"]
+    found = choose_advertised(Endpoint(host, 9092), None, names=lambda: names)
+    assert found == Endpoint("127.0.0.1", 9092)
+
+
+@pytest.mark.parametrize("host", EVERY_ADDRESS)
+def test_every_address_without_a_usable_name_is_refused(host: str) -> None:
+    names = ["localhost", "name-without-address.invalid", ""]
+    with pytest.raises(UsageRefused, match=r"add --advertise HOST:PORT"):
+        choose_advertised(Endpoint(host, 9092), None, names=lambda: names)
+
+
+def test_one_address_is_advertised_as_it_is() -> None:
+    for host in ("127.0.0.1", "::1", "10.0.0.1", "queue.example.org"):
+        assert choose_advertised(Endpoint(host, 9092), None) is None
+
+
+@pytest.mark.parametrize("host", EVERY_ADDRESS)
+def test_every_address_cannot_be_advertised(host: str) -> None:
+    with pytest.raises(UsageRefused, match="no client can connect to every address"):
+        choose_advertised(Endpoint("127.0.0.1", 9092), Endpoint(host, 9092))

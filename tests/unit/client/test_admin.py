@@ -4,12 +4,9 @@ import pytest
 
 from fakes.scripted_cluster import ScriptedCluster
 from ottla.client.admin import (
-    TopicSetting,
-    alter_settings,
     create_topic,
     delete_topic,
     grow_topic,
-    settings_of_topics,
     sizes_on_leaders,
 )
 from ottla.client.client import Client
@@ -17,15 +14,6 @@ from ottla.client.errors import Refused
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
-from ottla.protocol.messages.configs import (
-    AlterConfigsResourceResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from ottla.protocol.messages.log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -134,74 +122,6 @@ def test_a_topic_grows_to_so_many_partitions_in_total(code: ErrorCode) -> None:
     assert isinstance(request, CreatePartitionsRequest)
     (topic,) = request.topics
     assert (topic.name, topic.count, topic.assignments) == ("orders", 7, None)
-
-
-@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.INVALID_CONFIG])
-def test_settings_are_set_and_removed_in_one_request(code: ErrorCode) -> None:
-    """One request is carried out as a whole, or not at all."""
-    result = AlterConfigsResourceResponse(
-        resource_name="orders", error_code=code, error_message="retention.ms: not a number"
-    )
-    response = IncrementalAlterConfigsResponse(responses=[result])
-    cluster = ScriptedCluster({}, {ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda request: response})
-
-    async def scenario(client: Client) -> None:
-        change = alter_settings(
-            client, "orders", assign={"retention.ms": "5"}, remove=["segment.bytes"]
-        )
-        if code is ErrorCode.NONE:
-            await change
-        else:
-            with pytest.raises(Refused, match=r"topic orders: retention\.ms: not a number"):
-                await change
-
-    cluster.run(scenario)
-    (request,) = cluster.asked(ApiKey.INCREMENTAL_ALTER_CONFIGS)
-    assert isinstance(request, IncrementalAlterConfigsRequest)
-    (resource,) = request.resources
-    assert (resource.resource_type, resource.resource_name) == (2, "orders")
-    assert [(one.name, one.config_operation, one.value) for one in resource.configs] == [
-        ("retention.ms", 0, "5"),
-        ("segment.bytes", 1, None),
-    ]
-
-
-def described(request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Two settings of each topic: one of its own, and one that is the broker's."""
-    settings = [
-        DescribeConfigsResourceResult(name="retention.ms", value="5", config_source=1),
-        DescribeConfigsResourceResult(name="segment.bytes", value=None, config_source=5),
-    ]
-    return DescribeConfigsResponse(
-        results=[
-            DescribeConfigsResult(
-                resource_name=one.resource_name,
-                configs=settings,
-                error_code=ErrorCode.NONE if one.resource_name != "gone" else REFUSED,
-            )
-            for one in request.resources
-        ]
-    )
-
-
-def test_settings_of_topics_say_which_were_set_on_the_topic_itself() -> None:
-    cluster = ScriptedCluster({}, {ApiKey.DESCRIBE_CONFIGS: described})
-
-    async def scenario(client: Client) -> None:
-        both = [
-            TopicSetting("retention.ms", "5", is_own=True),
-            TopicSetting("segment.bytes", None, is_own=False),
-        ]
-        assert await settings_of_topics(client, ["a", "b"]) == {"a": both, "b": both}
-        with pytest.raises(Refused, match="topic gone: "):
-            await settings_of_topics(client, ["a", "gone"])
-
-    cluster.run(scenario)
-    request, _ = cluster.asked(ApiKey.DESCRIBE_CONFIGS)
-    assert isinstance(request, DescribeConfigsRequest)
-    assert [
-        (one.resource_type, one.resource_name, one.configuration_keys) for one in request.resources
-    ] == [(2, "a", None), (2, "b", None)]
 
 
 def measured(request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:

@@ -32,6 +32,6 @@ def test_only_what_the_broker_did_not_do_is_retriable() -> None:
     assert Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t-0").is_retriable
     assert not Refused(ErrorCode.MESSAGE_TOO_LARGE, "t-0").is_retriable
     assert Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t-0").is_retriable
-    assert not NoSuchTopic("topic t").is_retriable
+    assert not NoSuchTopic("t").is_retriable
     assert not NoSuchGroup("g").is_retriable
     assert not Fenced("id").is_retriable

@@ -137,7 +137,9 @@ def with_reader(scenario: Scenario, *, committed: int = -1) -> None:
 def test_a_new_group_begins_at_the_start_and_commits_that_at_once() -> None:
     async def scenario(reader: GroupReader, member: Member, events: list[GroupEvent]) -> None:
         (reading,) = await reader.next_readings()
-        assert [record.offset for record in reading.records] == [LOG_START]
+        assert [record.offset for batch in reading.batches for record in batch.records()] == [
+            LOG_START
+        ]
         assert reading.end == LOG_START + 1
         assert member.commits == [{TP: LOG_START}]
         assert events == [Assigned((TP,), 1)]
@@ -148,7 +150,7 @@ def test_a_new_group_begins_at_the_start_and_commits_that_at_once() -> None:
 def test_reading_goes_on_at_the_committed_offset() -> None:
     async def scenario(reader: GroupReader, member: Member, events: list[GroupEvent]) -> None:
         (reading,) = await reader.next_readings()
-        assert reading.records[0].offset == 4
+        assert reading.batches[0].records()[0].offset == 4
         assert member.commits == []
 
     with_reader(scenario, committed=4)

@@ -7,6 +7,7 @@ import pytest
 from ottla.client.positions import (
     AtOffset,
     AtTime,
+    BeforeEnd,
     Edge,
     LogPosition,
     format_time,
@@ -44,7 +45,21 @@ def test_a_position_means_what_it_says(text: str, position: LogPosition) -> None
     assert parse_log_position(text, NOW_MS) == position
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-2", "-2x", "2h", "1.5", "2026-13-01", "٣"])
+def test_a_negative_number_counts_offsets_back_from_the_end() -> None:
+    assert parse_log_position("-10", NOW_MS) == BeforeEnd(10)
+    assert parse_log_position("-0", NOW_MS) == BeforeEnd(0)
+    assert parse_log_position("-10s", NOW_MS) == AtTime(TimestampMs(NOW_MS - 10_000))
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "-9223372036854775808"])
+def test_an_offset_that_no_log_can_have_is_refused(text: str) -> None:
+    with pytest.raises(UsageRefused, match="offset too large"):
+        parse_log_position(text, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "-", "--2", "-2x", "2h", "1.5", "2026-13-01", "٣"]
+)
 def test_what_is_no_position_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageRefused, match="beginning, end, 42"):
         parse_log_position(text, NOW_MS)

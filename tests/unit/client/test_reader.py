@@ -7,8 +7,8 @@ import pytest
 from fakes.answering_broker import AnsweringBroker, OneTopic
 from ottla.client.client import Client
 from ottla.client.errors import Refused, Unreadable
-from ottla.client.partitions import Isolation
-from ottla.client.reader import ReadRange, read
+from ottla.client.partitions import DEFAULT_LIMITS, Isolation
+from ottla.client.reader import FIRST_FETCH_BYTES, ReadRange, read
 from ottla.errors import ErrorCode
 from ottla.model import LeaderEpoch, Offset, TimestampMs, TopicPartition
 from ottla.protocol.api import ApiKey
@@ -75,9 +75,10 @@ def read_all(
             async with Client([broker.endpoint], timeout_s=1) as client:
                 wanted = {TopicPartition("t", index): part for index, part in ranges.items()}
                 return [
-                    (tp.partition, record.offset, record.value)
-                    async for tp, records in read(client, wanted, isolation=isolation)
-                    for record in records
+                    (batch.tp.partition, record.offset, record.value)
+                    async for batches in read(client, wanted, isolation=isolation)
+                    for batch in batches
+                    for record in batch.records()
                 ]
 
     return asyncio.run(run())
@@ -136,3 +137,10 @@ def test_isolation_is_asked_of_the_broker() -> None:
     partitions = Partitions(LOG)
     read_all(partitions, {0: ReadRange(Offset(0), Offset(1))}, Isolation.READ_COMMITTED)
     assert partitions.asked[0].isolation_level == 1
+
+
+def test_the_first_fetch_is_small_so_that_its_records_come_at_once() -> None:
+    partitions = Partitions([batch(0, b"a"), batch(1, b"b"), batch(2, b"c")])
+    read_all(partitions, {0: ReadRange(Offset(0), Offset(3))})
+    sizes = [asked.topics[0].partitions[0].partition_max_bytes for asked in partitions.asked]
+    assert sizes == [FIRST_FETCH_BYTES, *[DEFAULT_LIMITS.partition_bytes_max] * 2]

@@ -11,7 +11,6 @@ from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.group.description import (
     GroupProgress,
     describe_progress,
-    format_count,
     format_partitions,
 )
 from ottla.cli.group.display import (
@@ -24,7 +23,7 @@ from ottla.cli.group.display import (
 from ottla.cli.group.offset_reset import Reset, Target, choose_target, gather_facts, plan_reset
 from ottla.cli.options import Broker, Json, parse_topic_choices
 from ottla.cli.partition_choice import choose_partitions
-from ottla.cli.run_client import run_with_client
+from ottla.cli.run_client import run_with_client, with_hint
 from ottla.client import groups
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, NoSuchGroup, Refused
@@ -158,7 +157,7 @@ def describe(
             terminal.write_lines([heading(progress)])
             (write_members if members else write_partitions)(progress)
     for problem in problems:
-        terminal.print_error(f"{problem}; `ottla group list` shows the groups that exist")
+        terminal.print_error(str(problem))
     return FAILED if problems else OK
 
 
@@ -305,13 +304,13 @@ def _run_reachable(broker: str, work: Callable[[Client], Awaitable[Result]]) -> 
 
 async def _describe(
     client: Client, names: Sequence[str]
-) -> tuple[list[GroupProgress], list[NoSuchGroup]]:
+) -> tuple[list[GroupProgress], list[Refused]]:
     """The named groups in order, or all groups; and the errors of unknown ones."""
     view = await client.describe(None)
     wanted = list(dict.fromkeys(names)) or [
         listed.group_id for listed in await groups.list_groups(client)
     ]
-    described, problems = list[GroupProgress](), list[NoSuchGroup]()
+    described, problems = list[GroupProgress](), list[Refused]()
     progress = terminal.Progress(SystemClock())
     for name in wanted:
         progress.show(f"{len(described)} of {len(wanted)} groups")
@@ -319,7 +318,7 @@ async def _describe(
             described.append(await describe_progress(client, view, name))
         except NoSuchGroup as problem:
             if names:  # otherwise it was deleted since it was listed
-                problems.append(problem)
+                problems.append(await with_hint(client, problem))
     progress.clear()
     return described, problems
 
@@ -334,7 +333,7 @@ async def _check_unused(client: Client, name: str, *, must_exist: bool) -> None:
         terminal.print_note(f"group {name} does not exist yet")
         return
     if group.state != _EMPTY:
-        raise _in_use(name, f"{group.state}, {format_count(len(group.members), 'member')}")
+        raise _in_use(name, f"{group.state}, {terminal.counted(len(group.members), 'member')}")
 
 
 def _in_use(name: str, detail: str) -> Refused:

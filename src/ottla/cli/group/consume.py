@@ -9,8 +9,11 @@ from typing import Final
 
 from ottla.cli import terminal
 from ottla.cli.async_io import AsyncOutput
+from ottla.cli.exit_codes import OK
 from ottla.cli.group.description import format_partitions
 from ottla.cli.record_output import Print
+from ottla.cli.record_printing import print_batches
+from ottla.cli.run_client import run_with_client
 from ottla.client.client import Client
 from ottla.client.group_member import GroupMember
 from ottla.client.group_reader import (
@@ -41,7 +44,13 @@ class GroupReading:
     isolation: Isolation
 
 
-async def print_as_member(client: Client, options: GroupReading, printer: Print) -> None:
+def consume_as_member(broker: str, options: GroupReading, printer: Print) -> int:
+    """Run `ottla consume --group`; returns the exit code."""
+    run_with_client(broker, lambda client: _print_as_member(client, options, printer))
+    return OK
+
+
+async def _print_as_member(client: Client, options: GroupReading, printer: Print) -> None:
     """Read and print until the end, enough records, or a signal; then commit and leave."""
     await client.describe(options.topics)
     reader = GroupReader(
@@ -51,12 +60,15 @@ async def print_as_member(client: Client, options: GroupReading, printer: Print)
         note=lambda event: terminal.print_note(describe_event(options.group, event)),
     )
     sys.stdout.flush()
-    work = _Printing(reader, options, printer, AsyncOutput(sys.stdout.fileno()))
+    output = AsyncOutput(sys.stdout.fileno())
+    work = _Printing(reader, options, printer, output)
     try:
-        await _run_until_signal(work)
+        await output.run_while_open(_run_until_signal(work))
     finally:
         await reader.close()
-    terminal.print_note(f"{work.printed_count} records read, group {options.group} left")
+    terminal.print_note(
+        f"{terminal.counted(work.printed_count, 'record')} read, group {options.group} left"
+    )
 
 
 def describe_event(group: str, event: GroupEvent) -> str:
@@ -95,7 +107,6 @@ class _Printing:
         while not self._is_over():
             for reading in await self._reader.next_readings():
                 await self._write(reading)
-                await self._commit_when_due()
                 if self._is_over():
                     return
             await self._commit_when_due()
@@ -103,14 +114,15 @@ class _Printing:
                 return
 
     async def _write(self, reading: Reading) -> None:
-        records, end = reading.records, reading.end
-        if self._options.count_max is not None:
-            left = self._options.count_max - self.printed_count
-            if left < len(records):
-                records, end = records[:left], records[left].offset
-        await self._output.write(b"".join([self._print(reading.tp, record) for record in records]))
-        self._reader.note_done(reading.tp, end)
-        self.printed_count += len(records)
+        count_max = self._options.count_max
+        left = None if count_max is None else count_max - self.printed_count
+        for piece in print_batches(reading.batches, self._print, left):
+            await self._output.write(piece.text)
+            self._reader.note_done(reading.tp, piece.end)
+            self.printed_count += piece.record_count
+            await self._commit_when_due()
+        if not self._is_over():
+            self._reader.note_done(reading.tp, reading.end)  # with markers behind the last record
 
     async def _commit_when_due(self) -> None:
         if self._loop.time() >= self._commit_s:

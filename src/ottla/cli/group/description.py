@@ -104,11 +104,6 @@ async def describe_progress(client: Client, view: ClusterView, group_id: str) ->
     )
 
 
-def format_count(count: int, noun: str) -> str:
-    """A count with its noun: 1 member, 2 members."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def format_partitions(tps: Sequence[TopicPartition]) -> str:
     """Partitions in the notation of `--topic`: orders:0,1 payments:2."""
     return " ".join(

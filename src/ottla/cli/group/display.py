@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ottla.cli import terminal
-from ottla.cli.group.description import GroupProgress, format_count, format_partitions
+from ottla.cli.group.description import GroupProgress, format_partitions
 from ottla.cli.group.offset_reset import Reset
 
 
@@ -13,7 +13,7 @@ def heading(progress: GroupProgress) -> str:
     lag = f"lag {progress.lag}" + (f" and unknown of {unknown}" if unknown else "")
     return terminal.one_line(
         f"group {group.group_id}: {group.type.lower()}, {group.state},"
-        f" {format_count(len(group.members), 'member')}, {lag}, coordinator {group.coordinator}"
+        f" {terminal.counted(len(group.members), 'member')}, {lag}, coordinator {group.coordinator}"
     )
 
 
@@ -103,10 +103,10 @@ def write_plan(name: str, plan: Sequence[Reset], *, dry_run: bool, json: bool) -
     count = sum(reset.new is not None for reset in plan)
     if dry_run:
         terminal.print_note(
-            f"group {name}: {format_count(count, 'offset')} would be set; nothing was changed"
+            f"group {name}: {terminal.counted(count, 'offset')} would be set; nothing was changed"
         )
     else:
-        terminal.print_note(f"group {name}: {format_count(count, 'offset')} set")
+        terminal.print_note(f"group {name}: {terminal.counted(count, 'offset')} set")
 
 
 def _number(value: int | None) -> str:

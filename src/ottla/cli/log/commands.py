@@ -178,8 +178,8 @@ def _batch_lines(fields: dict[str, Any], listed: list[dict[str, Any]]) -> Iterat
     words = [
         f"  byte {fields['position']}",
         f"offsets {fields['base_offset']}-{fields['last_offset']}",
-        f"{fields['record_count']} records",
-        f"{fields['size_bytes']} bytes",
+        terminal.counted(fields["record_count"], "record"),
+        terminal.counted(fields["size_bytes"], "byte"),
         f"epoch {fields['leader_epoch']}",
         f"codec {fields['codec'] or '?'}",
         format_time(TimestampMs(fields["max_timestamp"])),
@@ -220,12 +220,15 @@ def _report(
     if not json:
         batches = sum(check.batch_count for check in checks)
         record_count = sum(check.record_count for check in checks)
+        counted = terminal.counted
         verdict = "all sound"
         if problems or ranges:
-            verdict = f"{len(problems)} problems, {len(ranges)} damaged ranges"
-        terminal.write_lines(
-            [f"{len(checks)} segments, {batches} batches, {record_count} records: {verdict}"]
-        )
+            verdict = (
+                f"{counted(len(problems), 'problem')}, {counted(len(ranges), 'damaged range')}"
+            )
+        segments, records = counted(len(checks), "segment"), counted(record_count, "record")
+        text = f"{segments}, {counted(batches, 'batch', 'batches')}, {records}: {verdict}"
+        terminal.write_lines([text])
     return FAILED if problems or ranges else OK
 
 

@@ -138,7 +138,7 @@ def purge(
         async with open_strays(data) as strays:
             chosen = strays.found() if all_ else strays.find(names)
             size_bytes = sum(stray.size_bytes for stray in chosen)
-            what = f"{len(chosen)} strays, {terminal.format_size(size_bytes)}"
+            what = f"{terminal.counted(len(chosen), 'stray')}, {terminal.format_size(size_bytes)}"
             _confirm(f"Delete {what} permanently?", yes=yes)
             is_done = True
             for stray in chosen:

@@ -169,7 +169,8 @@ def _follow(
         except PySparkException as problem:
             return _failed(problem)
     batches, rows = metrics.totals()
-    terminal.print_note(f"{rows} records read in {batches} batches")
+    read = terminal.counted(rows, "record")
+    terminal.print_note(f"{read} read in {terminal.counted(batches, 'batch', 'batches')}")
     return OK
 
 

@@ -147,8 +147,8 @@ def _check_changeable(names: Collection[str], broker: BrokerId | None) -> None:
         )
     if broker is not None and (shared := sorted(shared_broker_settings().intersection(names))):
         raise InvalidRequest(
-            f"all brokers share {', '.join(shared)}: change it for all of them (an empty name),"
-            f" not for broker {broker}"
+            f"all brokers share {', '.join(shared)}: change it for all of them (an empty name;"
+            f" `ottla config set broker all`), not for broker {broker}"
         )
 
 
