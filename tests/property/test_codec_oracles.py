@@ -10,11 +10,12 @@ from fakes.oracles import Opinion, ask_kafka_python, ask_kio, kio_defaults
 from fakes.random_messages import RandomMessages
 from ottla.protocol.api import APIS, Api
 from ottla.protocol.codec import decode, encode
+from ottla.protocol.hot_fetch import REPLICA_TOKEN_TAG
 from ottla.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from ottla.protocol.schema import Array, wire_fields
+from ottla.protocol.schema import Array, WireField, wire_fields
 
 MESSAGES_PER_LAYOUT = 20
 Oracle = Callable[[str, int, bytes], Opinion | None]
@@ -64,6 +65,8 @@ def _compare(layout: Layout, ask: Oracle, count: int) -> int:
     compared = 0
     for _ in range(count):
         message = messages.message(*layout)
+        for item in filter(_is_ours, wire_fields(layout.message_class)):
+            setattr(message, item.name, item.make_default())
         wire = encode(message, layout.version)
         opinion = ask(layout.message_class.__name__, layout.version, wire)
         if opinion is None:
@@ -81,7 +84,7 @@ def _defaults(struct_class: type, version: int) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     for item in wire_fields(struct_class):
         kind = item.wire.kind.element if isinstance(item.wire.kind, Array) else item.wire.kind
-        if version in item.wire.versions:
+        if version in item.wire.versions and not _is_ours(item):
             inner = _defaults(kind, version) if isinstance(kind, type) else item.make_default()
             defaults[item.name] = inner
     renamed: dict[str, Any] = _renamed(defaults)
@@ -104,8 +107,13 @@ def _tree(value: Any, version: int) -> Any:
     return {
         item.name: _tree(getattr(value, item.name), version)
         for item in wire_fields(type(value))
-        if version in item.wire.versions
+        if version in item.wire.versions and not _is_ours(item)
     }
+
+
+def _is_ours(item: WireField) -> bool:
+    """True for a field that Kafka does not have."""
+    return item.wire.tag is not None and item.wire.tag >= REPLICA_TOKEN_TAG
 
 
 def _renamed(tree: Any) -> Any:

@@ -88,6 +88,7 @@ class Dispatcher:
         self.latencies = {int(key): Latency(self._now_s) for key in HANDLERS}
         self._produce_latency = self.latencies[_PRODUCE]
         self._fetch_latency = self.latencies[_FETCH]
+        self._refusal_latency = Latency(self._now_s)  # of APIs that are not served
 
     def take(self, frame: memoryview, connection: Connection) -> Response:
         """The response to one request, or a pending one.
@@ -119,7 +120,7 @@ class Dispatcher:
                 latency = self._fetch_latency
             else:
                 response = self._take_by_codec(bytes(frame), connection)
-                latency = self.latencies[key]
+                latency = self.latencies.get(key, self._refusal_latency)
         except (ProtocolViolation, OSError):
             raise
         except Exception as problem:
