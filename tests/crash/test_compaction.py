@@ -1,6 +1,7 @@
 """A compacted topic of a real broker, read by librdkafka, also when the broker is killed."""
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_a_broker_killed_while_it_compacts_starts_clean(broker: BrokerProcess, r
     assert broker.stop() == 0
     assert not [file for file in directory.iterdir() if file.suffix in {".cleaned", ".swap"}]
     assert run_ottla("log", "verify", str(broker.data)).returncode == 0
-    assert "damaged" not in broker.said()
+    assert re.search("damaged(?!_ranges=0 )", broker.said()) is None
 
 
 def test_records_without_key_are_refused(broker: BrokerProcess) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.errors import ProtocolViolation
+from ottla.errors import ProtocolViolation, RecordError
 from ottla.model import Uuid
 from ottla.protocol import hot_produce
 from ottla.protocol.api import APIS, ApiKey, RequestHeader, response_frame
@@ -182,7 +182,18 @@ def test_a_targets_response_has_the_bytes_of_the_general_response(
                 int64s,
                 int64s,
                 int64s,
-                st.none() | st.text(max_size=20),
+                st.none(),
+                st.just(()),
+            )
+            | st.builds(  # only an error with a text names records
+                hot_produce.ProducedPartition,
+                int32s,
+                int16s,
+                int64s,
+                int64s,
+                int64s,
+                st.text(max_size=20),
+                st.lists(st.builds(RecordError, int32s, st.text(max_size=20)), max_size=3),
             ),
             max_size=3,
         ),
@@ -210,6 +221,12 @@ def test_a_produce_response_has_the_codecs_bytes(
                         base_offset=p.base_offset,
                         log_append_time_ms=p.append_time_ms,
                         log_start_offset=p.log_start_offset,
+                        record_errors=[
+                            generic_produce.BatchIndexAndErrorMessage(
+                                batch_index=index, batch_index_error_message=text
+                            )
+                            for index, text in p.record_errors
+                        ],
                         error_message=p.message,
                     )
                     for p in results
