@@ -24,7 +24,8 @@ from ottla.spark.columns import ddl_of, struct_of
 from ottla.spark.encode import RowRefused
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.read_task import BadRow
-from ottla.spark.registry import RegistryFailed, resolve_columns
+from ottla.spark.registry import AVRO, RegistryFailed, registry_for, resolve_columns
+from ottla.spark.registry_options import RegistryOptions
 from ottla.spark.sink import BatchWriter, batch_writer
 from spark.direct_readers import read
 from spark.direct_writers import save
@@ -170,9 +171,31 @@ def test_avro_of_any_version_is_read_as_the_newest(
     assert [row["_corrupt"] for row in found[2:]] == [b"\0\0\0\x27\x0f", no_id, None]
     with pytest.raises(BadRow, match="schema 9999 is not an Avro schema of the registry"):
         rows_of(options(topic, registry, "avro", badRows="fail"))
-    # The schema of each id is asked for once in a process, whatever the number of values.
-    asked = [path for path in registry.requests if path.endswith("/9999")]
-    assert len(asked) == 1
+
+
+def test_a_schema_that_was_missing_is_found_once_it_is_there(
+    registry: SchemaRegistry, client: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.spark.registry.MISSING_S", 0.0)
+    found = registry_for(RegistryOptions((("url", registry.url),)))
+    late = ORDER | {"name": "Late"}
+    assert found.by_id(len(registry.schemas) + 1, AVRO) is None
+    schema_id = client.register_schema("late-value", Schema(json.dumps(late), "AVRO"))
+    assert schema_id == len(registry.schemas), "the one that was missing"
+    made = found.by_id(schema_id, AVRO)
+    assert made is not None
+    assert json.loads(made.text) == late
+    asked = len(registry.requests)
+    assert found.by_id(schema_id, AVRO) is made
+    assert len(registry.requests) == asked, "it never changes"
+
+
+def test_a_schema_that_is_missing_is_not_asked_for_with_every_value(
+    registry: SchemaRegistry,
+) -> None:
+    found = registry_for(RegistryOptions((("url", registry.url),)))
+    assert [found.by_id(9999, AVRO) for _ in range(1000)] == [None] * 1000
+    assert 0 < len(registry.requests) < 100
 
 
 def test_avro_is_read_as_the_schema_that_is_given(

@@ -116,21 +116,20 @@ def registered_reader(schema_text: str, writer_schema: WriterSchema) -> ReadRow:
             return None, NO_ID
         reader = readers.get(schema_id)
         if reader is None:
-            reader = readers[schema_id] = _reader_of(schema_id, writer_schema, schema_text)
+            text = writer_schema(schema_id)
+            if text is None:  # not remembered: it may be registered soon
+                return None, f"schema {schema_id} is not an Avro schema of the registry"
+            reader = readers[schema_id] = _reader_of(schema_id, text, schema_text)
         return reader(value[HEADER_BYTES:])
 
     return read
 
 
-def _reader_of(schema_id: int, writer_schema: WriterSchema, schema_text: str) -> ReadRow:
-    text = writer_schema(schema_id)
-    if text is None:
-        problem = f"schema {schema_id} is not an Avro schema of the registry"
-    else:
-        try:
-            return _reader(_parsed_schema(text), _parsed_schema(schema_text))
-        except OptionRefused as refused:
-            problem = f"schema {schema_id}: {refused}"
+def _reader_of(schema_id: int, text: str, schema_text: str) -> ReadRow:
+    try:
+        return _reader(_parsed_schema(text), _parsed_schema(schema_text))
+    except OptionRefused as refused:
+        problem = f"schema {schema_id}: {refused}"
     return lambda _: (None, problem)
 
 

@@ -1,6 +1,7 @@
 """Schemas of a schema registry, through the client of confluent-kafka (ADR 29)."""
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -22,6 +23,7 @@ AVRO: Final = "AVRO"
 PROTOBUF: Final = "PROTOBUF"
 _SERIALIZED: Final = "serialized"  # a FileDescriptorProto in base64 instead of a .proto text
 _NOT_FOUND: Final = 404
+MISSING_S: Final = 5.0  # after that an id that was missing is asked for again
 _KINDS: Final = {
     ValueFormat.AVRO: AVRO,
     ValueFormat.PROTOBUF: PROTOBUF,
@@ -44,12 +46,16 @@ class RegisteredSchema:
 
 
 class Registry:
-    """Schemas by subject and by id; those by id are kept, for they never change."""
+    """Schemas by subject and by id; those by id are kept, for they never change.
+
+    An id that is missing may be there soon: it is asked for again, but not for every record.
+    """
 
     def __init__(self, options: RegistryOptions) -> None:
         self._url = options.url
         self._client = _client(options)
-        self._by_id: dict[int, RegisteredSchema | None] = {}
+        self._by_id: dict[int, RegisteredSchema] = {}
+        self._missing_until_s: dict[int, float] = {}
 
     def latest(self, subject: str, kind: str) -> RegisteredSchema:
         """The newest schema of a subject; `OptionRefused` if there is none of this kind."""
@@ -66,10 +72,15 @@ class Registry:
 
     def by_id(self, schema_id: int, kind: str) -> RegisteredSchema | None:
         """The schema of an id; None if the registry has none."""
-        if schema_id not in self._by_id:
-            found = self._ask(lambda: self._client.get_schema(schema_id, fmt=_form_of(kind)))
-            self._by_id[schema_id] = None if found is None else self._registered(schema_id, found)
-        return self._by_id[schema_id]
+        known, now_s = self._by_id.get(schema_id), time.monotonic()
+        if known is not None or now_s < self._missing_until_s.get(schema_id, now_s):
+            return known
+        found = self._ask(lambda: self._client.get_schema(schema_id, fmt=_form_of(kind)))
+        if found is None:
+            self._missing_until_s[schema_id] = now_s + MISSING_S
+            return None
+        made = self._by_id[schema_id] = self._registered(schema_id, found)
+        return made
 
     def register(self, subject: str, kind: str, text: str) -> RegisteredSchema:
         """The schema of this text, registered under a subject unless it is there."""
