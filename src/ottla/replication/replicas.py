@@ -214,8 +214,11 @@ class Replicas:
 
     def note_settings(self) -> None:
         """The broker's settings have changed, and with them the defaults of every topic."""
+        topics = self._image.topics
         for (topic, _), partition in self.leaders.items():
-            partition.configure(self._topic_config(self._image.topics[topic].config))
+            partition.configure(self._topic_config(topics[topic].config))
+        for tp, followed in self.following.partitions.items():
+            followed.log.config = self._topic_config(topics[tp.topic].config)
 
     async def wait_applied(self, revision: Revision) -> None:
         """Returns when the partitions are as the image of this revision says."""

@@ -155,6 +155,32 @@ async def _turn() -> None:
         await asyncio.sleep(0)
 
 
+def test_changed_settings_reach_partitions_that_are_led_and_that_are_followed() -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+    here, there = BrokerId(0), BrokerId(1)
+    both = (here, there)
+    led = PartitionImage(here, LeaderEpoch(0), both, both, 0)
+    followed = PartitionImage(there, LeaderEpoch(0), both, both, 0)
+    topic = TopicImage("orders", Uuid(bytes(range(16))), (led, followed))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir)
+        replicas.open(ClusterImage())
+        replicas.note_image(cluster(0, 1).apply(put_topic(topic), Revision(9)))
+        await _turn()
+        await _settle(worker)
+        assert list(replicas.leaders) == [TopicPartition("orders", 0)]
+        assert list(replicas.following.partitions) == [TopicPartition("orders", 1)]
+        changed = TopicConfig(retention_ms=5)
+        replicas._topic_config = lambda settings: changed
+        replicas.note_settings()
+        assert [log.config for log in replicas.logs.values()] == [changed, changed]
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
 def test_partitions_are_behind_while_an_image_waits_and_none_is_applied() -> None:
     files, worker, clock = MemoryFiles(), LaterWorker(), ManualClock()
     log_dir = LogDir(files, Path("/data"))
