@@ -1,5 +1,7 @@
 """Reads for followers: up to the log's end, and each of them says how far the follower is."""
 
+from hmac import compare_digest
+
 from ottla.cluster.image import ClusterImage
 from ottla.errors import (
     ApiError,
@@ -22,7 +24,7 @@ def check_follower(image: ClusterImage, request: FetchRequest) -> None:
         raise StaleBrokerEpoch(
             f"broker {known.id} is registered in epoch {known.epoch}, not {request.replica_epoch}"
         )
-    if not known.token or known.token != request.replica_token:
+    if not known.token or not compare_digest(known.token, request.replica_token):
         raise ClusterAuthorizationFailed("only brokers of this cluster fetch as replicas")
 
 

@@ -61,7 +61,6 @@ class ReplicaFetcher:
 
     def __init__(self, leader: BrokerId, environment: FetcherEnvironment) -> None:
         self.leader = leader
-        self.fetched_bytes_count = 0
         self._environment = environment
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[TopicPartition, FollowerPartition] = {}
@@ -221,7 +220,6 @@ class ReplicaFetcher:
     def _take_one(
         self, partition: FollowerPartition, fetched: FetchPartitionResponse, now_ms: TimestampMs
     ) -> bool:
-        self.fetched_bytes_count += len(fetched.records or b"")
         try:
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 partition.restart_at(Offset(fetched.log_start_offset), now_ms)

@@ -33,7 +33,6 @@ class FollowerPartition:
         "retry_s",
         "topic_id",
         "tp",
-        "truncated_count",
         "unclean_epoch",
     )
 
@@ -57,7 +56,6 @@ class FollowerPartition:
         self.is_in_sync = is_in_sync
         self.high_watermark = log.noted_watermark
         self.retry_s = 0.0  # when to fetch again, after an error
-        self.truncated_count = 0  # offsets that were cut off
         # A leader that wrote nothing leaves no trace: the last batch says what this log is.
         log.epochs.truncate_end(log.end_offset)
 
@@ -125,10 +123,8 @@ class FollowerPartition:
         to_offset = end if own_epoch < 0 else min(end, own_end)
         to_offset = max(to_offset, Offset(0))
         self._check_loss(to_offset)
-        before = log.end_offset
         log.truncate(to_offset, now_ms)
         log.epochs.truncate_end(log.end_offset)
-        self.truncated_count += before - log.end_offset
         self.high_watermark = min(self.high_watermark, log.end_offset)
 
     def _check_loss(self, to_offset: Offset) -> None:

@@ -37,7 +37,6 @@ class Following:
         """`watch` is given every task: if one ends by itself, the broker is defective."""
         self.partitions: dict[TopicPartition, FollowerPartition] = {}
         self.defects: dict[TopicPartition, str] = {}  # replicas that were taken out, and why
-        self.truncated_count = 0
         self._broker_id = broker_id
         self._flusher = flusher
         self._watch = watch
@@ -126,7 +125,6 @@ class Following:
         followed = self.partitions.pop(tp, None)
         if followed is not None:
             followed.log.noted_watermark = followed.high_watermark
-            self.truncated_count += followed.truncated_count
             fetcher = self._fetchers[followed.leader]
             fetcher.remove(followed)
             if fetcher.is_idle:

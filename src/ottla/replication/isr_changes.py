@@ -30,8 +30,6 @@ class IsrChanges:
         wanted: asyncio.Event,
     ) -> None:
         """`wanted` is set when a partition may want another ISR."""
-        self.grown_count = 0
-        self.shrunk_count = 0
         self._state = state
         self._leaders = leaders
         self._clock = clock
@@ -59,8 +57,7 @@ class IsrChanges:
             await self._state.commit_surely(lambda image: alter_isrs(image, changes, defaults))
         except ApiError as problem:  # decided again with the next look
             log.warning("in-sync replicas not changed", extra={"reason": problem})
-        for partition, change in begun.items():
-            self._count(partition, change)
+        for partition in begun:
             partition.end_isr_change()
 
     def _begin(self) -> dict[LeaderPartition, IsrChange]:
@@ -73,11 +70,6 @@ class IsrChanges:
             if change is not None:
                 begun[partition] = change
         return begun
-
-    def _count(self, partition: LeaderPartition, change: IsrChange) -> None:
-        before, after = len(change.isr) - len(change.epochs), len(partition.image.isr)
-        self.grown_count += after > before
-        self.shrunk_count += after < before
 
 
 def _replicated(partitions: Iterable[LeaderPartition]) -> Iterable[LeaderPartition]:

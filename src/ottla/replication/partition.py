@@ -153,9 +153,8 @@ class LeaderPartition:
             self._commit(log.end_offset)
         elif not self._counted:
             self.note_progress()
-        if self._fetches and not self._is_waking_fetches:
-            self._is_waking_fetches = True
-            self._soon(self._wake_fetches)
+        if self._fetches:
+            self._wake_fetches_soon()
         is_settled = self.is_settled(end_offset, acks)
         return Receipt(base_offset, end_offset, append_time_ms, log.start_offset, is_settled)
 
@@ -174,9 +173,8 @@ class LeaderPartition:
             self._flusher.request(self.log)
         else:
             self.note_progress()
-        if self._fetches and not self._is_waking_fetches:
-            self._is_waking_fetches = True
-            self._soon(self._wake_fetches)
+        if self._fetches:
+            self._wake_fetches_soon()
         return self.log.end_offset
 
     def is_settled(self, end: Offset, acks: int) -> bool:
@@ -387,6 +385,11 @@ class LeaderPartition:
         self._is_waking = False
         for wake in list(self._readers):
             wake()
+
+    def _wake_fetches_soon(self) -> None:
+        if not self._is_waking_fetches:
+            self._is_waking_fetches = True
+            self._soon(self._wake_fetches)
 
     def _wake_fetches(self) -> None:
         self._is_waking_fetches = False
