@@ -4,8 +4,10 @@ import argparse
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from sim.nemesis import PROFILES
+from sim.planted import PLANTS
 from sim.run import DURATION_S, Plan, Verdict, plan, shrink, simulate
 
 
@@ -16,20 +18,23 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="only this one, with its trace")
     parser.add_argument("--profile", choices=sorted(PROFILES), help="faults of this kind only")
     parser.add_argument("--secs", type=float, default=DURATION_S, help="simulated seconds")
+    parser.add_argument("--plant", choices=sorted(PLANTS), default="", help="with this bug")
     parser.add_argument("--shrink", action="store_true", help="shorten the seed while it fails")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     arguments = parser.parse_args()
+
+    def plan_of(seed: int) -> Plan:
+        chosen = plan(seed, arguments.profile, arguments.secs)
+        return replace(chosen, plant=arguments.plant)
+
     if arguments.seed is not None and arguments.shrink:
-        return _shrink(plan(arguments.seed, arguments.profile, arguments.secs))
+        return _shrink(plan_of(arguments.seed))
     if arguments.seed is not None:
-        verdict = simulate(plan(arguments.seed, arguments.profile, arguments.secs), is_shown=True)
+        verdict = simulate(plan_of(arguments.seed), is_shown=True)
         _show(verdict)
         return 0 if verdict.is_good else 1
     failed = []
-    plans = [
-        plan(seed, arguments.profile, arguments.secs)
-        for seed in range(arguments.first, arguments.first + arguments.seeds)
-    ]
+    plans = [plan_of(seed) for seed in range(arguments.first, arguments.first + arguments.seeds)]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for verdict in pool.map(simulate, plans):
             _show(verdict)

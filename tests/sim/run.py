@@ -20,6 +20,7 @@ from sim.cluster import Cluster
 from sim.history import History
 from sim.nemesis import PROFILES, Fault, Nemesis, draw
 from sim.network import SimNetworkLoop
+from sim.planted import PLANTS
 from sim.workload import Workload
 
 DURATION_S: Final = 30.0
@@ -69,6 +70,7 @@ class Plan:
     duration_s: float
     faults: tuple[Fault, ...]
     settings: tuple[tuple[str, str], ...] = ()  # of the brokers, besides those of every plan
+    plant: str = ""  # a bug of `planted` that the brokers have
 
 
 def plan(seed: int, profile: str | None = None, duration_s: float = DURATION_S) -> Plan:
@@ -143,6 +145,8 @@ def simulate(plan: Plan, *, is_shown: bool = False) -> Verdict:
 
 def _simulate_and_exit(plan: Plan, is_shown: bool, sender: Connection) -> None:
     try:
+        if plan.plant:
+            PLANTS[plan.plant]()
         sender.send(_simulate(plan, is_shown=is_shown))
     except Exception:  # noqa: BLE001  # the parent reports that there is no verdict
         traceback.print_exc()

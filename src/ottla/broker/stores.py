@@ -32,6 +32,8 @@ def environment_of(store: str | None) -> Environment:
             f"--store {store!r} is not a coordination store: give sqlite:FILE, a file that all"
             " brokers of this machine share"
         )
+    if not path.parent.is_dir():
+        raise UsageRefused(f"{path.parent} does not exist: make it before brokers share {path}")
     return replace(
         environment,
         open_store=partial(_open_sqlite, path),
@@ -50,8 +52,6 @@ def _read_id(path: Path) -> str:
 
 
 async def _open_sqlite(path: Path, data: Path, clock: Clock) -> CoordinationStore:
-    if not path.parent.is_dir():
-        raise UsageRefused(f"{path.parent} does not exist: make it before brokers share {path}")
     return await SqliteStore.open(path, clock, poll_interval_s=_POLL_S)
 
 

@@ -1,0 +1,179 @@
+"""Bugs that a simulation must find: each changes the broker's code in the process it runs in.
+
+Mistakes that replication protocols have had, or that this one was found to be close to. A bug
+that is not found within some hundreds of seeds shows that the faults or the checks are too weak.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ottla.broker.replica_reads import ReplicaReads
+from ottla.cluster.controller.leaders import IsrChange
+from ottla.cluster.values import BrokerImage
+from ottla.config import Durability
+from ottla.model import BrokerId, Offset, TimestampMs
+from ottla.protocol.hot_fetch import FetchPartition
+from ottla.replication import forfeits
+from ottla.replication.follower import FollowerPartition
+from ottla.replication.partition import ACKS_ALL, LeaderPartition
+from ottla.storage.producers import Producers
+
+Live = Mapping[BrokerId, BrokerImage]
+
+
+def watermark_truncation() -> None:
+    """A follower cuts its log at the high watermark that it knows (KIP-101)."""
+    make = FollowerPartition.__init__
+
+    def init(self: FollowerPartition, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        if self.high_watermark < self.log.end_offset:
+            self.log.truncate(self.high_watermark, TimestampMs(0))
+            self.log.epochs.truncate_end(self.log.end_offset)
+
+    _plant(FollowerPartition, "__init__", init)
+
+
+def follower_of_nobody() -> None:
+    """A follower whose log differs from the leader's goes on as if it did not."""
+
+    def truncate(self: FollowerPartition, epoch: Any, end: Offset, now_ms: TimestampMs) -> None:
+        self.log.epochs.note(epoch, self.log.end_offset)
+
+    _plant(FollowerPartition, "_truncate", truncate)
+
+
+def acknowledged_before_replicated() -> None:
+    """acks=all is acknowledged by the leader alone."""
+    is_settled = LeaderPartition.is_settled
+
+    def settled(self: LeaderPartition, end: Offset, acks: int) -> bool:
+        return acks == ACKS_ALL or is_settled(self, end, acks)
+
+    _plant(LeaderPartition, "is_settled", settled)
+
+
+def acknowledged_before_synced() -> None:
+    """A follower says that it has what is in its page cache only."""
+    end = property(lambda self: self.log.end_offset)
+    _plant(FollowerPartition, "promised_end", end)
+
+
+def isr_without_store() -> None:
+    """A leader counts on its own change of the ISR before the store has it."""
+    begin = LeaderPartition.begin_isr_change
+
+    def change(self: LeaderPartition, live: Live, caught_up_s_min: float) -> IsrChange | None:
+        wanted = begin(self, live, caught_up_s_min)
+        if wanted is not None:
+            self.image = replace(self.image, isr=wanted.isr)
+            self._count()
+            self.note_progress()
+        return wanted
+
+    _plant(LeaderPartition, "begin_isr_change", change)
+
+
+def joining_ignored() -> None:
+    """A follower that is about to join the ISR is not waited for (the maximal ISR)."""
+
+    def count(self: LeaderPartition) -> None:
+        self._counted = tuple(one for one in self.image.isr if one != self._broker_id)
+
+    _plant(LeaderPartition, "_count", count)
+
+
+def joining_counted_for_the_minimum() -> None:
+    """A follower that is about to join makes the ISR large enough."""
+
+    def can_commit(self: LeaderPartition) -> bool:
+        members = {*self.image.isr, *self._adding}
+        return len(members) >= self._isr_min and not self.image.elr and not self.image.is_new
+
+    _plant(LeaderPartition, "_can_commit", property(can_commit))
+
+
+def minimum_ignored() -> None:
+    """What is in every replica in sync is committed, however few they are."""
+    _plant(LeaderPartition, "_can_commit", property(lambda self: True))
+
+
+def joined_too_early() -> None:
+    """A follower joins though it lacks what an earlier leader may have committed."""
+    make = LeaderPartition.__init__
+
+    def init(self: LeaderPartition, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        self.epoch_start = Offset(0)
+
+    _plant(LeaderPartition, "__init__", init)
+
+
+def diverged_fetch_counted() -> None:
+    """A fetch that shows that the logs differ counts as an acknowledgement."""
+    read = ReplicaReads.read
+
+    def counted(
+        self: ReplicaReads,
+        partition: LeaderPartition,
+        want: FetchPartition,
+        left_bytes: int,
+        *,
+        at_least_one: bool,
+    ) -> Any:
+        found = read(self, partition, want, left_bytes, at_least_one=at_least_one)
+        if self.is_first and found.diverging is not None:
+            reached = Offset(min(want.offset, partition.log.end_offset))
+            partition.note_fetch(self._broker, self._epoch, reached, self._now_s)
+        return found
+
+    _plant(ReplicaReads, "read", counted)
+
+
+def emptied_disk_in_sync() -> None:
+    """A broker with another disk keeps its place in the ISR."""
+    _plant(forfeits, "forfeits", lambda *_, **__: ())
+    from ottla.broker import registration  # it has the name as well
+
+    _plant(registration, "forfeits", lambda *_, **__: ())
+
+
+def sequences_unchecked() -> None:
+    """A batch that is sent again is written again."""
+    _plant(Producers, "check", lambda *_, **__: None)
+
+
+def synced_by_nobody() -> None:
+    """A leader commits what is in its page cache."""
+    configure = LeaderPartition.configure
+
+    def configured(self: LeaderPartition, config: Any) -> None:
+        configure(self, replace(config, durability=Durability.REPLICATED))
+
+    _plant(LeaderPartition, "configure", configured)
+
+
+def _plant(owner: Any, name: str, value: object) -> None:
+    assert hasattr(owner, name), f"{owner} has no {name} any more"
+    setattr(owner, name, value)
+
+
+PLANTS: Final[dict[str, Callable[[], None]]] = {
+    plant.__name__: plant
+    for plant in (
+        watermark_truncation,
+        follower_of_nobody,
+        acknowledged_before_replicated,
+        acknowledged_before_synced,
+        isr_without_store,
+        joining_ignored,
+        joining_counted_for_the_minimum,
+        minimum_ignored,
+        joined_too_early,
+        diverged_fetch_counted,
+        emptied_disk_in_sync,
+        sequences_unchecked,
+        synced_by_nobody,
+    )
+}
