@@ -1,4 +1,4 @@
-"""Placement of replicas: leaders round-robin over brokers, copies in different racks."""
+"""Placement of replicas: leaders round-robin over brokers, copies on other machines and racks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,8 +13,8 @@ def place(
     """The replicas of each partition, its preferred leader first.
 
     Leaders are chosen round-robin from the broker at `start` (any number) on. The copies of a
-    partition are in as many racks as there are, and on other followers in each round, so that
-    the load of a failed broker is shared by all the others.
+    partition are in as many racks as there are, then on as many machines, and on other followers
+    in each round, so that the load of a failed broker is shared by all the others.
     """
     ring = _alternate_racks(brokers)
     assert 1 <= replication_factor <= len(ring), (
@@ -46,8 +46,16 @@ def _replicas(
         others = others[shift:] + others[:shift]
     chosen = [ring[leader_at]]
     while len(chosen) < count:
+        machines = Counter(map(machine_of, chosen))
         racks = Counter(broker.rack for broker in chosen)
-        follower = min(others, key=lambda broker: racks[broker.rack])
+        follower = min(
+            others, key=lambda broker: (racks[broker.rack], machines[machine_of(broker)])
+        )
         others.remove(follower)
         chosen.append(follower)
     return tuple(broker.id for broker in chosen)
+
+
+def machine_of(broker: BrokerImage) -> str:
+    """The machine that a broker is on; one that does not say is on a machine of its own."""
+    return broker.machine or f"of broker {broker.id}"

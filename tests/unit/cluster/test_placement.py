@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from fakes.cluster_images import broker
 from ottla.cluster.placement import place
 from ottla.cluster.values import BrokerImage
@@ -27,6 +29,15 @@ def test_replicas_lie_in_different_racks_while_there_are_any() -> None:
     racks = brokers({1: "a", 2: "a", 3: "b", 4: "b"})
     for replicas in place(racks, range(8), 2, start=3):
         assert len({number <= 2 for number in replicas}) == 2
+
+
+def test_replicas_lie_on_different_machines_while_there_are_any() -> None:
+    machines = {1: "m", 2: "m", 3: "n", 4: "n", 5: None}
+    all_five = [replace(broker(number), machine=name) for number, name in machines.items()]
+    for replicas in place(all_five, range(10), 3, start=2):
+        assert len({machines[number] for number in replicas}) == 3
+    for replicas in place(all_five[:2], range(4), 2, start=0):
+        assert sorted(replicas) == [1, 2], "there is no other machine"
 
 
 def test_one_broker_holds_everything() -> None:
