@@ -135,15 +135,20 @@ def run_ottla(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def free_port() -> int:
-    """A port that nobody has, and that nobody is given by chance."""
+def free_port(count: int = 1) -> int:
+    """A port that nobody has, and that nobody is given by chance; or the first of so many."""
     rng = SystemRandom()  # not from the seed: two runs of one seed may be under way at once
     for _ in range(100):
-        port = rng.choice(_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
+        first = rng.choice(_PORTS)
+        if all(map(_is_free, range(first, first + count))):
+            return first
     raise AssertionError("no port is free")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -67,6 +67,7 @@ class ServeOptions:
     store: str | None = None  # that brokers share; None for one in the data directory
     rack: str | None = None
     machine: str | None = None
+    ends_with_stdin: bool = False  # stops when standard input ends: its supervisor is gone
 
 
 class Broker:

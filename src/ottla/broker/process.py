@@ -60,6 +60,8 @@ async def _serve_until_stopped(options: ServeOptions, environment: Environment) 
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stopped.set)
+    if options.ends_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _note_stdin, stopped)
     try:
         broker = await Broker.start(options, environment)
     except StoreUnavailable as problem:
@@ -76,6 +78,12 @@ async def _serve_until_stopped(options: ServeOptions, environment: Environment) 
         task.cancel()
     log.info("broker stopping", extra={"address": broker.address})
     await broker.stop()
+
+
+def _note_stdin(stopped: asyncio.Event) -> None:
+    """Nothing is ever written there: it has ended."""
+    asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+    stopped.set()
 
 
 async def _collect_garbage() -> None:

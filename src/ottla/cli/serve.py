@@ -4,6 +4,7 @@ Parsed with argparse, unlike the other commands: a broker starts without importi
 """
 
 import argparse
+import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -69,6 +70,8 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as after_help:
         return int(after_help.code or 0)
     options = _options(parsed)
+    if parsed.brokers > 1:
+        return _run_many(parsed, options)
     configure_logging(parsed.log_level, as_json=parsed.log_format == "json")
     if options.advertise is not None and parsed.advertise is None:
         log.warning(
@@ -95,6 +98,21 @@ def _explain(problem: OSError) -> str:
     if problem.filename is None:
         return reason
     return f"{problem.filename}: {reason}; choose another directory with --data DIR"
+
+
+def _run_many(parsed: argparse.Namespace, options: ServeOptions) -> int:
+    from ottla.cli.serve_many import children, supervise  # noqa: PLC0415  # needed by few
+
+    passed_on = ["--log-format", parsed.log_format, "--log-level", parsed.log_level]
+    for name in ("config", "rack", "machine"):
+        if getattr(parsed, name) is not None:
+            passed_on += [f"--{name}", str(getattr(parsed, name))]
+    for assignment in parsed.assignments:
+        passed_on += ["--set", assignment]
+    brokers = children(options, parsed.brokers, passed_on)
+    configure_logging(parsed.log_level, as_json=parsed.log_format == "json")
+    options.data.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(supervise(brokers))
 
 
 def parse_options(arguments: Sequence[str]) -> ServeOptions:
@@ -179,6 +197,14 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         metavar="sqlite:FILE",
         help="coordination store that the brokers of this machine share (default: one in --data)",
     )
+    add(
+        "--brokers",
+        type=_broker_count,
+        default=1,
+        metavar="K",
+        help="run so many brokers on this machine, on the ports from --listen on (default: 1)",
+    )
+    add("--ends-with-stdin", action="store_true", help=argparse.SUPPRESS)
     add("--rack", metavar="NAME", help="rack of this broker: replicas are spread over racks")
     add(
         "--machine",
@@ -199,6 +225,7 @@ def _options(parsed: argparse.Namespace) -> ServeOptions:
         store=parsed.store,
         rack=parsed.rack,
         machine=parsed.machine,
+        ends_with_stdin=parsed.ends_with_stdin,
     )
 
 
@@ -280,6 +307,12 @@ def _endpoint(text: str) -> Endpoint:
         return Endpoint.parse(text)
     except ValueError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def _broker_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 64):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 64")
+    return int(text)
 
 
 def _node_id(text: str) -> BrokerId:
