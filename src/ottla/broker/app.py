@@ -155,6 +155,7 @@ class Broker:
             config=self._config,
             flusher=self._flusher,
             watch=self.defects.watch,
+            remove_dead=self._state.remove_dead,
         )
         return Replicas(
             self._log_dir,

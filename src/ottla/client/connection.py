@@ -82,7 +82,8 @@ class Connection(asyncio.BufferedProtocol):
                 f"{endpoint} did not accept a connection in {timeout_s:g} s"
             ) from None
         except OSError as problem:
-            raise Unreachable(f"{endpoint}: {_reason(problem)}") from None
+            is_refused = isinstance(problem, ConnectionRefusedError)
+            raise Unreachable(f"{endpoint}: {_reason(problem)}", is_refused=is_refused) from None
         try:
             await connection._fetch_versions(timeout_s)
         except BaseException:

@@ -31,7 +31,14 @@ class ClientError(Exception):
 
 
 class Unreachable(ClientError):
-    """No connection could be opened: the broker has not seen the request."""
+    """No connection could be opened: the broker has not seen the request.
+
+    `is_refused` if its machine says that nothing listens there.
+    """
+
+    def __init__(self, text: str, *, is_refused: bool = False) -> None:
+        super().__init__(text)
+        self.is_refused = is_refused
 
 
 class ClusterUnreachable(Unreachable):

@@ -8,24 +8,24 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Iterator,
     Mapping,
     Sequence,
 )
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final, TypeVar
 
 from ottla.cluster import layout
 from ottla.cluster.commits import compares, fits, fitting, writes
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.leaders import (
+    note_dead,
     note_leaving,
     note_ready,
     register_broker,
     settle_leaders,
 )
 from ottla.cluster.image import ClusterImage
+from ottla.cluster.opening import open_image
 from ottla.cluster.settling import Settling
 from ottla.cluster.store import (
     NEVER,
@@ -33,13 +33,11 @@ from ottla.cluster.store import (
     Compare,
     Conflict,
     CoordinationStore,
-    Delete,
     Entry,
     LeaseId,
     LeaseLost,
     Put,
     Revision,
-    Snapshot,
     StoreUnavailable,
     Write,
 )
@@ -47,14 +45,12 @@ from ottla.cluster.values import (
     CLUSTER_KEY,
     BrokerImage,
     Change,
-    ClusterId,
-    ClusterIdentity,
     broker_key,
     ready_key,
 )
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, RequestTimedOut
-from ottla.model import BrokerId, ProducerId, Uuid, format_uuid
+from ottla.model import BrokerId, ProducerId, Uuid
 
 Result = TypeVar("Result")
 Decide = Callable[[ClusterImage], Decision[Result]]
@@ -129,14 +125,7 @@ class ClusterState:
         config: BrokerConfig | None = None,
     ) -> "ClusterState":
         """Read the store and begin to follow it; the first process creates the cluster id."""
-        snapshot = await store.range("")
-        image = layout.read_image(snapshot)
-        if not image.cluster_id:
-            await _name_cluster(store, rng, snapshot)
-            image = layout.read_image(await store.range(""))
-        elif layout.outdated_entries(snapshot):
-            await _modernize(store, snapshot)
-            image = layout.read_image(await store.range(""))
+        image = await open_image(store, lambda: draw_uuid(rng))
         return cls(store, rng, image, config or BrokerConfig(), on_lost)
 
     async def close(self) -> None:
@@ -260,6 +249,14 @@ class ClusterState:
             task.cancel()
         await self.commit(lambda image: note_leaving(image, registration.broker))
         await self.settle()
+
+    async def remove_dead(self, broker: BrokerId, epoch: int) -> None:
+        """End the registration of a broker whose process is gone, and have others lead."""
+        try:
+            await self.commit(lambda image: note_dead(image, broker, epoch))
+            await self.settle()
+        except ApiError as problem:  # then its lease ends by itself
+            self._on_lost(problem)
 
     async def settle(self) -> None:
         """Give every partition a leader among the live brokers, where there can be one."""
@@ -439,43 +436,6 @@ def _next_producer_id(entry: Entry) -> ProducerId:
         return layout.decode_next_producer_id(entry.value)
     except layout.ValueDamaged as damage:  # intact when the broker started
         raise StoreUnavailable(str(damage)) from damage
-
-
-async def _name_cluster(store: CoordinationStore, rng: random.Random, snapshot: Snapshot) -> None:
-    if snapshot.entries:
-        raise layout.ValueDamaged(CLUSTER_KEY, "is missing")
-    identity = ClusterIdentity(ClusterId(format_uuid(draw_uuid(rng))))
-    with contextlib.suppress(Conflict):  # another process created it
-        await store.commit(
-            [Put(CLUSTER_KEY, layout.encode(CLUSTER_KEY, identity))],
-            [Compare(CLUSTER_KEY, NEVER)],
-        )
-
-
-async def _modernize(store: CoordinationStore, snapshot: Snapshot) -> None:
-    """Rewrite a store of an older format in the current one.
-
-    Registrations are removed: they were under leases, and every broker registers anew.
-    """
-    with contextlib.suppress(Conflict):  # another process rewrites it; it is read again soon
-        steps = _modernizing_steps(snapshot)
-        while some := list(islice(steps, min(store.limits.writes, store.limits.compares))):
-            conditions = {entry.key: entry.mod_revision for _, entry in some}
-            await store.commit(
-                [write for write, _ in some],
-                [Compare(key, revision) for key, revision in conditions.items()],
-            )
-
-
-def _modernizing_steps(snapshot: Snapshot) -> Iterator[tuple[Write, Entry]]:
-    """Each write, with the old entry that it comes from."""
-    is_checked = layout.is_checked_store(snapshot)
-    for entry in layout.outdated_entries(snapshot):
-        modern = layout.modernized(entry, is_checked=is_checked)
-        for one in modern:
-            yield Put(one.key, one.value), entry
-        if not modern:
-            yield Delete(entry.key), entry
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from ottla.client.connection import Connection
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, Unreachable
 from ottla.clock import Clock
 from ottla.cluster.values import BrokerImage
 from ottla.config import BrokerConfig
@@ -29,6 +29,7 @@ from ottla.protocol.messages.fetch import (
     ReplicaState,
 )
 from ottla.replication.follower import FollowerPartition, ReplicaDiverged
+from ottla.replication.peer_deaths import PeerDeaths
 
 log = logging.getLogger("ottla.replication")
 
@@ -54,6 +55,7 @@ class FetcherEnvironment(NamedTuple):
     endpoint_of: Callable[[BrokerId], Endpoint | None]
     make_durable: Callable[[Iterable[FollowerPartition]], "asyncio.Future[None]"]
     note_defect: Callable[[FollowerPartition, Exception], None]
+    deaths: PeerDeaths
 
 
 class ReplicaFetcher:
@@ -97,6 +99,8 @@ class ReplicaFetcher:
                 except ClientError as problem:
                     extra = {"leader": self.leader, "reason": problem}
                     log.info("replica fetch failed", extra=extra)
+                    if isinstance(problem, Unreachable) and problem.is_refused:
+                        await self._environment.deaths.note_refused(self.leader)
             # Spread: all followers of a broker that went away would return at the same time.
             await asyncio.sleep(pause_s * self._environment.rng.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, _RETRY_MAX_S)
@@ -107,6 +111,7 @@ class ReplicaFetcher:
         connection = await Connection.open(
             endpoint, client_id="ottla-replica", timeout_s=min(timeout_s, _CONNECT_S)
         )
+        self._environment.deaths.note_reached(self.leader)
         self._session, self._sent = _NO_SESSION, {}
         has_fetched = False
         try:

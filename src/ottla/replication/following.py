@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.clock import Clock
@@ -12,6 +12,7 @@ from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
 from ottla.replication.partition import Flushes
+from ottla.replication.peer_deaths import PeerDeaths
 from ottla.storage.log import Log
 
 if TYPE_CHECKING:  # a broker without peers does not need what a client needs
@@ -33,8 +34,12 @@ class Following:
         config: Callable[[], BrokerConfig],
         flusher: Flushes,
         watch: Callable[["asyncio.Task[None]"], None],
+        remove_dead: Callable[[BrokerId, int], Awaitable[None]],
     ) -> None:
-        """`watch` is given every task: if one ends by itself, the broker is defective."""
+        """`watch` is given every task: if one ends by itself, the broker is defective.
+
+        `remove_dead` ends the registration of a peer that is dead, if it still has this epoch.
+        """
         self.partitions: dict[TopicPartition, FollowerPartition] = {}
         self.defects: dict[TopicPartition, str] = {}  # replicas that were taken out, and why
         self._broker_id = broker_id
@@ -44,6 +49,7 @@ class Following:
         self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
         self._rounds: list[tuple[dict[FollowerPartition, Offset], asyncio.Future[None]]] = []
         self._clock = clock
+        self._deaths = PeerDeaths(broker_id, clock, lambda: self._image, remove_dead)
         self._rng = rng
         self._config = config
 
@@ -115,6 +121,7 @@ class Following:
             endpoint_of=self._endpoint_of,
             make_durable=self._make_durable,
             note_defect=self._note_defect,
+            deaths=self._deaths,
         )
         fetcher = ReplicaFetcher(leader, environment)
         self._watch(fetcher.task)

@@ -38,6 +38,10 @@ class ManualClock(SystemClock):
         return self.now_s
 
 
+async def _remove_nobody(broker: BrokerId, epoch: int) -> None:
+    raise AssertionError("nobody is followed here")
+
+
 def _replicas(
     files: MemoryFiles, worker: LaterWorker, log_dir: LogDir, clock: Clock | None = None
 ) -> Replicas:
@@ -49,6 +53,7 @@ def _replicas(
         config=BrokerConfig,
         flusher=flusher,
         watch=lambda task: None,
+        remove_dead=_remove_nobody,
     )
     return Replicas(
         log_dir,

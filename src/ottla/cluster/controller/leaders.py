@@ -79,6 +79,17 @@ def note_ready(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[No
     return Decision(tuple(changes), None)
 
 
+def note_dead(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[None]:
+    """End the registration of a broker whose process is gone; its lease would end it later."""
+    registered = image.registered.get(broker)
+    if registered is None or registered.epoch != epoch:
+        return Decision((), None)
+    changes = [Change(broker_key(broker), None)]
+    if broker in image.ready:
+        changes.append(Change(ready_key(broker), None))
+    return Decision(tuple(changes), None)
+
+
 def note_leaving(image: ClusterImage, broker: BrokerId) -> Decision[None]:
     """The broker is about to stop: it counts as dead from now on, and others take over."""
     changes = (Change(ready_key(broker), None),) if broker in image.ready else ()

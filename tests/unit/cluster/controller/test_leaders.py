@@ -30,6 +30,7 @@ from ottla.cluster.controller.leaders import (
     StalePartitionEpoch,
     alter_isr,
     alter_isrs,
+    note_dead,
     note_leaving,
     note_ready,
     prefer_leaders,
@@ -326,6 +327,15 @@ def test_the_first_replica_leads_again_once_it_is_in_sync() -> None:
     image = after(image, prefer_leaders(image, CONFIG))
     assert (orders_0(image).leader, orders_0(image).leader_epoch) == (1, epoch + 1)
     assert prefer_leaders(image, CONFIG).changes == ()
+
+
+def test_a_dead_broker_is_removed_as_the_registration_that_died() -> None:
+    image = with_topic(cluster(1, 2), (1, 2))
+    epoch = image.brokers[BrokerId(1)].epoch
+    removed = after(image, note_dead(image, BrokerId(1), epoch))
+    assert sorted(removed.registered) == sorted(removed.ready) == [2]
+    assert note_dead(removed, BrokerId(1), epoch).changes == ()
+    assert note_dead(back(image, 1), BrokerId(1), epoch).changes == ()
 
 
 def test_a_broker_that_leaves_hands_over_what_it_leads() -> None:

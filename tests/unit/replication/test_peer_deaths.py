@@ -1,0 +1,97 @@
+"""Peers that are dead for certain."""
+
+import asyncio
+from dataclasses import replace
+
+from fakes.cluster_images import back, broker, cluster
+from ottla.clock import SystemClock
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.values import Change, broker_key
+from ottla.model import BrokerId
+from ottla.replication.peer_deaths import PeerDeaths
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+
+
+class ManualClock(SystemClock):
+    """Intervals are as long as the test says."""
+
+    now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+class Watched:
+    """Broker 1 watches broker 2."""
+
+    def __init__(self, machines: tuple[str | None, str | None] = ("m", "m")) -> None:
+        image = cluster(1, 2)
+        changes = [
+            Change(broker_key(BrokerId(number)), replace(broker(number), machine=machine))
+            for number, machine in zip((1, 2), machines, strict=True)
+        ]
+        self.image: ClusterImage = image.apply(changes, image.revision)
+        self.clock = ManualClock()
+        self.removed: list[tuple[int, int]] = []
+        self.deaths = PeerDeaths(ONE, self.clock, lambda: self.image, self._remove)
+
+    async def _remove(self, peer: BrokerId, epoch: int) -> None:
+        self.removed.append((peer, epoch))
+
+    @property
+    def epoch(self) -> int:
+        return self.image.registered[TWO].epoch
+
+    def refuse(self, for_s: float) -> None:
+        """Connections are refused, again and again for so long."""
+        for _ in range(5):
+            asyncio.run(self.deaths.note_refused(TWO))
+            self.clock.now_s += for_s / 4
+
+
+def test_a_peer_that_listened_and_refuses_connections_is_dead() -> None:
+    watched = Watched()
+    watched.deaths.note_reached(TWO)
+    watched.refuse(0.4)
+    assert watched.removed == [], "it may be about to be replaced"
+    watched.refuse(0.4)
+    assert watched.removed == [(2, watched.epoch)]
+
+
+def test_a_peer_that_never_listened_in_this_registration_may_be_starting() -> None:
+    watched = Watched()
+    watched.refuse(2.0)
+    watched.deaths.note_reached(TWO)
+    watched.image = back(watched.image, 2)
+    watched.refuse(2.0)
+    assert watched.removed == []
+
+
+def test_a_peer_that_accepts_in_between_is_alive() -> None:
+    watched = Watched()
+    watched.deaths.note_reached(TWO)
+    for _ in range(5):
+        watched.refuse(0.4)
+        watched.deaths.note_reached(TWO)
+    assert watched.removed == []
+
+
+def test_on_another_machine_the_lease_decides() -> None:
+    for machines in (("m", "n"), ("m", None), (None, None)):
+        watched = Watched(machines)
+        watched.deaths.note_reached(TWO)
+        watched.refuse(5.0)
+        assert watched.removed == []
+
+
+def test_a_peer_that_died_is_left_to_its_lease_for_a_while() -> None:
+    watched = Watched()
+    for _ in range(2):
+        watched.deaths.note_reached(TWO)
+        watched.refuse(1.0)
+    assert len(watched.removed) == 1
+    watched.clock.now_s += 60
+    watched.deaths.note_reached(TWO)
+    watched.refuse(1.0)
+    assert len(watched.removed) == 2
