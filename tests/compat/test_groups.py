@@ -143,9 +143,13 @@ def test_partitions_are_shared_anew_when_members_come_and_go(
     topic = new_topic(broker)
     one = start(client, f"g-{topic}", topic)
     wait_shared(topic, one)
+    # One record of each partition first: librdkafka 2.0.2 that loses a partition while it still
+    # asks where to begin may begin anew there when it gets the partition back.
+    values = produce(broker, topic, range(4))
+    wait_values(values, one)
     two = start(client, f"g-{topic}", topic)
     wait_shared(topic, one, two)
-    values = produce(broker, topic, range(20))
+    values += produce(broker, topic, range(4, 20))
     wait_values(values, one, two)
     two.leave()
     wait_shared(topic, one)
