@@ -128,6 +128,7 @@ def test_a_broker_that_stops_hands_over_and_one_that_lost_its_disk_gets_all_of_i
             assert stopped.stop() == 0
             assert leaving not in running.leaders(admin)
             assert all(leader >= 0 for leader in running.leaders(admin))
+            assert leaving in admin.list_topics(timeout=PATIENCE_S).brokers, "named for a while"
             for load in loads:
                 load.wait_acked(load.acked_count + 300)
             shutil.rmtree(stopped.data)

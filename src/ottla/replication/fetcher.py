@@ -99,8 +99,9 @@ class ReplicaFetcher:
                 except ClientError as problem:
                     extra = {"leader": self.leader, "reason": problem}
                     log.info("replica fetch failed", extra=extra)
-                    if isinstance(problem, Unreachable) and problem.is_refused:
-                        await self._environment.deaths.note_refused(self.leader)
+                    is_refused = isinstance(problem, Unreachable) and problem.is_refused
+                    if is_refused and await self._environment.deaths.note_refused(self.leader):
+                        pause_s = _RETRY_MIN_S
             # Spread: all followers of a broker that went away would return at the same time.
             await asyncio.sleep(pause_s * self._environment.rng.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, _RETRY_MAX_S)

@@ -49,7 +49,7 @@ class Following:
         self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
         self._rounds: list[tuple[dict[FollowerPartition, Offset], asyncio.Future[None]]] = []
         self._clock = clock
-        self._deaths = PeerDeaths(broker_id, clock, lambda: self._image, remove_dead)
+        self.deaths = PeerDeaths(broker_id, clock, remove_dead)
         self._rng = rng
         self._config = config
 
@@ -68,6 +68,7 @@ class Following:
     def note_image(self, image: ClusterImage) -> None:
         """Stop what the image no longer says, at once: a successor no longer fetches."""
         self._image = image
+        self.deaths.note_image(image)
         for tp, followed in list(self.partitions.items()):
             partition = image.partition(tp)
             topic = image.topics.get(tp.topic)
@@ -121,7 +122,7 @@ class Following:
             endpoint_of=self._endpoint_of,
             make_durable=self._make_durable,
             note_defect=self._note_defect,
-            deaths=self._deaths,
+            deaths=self.deaths,
         )
         fetcher = ReplicaFetcher(leader, environment)
         self._watch(fetcher.task)

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from fakes.cluster_images import back, broker, cluster
+from fakes.cluster_images import back, broker, cluster, gone
 from ottla.clock import SystemClock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import Change, broker_key
@@ -34,10 +34,15 @@ class Watched:
         self.image: ClusterImage = image.apply(changes, image.revision)
         self.clock = ManualClock()
         self.removed: list[tuple[int, int]] = []
-        self.deaths = PeerDeaths(ONE, self.clock, lambda: self.image, self._remove)
+        self.deaths = PeerDeaths(ONE, self.clock, self._remove)
+        self.deaths.note_image(self.image)
 
     async def _remove(self, peer: BrokerId, epoch: int) -> None:
         self.removed.append((peer, epoch))
+
+    def see(self, image: ClusterImage) -> None:
+        self.image = image
+        self.deaths.note_image(image)
 
     @property
     def epoch(self) -> int:
@@ -53,17 +58,27 @@ class Watched:
 def test_a_peer_that_listened_and_refuses_connections_is_dead() -> None:
     watched = Watched()
     watched.deaths.note_reached(TWO)
-    watched.refuse(0.4)
+    watched.refuse(0.125)
     assert watched.removed == [], "it may be about to be replaced"
-    watched.refuse(0.4)
+    watched.refuse(0.125)
     assert watched.removed == [(2, watched.epoch)]
+
+
+def test_a_peer_is_asked_again_at_once_until_its_death_is_decided() -> None:
+    watched = Watched()
+    watched.deaths.note_reached(TWO)
+    asked = []
+    for _ in range(7):
+        asked.append(asyncio.run(watched.deaths.note_refused(TWO)))
+        watched.clock.now_s += 0.0625
+    assert asked == [True] * 4 + [False] * 3
 
 
 def test_a_peer_that_never_listened_in_this_registration_may_be_starting() -> None:
     watched = Watched()
     watched.refuse(2.0)
     watched.deaths.note_reached(TWO)
-    watched.image = back(watched.image, 2)
+    watched.see(back(watched.image, 2))
     watched.refuse(2.0)
     assert watched.removed == []
 
@@ -72,7 +87,7 @@ def test_a_peer_that_accepts_in_between_is_alive() -> None:
     watched = Watched()
     watched.deaths.note_reached(TWO)
     for _ in range(5):
-        watched.refuse(0.4)
+        watched.refuse(0.125)
         watched.deaths.note_reached(TWO)
     assert watched.removed == []
 
@@ -95,3 +110,18 @@ def test_a_peer_that_died_is_left_to_its_lease_for_a_while() -> None:
     watched.deaths.note_reached(TWO)
     watched.refuse(1.0)
     assert len(watched.removed) == 2
+
+
+def test_a_peer_that_is_gone_is_recent_for_half_a_minute_or_until_it_is_back() -> None:
+    watched = Watched()
+    two = watched.image.brokers[TWO]
+    assert watched.deaths.recent() == []
+    watched.see(gone(watched.image, 2))
+    watched.clock.now_s += 29
+    assert watched.deaths.recent() == [two]
+    watched.clock.now_s += 2
+    assert watched.deaths.recent() == []
+    watched.see(back(watched.image, 2))
+    watched.see(gone(watched.image, 2))
+    watched.see(back(watched.image, 2))
+    assert watched.deaths.recent() == []

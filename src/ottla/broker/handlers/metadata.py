@@ -113,12 +113,16 @@ class Metadata:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
         names_cluster = request.include_cluster_authorized_operations
         return MetadataResponse(
-            brokers=[_broker(broker) for broker in self._state.brokers_to_ask()],
+            brokers=[_broker(broker) for broker in self._brokers()],
             cluster_id=image.cluster_id,
             controller_id=-1 if image.controller_id is None else image.controller_id,
             topics=topics,
             cluster_authorized_operations=CLUSTER_OPERATIONS if names_cluster else NOT_REQUESTED,
         )
+
+    def _brokers(self) -> list[BrokerImage]:
+        """The live brokers, and those that died shortly before."""
+        return self._state.brokers_to_ask() + self._replicas.following.deaths.recent()
 
     def _describe_one(
         self, image: ClusterImage, requested: MetadataRequestTopic, refused: dict[str, ApiError]
