@@ -339,6 +339,28 @@ def test_protobuf_is_read_by_the_schema_of_its_subject(
         rows_of(raw | {"badRows": "fail"})
 
 
+@pytest.mark.parametrize(
+    ("imported", "why"),
+    [
+        ("google/protobuf/nothing.proto", "which the installed protobuf does not have"),
+        ("elsewhere.proto", "which it does not refer to"),
+    ],
+)
+def test_an_import_that_is_not_there_is_named(
+    topic: Topic,
+    registry: SchemaRegistry,
+    client: SchemaRegistryClient,
+    imported: str,
+    why: str,
+) -> None:
+    file = place_file()
+    file.dependency.append(imported)
+    text = base64.b64encode(file.SerializeToString()).decode()
+    client.register_schema(f"{topic.name}-value", Schema(text, "PROTOBUF"))
+    with pytest.raises(OptionRefused, match=f"imports {imported}, {why}"):
+        ddl_of(resolve_columns(parse_columns(options(topic, registry, "protobuf"))))
+
+
 @pytest.mark.usefixtures("batch_task")
 def test_confluents_client_reads_protobuf_that_spark_wrote(
     topic: Topic, registry: SchemaRegistry, client: SchemaRegistryClient

@@ -6,10 +6,11 @@ with: Protobuf's fields are found by their numbers.
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from ottla.errors import ProtocolViolation
 from ottla.protocol.primitives import read_varint
@@ -42,8 +44,7 @@ _WRAPPERS: Final = frozenset(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-FromMessage = Callable[[Any], object]
-IntoMessage = Callable[[Any, Any], None]
+FromMessage = Callable[[Any], object]  # of a class that is made from its descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,10 @@ def read_protobuf_schema(text: str) -> ProtobufSchema:
     known = set[str]()
     for file in files:
         _add_well_known(pool, file.dependency, known)
+        for missing in set(file.dependency) - known:
+            raise OptionRefused(
+                f"the Protobuf schema of the subject imports {missing}, which it does not refer to"
+            )
         pool.Add(file)
         known.add(file.name)
     messages = list(pool.FindFileByName(files[-1].name).message_types_by_name.values())
@@ -144,13 +149,21 @@ def _read_indexes(value: bytes) -> tuple[list[int], int]:
     return indexes, at
 
 
-def _add_well_known(pool: descriptor_pool.DescriptorPool, names: Any, known: set[str]) -> None:
+def _add_well_known(
+    pool: descriptor_pool.DescriptorPool, names: Iterable[str], known: set[str]
+) -> None:
     """Add the files of google.protobuf that every compiler has, and no registry."""
     for name in names:
         if name in known or not name.startswith("google/protobuf/"):
             continue
         module = name.removeprefix("google/protobuf/").removesuffix(".proto")
-        __import__(f"google.protobuf.{module}_pb2")
+        try:
+            import_module(f"google.protobuf.{module}_pb2")
+        except ImportError:
+            raise OptionRefused(
+                f"the Protobuf schema of the subject imports {name}, which the installed protobuf"
+                " does not have"
+            ) from None
         file = descriptor_pb2.FileDescriptorProto()
         descriptor_pool.Default().FindFileByName(name).CopyToProto(file)
         _add_well_known(pool, file.dependency, known)
@@ -190,7 +203,7 @@ def _message(found: Descriptor, inside: tuple[str, ...]) -> ProtobufType:
 def _row_reader(found: Descriptor, fields: Mapping[str, ProtobufType]) -> FromMessage:
     has_presence = {field.name: field.has_presence for field in found.fields}
 
-    def read(message: Any) -> object:
+    def read(message: Message) -> object:
         return {
             name: None
             if has_presence[name] and not message.HasField(name)
@@ -204,7 +217,7 @@ def _row_reader(found: Descriptor, fields: Mapping[str, ProtobufType]) -> FromMe
 def _row_writer(found: Descriptor, fields: Mapping[str, ProtobufType]) -> FromMessage:
     make = message_factory.GetMessageClass(found)
 
-    def write(row: Any) -> object:
+    def write(row: Mapping[str, object]) -> object:
         given = {name: value for name, value in row.items() if value is not None}
         return make(**{name: fields[name].to_message(value) for name, value in given.items()})
 
@@ -261,14 +274,14 @@ def _same(value: object) -> object:
     return value
 
 
-def _micros(timestamp: Any) -> object:
+def _micros(timestamp: Timestamp) -> object:
     return timestamp.seconds * 1_000_000 + timestamp.nanos // 1000
 
 
 def _timestamp_writer(found: Descriptor) -> FromMessage:
     make = message_factory.GetMessageClass(found)
 
-    def write(value: Any) -> object:
+    def write(value: datetime) -> object:
         micros = (value - _EPOCH) // timedelta(microseconds=1)
         return make(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
 
