@@ -287,7 +287,7 @@ class Dispatcher:
             self.error_counts[key, code] += 1
         return bytes(response_frame(header, message))
 
-    async def _encoded(self, header: RequestHeader, response: Any) -> bytes:
+    async def _encoded(self, header: RequestHeader, response: object) -> bytes:
         """The frame of a response message, or of a coroutine or Deferred of it."""
         if isinstance(response, Deferred):
             response = await _message(response)

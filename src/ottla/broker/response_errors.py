@@ -20,7 +20,7 @@ class _Part(NamedTuple):
     is_leaf: bool  # it has no other than its own
 
 
-def error_codes(message: Any, version: int) -> list[int]:
+def error_codes(message: object, version: int) -> list[int]:
     """Every error code in a message of this version that is not 0."""
     message_class: type = type(message)
     part = _part_of(message_class, version)
@@ -30,7 +30,7 @@ def error_codes(message: Any, version: int) -> list[int]:
     return found
 
 
-def error_codes_in_slices(message: Any, version: int) -> Steps[list[int]]:
+def error_codes_in_slices(message: object, version: int) -> Steps[list[int]]:
     """The same for a message that may be large."""
     message_class: type = type(message)
     part = _part_of(message_class, version)

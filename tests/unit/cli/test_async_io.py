@@ -160,19 +160,7 @@ def test_a_file_takes_it_all(tmp_path: Path) -> None:
 
 
 def test_a_descriptor_that_does_not_block_gets_everything() -> None:
-    async def scenario() -> None:
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        found = asyncio.create_task(asyncio.to_thread(_read_to_end, reading))
-        try:
-            await AsyncOutput(writing).write(MUCH)
-        finally:
-            os.close(writing)
-            content = await found
-            os.close(reading)
-        assert content == MUCH
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert asyncio.run(asyncio.wait_for(_through_a_pipe(MUCH), 30)) == MUCH
 
 
 def test_a_pipe_that_another_program_fills_in_between_is_waited_for(
@@ -181,19 +169,21 @@ def test_a_pipe_that_another_program_fills_in_between_is_waited_for(
     """It looked writable, and is full by the time of the write."""
     monkeypatch.setattr(async_io, "_is_ready", lambda descriptor, event: True)
 
-    async def scenario() -> None:
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        found = asyncio.create_task(asyncio.to_thread(_read_to_end, reading))
-        try:
-            await AsyncOutput(writing).write(MUCH)
-        finally:
-            os.close(writing)
-            content = await found
-            os.close(reading)
-        assert content == MUCH
+    assert asyncio.run(asyncio.wait_for(_through_a_pipe(MUCH), 30)) == MUCH
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+async def _through_a_pipe(content: bytes) -> bytes:
+    """What comes out of a pipe whose writing end does not block."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    found = asyncio.create_task(asyncio.to_thread(_read_to_end, reading))
+    try:
+        await AsyncOutput(writing).write(content)
+    finally:
+        os.close(writing)
+        arrived = await found
+        os.close(reading)
+    return arrived
 
 
 def _read_to_end(descriptor: int) -> bytes:
