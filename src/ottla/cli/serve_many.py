@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.broker.app import ServeOptions
+from ottla.broker.meta_properties import IDENTITY_FILE
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
@@ -45,6 +46,11 @@ def children(options: ServeOptions, count: int, passed_on: Sequence[str]) -> lis
     """
     if options.listen.port == 0:
         raise UsageRefused("--brokers needs a port: those after it are counted up from it")
+    if (options.data / IDENTITY_FILE).exists():
+        raise UsageRefused(
+            f"{options.data} holds the data of one broker: start it without --brokers, or give"
+            " several brokers another directory with --data DIR"
+        )
     store = options.store or f"sqlite:{options.data / 'cluster.sqlite'}"
     made = []
     for index in range(count):
