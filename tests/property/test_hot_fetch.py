@@ -11,7 +11,7 @@ from ottla.model import Uuid
 from ottla.protocol import hot_fetch
 from ottla.protocol.api import APIS, ApiKey, RequestHeader, response_frame
 from ottla.protocol.codec import encode
-from ottla.protocol.hot_fields import TopicKey
+from ottla.protocol.hot_fields import LeaderHint, TopicKey
 from ottla.protocol.messages import fetch as generic_fetch
 
 FETCH_VERSIONS = list(APIS[ApiKey.FETCH].versions)
@@ -21,6 +21,7 @@ int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 names = st.text(max_size=20)
 uuids = st.binary(min_size=16, max_size=16)
+hints = st.builds(LeaderHint, st.integers(0, 9), int32s, names, int32s, st.none() | names)
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ def test_a_fetch_request_reads_as_the_codec_wrote_it(
                 st.none() | st.lists(st.tuples(int64s, int64s), max_size=2),
                 st.none() | st.tuples(st.integers(0, 9), st.integers(0, 99)),
                 st.none() | st.builds(FakeRange, st.binary(min_size=1, max_size=200)),
+                st.none() | hints,
             ),
             max_size=3,
         ),
@@ -176,10 +178,11 @@ def test_a_fetch_response_has_the_codecs_bytes(
             generic_fetch.FetchTopicResponse(
                 topic=key if isinstance(key, str) else "",
                 topic_id=Uuid(key) if isinstance(key, bytes) else Uuid(bytes(16)),
-                partitions=[_generic_fetched(p) for p in results],
+                partitions=[_generic_fetched(version, p) for p in results],
             )
             for key, results in topics
         ],
+        node_endpoints=_generic_endpoints(version, partitions),
     )
     header = RequestHeader(ApiKey.FETCH, version, correlation_id, None)
     parts = hot_fetch.write_fetched(
@@ -189,9 +192,27 @@ def test_a_fetch_response_has_the_codecs_bytes(
     assert sent == response_frame(header, response)
 
 
+def _generic_endpoints(
+    version: int, partitions: list[list[hot_fetch.FetchedPartition[FakeRange]]]
+) -> list[generic_fetch.NodeEndpoint]:
+    named = [p.leader for results in partitions for p in results if p.leader is not None]
+    by_id = {hint.broker_id: hint for hint in named if version >= 16}
+    return [
+        generic_fetch.NodeEndpoint(
+            node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack
+        )
+        for hint in by_id.values()
+    ]
+
+
 def _generic_fetched(
-    p: hot_fetch.FetchedPartition[FakeRange],
+    version: int, p: hot_fetch.FetchedPartition[FakeRange]
 ) -> generic_fetch.FetchPartitionResponse:
+    leader = generic_fetch.LeaderIdAndEpoch()
+    if p.leader is not None and version >= 16:
+        leader = generic_fetch.LeaderIdAndEpoch(
+            leader_id=p.leader.broker_id, leader_epoch=p.leader.epoch
+        )
     diverging = generic_fetch.EpochEndOffset()
     if p.diverging is not None:
         diverging = generic_fetch.EpochEndOffset(epoch=p.diverging[0], end_offset=p.diverging[1])
@@ -202,6 +223,7 @@ def _generic_fetched(
         last_stable_offset=p.last_stable_offset,
         log_start_offset=p.log_start_offset,
         diverging_epoch=diverging,
+        current_leader=leader,
         aborted_transactions=None
         if p.aborted is None
         else [

@@ -11,7 +11,7 @@ from ottla.model import Uuid
 from ottla.protocol import hot_produce
 from ottla.protocol.api import APIS, ApiKey, RequestHeader, response_frame
 from ottla.protocol.codec import encode
-from ottla.protocol.hot_fields import TopicKey
+from ottla.protocol.hot_fields import LeaderHint, TopicKey
 from ottla.protocol.messages import produce as generic_produce
 
 PRODUCE_VERSIONS = list(APIS[ApiKey.PRODUCE].versions)
@@ -21,6 +21,7 @@ int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 names = st.text(max_size=20)
 uuids = st.binary(min_size=16, max_size=16)
+hints = st.builds(LeaderHint, st.integers(0, 9), int32s, names, int32s, st.none() | names)
 
 
 def topic_keys(*, by_id: bool) -> st.SearchStrategy[TopicKey]:
@@ -184,6 +185,7 @@ def test_a_targets_response_has_the_bytes_of_the_general_response(
                 int64s,
                 st.none(),
                 st.just(()),
+                st.none() | hints,
             )
             | st.builds(  # only an error with a text names records
                 hot_produce.ProducedPartition,
@@ -194,6 +196,7 @@ def test_a_targets_response_has_the_bytes_of_the_general_response(
                 int64s,
                 st.text(max_size=20),
                 st.lists(st.builds(RecordError, int32s, st.text(max_size=20)), max_size=3),
+                st.none() | hints,
             ),
             max_size=3,
         ),
@@ -228,14 +231,39 @@ def test_a_produce_response_has_the_codecs_bytes(
                             for index, text in p.record_errors
                         ],
                         error_message=p.message,
+                        current_leader=_generic_leader(version, p),
                     )
                     for p in results
                 ],
             )
             for key, results in topics
-        ]
+        ],
+        node_endpoints=_generic_endpoints(version, partitions),
     )
     header = RequestHeader(ApiKey.PRODUCE, version, correlation_id, None)
     assert hot_produce.write_produced(correlation_id, version, topics) == response_frame(
         header, response
     )
+
+
+def _generic_leader(
+    version: int, p: hot_produce.ProducedPartition
+) -> generic_produce.LeaderIdAndEpoch:
+    if p.leader is None or version < 10:
+        return generic_produce.LeaderIdAndEpoch()
+    return generic_produce.LeaderIdAndEpoch(
+        leader_id=p.leader.broker_id, leader_epoch=p.leader.epoch
+    )
+
+
+def _generic_endpoints(
+    version: int, partitions: list[list[hot_produce.ProducedPartition]]
+) -> list[generic_produce.NodeEndpoint]:
+    named = [p.leader for results in partitions for p in results if p.leader is not None]
+    by_id = {hint.broker_id: hint for hint in named if version >= 10}
+    return [
+        generic_produce.NodeEndpoint(
+            node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack
+        )
+        for hint in by_id.values()
+    ]

@@ -14,6 +14,7 @@ from ottla.protocol.hot_fields import (
     INT16,
     INT32,
     INT64,
+    LeaderHint,
     TopicKey,
     check_element_count,
     read_compact_count,
@@ -25,6 +26,8 @@ from ottla.protocol.hot_fields import (
     write_compact_count,
     write_compact_topic,
     write_count,
+    write_leader_endpoints,
+    write_leader_tag,
     write_string,
 )
 from ottla.protocol.primitives import read_tagged_fields, write_unsigned_varint
@@ -33,6 +36,7 @@ FETCH_FLEXIBLE: Final = 12
 REPLICA_STATE_TAG: Final = 1
 REPLICA_TOKEN_TAG: Final = 10_000  # ours: far from what Kafka may come to use
 FETCH_TOPIC_IDS: Final = 13
+_LEADER_HINTS_MIN: Final = 16
 
 _ELEMENTS_MAX: Final = 200_000  # topics and partitions, unless the caller sets another limit
 
@@ -85,6 +89,7 @@ class FetchedPartition(NamedTuple, Generic[R]):
     aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset)
     diverging: tuple[int, int] | None = None  # (epoch, end offset), for followers
     records: R | None = None
+    leader: LeaderHint | None = None
 
 
 def read_fetch(
@@ -283,6 +288,7 @@ def write_fetched(
     put_topic = write_compact_topic if flexible else write_string
     put_count(out, len(topics))
     sent_bytes = 0
+    hints: list[LeaderHint] = []
     for key, partitions in topics:
         put_topic(out, key)
         put_count(out, len(partitions))
@@ -299,11 +305,11 @@ def write_fetched(
                 sent_bytes += len(out) + size
                 out = bytearray()
             if flexible:
-                _write_fetched_tags(out, partition)
+                _write_fetched_tags(out, version, partition, hints)
         if flexible:
             out.append(0)
     if flexible:
-        out.append(0)
+        write_leader_endpoints(out, hints)
     if out:
         parts.append(bytes(out))
         sent_bytes += len(out)
@@ -342,12 +348,19 @@ def _write_fetched_head(out: bytearray, version: int, partition: FetchedPartitio
         out += b"\xff\xff\xff\xff"  # no preferred read replica
 
 
-def _write_fetched_tags(out: bytearray, partition: FetchedPartition[R]) -> None:
-    if partition.diverging is None:
+def _write_fetched_tags(
+    out: bytearray, version: int, partition: FetchedPartition[R], hints: list[LeaderHint]
+) -> None:
+    """Write the tags of a partition; a leader that they name is added to the hints."""
+    diverging = partition.diverging
+    leader = partition.leader if version >= _LEADER_HINTS_MIN else None
+    out.append((diverging is not None) + (leader is not None))
+    if diverging is not None:
+        epoch, end_offset = diverging
+        out += b"\x00\x0d"  # number 0; 13 bytes
+        out += INT32.pack(epoch)
+        out += INT64.pack(end_offset)
         out.append(0)
-        return
-    epoch, end_offset = partition.diverging
-    out += b"\x01\x00\x0d"  # one tag; number 0; 13 bytes
-    out += INT32.pack(epoch)
-    out += INT64.pack(end_offset)
-    out.append(0)
+    if leader is not None:
+        hints.append(leader)
+        write_leader_tag(out, 1, leader)

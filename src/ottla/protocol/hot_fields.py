@@ -1,7 +1,8 @@
 """Strings, counts, topics and tags as Produce and Fetch read and write them by hand."""
 
+from collections.abc import Iterable
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.errors import ProtocolViolation
 from ottla.protocol.primitives import (
@@ -17,6 +18,16 @@ UUID_BYTES: Final = 16
 _TAGS_MAX: Final = 8  # in a struct that repeats; Kafka 4.3 defines at most two there
 
 TopicKey = str | bytes  # a name, or from the id versions on an id of 16 bytes
+
+
+class LeaderHint(NamedTuple):
+    """The leader of a partition, for a client that asked another broker (KIP-951)."""
+
+    broker_id: int
+    epoch: int
+    host: str
+    port: int
+    rack: str | None = None
 
 
 def read_string(view: memoryview, position: int) -> tuple[str | None, int]:
@@ -108,7 +119,10 @@ def write_string(out: bytearray, text: TopicKey) -> None:
     out += raw
 
 
-def write_compact_string(out: bytearray, text: str) -> None:
+def write_compact_string(out: bytearray, text: str | None) -> None:
+    if text is None:
+        out.append(0)
+        return
     raw = text.encode()
     write_unsigned_varint(out, len(raw) + 1)
     out += raw
@@ -119,3 +133,31 @@ def write_compact_topic(out: bytearray, key: TopicKey) -> None:
         write_compact_string(out, key)
     else:
         out += key
+
+
+def write_leader_tag(out: bytearray, tag: int, hint: LeaderHint) -> None:
+    """The tagged field of a partition that says who leads it."""
+    out.append(tag)
+    out += _LEADER.pack(9, hint.broker_id, hint.epoch, 0)  # 9 bytes follow; no tags of its own
+
+
+def write_leader_endpoints(out: bytearray, hints: Iterable[LeaderHint]) -> None:
+    """The tags of a response: the addresses of the leaders that its partitions name, if any."""
+    endpoints = {hint.broker_id: hint for hint in hints}
+    if not endpoints:
+        out.append(0)
+        return
+    field = bytearray()
+    write_compact_count(field, len(endpoints))
+    for broker_id, hint in endpoints.items():
+        field += INT32.pack(broker_id)
+        write_compact_string(field, hint.host)
+        field += INT32.pack(hint.port)
+        write_compact_string(field, hint.rack)
+        field.append(0)
+    out += b"\x01\x00"  # one tag; number 0
+    write_unsigned_varint(out, len(field))
+    out += field
+
+
+_LEADER: Final = Struct(">BiiB")

@@ -14,6 +14,7 @@ from ottla.errors import ProtocolViolation, RecordError
 from ottla.protocol.hot_fields import (
     INT32,
     UUID_BYTES,
+    LeaderHint,
     TopicKey,
     check_element_count,
     read_compact_count,
@@ -25,12 +26,15 @@ from ottla.protocol.hot_fields import (
     skip_tags,
     write_compact_string,
     write_compact_topic,
+    write_leader_endpoints,
+    write_leader_tag,
     write_string,
 )
 from ottla.protocol.primitives import read_unsigned_varint, write_unsigned_varint
 
 PRODUCE_FLEXIBLE: Final = 9
 PRODUCE_TOPIC_IDS: Final = 13
+_LEADER_HINTS_MIN: Final = 10
 
 _ACKS_TIMEOUT: Final = Struct(">hi")
 _INDEX_SIZE: Final = Struct(">ii")
@@ -56,6 +60,7 @@ class ProducedPartition(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[RecordError] = ()
+    leader: LeaderHint | None = None
 
 
 def read_produce(view: memoryview, position: int, version: int) -> ProduceRequest:
@@ -287,7 +292,8 @@ def _write_produced_classic(
     for key, partitions in topics:
         write_string(out, key)
         out += INT32.pack(len(partitions))
-        for index, code, base_offset, time_ms, log_start, message, record_errors in partitions:
+        for result in partitions:
+            index, code, base_offset, time_ms, log_start, message, record_errors, _ = result
             if version < 5:
                 out += _PRODUCED_V3.pack(index, code, base_offset, time_ms)
             elif version < 8:
@@ -307,12 +313,14 @@ def _write_produced_classic(
 def _write_produced_flexible(
     out: bytearray, version: int, topics: Sequence[tuple[TopicKey, Sequence[ProducedPartition]]]
 ) -> None:
+    hints: list[LeaderHint] = []
     write_unsigned_varint(out, len(topics) + 1)
     for key, partitions in topics:
         write_compact_topic(out, key)
         write_unsigned_varint(out, len(partitions) + 1)
-        for index, code, base_offset, time_ms, log_start, message, record_errors in partitions:
-            if message is None:
+        for result in partitions:
+            index, code, base_offset, time_ms, log_start, message, record_errors, leader = result
+            if message is None and leader is None:
                 out += _PRODUCED_V9_FINE.pack(index, code, base_offset, time_ms, log_start, 1, 0, 0)
             else:
                 out += _PRODUCED_V5.pack(index, code, base_offset, time_ms, log_start)
@@ -322,6 +330,12 @@ def _write_produced_flexible(
                     write_compact_string(out, text)
                     out.append(0)
                 write_compact_string(out, message)
-                out.append(0)
+                if leader is not None and version >= _LEADER_HINTS_MIN:
+                    hints.append(leader)
+                    out.append(1)  # one tag
+                    write_leader_tag(out, 0, leader)
+                else:
+                    out.append(0)
         out.append(0)
-    out += b"\0\0\0\0\0"  # throttle time, no tags
+    out += b"\0\0\0\0"  # throttle time
+    write_leader_endpoints(out, hints)

@@ -24,6 +24,7 @@ from ottla.broker.fetch_sessions import (
     FetchSession,
     FetchSessions,
 )
+from ottla.broker.leader_hints import HINTED_ERRORS, leader_hint
 from ottla.broker.pending import Part, Pending, Response
 from ottla.broker.replica_reads import RefusedReads, ReplicaReads, check_follower
 from ottla.broker.services import Services
@@ -180,6 +181,8 @@ class Fetch:
     def respond(self, exchange: Exchange, reading: Reading) -> list[Part]:
         """The response; within a session it has only the partitions that changed."""
         session, fetched = exchange.session, reading.fetched
+        if reading.has_error and exchange.request.replica_id < 0:
+            self._hint(fetched)
         if session is not None:
             changed = session.changes(fetched)
             # The first response of a session, like one without, lists every partition.
@@ -193,6 +196,14 @@ class Fetch:
             fetched,
             session_id=session.session_id if session is not None else 0,
         )
+
+    def _hint(self, fetched: Fetched) -> None:
+        """Say with each partition that another broker leads which one it is."""
+        for key, results in fetched:
+            for at, result in enumerate(results):
+                if result.error_code in HINTED_ERRORS:
+                    leader = leader_hint(self._state.image, key, result.partition)
+                    results[at] = result._replace(leader=leader)
 
     def _count(self, reading: Reading) -> None:
         for key, results in reading.fetched:

@@ -13,6 +13,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.leader_hints import HINTED_ERRORS, leader_hint
 from ottla.broker.pending import Pending, Response
 from ottla.broker.services import Services
 from ottla.broker.traffic import Traffic
@@ -84,7 +85,7 @@ class Produce:
             partition = self._locate(target.key, target.partition)
             receipt = partition.append(batch, acks, self._clock.now_ms())
         except ApiError as refused:
-            refusal = self.refuse(target.partition, refused)
+            refusal = self.refuse(target.key, target.partition, refused)
             return write_produced(correlation_id, version, [(target.key, [refusal])])
         base_offset, end_offset, time_ms, log_start, is_settled = receipt
         traffic = self.traffic[target.key]
@@ -137,7 +138,7 @@ class Produce:
                     traffic.records += end_offset - base_offset
                     traffic.size_bytes += len(batch)
                 except ApiError as refused:
-                    results.append(self.refuse(index, refused))
+                    results.append(self.refuse(key, index, refused))
         if acks == ACKS_NONE:
             _check_silence(produced)
             return None
@@ -161,12 +162,19 @@ class Produce:
         kept = memoryview(bytearray(frame))
         return partial(self._take_all, kept, position, version, correlation_id)
 
-    def refuse(self, index: int, refused: ApiError) -> ProducedPartition:
+    def refuse(self, key: TopicKey, index: int, refused: ApiError) -> ProducedPartition:
         """The result of a batch that is refused."""
         self.error_counts[refused.code] += 1
         records = refused.records if isinstance(refused, RecordsRefused) else ()
+        leader = None
+        if refused.code in HINTED_ERRORS:
+            leader = leader_hint(self._services.state.image, key, index)
         return ProducedPartition(
-            index, refused.code, message=str(refused) or None, record_errors=records
+            index,
+            refused.code,
+            message=str(refused) or None,
+            record_errors=records,
+            leader=leader,
         )
 
     def expire(self) -> None:
@@ -219,7 +227,9 @@ class _WaitingBatch(Pending):
                 )
             )
         else:
-            produced: Produced = [(target.key, [self._handler.refuse(target.partition, error)])]
+            produced: Produced = [
+                (target.key, [self._handler.refuse(target.key, target.partition, error)])
+            ]
             self.complete(write_produced(self._correlation_id, self._version, produced))
 
     def time_out(self) -> None:
@@ -258,8 +268,8 @@ class _WaitingBatches(Pending):
         self._left.remove(index)
         if error is not None:
             _, _, topic, result = self._unsettled[index]
-            results = self._produced[topic][1]
-            results[result] = self._handler.refuse(results[result].partition, error)
+            key, results = self._produced[topic]
+            results[result] = self._handler.refuse(key, results[result].partition, error)
         if not self._left:
             self._handler.note_done(self)
             self.complete(write_produced(self._correlation_id, self._version, self._produced))

@@ -11,6 +11,7 @@ from fakes.memory_files import MemoryFiles
 from ottla.broker.handlers.produce import Produce
 from ottla.broker.pending import Pending
 from ottla.broker.services import Services
+from ottla.cluster.image import ClusterImage
 from ottla.config import TopicConfig
 from ottla.errors import ErrorCode, NotLeader
 from ottla.model import BrokerId, TimestampMs, TopicPartition
@@ -74,7 +75,8 @@ class Leaders:
 class Scene:
     def __init__(self, partitions: int) -> None:
         self.clock, self.leaders = HandClock(), Leaders(partitions)
-        services = SimpleNamespace(replicas=self.leaders, clock=self.clock)
+        state = SimpleNamespace(image=ClusterImage())
+        services = SimpleNamespace(replicas=self.leaders, clock=self.clock, state=state)
         self.produce = Produce(cast("Services", services))
         self.completions = 0
 
