@@ -13,6 +13,8 @@ from sim.history import History, Outcome, Sent, Transaction
 
 def judge(history: History) -> list[str]:
     """Everything that is wrong, a sentence each; empty if nothing is."""
+    if history.unread:
+        return [*_availability(history), f"the logs cannot be read: {history.unread}"]
     return [
         *_availability(history),
         *_loss(history),

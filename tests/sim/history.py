@@ -75,6 +75,7 @@ class History:
     final_committed: dict[TopicPartition, list[tuple[int, str]]] = field(default_factory=dict)
     final_offsets: dict[tuple[str, TopicPartition], int | None] = field(default_factory=dict)
     unavailable: list[TopicPartition] = field(default_factory=list)  # when all faults were over
+    unread: str = ""  # why the logs could not be read in the end
 
 
 def value_of(producer: str, number: int) -> str:

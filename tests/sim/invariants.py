@@ -110,12 +110,16 @@ class Invariants:
         return own is not None and own == self._stored.brokers.get(broker_id)
 
     def check_acknowledged(self, tp: TopicPartition, offset: int) -> None:
-        """A record is acknowledged only once it is committed."""
+        """A record is acknowledged only once it is committed, by this leader or one before."""
+        topic = self._stored.topics[tp.topic]
+        reached, _ = self._committed.get((topic.id, tp.partition), (0, b""))
         for machine in self._cluster.machines:
             if machine.broker is not None:
                 partition = machine.broker.services.replicas.leaders.get(tp)
-                if partition is not None and not offset < partition.high_watermark:
-                    self._note(f"{tp}: {offset} was acknowledged above the high watermark")
+                if partition is not None:
+                    reached = max(reached, partition.high_watermark)
+        if offset >= reached:
+            self._note(f"{tp}: {offset} was acknowledged above the high watermark {reached}")
 
     def _note(self, text: str) -> None:
         if len(self.violations) < 100:

@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ottla.broker.replica_reads import ReplicaReads
+from ottla.cluster.controller import leaders
 from ottla.cluster.controller.leaders import IsrChange
-from ottla.cluster.values import BrokerImage
+from ottla.cluster.state import ClusterState
+from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import Durability
 from ottla.model import BrokerId, Offset, TimestampMs
 from ottla.protocol.hot_fetch import FetchPartition
@@ -110,6 +112,27 @@ def joined_too_early() -> None:
     _plant(LeaderPartition, "__init__", init)
 
 
+def epoch_unchecked() -> None:
+    """A leader serves fetches of any leader epoch."""
+    _plant(LeaderPartition, "check_epoch", lambda *_: None)
+
+
+def two_leaders_in_one_epoch() -> None:
+    """An election leaves the leader epoch as it is."""
+    advance = leaders.advanced
+
+    def advanced(partition: PartitionImage, *arguments: Any, **named: Any) -> PartitionImage:
+        changed = advance(partition, *arguments, **named)
+        return replace(changed, leader_epoch=partition.leader_epoch)
+
+    _plant(leaders, "advanced", advanced)
+
+
+def isr_change_forgotten() -> None:
+    """A leader takes a change of the ISR whose answer was lost as one that was not made."""
+    _plant(ClusterState, "commit_surely", ClusterState.commit)
+
+
 def diverged_fetch_counted() -> None:
     """A fetch that shows that the logs differ counts as an acknowledgement."""
     read = ReplicaReads.read
@@ -171,6 +194,9 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
         joining_counted_for_the_minimum,
         minimum_ignored,
         joined_too_early,
+        epoch_unchecked,
+        two_leaders_in_one_epoch,
+        isr_change_forgotten,
         diverged_fetch_counted,
         emptied_disk_in_sync,
         sequences_unchecked,

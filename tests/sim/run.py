@@ -26,6 +26,7 @@ from sim.workload import Workload
 DURATION_S: Final = 30.0
 CALM_S: Final = 10.0  # after all faults: by then every partition acknowledges
 TRANSACTION_S: Final = 12.0  # the timeout of a transaction, and some time to end it
+DIED: Final = "the simulation died"  # a problem of the simulation, not of the brokers in it
 _SETTINGS: Final = {
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
@@ -139,7 +140,7 @@ def simulate(plan: Plan, *, is_shown: bool = False) -> Verdict:
     child.kill()
     child.join()
     if not isinstance(verdict, Verdict):
-        return Verdict(plan.seed, plan.profile, "", ("the simulation died",), 0, 0)
+        return Verdict(plan.seed, plan.profile, "", (DIED,), 0, 0)
     return verdict
 
 

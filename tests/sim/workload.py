@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from ottla.client.admin import create_topic
 from ottla.client.client import Client
-from ottla.client.errors import ClientError, Refused
+from ottla.client.errors import ClientError, Refused, Unreachable
 from ottla.client.group_member import GroupMember, MemberTimes
 from ottla.client.group_reader import Assigned, GroupEvent, GroupReader
 from ottla.client.groups import committed_offsets
@@ -24,12 +24,33 @@ from sim.cluster import Cluster
 from sim.history import Committed, History, Outcome, Read, Sent, Transaction, value_of
 from sim.invariants import Invariants
 
+Result = TypeVar("Result")
+
 _CLIENT_TIMEOUT_S: Final = 4.0
 _PAUSE_S: Final = 0.02  # between two records of a producer, on average
 _LIMITS: Final = FetchLimits(wait_ms_max=200)
 _TIMES: Final = MemberTimes(session_ms=6000, rebalance_ms=6000, heartbeat_ms=1000)
 # Errors that say for certain that nothing was written.
 _REFUSALS: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.POLICY_VIOLATION})
+
+
+class CountingClient(Client):
+    """A client that counts how often it has tried something."""
+
+    attempt_count = 0
+
+    async def retry(
+        self,
+        attempt: Callable[[], Awaitable[Result]],
+        *,
+        on: tuple[type[ClientError], ...] = (Unreachable,),
+        timeout_s: float | None = None,
+    ) -> Result:
+        def counted() -> Awaitable[Result]:
+            self.attempt_count += 1
+            return attempt()
+
+        return await super().retry(counted, on=on, timeout_s=timeout_s)
 
 
 class RecordingMember(GroupMember):
@@ -75,8 +96,8 @@ class Workload:
         for task in self._tasks:
             await task
 
-    def client(self, name: str) -> Client:
-        return Client(self.cluster.bootstrap, client_id=name, timeout_s=_CLIENT_TIMEOUT_S)
+    def client(self, name: str) -> "CountingClient":
+        return CountingClient(self.cluster.bootstrap, client_id=name, timeout_s=_CLIENT_TIMEOUT_S)
 
     # Producers
 
@@ -93,18 +114,25 @@ class Workload:
                         while not self.is_stopping:
                             await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
                             number += 1
-                            await self._write(name, producer, rng.choice(tps), number)
+                            await self._write(client, producer, rng.choice(tps), name, number)
 
         return run
 
     async def _write(
-        self, name: str, producer: IdempotentProducer, tp: TopicPartition, number: int
+        self,
+        client: "CountingClient",
+        producer: IdempotentProducer,
+        tp: TopicPartition,
+        name: str,
+        number: int,
     ) -> None:
         record = Record(timestamp_ms=self.cluster.loop.now_ms(), value=_bytes(name, number))
+        attempts_before = client.attempt_count
         try:
             offset = await producer.write(tp, [record])
         except ClientError as problem:
-            self._note(Sent(name, tp, number, _outcome(problem)))
+            is_first = client.attempt_count == attempts_before + 1
+            self._note(Sent(name, tp, number, _outcome(problem, is_first=is_first)))
             raise
         self.acked_count += 1
         if offset is not None:
@@ -228,12 +256,15 @@ class Workload:
                     found = await committed_offsets(client, group, wanted)
                     history.final_offsets |= {(group, tp): found.get(tp) for tp in wanted}
 
-        await self.cluster.run_client(run(), "checker")
+        try:
+            await self.cluster.run_client(run(), "checker")
+        except ClientError as problem:
+            self.history.unread = str(problem)
 
     async def probe(self, tps: list[TopicPartition], within_s: float) -> None:
         """Every partition must acknowledge a record in time; all faults are over."""
 
-        async def try_one(client: Client, tp: TopicPartition) -> None:
+        async def try_one(client: CountingClient, tp: TopicPartition) -> None:
             name, number = f"probe-{tp}", 0
             try:
                 async with asyncio.timeout(within_s):
@@ -241,7 +272,7 @@ class Workload:
                         with contextlib.suppress(ClientError):
                             number += 1
                             producer = await IdempotentProducer.open(client)
-                            await self._write(name, producer, tp, number)
+                            await self._write(client, producer, tp, name, number)
                             return
             except TimeoutError:
                 self.history.unavailable.append(tp)
@@ -266,8 +297,9 @@ async def _read_all(
     return found
 
 
-def _outcome(problem: ClientError) -> Outcome:
-    if isinstance(problem, Refused) and problem.code in _REFUSALS:
+def _outcome(problem: ClientError, *, is_first: bool) -> Outcome:
+    """A batch that a later attempt was refused with may have been written by an earlier one."""
+    if is_first and isinstance(problem, Refused) and problem.code in _REFUSALS:
         return Outcome.REFUSED
     return Outcome.UNKNOWN
 

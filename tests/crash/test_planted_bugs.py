@@ -1,0 +1,37 @@
+"""Simulations find the bugs of `sim.planted`: their faults and checks are strong enough."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from sim.planted import PLANTS
+from sim.run import DIED, plan, simulate
+
+_SEEDS_MAX: Final = int(os.environ.get("OTTLA_PLANT_SEEDS", "3"))
+_FOUND_AT_ONCE: Final = (
+    "acknowledged_before_replicated",
+    "isr_without_store",
+    "sequences_unchecked",
+    "synced_by_nobody",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in _FOUND_AT_ONCE else pytest.mark.nightly)
+        for name in PLANTS
+    ],
+)
+def test_a_planted_bug_is_found(name: str, report: Callable[[str], None]) -> None:
+    for seed in range(1, _SEEDS_MAX + 1):
+        verdict = simulate(replace(plan(seed, "all"), plant=name))
+        if not verdict.is_good:
+            assert verdict.problems != (DIED,), f"seed {seed} shows nothing: it did not end"
+            report(f"{name}: found by seed {seed}: {verdict.problems[0]}")
+            return
+    pytest.fail(f"{_SEEDS_MAX} seeds do not find {name}: {PLANTS[name].__doc__}")
