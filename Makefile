@@ -23,7 +23,7 @@ NIGHTLY := \
   OTTLA_EXAMPLES=10 OTTLA_MUTANTS=1000000 OTTLA_SEED=$(shell date +%s) \
   OTTLA_CRASH_ROUNDS=200 OTTLA_CRASH_POINTS=1000 OTTLA_CRASH_TRANSACTIONS=5000 OTTLA_CRASH_STOPS=20 \
   OTTLA_POWER_CUTS=20 OTTLA_UNCLEAN_MIB=1024 OTTLA_GROUP_KILLS=30 OTTLA_REBALANCE_ROUNDS=4 \
-  OTTLA_SIM_SEEDS=500 OTTLA_REBALANCE_ALL=1 OTTLA_OUTAGE_S=30 OTTLA_CRASH_DAMAGES=8000 OTTLA_DAMAGE_CASES=10000 \
+  OTTLA_SIM_SEEDS=500 OTTLA_PLANT_SEEDS=500 OTTLA_REBALANCE_ALL=1 OTTLA_OUTAGE_S=30 OTTLA_CRASH_DAMAGES=8000 OTTLA_DAMAGE_CASES=10000 \
   OTTLA_SPARK_CHAOS_RECORDS=1000000 OTTLA_SPARK_CHAOS_SEED=$(shell date +%s)
 
 .DEFAULT_GOAL := help
@@ -72,7 +72,7 @@ package: $(STAMP) ## build sdist and wheel, install both into empty environments
 
 coverage: $(STAMP) ## branch coverage of unit tests, properties and scenarios, by room, against its floors: minutes
 	@rm -rf .cache/coverage && mkdir -p .cache/coverage
-	$(PYTEST_COVERED) -n 2 -q -m "not slow and not nightly" $(NOT_COVERED) tests/unit tests/property tests/scenario
+	$(PYTEST_COVERED) -n 2 -q -m "not nightly" $(NOT_COVERED) tests/unit tests/property tests/scenario
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage json --quiet -o .cache/coverage/report.json
 	$(BIN)/python -m tools.coverage_floor

@@ -231,6 +231,7 @@ def check(case: Case, said: list[logging.LogRecord], gone: slice) -> None:
         files = files.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "gone",
     [slice(0), slice(None), slice(-1)],
@@ -289,6 +290,7 @@ def test_lists_of_an_older_ottla_are_believed(caplog: pytest.LogCaptureFixture) 
     assert not caplog.records
 
 
+@pytest.mark.slow
 def test_a_kill_or_a_power_cut_at_any_moment_shows_no_aborted_record(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -37,6 +37,7 @@ def little_memory() -> Iterator[None]:
     assert peak_bytes < MEMORY_BYTES_MAX
 
 
+@pytest.mark.slow
 def test_a_message_cut_anywhere_is_refused() -> None:
     for layout in all_layouts():
         wire = encode(RandomMessages(seed=7).message(*layout), layout.version)
@@ -45,6 +46,7 @@ def test_a_message_cut_anywhere_is_refused() -> None:
                 decode(*layout, wire[:size])
 
 
+@pytest.mark.slow
 def test_a_huge_count_anywhere_in_a_small_request_costs_nothing() -> None:
     for layout in all_requests():
         wire = encode(RandomMessages(seed=3).message(*layout), layout.version)[:REQUEST_BYTES]

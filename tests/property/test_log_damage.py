@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+import pytest
+
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.cli.exit_codes import FAILED, OK
@@ -295,11 +297,13 @@ def run_verified(case: Case, target: Path) -> None:
         raise AssertionError(case.name) from problem
 
 
+@pytest.mark.slow
 def test_damaged_segments_give_the_right_records_or_an_error() -> None:
     for case in drawn(CASES, "1"):
         run(case)
 
 
+@pytest.mark.slow
 def test_verify_and_broker_find_the_same(tmp_path: Path) -> None:
     for number, case in enumerate(drawn(CASES // 4, "2")):
         run_verified(case, tmp_path / str(number))

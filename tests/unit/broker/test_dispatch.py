@@ -507,6 +507,7 @@ async def whole(answer: Response) -> bytes:
     return parts
 
 
+@pytest.mark.slow
 def test_a_large_request_lets_others_have_their_turns() -> None:
     """What is counted are turns of the loop, not time."""
 

@@ -52,6 +52,7 @@ def traced_syncs(tmp_path: Path, arguments: str) -> int:
     return trace.read_text().count("sync")
 
 
+@pytest.mark.slow
 def test_only_a_directory_that_is_kept_waits_for_the_disk(tmp_path: Path) -> None:
     """Logs and store, as the kernel saw it."""
     assert traced_syncs(tmp_path, "") == 0

@@ -50,6 +50,7 @@ def test_a_topic_that_exists_is_not_missing(tmp_path: Path) -> None:
     handle(tmp_path, scenario)
 
 
+@pytest.mark.slow
 def test_automatic_creation_is_limited_per_request(tmp_path: Path) -> None:
     async def scenario(handled: Handled) -> None:
         limit = handled.services.settings.broker.auto_created_per_request_max

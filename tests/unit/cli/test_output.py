@@ -73,6 +73,7 @@ def listed(*, unbuffered: str, is_blocking: bool) -> bytes:
     return bytes(found)
 
 
+@pytest.mark.slow
 def test_no_byte_is_lost_whatever_the_pipe_is_and_python_buffers() -> None:
     expected = listed(unbuffered="", is_blocking=True)
     assert len(expected) > 2 * 4096

@@ -49,6 +49,7 @@ def content(columns: RecordColumns) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(RECORDS, st.sampled_from(Codec), st.integers(90, 130), st.none() | st.integers(90, 130))
 def test_the_kernel_finds_what_python_decodes(

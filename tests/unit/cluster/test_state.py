@@ -674,6 +674,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_file_see_each_others_brokers_and_topics(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
 

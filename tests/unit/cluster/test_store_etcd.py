@@ -305,6 +305,7 @@ async def served(store: EtcdStore, key: str) -> bytes | None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_read_leaves_a_server_that_hangs_before_its_deadline(
     etcd: EtcdProcess, prefix: str
 ) -> None:
@@ -324,6 +325,7 @@ def test_a_read_leaves_a_server_that_hangs_before_its_deadline(
     run(scenario(), WAIT_S)
 
 
+@pytest.mark.slow
 def test_one_server_that_can_be_reached_is_enough(
     etcd: EtcdProcess, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,7 @@ from sim.run import Plan, plan, shrink, simulate
 SECONDS = 8.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_a_seed_has_the_same_trace_in_another_process(hash_seed: str) -> None:
     here = simulate(plan(7, "all", SECONDS))
@@ -28,6 +29,7 @@ def test_a_seed_has_the_same_trace_in_another_process(hash_seed: str) -> None:
     assert f"trace {here.trace_hash} " in there
 
 
+@pytest.mark.slow
 def test_seeds_differ() -> None:
     first, second = (simulate(plan(seed, "calm", SECONDS)) for seed in (1, 2))
     assert first.is_good
@@ -35,6 +37,7 @@ def test_seeds_differ() -> None:
     assert first.trace_hash != second.trace_hash
 
 
+@pytest.mark.slow
 def test_records_that_are_acknowledged_before_they_are_synced_are_found_to_be_lost() -> None:
     chosen = replace(plan(1, "power", 20.0), settings=(("log.durability", "replicated"),))
     assert any(problem.startswith("lost: ") for problem in simulate(chosen).problems)

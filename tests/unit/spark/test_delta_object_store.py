@@ -93,6 +93,7 @@ def write(writer: DeltaStreamWriter, *numbers: int) -> WrittenFiles:
     return done
 
 
+@pytest.mark.slow
 def test_batches_are_added_once(lake: Lake) -> None:
     writer = lake.writer(partitionColumns="is_odd")
     writer.commit([write(writer, 1, 2), write(writer, 3)], batchId=0)
@@ -110,6 +111,7 @@ def test_batches_are_added_once(lake: Lake) -> None:
     assert lake.rows() == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_failed_task_and_an_aborted_batch_leave_nothing_behind(lake: Lake) -> None:
     writer = lake.writer()
 
@@ -126,6 +128,7 @@ def test_a_failed_task_and_an_aborted_batch_leave_nothing_behind(lake: Lake) -> 
     assert lake.names() == []
 
 
+@pytest.mark.slow
 def test_two_drivers_at_once_do_not_replace_each_others_commits(lake: Lake) -> None:
     writers = [lake.writer(), lake.writer(txnAppId="other")]
     writers[0].commit([write(writers[0], 0)], batchId=0)

@@ -97,6 +97,7 @@ def test_columns_may_be_text_and_have_wide_offsets(wide: Any) -> None:
     }
 
 
+@pytest.mark.slow
 def test_batches_have_a_limit_and_a_larger_record_one_to_itself() -> None:
     sizes = [encode.BATCH_BYTES_MAX // 2] * 3 + [2 * encode.BATCH_BYTES_MAX] + [10] * 5
     batch = batch_of([{"value": bytes(size)} for size in sizes])

@@ -104,6 +104,7 @@ def test_what_arrives_while_the_disk_works_forms_the_next_round(
     assert (log.durable_offset, other.durable_offset) == (3, 1)
 
 
+@pytest.mark.slow
 def test_a_round_takes_a_part_of_very_many_logs_and_the_next_ones_the_rest(
     owner: Owner, files: MemoryFiles, flusher: ThreadFlusher
 ) -> None:

@@ -284,6 +284,7 @@ def test_a_disk_that_cannot_be_read_is_offline_at_once(files: MemoryFiles) -> No
     assert log_dir.offline_reason is not None
 
 
+@pytest.mark.slow
 def test_nothing_durable_is_lost_when_the_power_is_cut(files: MemoryFiles) -> None:
     rng = Random(11)
     for _ in range(60):
@@ -405,6 +406,7 @@ def test_to_close_what_has_not_changed_writes_nothing_for_each_log(files: Memory
     assert (files.counts - before)["append"] < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_a_power_cut_while_many_logs_are_closed_loses_nothing(
     files: MemoryFiles, seed: int

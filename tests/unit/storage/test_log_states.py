@@ -316,6 +316,7 @@ def test_without_its_states_a_directory_is_read_and_says_so_once(
         assert [line.getMessage() for line in caplog.records].count(IGNORED) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
 def test_whatever_byte_of_the_states_is_wrong_logs_are_what_they_were(
     is_clean: bool, caplog: pytest.LogCaptureFixture

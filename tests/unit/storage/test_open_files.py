@@ -104,6 +104,7 @@ def test_what_is_not_on_disk_is_brought_there_before_it_is_closed(tmp_path: Path
     assert len(durable) == len(set(durable)) == sum(not log.flushing.wants_sync for log in durable)
 
 
+@pytest.mark.slow
 def test_sealed_segments_of_all_logs_share_the_room(tmp_path: Path) -> None:
     files, before = CountingFiles(), open_file_count()
     log_dir = crowded_dir(files, tmp_path)
@@ -166,6 +167,7 @@ def test_files_of_a_deleted_log_are_closed_at_once(tmp_path: Path) -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 def test_a_deleted_log_is_held_by_nobody(tmp_path: Path) -> None:
     before = open_file_count()
     log_dir = crowded_dir(OsFiles(), tmp_path)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from fakes.handled import Handled, handle
 from ottla.errors import ErrorCode
 from ottla.model import NO_UUID, Uuid
@@ -83,6 +85,7 @@ def test_topics_are_named_by_their_ids_from_version_10_on(tmp_path: Path) -> Non
     handle(tmp_path, scenario)
 
 
+@pytest.mark.slow
 def test_a_large_commit_is_decided_in_parts_and_has_one_response(tmp_path: Path) -> None:
     async def scenario(handled: Handled) -> None:
         await handled.find_coordinators()
