@@ -300,10 +300,16 @@ class Transactions:
     # Replaying
 
     def replay(self, record: TransactionRecord, now_ms: int) -> None:
-        """The record is the state of its id, so a crash cannot change it."""
+        """The record is the state of its id, so a crash cannot change it.
+
+        A transaction that began in the future, by a clock that was set back while no broker ran,
+        begins now: its timeout would end as much later as the clock was set back.
+        """
         if isinstance(record, TransactionDropped):
             self.by_id.pop(record.transactional_id, None)
             return
+        if record.state is State.ONGOING and record.started_ms > now_ms:
+            record = replace(record, started_ms=TimestampMs(now_ms))
         known = self.by_id.get(record.transactional_id)
         self.by_id[record.transactional_id] = record
         deadline_ms = record.deadline_ms

@@ -122,3 +122,16 @@ def test_every_transactional_id_is_listed_and_each_is_described() -> None:
     assert [one.transactional_id for one in listed] == ["a", "b"]
     assert transactions.describe(TICKET, "b").responses == ((TICKET, listed[1]),)
     assert transactions.describe(TICKET, "c").responses == ((TICKET, None),)
+
+
+def test_a_transaction_times_out_though_the_clock_was_set_back_before_its_log_was_read() -> None:
+    before = begun()
+    open_since(before, "a", 7, 5_000_000)
+    loaded = Transactions(OWNER)
+    loaded.replay(before.by_id["a"], 100)
+    loaded.end_load()
+    assert loaded.next_deadline_ms() == 1100
+    assert loaded.pass_time(1099).records == ()
+    (aborted,) = loaded.pass_time(1100).records
+    assert isinstance(aborted, Transaction)
+    assert aborted.state is State.PREPARE_ABORT
