@@ -4,7 +4,7 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -17,11 +17,13 @@ import typer
 from ottla.cli import terminal
 from ottla.cli.async_io import AsyncLines
 from ottla.cli.exit_codes import FAILED, OK, WRONG_USAGE
+from ottla.cli.line_columns import LineColumns, can_read
 from ottla.cli.options import Broker, Json
+from ottla.cli.outgoing import NumberedRecord, Outgoing, by_partition
 from ottla.cli.partition_choice import check_partition
 from ottla.cli.record_input import InputFormat, LineReader, OutgoingRecord, parse_header
 from ottla.cli.run_client import run_with_client
-from ottla.cli.sender import NumberedRecord, Sender
+from ottla.cli.sender import Sender
 from ottla.client.client import Client
 from ottla.client.partitioner import Partitioner
 from ottla.client.partitions import Acks
@@ -155,10 +157,10 @@ class Pump:
         try:
             lines = await self._source.next_lines()
             while lines:
-                records, bad_line = self._read(lines)
+                outgoing, bad_line = self._read(lines)
                 following = asyncio.create_task(self._source.next_lines())
                 try:
-                    await self._sender.send(records)
+                    await self._sender.send(outgoing)
                     if bad_line or self._sender.losses:
                         return bad_line
                     progress.show(
@@ -171,10 +173,19 @@ class Pump:
         finally:
             progress.clear()
 
-    def _read(
+    def _read(self, lines: Sequence[bytes]) -> tuple[Mapping[int, Outgoing], str | None]:
+        """The records of the lines before the first bad one, and the error of that one."""
+        partitioner = self._sender.partitioner
+        if can_read(self._reader):
+            columns = LineColumns(lines, self._reader, self._line + 1, self._clock.now_ms())
+            self._line += len(lines)
+            return columns.by_partition(partitioner), columns.bad_line
+        records, bad_line = self._read_one_by_one(lines)
+        return by_partition(records, partitioner), bad_line
+
+    def _read_one_by_one(
         self, lines: Sequence[bytes]
     ) -> tuple[list[tuple[NumberedRecord, int | None]], str | None]:
-        """The records of the lines before the first bad one, and the error of that one."""
         records = list[tuple[NumberedRecord, int | None]]()
         now_ms = self._clock.now_ms()
         for line in lines:

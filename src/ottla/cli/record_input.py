@@ -58,8 +58,7 @@ class LineReader:
             return OutgoingRecord(decode(line), self.key, self.headers, None, self.partition)
         key, separator, value = line.partition(self.key_separator)
         if not separator:
-            shown = self.key_separator.decode(errors="backslashreplace")
-            raise UsageRefused(f"no key separator {shown!r}")
+            raise UsageRefused(no_separator(self.key_separator))
         return OutgoingRecord(decode(value), decode(key), self.headers, None, self.partition)
 
     def _read_json(self, line: bytes) -> OutgoingRecord:
@@ -86,6 +85,11 @@ class LineReader:
             timestamp_ms=_number(fields, "timestamp", _INT64_MAX),
             partition=self.partition if partition is None else partition,
         )
+
+
+def no_separator(separator: bytes) -> str:
+    """The error of a line without a key."""
+    return f"no key separator {separator.decode(errors='backslashreplace')!r}"
 
 
 def parse_header(text: str) -> Header:

@@ -1,29 +1,21 @@
 """Sends records in order and tracks which input lines are written."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
+from ottla.cli.outgoing import Outgoing, split
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, ConnectionLost, DeadlineExceeded, Refused
 from ottla.client.partitioner import Partitioner
 from ottla.client.partitions import Acks, produce, wait_received
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
-from ottla.records.batch import Record, build_batch
+from ottla.records.batch import seal
 from ottla.records.compression import Codec
 
-BATCH_BYTES_MAX: Final = 512 << 10  # before compression; below every broker's default limit
-_RECORD_OVERHEAD_BYTES: Final = 24
 _RANGES_SHOWN_MAX: Final = 20
-
-
-class NumberedRecord(NamedTuple):
-    """A record with the line it came from, counted from 1."""
-
-    line: int
-    record: Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +66,19 @@ class Sender:
     def written_count(self) -> int:
         return sum(count.records for count in self.counts.values())
 
-    async def send(self, records: Iterable[tuple[NumberedRecord, int | None]]) -> None:
-        """Write records in order, each to its given partition or the one of its key."""
-        by_partition = dict[int, list[NumberedRecord]]()
-        for numbered, wanted in records:
-            by_key = self.partitioner.choose(numbered.record.key)
-            partition = by_key if wanted is None else wanted
-            by_partition.setdefault(partition, []).append(numbered)
+    async def send(self, by_partition: Mapping[int, Outgoing]) -> None:
+        """Write the records of each partition in order."""
         self.partitioner.next_batch()
         await asyncio.gather(
-            *(self._send_in_order(index, numbered) for index, numbered in by_partition.items())
+            *(self._send_in_order(index, outgoing) for index, outgoing in by_partition.items())
         )
         if self.acks is Acks.NONE:
             tps = [TopicPartition(self.topic, index) for index in by_partition]
             await wait_received(self.client, tps)
 
-    async def _send_in_order(self, partition: int, numbered: Sequence[NumberedRecord]) -> None:
+    async def _send_in_order(self, partition: int, outgoing: Outgoing) -> None:
         """Write one partition's records batch by batch, until the first loss."""
-        waiting = list(reversed(split(numbered)))
+        waiting = list(reversed(split(outgoing)))
         while waiting:
             batch = waiting.pop()
             try:
@@ -99,7 +86,7 @@ class Sender:
             except Refused as problem:
                 if problem.code is ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
                     half = len(batch) // 2
-                    waiting += [batch[half:], batch[:half]]
+                    waiting += [batch.part(half, len(batch)), batch.part(0, half)]
                     continue
                 self._lose(batch, waiting, problem)
                 return
@@ -107,36 +94,22 @@ class Sender:
                 self._lose(batch, waiting, problem)
                 return
 
-    async def _send_batch(self, partition: int, numbered: Sequence[NumberedRecord]) -> None:
-        batch = build_batch([one.record for one in numbered], codec=self.codec)
+    async def _send_batch(self, partition: int, outgoing: Outgoing) -> None:
+        batch = seal(outgoing.pack(), codec=self.codec)
         tp = TopicPartition(self.topic, partition)
         base_offset = await produce(self.client, tp, batch, self.acks)
-        self.counts.setdefault(partition, PartitionCount()).note(base_offset, len(numbered))
+        self.counts.setdefault(partition, PartitionCount()).note(base_offset, len(outgoing))
 
     def _lose(
         self,
-        batch: Sequence[NumberedRecord],
-        waiting: Sequence[Sequence[NumberedRecord]],
+        batch: Outgoing,
+        waiting: Sequence[Outgoing],
         problem: ClientError,
     ) -> None:
-        self.losses.append(Loss(tuple(one.line for one in batch), problem))
-        never_sent = tuple(one.line for unsent in reversed(waiting) for one in unsent)
+        self.losses.append(Loss(tuple(batch.lines()), problem))
+        never_sent = tuple(line for unsent in reversed(waiting) for line in unsent.lines())
         if never_sent:
             self.losses.append(Loss(never_sent, ClientError("an earlier line failed")))
-
-
-def split(numbered: Sequence[NumberedRecord]) -> list[list[NumberedRecord]]:
-    """Batches of at most `BATCH_BYTES_MAX`; a larger record is a batch alone."""
-    batches = list[list[NumberedRecord]]()
-    left_bytes = 0
-    for one in numbered:
-        size_bytes = _size_bytes(one.record)
-        if size_bytes > left_bytes:
-            batches.append([])
-            left_bytes = BATCH_BYTES_MAX
-        batches[-1].append(one)
-        left_bytes -= size_bytes
-    return batches
 
 
 def format_ranges(lines: Sequence[int]) -> str:
@@ -151,10 +124,3 @@ def format_ranges(lines: Sequence[int]) -> str:
     if len(shown) > _RANGES_SHOWN_MAX:
         shown = [*shown[:_RANGES_SHOWN_MAX], f"and {len(shown) - _RANGES_SHOWN_MAX} more"]
     return ", ".join(shown)
-
-
-def _size_bytes(record: Record) -> int:
-    size_bytes = _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
-    for name, content in record.headers:
-        size_bytes += 2 * len(name) + len(content or b"") + 4
-    return size_bytes

@@ -48,12 +48,17 @@ def write_record(
     write_varint(body, offset_delta)
     _write_bytes(body, key)
     _write_bytes(body, value)
-    write_varint(body, len(headers))
-    for name, content in headers:
-        _write_bytes(body, name.encode())
-        _write_bytes(body, content)
+    write_headers(body, headers)
     write_varint(out, len(body))
     out += body
+
+
+def write_headers(out: bytearray, headers: Sequence[tuple[str, bytes | None]]) -> None:
+    """Append the headers of a record, and how many there are."""
+    write_varint(out, len(headers))
+    for name, content in headers:
+        _write_bytes(out, name.encode())
+        _write_bytes(out, content)
 
 
 def _read_bytes(payload: Buffer, position: int, end: int) -> tuple[bytes | None, int]:

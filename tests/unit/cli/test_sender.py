@@ -6,7 +6,14 @@ from random import Random
 import pytest
 
 from fakes.answering_broker import AnsweringBroker, OneTopic
-from ottla.cli.sender import BATCH_BYTES_MAX, NumberedRecord, Sender, format_ranges, split
+from ottla.cli.outgoing import (
+    BATCH_BYTES_MAX,
+    NumberedRecord,
+    RecordLines,
+    by_partition,
+    split,
+)
+from ottla.cli.sender import Sender, format_ranges
 from ottla.client.client import Client
 from ottla.client.partitioner import Partitioner, partition_of_key
 from ottla.client.partitions import Acks
@@ -79,7 +86,7 @@ def send(
                     partitioner=Partitioner(partition_count, Random(1)),
                     acks=acks,
                 )
-                await sender.send(numbered)
+                await sender.send(by_partition(numbered, sender.partitioner))
                 return sender
 
     return asyncio.run(run())
@@ -149,7 +156,7 @@ def test_an_unanswered_batch_is_neither_written_nor_lost_for_certain() -> None:
             topic.endpoint = broker.endpoint
             async with Client([broker.endpoint], timeout_s=1) as client:
                 sender = Sender(client=client, topic="t", partitioner=Partitioner(1, Random(1)))
-                await sender.send(numbered(b"a", b"b"))
+                await sender.send(by_partition(numbered(b"a", b"b"), sender.partitioner))
                 return sender
 
     sender = asyncio.run(run())
@@ -160,7 +167,7 @@ def test_an_unanswered_batch_is_neither_written_nor_lost_for_certain() -> None:
 def test_batches_are_full_but_not_too_full() -> None:
     value = b"x" * (BATCH_BYTES_MAX // 3)
     written = [one for one, _ in numbered(value, value, value, b"y" * 2 * BATCH_BYTES_MAX)]
-    assert [[one.line for one in batch] for batch in split(written)] == [[1, 2], [3], [4]]
+    assert [batch.lines() for batch in split(RecordLines(written))] == [[1, 2], [3], [4]]
 
 
 @pytest.mark.parametrize(
