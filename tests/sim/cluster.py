@@ -96,7 +96,7 @@ class Machine:
             try:
                 self.broker = await Broker.start(options, environment)
                 break
-            except (StoreUnavailable, ApiError) as problem:
+            except (StoreUnavailable, ApiError, OSError) as problem:  # it is started again
                 self._cluster.trace("start failed", process.name, type(problem).__name__)
                 await asyncio.sleep(1.0)
         else:
