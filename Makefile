@@ -23,7 +23,7 @@ NIGHTLY := \
   OTTLA_EXAMPLES=10 OTTLA_MUTANTS=1000000 OTTLA_SEED=$(shell date +%s) \
   OTTLA_CRASH_ROUNDS=200 OTTLA_CRASH_POINTS=1000 OTTLA_CRASH_TRANSACTIONS=5000 OTTLA_CRASH_STOPS=20 \
   OTTLA_POWER_CUTS=20 OTTLA_UNCLEAN_MIB=1024 OTTLA_GROUP_KILLS=30 OTTLA_REBALANCE_ROUNDS=4 \
-  OTTLA_SIM_SEEDS=500 OTTLA_PLANT_SEEDS=500 OTTLA_REBALANCE_ALL=1 OTTLA_OUTAGE_S=30 OTTLA_CRASH_DAMAGES=8000 OTTLA_DAMAGE_CASES=10000 \
+  OTTLA_SIM_SEEDS=500 OTTLA_PLANT_SEEDS=500 OTTLA_CAPACITY_BROKERS=50 OTTLA_CAPACITY_PARTITIONS=20000 OTTLA_REBALANCE_ALL=1 OTTLA_OUTAGE_S=30 OTTLA_CRASH_DAMAGES=8000 OTTLA_DAMAGE_CASES=10000 \
   OTTLA_SPARK_CHAOS_RECORDS=1000000 OTTLA_SPARK_CHAOS_SEED=$(shell date +%s)
 
 .DEFAULT_GOAL := help
@@ -87,9 +87,9 @@ compat: $(STAMP) ## Kafka's Java client, Spark's connector, Apache's own files a
 	@tools/setup_compat.sh "$(VENV)"
 	$(PYTEST) compat -m compat
 
-bench: $(STAMP) ## Ottla beside Kafka, NATS and RabbitMQ on this machine; prints ratios
+bench: $(STAMP) ## Ottla beside Kafka, NATS and RabbitMQ on this machine; prints ratios; with CLUSTER=1 three brokers beside three of Kafka
 	@tools/setup_bench.sh "$(VENV)"
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench$(if $(CLUSTER),.cluster)
 
 lock: $(STAMP) ## choose versions anew and write them to requirements.lock, and the broker's to requirements-broker.lock
 	$(BIN)/pip install --quiet uv

@@ -1,5 +1,6 @@
 """The results for people: a table on the terminal, the same in the documentation."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +15,9 @@ US: Final = "ottla"
 RIVALS: Final = ("before", "kafka")  # the first that takes part is compared with
 
 
-def terminal_table(results: Results) -> str:
+def terminal_table(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
     """Columns of equal width; ratio and verdict are Ottla against its rival."""
-    table = _table(results)
+    table = _table(results, metrics)
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     lines = []
     for line in table:
@@ -27,9 +28,9 @@ def terminal_table(results: Results) -> str:
     return "\n".join((*lines, "", *_facts(results), *_notes(results)))
 
 
-def markdown_section(results: Results) -> str:
+def markdown_section(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
     """Conditions, durability modes, table and what went wrong, between two markers."""
-    head, *body = _table(results)
+    head, *body = _table(results, metrics)
     lines = [f"* {fact}" for fact in _facts(results)]
     lines += ["", "| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
     lines += ["| " + " | ".join(_bold_behind(line)) + " |" for line in body]
@@ -37,13 +38,13 @@ def markdown_section(results: Results) -> str:
     return "\n".join((BEGIN, *lines, END))
 
 
-def rewrite(page: Path, results: Results) -> None:
+def rewrite(page: Path, results: Results, metrics: Sequence[Metric] = METRICS) -> None:
     """Put the section between the markers of an existing page."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
         raise ValueError(f"{page} has no markers to write between")
-    page.write_text(before + markdown_section(results) + after)
+    page.write_text(before + markdown_section(results, metrics) + after)
 
 
 def format_value(value: float | None) -> str:
@@ -66,13 +67,13 @@ def verdict(metric: Metric, ours: float, theirs: float) -> str:
     return "even" if gain > 1 / EVEN else "behind"
 
 
-def _table(results: Results) -> list[list[str]]:
+def _table(results: Results, metrics: Sequence[Metric]) -> list[list[str]]:
     names = [contestant.name for contestant in results.contestants]
     titles = {contestant.name: contestant.title for contestant in results.contestants}
     rival = next((name for name in RIVALS if name in names and US in names), None)
     head = ["", "unit", *titles.values()]
     table = [head if rival is None else [*head, f"{titles[US]}/{titles[rival]}", ""]]
-    for metric in METRICS:
+    for metric in metrics:
         if metric.name not in results.samples:
             continue
         line = [metric.title, metric.unit]

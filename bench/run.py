@@ -61,7 +61,7 @@ class Run:
         os.sync()  # nobody pays for the pages that the one before left dirty
         try:
             with closing(self._samples(row, server)) as samples:  # stops what it started
-                for metric, sample in _with_noise(samples):
+                for metric, sample in with_noise(samples):
                     self.results.add(metric, server.name, sample)
         except NotSupported as reason:
             self.say(f"{label}: not measured: {reason}")
@@ -95,7 +95,7 @@ def _warm_up(instance: Running, effort: Effort) -> None:
         instance.load.request(topic, WARM_UP_CONNECTIONS, job)
 
 
-def _with_noise(samples: Samples) -> Iterator[tuple[str, Sample]]:
+def with_noise(samples: Samples) -> Iterator[tuple[str, Sample]]:
     """Each value with the cores that other processes used since the value before."""
     foreign_cores, before = 0.0, _clocks()
     for metric, value in samples:

@@ -81,16 +81,16 @@ def spawned(server: Server, data: Path) -> Iterator[Running]:
     with (data / "server.log").open("ab") as log:
         try:
             for command in spawn.companions:
-                started += [_execute(command, spawn.environment, log)]
+                started += [execute(command, spawn.environment, log)]
             spawned_s = time.monotonic()
-            started.append(_execute(spawn.command, spawn.environment, log))
+            started.append(execute(spawn.command, spawn.environment, log))
             yield Running(server, started[-1], server.load(port), spawned_s)
         finally:
             for process in reversed(started):
                 processes.stop(process)
 
 
-def _execute(
+def execute(
     command: list[str], environment: Mapping[str, str], log: BinaryIO
 ) -> "subprocess.Popen[bytes]":
     """In a session of its own: Ctrl-C is for the bench, which then stops its servers in order."""
@@ -164,16 +164,22 @@ def ottla(
     def load(port: int) -> Load:
         return KafkaLoad(port, generators, {"durability": "replicated"}, {"durability": "fsync"})
 
-    works = program.exists() and _prints([str(program), "serve", "--help"]) != ""
+    found = ottla_version(program)
     return Server(
         name=name,
         title=title,
-        version=importlib.metadata.version("ottla") if works else "",
+        version=found,
         durability="durability=replicated: acknowledged in the page cache",
         prepare=prepare,
         load=load,
-        missing="" if works else f"{title}: `{program} serve` does not run",
+        missing="" if found else f"{title}: `{program} serve` does not run",
     )
+
+
+def ottla_version(program: Path) -> str:
+    """The version of an Ottla that runs; nothing for one that does not."""
+    works = program.exists() and _prints([str(program), "serve", "--help"]) != ""
+    return importlib.metadata.version("ottla") if works else ""
 
 
 def kafka(generators: Generators) -> Server:
@@ -193,7 +199,7 @@ def kafka(generators: Generators) -> Server:
             f"-Dlog4j2.configurationFile={data}/log4j2.properties",
         ]
         if not (data / "data" / "meta.properties").exists():
-            _format_kafka_storage(run, settings)
+            format_kafka_storage(run, settings)
         return Spawn(command=[*run, "kafka.Kafka", str(settings)])
 
     def load(port: int) -> Load:
@@ -295,7 +301,14 @@ log.retention.check.interval.ms=300000
 log.segment.delete.delay.ms=1000
 """
     )
-    (data / "log4j2.properties").write_text(
+    write_kafka_log_settings(data)
+    return settings
+
+
+def write_kafka_log_settings(data: Path) -> Path:
+    """Everything from INFO on to standard output."""
+    settings = data / "log4j2.properties"
+    settings.write_text(
         """\
 rootLogger.level=INFO
 rootLogger.appenderRef.console.ref=console
@@ -308,7 +321,7 @@ appender.console.layout.pattern=[%d] %p %m (%c)%n
     return settings
 
 
-def _format_kafka_storage(run: list[str], settings: Path) -> None:
+def format_kafka_storage(run: list[str], settings: Path) -> None:
     arguments = ["format", "-t", KAFKA_CLUSTER_ID, "-c", str(settings)]
     done = subprocess.run(
         [*run, "kafka.tools.StorageTool", *arguments], capture_output=True, text=True, check=False

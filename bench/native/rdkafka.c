@@ -1,6 +1,7 @@
 /* Load through librdkafka, in C so that the client is not what is measured.
  *
  *   rdkafka produce HOST:PORT TOPIC SIZE_BYTES COUNT SECONDS [name=value ...]
+ *   rdkafka spread HOST:PORT[,...] TOPIC SIZE_BYTES COUNT SECONDS [name=value ...]
  *   rdkafka consume HOST:PORT TOPIC COUNT SECONDS [name=value ...]
  *   rdkafka latency HOST:PORT TOPIC SIZE_BYTES RATE SECONDS [name=value ...]
  *   rdkafka commit HOST:PORT TOPIC COUNT SECONDS [name=value ...]
@@ -137,7 +138,7 @@ static void flush_or_fail(rd_kafka_t *client) {
   if (failed_messages) fail("produce", rd_kafka_err2str(last_failure));
 }
 
-static int produce(const char *broker, const char *topic_name, char **argv, int argc) {
+static int produce(const char *broker, const char *topic_name, int32_t partition, char **argv, int argc) {
   size_t size_bytes = atol(argv[0]);
   long count = atol(argv[1]), sent = 0;
   double seconds = atof(argv[2]);
@@ -149,12 +150,12 @@ static int produce(const char *broker, const char *topic_name, char **argv, int 
   pthread_t poller;
   pthread_create(&poller, NULL, poll_until_told, client);
   /* The first message finds the leader; connecting is not part of the throughput. */
-  rd_kafka_produce(topic, 0, PRODUCE_BLOCK, payload, size_bytes, NULL, 0, NULL);
+  rd_kafka_produce(topic, partition, PRODUCE_BLOCK, payload, size_bytes, NULL, 0, NULL);
   flush_or_fail(client);
 
   int64_t start_ns = now_ns(), deadline_ns = start_ns + (int64_t)(seconds * 1e9);
   while (sent < count && (sent % 1024 || now_ns() < deadline_ns)) {
-    if (rd_kafka_produce(topic, 0, PRODUCE_BLOCK, payload, size_bytes, NULL, 0, NULL))
+    if (rd_kafka_produce(topic, partition, PRODUCE_BLOCK, payload, size_bytes, NULL, 0, NULL))
       fail("produce", rd_kafka_err2str(rd_kafka_last_error()));
     sent++;
   }
@@ -345,7 +346,9 @@ static int transact(const char *broker, const char *topic_name, char **argv, int
 }
 
 int main(int argc, char **argv) {
-  if (argc >= 7 && !strcmp(argv[1], "produce")) return produce(argv[2], argv[3], argv + 4, argc - 4);
+  if (argc >= 7 && !strcmp(argv[1], "produce")) return produce(argv[2], argv[3], 0, argv + 4, argc - 4);
+  if (argc >= 7 && !strcmp(argv[1], "spread"))
+    return produce(argv[2], argv[3], ANY_PARTITION, argv + 4, argc - 4);
   if (argc >= 6 && !strcmp(argv[1], "consume")) return consume(argv[2], argv[3], argv + 4, argc - 4);
   if (argc >= 7 && !strcmp(argv[1], "latency")) return latency(argv[2], argv[3], argv + 4, argc - 4);
   if (argc >= 6 && !strcmp(argv[1], "commit")) return commit(argv[2], argv[3], argv + 4, argc - 4);

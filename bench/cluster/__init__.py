@@ -1,0 +1,1 @@
+"""Three brokers beside three of Apache Kafka, each on the same two cores in turn."""
