@@ -1,21 +1,18 @@
 """One simulation: a seed in, a verdict out."""
 
 import asyncio
-import contextlib
 import hashlib
 import logging
-import multiprocessing
-import os
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from functools import partial
 from random import Random
 from typing import Final
 
 from ottla.model import TopicPartition
 from sim.checker import judge
+from sim.child import run_in_child
 from sim.cluster import Cluster
 from sim.history import History
 from sim.nemesis import PROFILES, Fault, Nemesis, draw
@@ -42,7 +39,6 @@ _PRODUCERS: Final = 4
 _SHORTEST_S: Final = 1.0
 _CHILD_S: Final = 240.0  # of real time for one simulation
 _LATEST_S: Final = 300.0  # after the faults: by then everything has been read
-_FORK: Final = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,33 +126,13 @@ def simulate(plan: Plan, *, is_shown: bool = False) -> Verdict:
 
     Killed brokers must not clean up, and would when they are freed: the process ends before.
     """
-    receiver, sender = _FORK.Pipe(duplex=False)
-    child = _FORK.Process(target=_simulate_and_exit, args=(plan, is_shown, sender))
-    child.start()
-    sender.close()
-    verdict = None
-    with contextlib.suppress(EOFError):  # the child died, and its stderr says of what
-        verdict = receiver.recv() if receiver.poll(_CHILD_S) else None
-    child.kill()
-    child.join()
-    if not isinstance(verdict, Verdict):
-        return Verdict(plan.seed, plan.profile, "", (DIED,), 0, 0)
-    return verdict
-
-
-def _simulate_and_exit(plan: Plan, is_shown: bool, sender: Connection) -> None:
-    try:
-        if plan.plant:
-            PLANTS[plan.plant]()
-        sender.send(_simulate(plan, is_shown=is_shown))
-    except Exception:  # noqa: BLE001  # the parent reports that there is no verdict
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    verdict = run_in_child(partial(_simulate, plan, is_shown=is_shown), _CHILD_S)
+    return verdict or Verdict(plan.seed, plan.profile, "", (DIED,), 0, 0)
 
 
 def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
+    if plan.plant:
+        PLANTS[plan.plant]()
     rng = Random(plan.seed)
     loop = SimNetworkLoop(rng)
     trace = Trace(loop, is_shown=is_shown)
