@@ -31,7 +31,7 @@ from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.controller.topics import logs_removed
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
+from ottla.cluster.store import CoordinationStore, LeaseLost
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint
@@ -49,6 +49,7 @@ from ottla.telemetry import AnyMetric
 log = logging.getLogger("ottla.broker")
 
 _LEAVE_S: Final = 0.15  # timeout of giving the lease back after a defect
+_REGISTER_S: Final = 1.0  # between two attempts to register again
 _THREAD_S: Final = 0.05  # timeout of waiting for each thread after a defect
 _FIRST_BROKER: Final = BrokerId(0)
 
@@ -140,8 +141,7 @@ class Broker:
             replicas=self._replicas,
         )
         self._pages = MetricsPages(self._collect, self._readiness.obstacle, defects.watch)
-        self._background: asyncio.Task[None] | None = None
-        self._changing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.address = options.listen
         self.metrics_address: Endpoint | None = None
 
@@ -278,10 +278,10 @@ class Broker:
 
     async def _close(self) -> None:
         await self._registration.leave()
-        for task in (self._background, self._changing):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         self.services.close_coordinators()
         self._server.stop_taking()
         self._dispatcher.end_waits()
@@ -309,9 +309,8 @@ class Broker:
         """Release everything within a fraction of a second; nothing is flushed or marked clean."""
         self._stop_serving()
         attempt = self.defects.attempt
-        for task in (self._background, self._changing):
-            if task is not None:
-                task.cancel()
+        for task in self._tasks:
+            task.cancel()
         attempt(self.services.close_coordinators)
         await self._pages.close()
         for close in (self._state.close, self._store.close, self._replicas.close):
@@ -341,10 +340,13 @@ class Broker:
         await self._replicas.remember_store(self._state.image.revision)
         self.services.open_coordinators()
         await self._server.listen(self.address)
-        self._background = self._loop.create_task(background.run(self._chores()))
-        self._changing = self._loop.create_task(self._isr_changes.run(), name="ottla-isr")
-        self.defects.watch(self._changing)
-        self.defects.watch(self._background)
+        for work, name in (
+            (background.run(self._chores()), "ottla-chores"),
+            (self._isr_changes.run(), "ottla-isr"),
+            (self._stay_registered(), "ottla-registration"),
+        ):
+            self._tasks.append(self._loop.create_task(work, name=name))
+            self.defects.watch(self._tasks[-1])
         self._readiness.phase = Phase.SERVING
         started = {
             "version": __version__,
@@ -368,15 +370,15 @@ class Broker:
         await self._registration.register(self.advertised, self._config())
 
     async def _stay_registered(self) -> None:
-        """Register again after the lease ran out: paused, or cut off from the store."""
-        if self._registration.is_registered:
-            return
-        try:
-            await self._register()
-        except (ApiError, LeaseLost, StoreUnavailable) as problem:
-            _note_lost(self.defects, problem)
-        else:
-            log.warning("broker registered again", extra={"broker": self._options.node_id})
+        """Register again as soon as the lease has ended: paused, or cut off from the store."""
+        while True:
+            try:
+                await self._registration.wait_lost()
+                await self._register()
+                log.warning("broker registered again", extra={"broker": self._options.node_id})
+            except (ApiError, LeaseLost) as problem:
+                _note_lost(self.defects, problem)
+            await asyncio.sleep(_REGISTER_S)
 
     async def _note_logs_removed(self) -> None:
         """Commit that this broker has no logs of deleted topics left: their tombstones can go."""
@@ -409,7 +411,6 @@ class Broker:
             self._server,
             self._dispatcher,
             self.services,
-            stay_registered=self._stay_registered,
             note_logs_removed=self._note_logs_removed,
         )
 
@@ -428,7 +429,9 @@ def _close_unstarted(
 
 def _note_lost(defects: Defects, problem: BaseException) -> None:
     """Go on if the broker can register again; any other end of the state's task is a defect."""
-    if isinstance(problem, (ApiError, LeaseLost)):
+    if isinstance(problem, LeaseLost):
+        log.warning("registration lost", extra={"reason": problem})
+    elif isinstance(problem, ApiError):
         log.warning("coordination store not reachable", extra={"reason": problem})
     else:
         defects.end(problem)

@@ -140,7 +140,7 @@ class Gateway:
                 try:
                     return await connection.request("GET", path, [], b"")
                 except ConnectionClosed as problem:
-                    hint = "if it uses TLS, begin the URL with etcd+https://"
+                    hint = "if it uses TLS, begin the URL with etcds://"
                     raise EndpointFailed(f"{problem} ({hint})") from problem
                 finally:
                     connection.abort()
