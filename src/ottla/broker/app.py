@@ -29,9 +29,11 @@ from ottla.broker.server import Server
 from ottla.broker.services import Services
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.controller.topics import logs_removed
+from ottla.cluster.etcd_address import EtcdAccess
 from ottla.cluster.image import ClusterImage
+from ottla.cluster.measured_store import MeasuredStore
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import CoordinationStore, LeaseLost
+from ottla.cluster.store import LeaseLost
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint
@@ -66,6 +68,7 @@ class ServeOptions:
     metrics: Endpoint | None = None
     hints: bool = False
     store: str | None = None  # that brokers share; None for one in the data directory
+    store_access: EtcdAccess = field(default_factory=EtcdAccess)
     rack: str | None = None
     machine: str | None = None
     ends_with_stdin: bool = False  # stops when standard input ends: its supervisor is gone
@@ -82,7 +85,7 @@ class Broker:
         options: ServeOptions,
         *,
         log_dir: LogDir,
-        store: CoordinationStore,
+        store: MeasuredStore,
         state: ClusterState,
         environment: Environment,
         defects: Defects,
@@ -194,7 +197,14 @@ class Broker:
         return self.settings.broker
 
     def _collect(self) -> Iterable[AnyMetric]:
-        return collect(self._server, self._dispatcher, self.services, self._replicas, self._flusher)
+        return collect(
+            self._server,
+            self._dispatcher,
+            self.services,
+            self._replicas,
+            self._flusher,
+            self._store,
+        )
 
     @classmethod
     async def start(cls, options: ServeOptions, environment: Environment) -> "Broker":
@@ -215,7 +225,8 @@ class Broker:
             shares = share_out(descriptor_limit())
             log_dir = LogDir(environment.files, options.data, shares.files)
             undo.push(partial(_close_unstarted, log_dir, defects))
-            store = await environment.open_store(options.data, environment.clock)
+            opened = await environment.open_store(options.data, environment.clock)
+            store = MeasuredStore(opened, environment.clock.monotonic_s)
             undo.push_async_callback(store.close)
             state = await ClusterState.open(
                 store,
@@ -330,6 +341,7 @@ class Broker:
         recovery_begun_s = self._monotonic_s()
         self.defects.watch(self._replicas.open(self._state.image, is_checked=is_checked))
         recovery_ms = int(1000 * (self._monotonic_s() - recovery_begun_s))
+        self._registration.check_store()
         opened = OpenedLogs.of(self._log_dir)
         self._state.subscribe(self._note_image)
         self.address = await self._server.bind(self._options.listen)

@@ -10,6 +10,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.meta_properties import Identity, MetaProperties
 from ottla.broker.stores import machine_name
 from ottla.cluster.controller.leaders import forfeit
+from ottla.cluster.restored import StoreRestored
 from ottla.cluster.state import ClusterState
 from ottla.cluster.values import CLIENT_LISTENER, UNREGISTERED, BrokerImage
 from ottla.config import BrokerConfig
@@ -87,6 +88,17 @@ class Registration:
             ttl_ms=_OWN_STORE_TTL_MS if environment.has_own_store else ttl_ms,
             prepare=self._prepare,
         )
+
+    def check_store(self) -> None:
+        """Refuse a store that is older than the logs: it was restored from a copy."""
+        if self._environment.has_own_store:
+            return
+        for tp, found in self._replicas.logs.items():
+            partition = self._state.image.partition(tp)
+            if partition is not None and found.epochs.latest > partition.leader_epoch:
+                was = f"its log here has epoch {found.epochs.latest}"
+                text = f"{tp} is at leader epoch {partition.leader_epoch}, and {was}"
+                raise UsageRefused(str(StoreRestored(text)))
 
     async def wait_alone(self, config: BrokerConfig) -> None:
         """Return when no other process is registered under this broker's id.
