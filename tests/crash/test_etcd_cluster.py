@@ -134,8 +134,10 @@ def test_a_member_of_etcd_that_hangs_is_left_though_its_connections_stay_open(
             here.members[0].pause()
             try:
                 wait_until(lambda: refusal(admin, "while-one-hangs") is None, "a topic is created")
-                for broker in here.cluster.brokers:
-                    wait_until(lambda one=broker: "is silent" in one.said(), "the watch is doubted")
+                wait_until(
+                    lambda: all("is silent" in one.said() for one in here.cluster.brokers),
+                    "every broker doubts its watch",
+                )
                 here.cluster.wait_in_sync(admin)
                 more_acknowledged(loads)
             finally:

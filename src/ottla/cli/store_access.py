@@ -11,7 +11,6 @@ from typing import Final
 from ottla.cluster.etcd_address import EtcdAccess, EtcdAddress, EtcdCredentials, EtcdTlsFiles
 from ottla.errors import UsageRefused
 
-STORE_VARIABLE: Final = "OTTLA_STORE"
 USER_VARIABLE: Final = "OTTLA_STORE_USER"
 PASSWORD_VARIABLE: Final = "OTTLA_STORE_PASSWORD"  # noqa: S105  # a name
 _PLAIN: Final = "etcd:"

@@ -145,6 +145,15 @@ class Gateway:
                 finally:
                     connection.abort()
 
+    async def look(self, server: Endpoint, path: str) -> Message:
+        """The response of one server about itself, which may have no leader."""
+        async with _ending_at(self._deadline_s(), server):
+            connection = await EtcdConnection.open(server, self._tls)
+            try:
+                return await self._post(connection, path, {})
+            finally:
+                connection.abort()
+
     async def probe(self, server: Endpoint) -> None:
         """Connect to one server. Raises Misconfigured if it is not one of this cluster."""
         with self._leaving(server):

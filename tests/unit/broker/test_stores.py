@@ -31,7 +31,7 @@ def test_brokers_share_a_file(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("store", ["", "sqlite:", "sqlite:..", "cluster.sqlite", "etcd://host"])
+@pytest.mark.parametrize("store", ["", "sqlite:", "sqlite:..", "cluster.sqlite", "http://host"])
 def test_anything_else_is_refused_with_what_to_write(store: str) -> None:
     with pytest.raises(UsageRefused, match="give sqlite:FILE"):
         environment_of(store, EtcdAccess())
