@@ -138,6 +138,34 @@ def test_a_broker_on_etcd_is_shown_and_its_directory_belongs_to_its_cluster(
         assert reason in refused.stderr.splitlines()[-1]
 
 
+def test_several_brokers_of_one_command_use_etcd(etcd: EtcdProcess, tmp_path: Path) -> None:
+    store = f"etcd://{etcd.endpoint}/many"
+    listen = f"127.0.0.1:{free_port(2)}"
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                *(*COMMAND, "serve", "--brokers", "2", "--data", str(tmp_path / "data")),
+                *("--listen", listen, "--node-id", "10", "--store", store),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ottla ready on "), (
+            tmp_path / "log"
+        ).read_text()
+        assert [one["id"] for one in status(store)[1]["brokers"]] == [10, 11]
+        assert not (tmp_path / "data" / "cluster.sqlite").exists()
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+        assert status(store)[1]["brokers"] == []
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
 def serve(data: Path, *more: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """A broker that is expected not to start."""
     return subprocess.run(
