@@ -248,3 +248,32 @@ def test_a_store_that_knows_less_than_the_logs_is_refused(tmp_path: Path) -> Non
     refused = serve(tmp_path / "data", "--store", f"sqlite:{path}")
     assert refused.returncode == 2
     assert "restored from an older copy: orders-0 is at leader epoch 0" in refused.stderr
+
+
+def program(folder: Path, version: str) -> str:
+    file = folder / "etcd"
+    file.write_text(f"#!/bin/sh\necho '{version}'\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_a_program_or_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    new, taken = tmp_path / "new", tmp_path / "taken"
+    taken.mkdir()
+    (taken / "meta.properties").touch()
+    for version, data, reason in (
+        ("", new, "is not there: install etcd"),
+        ("another 1.0", new, "is not etcd"),
+        ("etcd Version: 3.5.1", new, "is 3.5.1, which can corrupt its data"),
+        ("etcd Version: 3.6.6", taken, "was not made by etcd"),
+        ("etcd Version: 3.6.6", taken / "meta.properties" / "below", "Not a directory"),
+    ):
+        etcd = program(tmp_path, version) if version else str(tmp_path / "missing")
+        refused = run_ottla(
+            *("store", "serve", "--name", "a", "--members", "a=127.0.0.1"),
+            *("--etcd", etcd, "--data", str(data)),
+        )
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert reason in refused.stderr
+    assert not new.exists()
+    assert os.listdir(taken) == ["meta.properties"]

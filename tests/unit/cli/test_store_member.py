@@ -1,11 +1,10 @@
 """The options that a member of etcd is started with, and those that are refused."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from ottla.cli.store_member import Member, run_member
+from ottla.cli.store_member import Member
 from ottla.errors import UsageRefused
 
 THREE = "n1=10.0.0.1,n2=10.0.0.2:2390,n3=h3.example.org"
@@ -65,36 +64,3 @@ def test_members_that_cannot_be_meant_are_refused(
     with pytest.raises(UsageRefused) as refused:
         Member.of(name, members, Path("/d"), port, "")
     assert reason in str(refused.value)
-
-
-def member(data: Path, listen: str = "") -> Member:
-    return Member.of("a", "a=127.0.0.1", data, 2379, listen)
-
-
-def program(folder: Path, version: str) -> str:
-    file = folder / "etcd"
-    file.write_text(f"#!/bin/sh\necho '{version}'\n")
-    file.chmod(0o755)
-    return str(file)
-
-
-def test_a_program_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageRefused, match="is not there: install etcd"):
-        run_member(member(tmp_path / "d"), str(tmp_path / "missing"))
-    with pytest.raises(UsageRefused, match="is not etcd"):
-        run_member(member(tmp_path / "d"), program(tmp_path, "another 1.0"))
-    with pytest.raises(UsageRefused, match=r"is 3\.5\.1, which can corrupt its data"):
-        run_member(member(tmp_path / "d"), program(tmp_path, "etcd Version: 3.5.1"))
-    assert not (tmp_path / "d").exists()
-
-
-def test_a_directory_of_another_program_is_refused(tmp_path: Path) -> None:
-    etcd = program(tmp_path, "etcd Version: 3.6.6")
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "meta.properties").touch()
-    with pytest.raises(UsageRefused, match="was not made by etcd"):
-        run_member(member(data), etcd)
-    with pytest.raises(UsageRefused, match="cannot be used: Not a directory"):
-        run_member(member(data / "meta.properties" / "below"), etcd)
-    assert os.listdir(data) == ["meta.properties"]

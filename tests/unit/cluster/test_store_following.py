@@ -47,6 +47,7 @@ class SilentStore(MemoryStore):
     can_fall_silent = True
     is_silent = False
     renews_all = False  # says that a renewal has succeeded, whatever became of the lease
+    renews_none = False  # says that the lease is gone, though its keys are there
     is_unreadable = False
     watch_count = 0
 
@@ -66,6 +67,8 @@ class SilentStore(MemoryStore):
             yield batch
 
     async def keep_alive(self, lease: LeaseId) -> None:
+        if self.renews_none:
+            raise LeaseLost(f"lease {lease} is over")
         try:
             await super().keep_alive(lease)
         except LeaseLost:
@@ -136,8 +139,10 @@ def test_a_watch_that_fell_silent_is_opened_again_after_everything_was_read() ->
         members.store.is_silent = True
         await asyncio.sleep(2.5)  # a beat reaches the dead watches
         members.store.is_silent = False
+        begun_s = asyncio.get_running_loop().time()
         topic = await create(one, "orders")
         assert one.image.topics["orders"] == topic, "read, though its own watch is dead"
+        assert asyncio.get_running_loop().time() - begun_s < 3, "without waiting for the watch"
         await asyncio.sleep(SILENCE_S + 1)
         assert two.image.topics["orders"] == topic
         assert one.is_registered
@@ -171,6 +176,19 @@ def test_a_broker_believes_its_key_and_not_the_renewal_of_its_lease() -> None:
         await state.catch_up()
         assert not state.is_registered
         assert [type(problem) for problem in members.lost] == [LeaseLost]
+
+    run(scenario)
+
+
+def test_a_key_whose_lease_is_gone_is_no_registration() -> None:
+    async def scenario(members: Members) -> None:
+        state = await members.open()
+        epoch = await state.register(broker(1), ttl_ms=3000)
+        members.store.renews_none = True
+        await asyncio.sleep(2)
+        assert not state.is_registered, "its key would stay for ever"
+        members.store.renews_none = False
+        assert await state.register(broker(1)) > epoch
 
     run(scenario)
 
