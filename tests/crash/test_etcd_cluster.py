@@ -14,7 +14,7 @@ from cli.processes import wait_until
 from crash.load import Load
 from crash.processes import BrokerProcess
 from crash.test_cluster import Cluster, begin, cluster, finish
-from crash.topics import PATIENCE_S
+from crash.topics import PATIENCE_S, admin_of
 from fakes.etcd_process import EtcdProcess, running, three_members
 
 
@@ -33,6 +33,15 @@ class Machines:
             lines: list[str] = page.read().decode().splitlines()
         (line,) = (line for line in lines if line.startswith(f"{name} "))
         return float(line.split()[1])
+
+    def wait_known(self, topic: str) -> None:
+        """Return when every broker knows a topic, by itself."""
+        for broker in self.cluster.brokers:
+            admin = admin_of(broker.address)
+            wait_until(
+                lambda: topic in admin.list_topics(timeout=PATIENCE_S).topics,  # noqa: B023
+                f"{broker.address} knows {topic}",
+            )
 
     def wait_metric(self, name: str, value: float) -> None:
         """Return when a metric has this value on every broker."""
@@ -94,7 +103,9 @@ def test_the_death_of_a_broker_and_of_etcd_loses_nothing_and_stops_no_traffic(
             commit_offset(consumer, 1)
 
             here.members[0].kill()  # the one that all brokers began with
-            assert refusal(admin, "while-two-are-left") is None
+            # Not at once: the others may have to elect a leader first.
+            wait_until(lambda: refusal(admin, "while-two-are-left") is None, "a topic is created")
+            here.wait_known("while-two-are-left")
             more_acknowledged(loads)
 
             for member in here.members[1:]:
@@ -112,6 +123,7 @@ def test_the_death_of_a_broker_and_of_etcd_loses_nothing_and_stops_no_traffic(
                 member.spawn()
             here.wait_metric("ottla_store_up", 1)
             wait_until(lambda: refusal(admin, "when-all-are-back") is None, "a topic is created")
+            here.wait_known("when-all-are-back")
             running_now.wait_in_sync(admin)
             more_acknowledged(loads)
             commit_offset(consumer, 3)
@@ -138,6 +150,7 @@ def test_a_member_of_etcd_that_hangs_is_left_though_its_connections_stay_open(
                     lambda: all("is silent" in one.said() for one in here.cluster.brokers),
                     "every broker doubts its watch",
                 )
+                here.wait_known("while-one-hangs")
                 here.cluster.wait_in_sync(admin)
                 more_acknowledged(loads)
             finally:
