@@ -27,6 +27,7 @@ from ottla.cluster.controller.leaders import (
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.lease import Lease
 from ottla.cluster.opening import open_image
+from ottla.cluster.restored import StoreRestored
 from ottla.cluster.settling import Settling
 from ottla.cluster.store import (
     NEVER,
@@ -353,7 +354,16 @@ class ClusterState:
                 async with asyncio.timeout(timeout_s):
                     await self.next_image()
             except TimeoutError:
-                await self._following.read_all()
+                await self._try_read_all()
+
+    async def _try_read_all(self) -> None:
+        """Read everything if the store responds: the caller waits, and knows what was committed."""
+        try:
+            await self._following.read_all()
+        except StoreRestored:
+            raise
+        except StoreUnavailable as problem:
+            self._on_lost(problem)
 
     async def next_image(self) -> None:
         """Return when the image has changed; raises StoreUnavailable if it no longer does."""

@@ -34,6 +34,7 @@ from ottla.cluster.values import (
     Member,
     PartitionImage,
     partition_key,
+    topic_key,
 )
 from ottla.config import BrokerConfig
 from ottla.model import BrokerId, LeaderEpoch, Uuid
@@ -147,6 +148,28 @@ def test_a_watch_that_fell_silent_is_opened_again_after_everything_was_read() ->
         assert two.image.topics["orders"] == topic
         assert one.is_registered
         assert two.is_registered
+
+    run(scenario)
+
+
+def test_a_commit_that_was_made_does_not_fail_because_it_cannot_be_read() -> None:
+    async def scenario(members: Members) -> None:
+        state = await members.open()
+        await state.register(broker(1), ttl_ms=60_000)
+        topic_id = state.draw_uuid()
+
+        def decide(image: ClusterImage) -> Decision[TopicImage]:
+            wanted = NewTopic(name="orders")
+            return create_topic(image, wanted, BrokerConfig(), topic_id=topic_id, start=0)
+
+        members.store.is_silent = members.store.is_unreadable = True
+        committing = asyncio.ensure_future(state.commit_surely(decide))
+        await asyncio.sleep(10)
+        assert topic_key("orders") in {one.key for one in members.store.snapshot().entries}
+        assert not committing.done(), "else it would be decided again"
+        members.store.is_silent = members.store.is_unreadable = False
+        assert (await committing).name == "orders"
+        assert "orders" in state.image.topics
 
     run(scenario)
 
