@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from cli.processes import COMMAND, PATIENCE_S, Ottla, RunningBroker, call_ottla, run_ottla
+from fakes.etcd_process import EtcdProcess, running
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 PAGE: Final = (DOCS / "cli.md").read_text()
@@ -77,6 +78,13 @@ def port_taken(broker: RunningBroker, directory: Path) -> int:
         return run_ottla(*arguments).returncode
 
 
+def member_away(broker: RunningBroker, directory: Path) -> int:
+    etcd = EtcdProcess(directory)
+    with running(etcd):
+        store = f"etcd://{etcd.endpoint},{NOBODY}"
+        return run_ottla("store", "status", "--store", store).returncode
+
+
 # What the page says of a status, and a command that ends with it.
 CASES: Final[list[tuple[int, str, Case]]] = [
     (0, "the command succeeded", status_of("topic", "list")),
@@ -90,6 +98,7 @@ CASES: Final[list[tuple[int, str, Case]]] = [
     (2, "only the broker knows", status_of("topic", "create", "docs-new", "--config", "wrong=1")),
     (2, "a bad line of input", status_of("produce", "docs-lines", "--format", "json", stdin="{")),
     (2, "nothing was changed", port_taken),
+    (3, "something needs an operator", member_away),
     (130, "Ctrl-C", interrupted),
 ]
 
@@ -160,6 +169,8 @@ COMMANDS: Final = [
     "config get",
     "config set",
     "config unset",
+    "store serve",
+    "store status",
 ]
 
 
@@ -169,7 +180,8 @@ def test_a_command_is_on_the_page_and_has_help_with_examples(command: str, ottla
     shown = ottla(*command.split(), "--help")
     assert shown.returncode == 0
     assert f"  ottla {command}" in shown.stdout
-    is_alone = command.startswith("config list")
+    is_alone = command.startswith(("config list", "store"))
     assert ("--broker" in shown.stdout) != is_alone
     without = {"topic create", "topic alter", "topic delete", "group delete", "txn abort"}
+    without.add("store serve")
     assert ("--json" in shown.stdout) == (command not in without), command

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.processes import wait_until
 from crash.load import Load, Partition, check_promises, promises_of, read_all
-from crash.processes import BrokerProcess, broker_process, run_ottla
+from crash.processes import BrokerProcess, broker_process, free_port, run_ottla
 from crash.topics import PATIENCE_S, admin_of
 
 _KILLS: Final = int(os.environ.get("OTTLA_CLUSTER_KILLS", "3"))
@@ -57,15 +57,17 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[Cluster]:
-    store = directory / "cluster.sqlite"
+def cluster(directory: Path, store: str | None = None) -> Iterator[Cluster]:
+    """Three brokers on one store, which is a file of theirs unless another is named."""
+    store = store or f"sqlite:{directory / 'cluster.sqlite'}"
     with ExitStack() as stack:
         yield Cluster(
             [
                 stack.enter_context(
                     broker_process(
                         directory / f"broker{number}",
-                        *(f"--node-id={number}", f"--store=sqlite:{store}", *_SETTINGS),
+                        *(f"--node-id={number}", f"--store={store}", *_SETTINGS),
+                        f"--metrics=127.0.0.1:{free_port()}",
                     )
                 )
                 for number in _BROKERS

@@ -40,6 +40,7 @@ class MemoryStore:
     """Shared by all brokers of a test. `is_reachable = False` makes every call fail."""
 
     limits = SMALLEST_LIMITS
+    can_fall_silent = False
 
     def __init__(self, clock: Clock, *, revisions_kept: int = 1000) -> None:
         self.is_reachable = True

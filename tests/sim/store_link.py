@@ -41,6 +41,7 @@ class StoreLink:
     """The store, as one broker reaches it."""
 
     limits = MemoryStore.limits
+    can_fall_silent = True
 
     def __init__(self, store: MemoryStore, faults: StoreFaults, rng: Random) -> None:
         self._store = store

@@ -29,9 +29,11 @@ from ottla.broker.server import Server
 from ottla.broker.services import Services
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.controller.topics import logs_removed
+from ottla.cluster.etcd_address import EtcdAccess
 from ottla.cluster.image import ClusterImage
+from ottla.cluster.measured_store import MeasuredStore
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import CoordinationStore, LeaseLost, StoreUnavailable
+from ottla.cluster.store import LeaseLost
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint
@@ -49,6 +51,7 @@ from ottla.telemetry import AnyMetric
 log = logging.getLogger("ottla.broker")
 
 _LEAVE_S: Final = 0.15  # timeout of giving the lease back after a defect
+_REGISTER_S: Final = 1.0  # between two attempts to register again
 _THREAD_S: Final = 0.05  # timeout of waiting for each thread after a defect
 _FIRST_BROKER: Final = BrokerId(0)
 
@@ -65,6 +68,7 @@ class ServeOptions:
     metrics: Endpoint | None = None
     hints: bool = False
     store: str | None = None  # that brokers share; None for one in the data directory
+    store_access: EtcdAccess = field(default_factory=EtcdAccess)
     rack: str | None = None
     machine: str | None = None
     ends_with_stdin: bool = False  # stops when standard input ends: its supervisor is gone
@@ -81,7 +85,7 @@ class Broker:
         options: ServeOptions,
         *,
         log_dir: LogDir,
-        store: CoordinationStore,
+        store: MeasuredStore,
         state: ClusterState,
         environment: Environment,
         defects: Defects,
@@ -140,8 +144,7 @@ class Broker:
             replicas=self._replicas,
         )
         self._pages = MetricsPages(self._collect, self._readiness.obstacle, defects.watch)
-        self._background: asyncio.Task[None] | None = None
-        self._changing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.address = options.listen
         self.metrics_address: Endpoint | None = None
 
@@ -194,7 +197,14 @@ class Broker:
         return self.settings.broker
 
     def _collect(self) -> Iterable[AnyMetric]:
-        return collect(self._server, self._dispatcher, self.services, self._replicas, self._flusher)
+        return collect(
+            self._server,
+            self._dispatcher,
+            self.services,
+            self._replicas,
+            self._flusher,
+            self._store,
+        )
 
     @classmethod
     async def start(cls, options: ServeOptions, environment: Environment) -> "Broker":
@@ -215,7 +225,8 @@ class Broker:
             shares = share_out(descriptor_limit())
             log_dir = LogDir(environment.files, options.data, shares.files)
             undo.push(partial(_close_unstarted, log_dir, defects))
-            store = await environment.open_store(options.data, environment.clock)
+            opened = await environment.open_store(options.data, environment.clock)
+            store = MeasuredStore(opened, environment.clock.monotonic_s)
             undo.push_async_callback(store.close)
             state = await ClusterState.open(
                 store,
@@ -278,10 +289,10 @@ class Broker:
 
     async def _close(self) -> None:
         await self._registration.leave()
-        for task in (self._background, self._changing):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         self.services.close_coordinators()
         self._server.stop_taking()
         self._dispatcher.end_waits()
@@ -309,9 +320,8 @@ class Broker:
         """Release everything within a fraction of a second; nothing is flushed or marked clean."""
         self._stop_serving()
         attempt = self.defects.attempt
-        for task in (self._background, self._changing):
-            if task is not None:
-                task.cancel()
+        for task in self._tasks:
+            task.cancel()
         attempt(self.services.close_coordinators)
         await self._pages.close()
         for close in (self._state.close, self._store.close, self._replicas.close):
@@ -331,6 +341,7 @@ class Broker:
         recovery_begun_s = self._monotonic_s()
         self.defects.watch(self._replicas.open(self._state.image, is_checked=is_checked))
         recovery_ms = int(1000 * (self._monotonic_s() - recovery_begun_s))
+        self._registration.check_store()
         opened = OpenedLogs.of(self._log_dir)
         self._state.subscribe(self._note_image)
         self.address = await self._server.bind(self._options.listen)
@@ -341,10 +352,13 @@ class Broker:
         await self._replicas.remember_store(self._state.image.revision)
         self.services.open_coordinators()
         await self._server.listen(self.address)
-        self._background = self._loop.create_task(background.run(self._chores()))
-        self._changing = self._loop.create_task(self._isr_changes.run(), name="ottla-isr")
-        self.defects.watch(self._changing)
-        self.defects.watch(self._background)
+        for work, name in (
+            (background.run(self._chores()), "ottla-chores"),
+            (self._isr_changes.run(), "ottla-isr"),
+            (self._stay_registered(), "ottla-registration"),
+        ):
+            self._tasks.append(self._loop.create_task(work, name=name))
+            self.defects.watch(self._tasks[-1])
         self._readiness.phase = Phase.SERVING
         started = {
             "version": __version__,
@@ -368,15 +382,15 @@ class Broker:
         await self._registration.register(self.advertised, self._config())
 
     async def _stay_registered(self) -> None:
-        """Register again after the lease ran out: paused, or cut off from the store."""
-        if self._registration.is_registered:
-            return
-        try:
-            await self._register()
-        except (ApiError, LeaseLost, StoreUnavailable) as problem:
-            _note_lost(self.defects, problem)
-        else:
-            log.warning("broker registered again", extra={"broker": self._options.node_id})
+        """Register again as soon as the lease has ended: paused, or cut off from the store."""
+        while True:
+            try:
+                await self._registration.wait_lost()
+                await self._register()
+                log.warning("broker registered again", extra={"broker": self._options.node_id})
+            except (ApiError, LeaseLost) as problem:
+                _note_lost(self.defects, problem)
+            await asyncio.sleep(_REGISTER_S)
 
     async def _note_logs_removed(self) -> None:
         """Commit that this broker has no logs of deleted topics left: their tombstones can go."""
@@ -409,7 +423,6 @@ class Broker:
             self._server,
             self._dispatcher,
             self.services,
-            stay_registered=self._stay_registered,
             note_logs_removed=self._note_logs_removed,
         )
 
@@ -428,7 +441,9 @@ def _close_unstarted(
 
 def _note_lost(defects: Defects, problem: BaseException) -> None:
     """Go on if the broker can register again; any other end of the state's task is a defect."""
-    if isinstance(problem, (ApiError, LeaseLost)):
+    if isinstance(problem, LeaseLost):
+        log.warning("registration lost", extra={"reason": problem})
+    elif isinstance(problem, ApiError):
         log.warning("coordination store not reachable", extra={"reason": problem})
     else:
         defects.end(problem)

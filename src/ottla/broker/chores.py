@@ -11,7 +11,6 @@ from ottla.config import BrokerConfig
 
 _SWEEP_S: Final = 1.0
 _EXPIRE_S: Final = 0.25
-_REGISTER_S: Final = 1.0
 _WATERMARKS_S: Final = 5.0
 _RETRY_S: Final = 1.0
 
@@ -21,7 +20,6 @@ def broker_chores(
     dispatcher: Dispatcher,
     services: Services,
     *,
-    stay_registered: Callable[[], Awaitable[None]],
     note_logs_removed: Callable[[], Awaitable[None]],
 ) -> list[Chore]:
     replicas, state = services.replicas, services.state
@@ -32,7 +30,6 @@ def broker_chores(
     return [
         Chore("sweep", lambda: _SWEEP_S, server.sweep),
         Chore("expire", lambda: _EXPIRE_S, dispatcher.produce.expire),
-        Chore("registration", lambda: _REGISTER_S, stay_registered),
         Chore("watermarks", lambda: _WATERMARKS_S, replicas.checkpoint_watermarks),
         Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
         Chore("deleted topics", lambda: _RETRY_S, note_logs_removed),

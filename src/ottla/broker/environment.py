@@ -21,6 +21,8 @@ from ottla.storage.disk_worker import ThreadWorker, Worker
 from ottla.storage.files import Files, OsFiles, VolatileFiles
 from ottla.storage.flusher import Flusher, ThreadFlusher
 
+OpenStore = Callable[[Path, Clock], Awaitable[CoordinationStore]]
+
 _WORKER_PAUSE_S: Final = 0.0002
 _POLL_S: Final = 0.25  # for changes of other processes; each poll costs an idle broker CPU
 
@@ -65,7 +67,7 @@ class Environment:
     clock: Clock = field(default_factory=SystemClock)
     rng: random.Random = field(default_factory=random.SystemRandom)
     files: Files = field(default_factory=OsFiles)
-    open_store: Callable[[Path, Clock], Awaitable[CoordinationStore]] = open_sqlite
+    open_store: OpenStore = open_sqlite
     start_flusher: Callable[[Files, Callable[[OSError], None], Clock], Flusher] = start_flusher
     start_worker: Callable[[str], Worker] = start_worker
     has_own_store: bool = True  # in its data directory, and so only as long as that is there

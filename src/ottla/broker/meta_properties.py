@@ -114,9 +114,10 @@ def check_identity(
             raise UsageRefused(_missing(data))
         return
     if known.cluster_id != image.cluster_id:
+        remedy = "bring back its cluster.sqlite" if has_own_store else "name its store with --store"
         raise UsageRefused(
             f"{data} holds data of cluster {known.cluster_id}, this is cluster {image.cluster_id}:"
-            " choose another directory with --data, or bring back its cluster.sqlite"
+            f" choose another directory with --data, or {remedy}"
         )
     if known.node_id != node_id:
         raise UsageRefused(
@@ -124,10 +125,15 @@ def check_identity(
             f" --node-id {known.node_id}, or choose another directory with --data"
         )
     if known.revision > image.revision:
+        remedy = (
+            f"bring back the newer {_STORE_FILE} with its -wal, or, if an older one was restored on"
+            f" purpose, run `ottla log accept-store {data}`"
+            if has_own_store
+            else "it was restored from an older copy: bring back its newer data"
+        )
         raise UsageRefused(
             f"the coordination store went back: it is at revision {image.revision}, and {data} has"
-            f" seen revision {known.revision}; bring back the newer {_STORE_FILE} with its -wal,"
-            f" or, if an older one was restored on purpose, run `ottla log accept-store {data}`"
+            f" seen revision {known.revision}; {remedy}"
         )
 
 

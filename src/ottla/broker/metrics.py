@@ -12,6 +12,7 @@ from ottla import __version__
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.server import Server
 from ottla.broker.services import Services
+from ottla.cluster.measured_store import MeasuredStore
 from ottla.coordinator.runtime.internal_topics import INTERNAL_TOPICS
 from ottla.errors import ErrorCode, UsageRefused
 from ottla.model import Endpoint, TopicPartition
@@ -36,9 +37,11 @@ def collect(
     services: Services,
     replicas: Replicas,
     flusher: Flusher,
+    store: MeasuredStore,
 ) -> Iterable[AnyMetric]:
     """All metrics of this broker."""
     yield _build_info()
+    yield from _store(store, services.state.lease_left_s)
     yield from _connections(server)
     yield from _requests(dispatcher)
     yield from _data_path(dispatcher)
@@ -55,6 +58,27 @@ def _build_info() -> Metric:
     labels = (__version__, platform.python_version())
     names = ("version", "python_version")
     return Metric("ottla_build_info", _GAUGE, "1; its labels are versions.", names, [(labels, 1)])
+
+
+def _store(store: MeasuredStore, lease_left_s: float) -> Iterable[AnyMetric]:
+    yield _one(
+        "ottla_store_up",
+        _GAUGE,
+        "1 if the coordination store responded to the last call, 0 if it did not.",
+        int(store.is_up),
+    )
+    yield HistogramMetric(
+        "ottla_store_call_duration_seconds",
+        "Time of a call to the coordination store.",
+        (),
+        [((), store.durations)],
+    )
+    yield _one(
+        "ottla_lease_left_seconds",
+        _GAUGE,
+        "Time for which this broker is certain to stay registered without another renewal.",
+        lease_left_s,
+    )
 
 
 def _connections(server: Server) -> Iterable[Metric]:

@@ -32,7 +32,7 @@ def serve(options: ServeOptions) -> int:
     import uvloop  # noqa: PLC0415  # only a serving process needs it
 
     raise_descriptor_limit()
-    environment = environment_of(options.store)
+    environment = environment_of(options.store, options.store_access)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, environment))
 
@@ -65,7 +65,9 @@ async def _serve_until_stopped(options: ServeOptions, environment: Environment) 
     try:
         broker = await Broker.start(options, environment)
     except StoreUnavailable as problem:
-        raise UsageRefused(f"the coordination store cannot be reached: {problem}") from None
+        raise UsageRefused(
+            f"the coordination store cannot be used: {problem}; start it, or check --store"
+        ) from None
     collector = loop.create_task(_collect_garbage())
     broker.defects.watch(collector)
     sys.stdout.write(f"ottla ready on {broker.address}\n")

@@ -10,8 +10,9 @@ from ottla.broker.environment import Environment
 from ottla.broker.meta_properties import Identity, MetaProperties
 from ottla.broker.stores import machine_name
 from ottla.cluster.controller.leaders import forfeit
+from ottla.cluster.restored import StoreRestored
 from ottla.cluster.state import ClusterState
-from ottla.cluster.values import CLIENT_LISTENER, BrokerImage
+from ottla.cluster.values import CLIENT_LISTENER, UNREGISTERED, BrokerImage
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, UsageRefused
 from ottla.model import BrokerId, Endpoint
@@ -54,11 +55,21 @@ class Registration:
         self._worker = worker
         self._environment = environment
         self._last_use: Identity | None = meta.identity  # as this process found the directory
+        self._epoch = UNREGISTERED  # of the last registration of this process
+        self._is_leaving = False
 
-    @property
-    def is_registered(self) -> bool:
-        """True if the image shows this broker to be alive."""
-        return self._broker_id in self._state.image.brokers
+    async def wait_lost(self) -> None:
+        """Return when this broker has to register again.
+
+        Not while another process is registered under its id, nor when it is about to leave.
+        """
+        state = self._state
+        while True:
+            alive = state.image.brokers.get(self._broker_id)
+            is_own = alive is None or alive.epoch == self._epoch
+            if is_own and not state.is_registered and not self._is_leaving:
+                return
+            await state.next_image()
 
     async def register(self, address: Endpoint, config: BrokerConfig) -> None:
         """Become a broker of the cluster that clients reach at `address`."""
@@ -72,11 +83,22 @@ class Registration:
             state.draw_uuid(),
         )
         ttl_ms = config.broker_session_timeout_ms
-        await state.register(
+        self._epoch = await state.register(
             broker,
             ttl_ms=_OWN_STORE_TTL_MS if environment.has_own_store else ttl_ms,
             prepare=self._prepare,
         )
+
+    def check_store(self) -> None:
+        """Refuse a store that is older than the logs: it was restored from a copy."""
+        if self._environment.has_own_store:
+            return
+        for tp, found in self._replicas.logs.items():
+            partition = self._state.image.partition(tp)
+            if partition is not None and found.epochs.latest > partition.leader_epoch:
+                was = f"its log here has epoch {found.epochs.latest}"
+                text = f"{tp} is at leader epoch {partition.leader_epoch}, and {was}"
+                raise UsageRefused(str(StoreRestored(text)))
 
     async def wait_alone(self, config: BrokerConfig) -> None:
         """Return when no other process is registered under this broker's id.
@@ -102,6 +124,7 @@ class Registration:
 
     async def leave(self) -> None:
         """Let other brokers lead what this one leads, if there are any."""
+        self._is_leaving = True
         if len(self._state.image.brokers) < 2:
             return
         try:

@@ -5,20 +5,22 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ottla.broker.environment import Environment
+from ottla.broker.environment import Environment, OpenStore
 from ottla.clock import Clock
+from ottla.cluster.etcd_address import EtcdAccess, EtcdAddress
 from ottla.cluster.store import CoordinationStore
 from ottla.cluster.store_sqlite import SqliteStore
 from ottla.cluster.values import ClusterId
 from ottla.errors import UsageRefused
 
-_SQLITE: Final = "sqlite:"
+SQLITE: Final = "sqlite:"
+ETCD: Final = ("etcd:", "etcds:", "etcd+")
 _POLL_S: Final = 0.05  # for changes of other brokers
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-def environment_of(store: str | None) -> Environment:
+def environment_of(store: str | None, access: EtcdAccess) -> Environment:
     """The machine's own environment, with a store that brokers share, if one is named.
 
     Reads files: call it before there is a loop.
@@ -26,21 +28,34 @@ def environment_of(store: str | None) -> Environment:
     environment = Environment()
     if store is None:
         return environment
-    path = Path(store.removeprefix(_SQLITE))
-    if not store.startswith(_SQLITE) or path.name in {"", ".."}:
-        raise UsageRefused(
-            f"--store {store!r} is not a coordination store: give sqlite:FILE, a file that all"
-            " brokers of this machine share"
-        )
-    if not path.parent.is_dir():
-        raise UsageRefused(f"{path.parent} does not exist: make it before brokers share {path}")
     return replace(
         environment,
-        open_store=partial(_open_sqlite, path),
+        open_store=_opener(store, access),
         has_own_store=False,
         boot_id=_read_id(_BOOT_ID),
         machine_id=_read_id(_MACHINE_ID),
     )
+
+
+def _opener(store: str, access: EtcdAccess) -> OpenStore:
+    if store.startswith(ETCD):
+        return partial(_open_etcd, EtcdAddress.parse(store), access)
+    path = sqlite_path(store)
+    if not path.parent.is_dir():
+        raise UsageRefused(f"{path.parent} does not exist: make it before brokers share {path}")
+    return partial(_open_sqlite, path)
+
+
+def sqlite_path(store: str) -> Path:
+    """The file of a store of one machine. Raises UsageRefused if it is no store at all."""
+    path = Path(store.removeprefix(SQLITE))
+    if not store.startswith(SQLITE) or path.name in {"", ".."}:
+        raise UsageRefused(
+            f"--store {store!r} is not a coordination store: give sqlite:FILE, a file that all"
+            " brokers of this machine share, or etcd://HOST:2379,HOST:2379/PREFIX for several"
+            " machines"
+        )
+    return path
 
 
 def _read_id(path: Path) -> str:
@@ -53,6 +68,14 @@ def _read_id(path: Path) -> str:
 
 async def _open_sqlite(path: Path, data: Path, clock: Clock) -> CoordinationStore:
     return await SqliteStore.open(path, clock, poll_interval_s=_POLL_S)
+
+
+async def _open_etcd(
+    address: EtcdAddress, access: EtcdAccess, data: Path, clock: Clock
+) -> CoordinationStore:
+    from ottla.cluster.store_etcd import EtcdStore  # noqa: PLC0415  # needs h11, which others do not
+
+    return await EtcdStore.open(address, tls=access.tls, credentials=access.credentials)
 
 
 def machine_name(machine_id: str, cluster_id: ClusterId) -> str | None:

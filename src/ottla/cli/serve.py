@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 from ottla.broker.app import ServeOptions
 from ottla.broker.process import serve as serve_broker
 from ottla.cli.exit_codes import FAILED
+from ottla.cli.store_access import AccessOptions, read_access
 from ottla.cli.terminal import print_error
 from ottla.config import BrokerConfig, flatten
 from ottla.errors import InvalidConfig, StorageFailed, UsageRefused, did_you_mean
@@ -27,6 +28,8 @@ examples:
   ottla serve --data ./data --set num.partitions=4 --set log.retention.ms=86400000
   ottla serve --data ./data --config ottla.toml --metrics 127.0.0.1:9100
   ottla serve --data ./two --listen 127.0.0.1:9093 --node-id 2 --store sqlite:./cluster.sqlite
+  ottla serve --data /var/lib/ottla --listen 10.0.0.2:9092 --node-id 2 \\
+    --store etcd://10.0.0.1,10.0.0.2,10.0.0.3
 
 Settings come from --config (TOML, dotted names or tables), then from --set, which wins.
 `ottla config list broker` shows them all. SIGTERM or Ctrl-C stop the broker cleanly.
@@ -107,6 +110,8 @@ def _run_many(parsed: argparse.Namespace, options: ServeOptions) -> int:
     for name in ("config", "rack", "machine"):
         if getattr(parsed, name) is not None:
             passed_on += [f"--{name}", str(getattr(parsed, name))]
+    for option, value in _access_options(parsed).named():
+        passed_on += [option, value]
     for assignment in parsed.assignments:
         passed_on += ["--set", assignment]
     brokers = children(options, parsed.brokers, passed_on)
@@ -194,9 +199,30 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--store",
-        metavar="sqlite:FILE",
-        help="coordination store that the brokers of this machine share (default: one in --data)",
+        metavar="STORE",
+        help="coordination store that brokers share: sqlite:FILE for those of this machine,"
+        " etcd://HOST:2379,HOST:2379/PREFIX for several machines, etcds:// with TLS (default: one"
+        " in --data)",
     )
+    add(
+        "--store-user",
+        metavar="NAME",
+        help="user of etcd (default: OTTLA_STORE_USER)",
+    )
+    add(
+        "--store-password-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the password of etcd's user (default: OTTLA_STORE_PASSWORD)",
+    )
+    add(
+        "--store-ca",
+        type=Path,
+        metavar="FILE",
+        help="authority that etcd's certificate is from (default: those of the system)",
+    )
+    add("--store-certificate", type=Path, metavar="FILE", help="certificate shown to etcd")
+    add("--store-key", type=Path, metavar="FILE", help="its key, if in a file of its own")
     add(
         "--brokers",
         type=_broker_count,
@@ -223,9 +249,20 @@ def _options(parsed: argparse.Namespace) -> ServeOptions:
         metrics=parsed.metrics,
         hints=parsed.hints,
         store=parsed.store,
+        store_access=read_access(parsed.store, _access_options(parsed)),
         rack=parsed.rack,
         machine=parsed.machine,
         ends_with_stdin=parsed.ends_with_stdin,
+    )
+
+
+def _access_options(parsed: argparse.Namespace) -> AccessOptions:
+    return AccessOptions(
+        user=parsed.store_user,
+        password_file=parsed.store_password_file,
+        ca=parsed.store_ca,
+        certificate=parsed.store_certificate,
+        key=parsed.store_key,
     )
 
 

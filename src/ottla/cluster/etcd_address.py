@@ -11,7 +11,8 @@ from ottla.model import Endpoint
 
 _PORT: Final = 2379  # etcd's own
 _EXAMPLE: Final = "for example etcd://10.0.0.1:2379,10.0.0.2:2379/ottla"
-_SCHEMES: Final = {"etcd": False, "etcd+https": True}
+_SCHEMES: Final = {"etcd": False, "etcds": True}
+_DEFAULT_PREFIX: Final = "ottla"
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
 _SERVER: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]+))?")
 
@@ -26,19 +27,19 @@ class EtcdAddress:
 
     @classmethod
     def parse(cls, url: str) -> "EtcdAddress":
-        """Parse etcd://HOST:PORT,HOST:PORT/PREFIX, or etcd+https:// where servers use TLS."""
+        """Parse etcd://HOST:PORT,HOST:PORT/PREFIX, or etcds:// where servers use TLS."""
         scheme, separator, rest = url.partition("://")
         if not separator or scheme not in _SCHEMES:
-            raise _refused(url, "does not begin with etcd:// or etcd+https://")
+            raise _refused(url, "does not begin with etcd:// or etcds://")
         if "@" in rest:
-            text = "a URL is printed and logged: give user and password by settings, not in it"
-            raise UsageRefused(text)
+            raise UsageRefused(
+                "the address of a store is printed and logged: give the user with --store-user, and"
+                " the password with --store-password-file or OTTLA_STORE_PASSWORD, not in it"
+            )
         if "?" in rest or "#" in rest:
             raise _refused(url, "has a query or a fragment, which have no meaning here")
         hosts, _, path = rest.partition("/")
-        prefix = path.removesuffix("/")
-        if not prefix:
-            raise _refused(url, "has no prefix to store keys below")
+        prefix = path.removesuffix("/") or _DEFAULT_PREFIX
         if not _PREFIX.fullmatch(prefix):
             raise _refused(
                 url,
@@ -85,6 +86,14 @@ class EtcdTlsFiles:
         elif self.key is not None:
             raise UsageRefused(f"{self.key} is a key for etcd without a client certificate")
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    """How a client gets in, besides the address."""
+
+    credentials: EtcdCredentials | None = None
+    tls: EtcdTlsFiles = EtcdTlsFiles()
 
 
 def _no_passphrase() -> str:

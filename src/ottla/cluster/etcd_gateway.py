@@ -140,10 +140,19 @@ class Gateway:
                 try:
                     return await connection.request("GET", path, [], b"")
                 except ConnectionClosed as problem:
-                    hint = "if it uses TLS, begin the URL with etcd+https://"
+                    hint = "if it uses TLS, begin the URL with etcds://"
                     raise EndpointFailed(f"{problem} ({hint})") from problem
                 finally:
                     connection.abort()
+
+    async def look(self, server: Endpoint, path: str) -> Message:
+        """The response of one server about itself, which may have no leader."""
+        async with _ending_at(self._deadline_s(), server):
+            connection = await EtcdConnection.open(server, self._tls)
+            try:
+                return await self._post(connection, path, {})
+            finally:
+                connection.abort()
 
     async def probe(self, server: Endpoint) -> None:
         """Connect to one server. Raises Misconfigured if it is not one of this cluster."""

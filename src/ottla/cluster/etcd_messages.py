@@ -66,6 +66,12 @@ class Message:
             raise _malformed(name, value)
         return value
 
+    def texts(self, name: str) -> list[str]:
+        value = self.fields.get(name, [])
+        if not isinstance(value, list):
+            raise _malformed(name, value)
+        return [str(one) for one in value]
+
     def flag(self, name: str) -> bool:
         return self.fields.get(name, False) is True
 

@@ -135,6 +135,10 @@ class PartitionMissing(Exception):
         self.index = index
 
 
+class EpochWentBack(Exception):
+    """A change gives a partition a lower epoch: the store was restored from an older copy."""
+
+
 class ImageDraft:
     """A mutable copy of an image: each mapping is copied once, before its first write.
 
@@ -364,7 +368,11 @@ class _Copied(Generic[K, V]):
 
 
 def _check_epochs(topic: TopicImage, index: int, after: PartitionImage) -> None:
-    """Assert that the epochs of a partition do not go back."""
+    """Raise EpochWentBack if an epoch of a partition is lower than it was."""
     before = topic.partitions[index]
-    assert after.leader_epoch >= before.leader_epoch, f"{topic.name}: {before} to {after}"
-    assert after.partition_epoch >= before.partition_epoch, f"{topic.name}: {before} to {after}"
+    if after.leader_epoch < before.leader_epoch or after.partition_epoch < before.partition_epoch:
+        was = f"{before.leader_epoch} and {before.partition_epoch}"
+        raise EpochWentBack(
+            f"{topic.name}-{index} is at leader epoch {after.leader_epoch} and partition epoch"
+            f" {after.partition_epoch}, and was at {was}"
+        )

@@ -25,11 +25,12 @@ from ottla.cluster.controller.leaders import (
     settle_leaders,
 )
 from ottla.cluster.image import ClusterImage
+from ottla.cluster.lease import Lease
 from ottla.cluster.opening import open_image
+from ottla.cluster.restored import StoreRestored
 from ottla.cluster.settling import Settling
 from ottla.cluster.store import (
     NEVER,
-    Compacted,
     Compare,
     Conflict,
     CoordinationStore,
@@ -41,6 +42,7 @@ from ottla.cluster.store import (
     StoreUnavailable,
     Write,
 )
+from ottla.cluster.store_following import StoreFollowing
 from ottla.cluster.values import (
     CLUSTER_KEY,
     BrokerImage,
@@ -62,6 +64,7 @@ RETRY_PAUSE_S: Final = 1.0
 LEASE_TTL_MS: Final = 10_000
 KEEP_ALIVES_PER_TTL: Final = 3
 _WATCH_S: Final = 0.2  # for a watch to report a revision, before everything is read
+_OWN_COMMIT_S: Final = 2.0  # for a watch to report what this process has committed, likewise
 
 
 def draw_uuid(rng: random.Random) -> Uuid:
@@ -78,7 +81,7 @@ class _Registration:
 
     broker: BrokerId
     epoch: int
-    lease: LeaseId
+    lease: Lease
     tasks: tuple[asyncio.Task[None], ...]
 
 
@@ -113,7 +116,8 @@ class ClusterState:
             None  # the broker as which this process last tried to register
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self.follower = self._spawn(self._follow(), "ottla-cluster-follow")
+        self._following = StoreFollowing(store, lambda: self.image, self._advance, on_lost)
+        self.follower = self._spawn(self._following.run(), "ottla-cluster-follow")
 
     @classmethod
     async def open(
@@ -137,12 +141,17 @@ class ClusterState:
             await asyncio.wait(self._tasks)
         if registration is not None:
             with contextlib.suppress(StoreUnavailable):  # then the lease expires by itself
-                await self._store.revoke(registration.lease)
+                await registration.lease.revoke()
 
     @property
     def is_registered(self) -> bool:
         """True if this process is registered as a broker, as far as it knows."""
         return self._registration is not None
+
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds for which the registration is certain to last; 0 without one."""
+        return 0.0 if self._registration is None else self._registration.lease.left_s
 
     def subscribe(self, callback: Subscriber) -> None:
         """Call `callback(old, new)` on every change, before other code sees the new image."""
@@ -174,8 +183,13 @@ class ClusterState:
         `decide` is called again after a conflict with another process. Its ApiError passes
         through, once it is certain not to come from an outdated image.
         """
-        async with _bounded():
-            decision, _ = await self._commit(decide, leases={})
+        try:
+            async with _bounded():
+                decision, _ = await self._commit(decide, leases={})
+        except StoreUnavailable as problem:
+            raise StoreUnavailable(
+                f"nothing can be changed while the coordination store is away: {problem}"
+            ) from problem
         return decision.result
 
     async def commit_surely(self, decide: Decide[Result]) -> Result:
@@ -199,7 +213,7 @@ class ClusterState:
                 async with asyncio.timeout(_WATCH_S):
                     await self._reach(revision)
                     return
-            self._replace(layout.read_image(await self._store.range("")))
+            await self._following.read_all()
 
     async def register(
         self,
@@ -216,8 +230,9 @@ class ClusterState:
         """
         assert self._registration is None, "a process registers as one broker"
         self._self = broker
-        lease = await self._store.grant(ttl_ms)
-        leases = {broker_key(broker.id): lease, ready_key(broker.id): lease}
+        lease = await Lease.grant(self._store, ttl_ms)
+        leases = {broker_key(broker.id): lease.id, ready_key(broker.id): lease.id}
+        renewing = self._spawn(self._keep_alive(lease), "ottla-cluster-lease")
         try:
             async with _bounded():
                 _, epoch = await self._commit(lambda image: register_broker(image, broker), leases)
@@ -228,15 +243,15 @@ class ClusterState:
                 await self._commit(lambda image: note_ready(image, broker.id, epoch), leases)
             await self.settle()
         except BaseException:
+            renewing.cancel()
             with contextlib.suppress(StoreUnavailable):
-                await self._store.revoke(lease)
+                await lease.revoke()
             raise
         settling = Settling(self, broker.id, self._config, self._on_lost)
-        tasks = (
-            self._spawn(self._keep_alive(lease, ttl_ms / 1000), "ottla-cluster-lease"),
-            self._spawn(settling.run(), "ottla-cluster-settling"),
-        )
-        self._registration = _Registration(broker.id, epoch, lease, tasks)
+        tasks = [renewing, self._spawn(settling.run(), "ottla-cluster-settling")]
+        if self._store.can_fall_silent:
+            tasks.append(self._spawn(self._following.beat(broker.id), "ottla-cluster-beat"))
+        self._registration = _Registration(broker.id, epoch, lease, tuple(tasks))
         self._check_registration()
         return epoch
 
@@ -283,6 +298,7 @@ class ClusterState:
         """Changes that do not fit into one commit are decided about again after the first part."""
         conflicts = 0
         while conflicts < ATTEMPTS_MAX:
+            self._following.check_not_restored()
             decision = await self._decide(decide)
             if not decision.changes:
                 return decision, self.image.revision
@@ -331,38 +347,29 @@ class ClusterState:
             await self.next_image()
 
     async def _reach(self, revision: Revision) -> None:
+        """Return when the image has this revision, whether or not the watch reports it."""
+        timeout_s = _OWN_COMMIT_S if self._store.can_fall_silent else None
         while self.image.revision < revision:
-            await self.next_image()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.next_image()
+            except TimeoutError:
+                await self._try_read_all()
+
+    async def _try_read_all(self) -> None:
+        """Read everything if the store responds: the caller waits, and knows what was committed."""
+        try:
+            await self._following.read_all()
+        except StoreRestored:
+            raise
+        except StoreUnavailable as problem:
+            self._on_lost(problem)
 
     async def next_image(self) -> None:
         """Return when the image has changed; raises StoreUnavailable if it no longer does."""
         if self.follower.done():
             raise StoreUnavailable("this broker no longer follows the cluster: restart it")
         await self._advanced.wait()
-
-    # Following
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                await self._follow_watch()
-            except StoreUnavailable as problem:
-                self._on_lost(problem)
-                await asyncio.sleep(RETRY_PAUSE_S)
-
-    async def _follow_watch(self) -> None:
-        try:
-            async with contextlib.aclosing(self._store.watch("", self.image.revision)) as batches:
-                async for batch in batches:
-                    if batch.revision > self.image.revision:  # else everything was read meanwhile
-                        self._advance(self.image.apply(layout.read_changes(batch), batch.revision))
-        except Compacted:
-            self._replace(layout.read_image(await self._store.range("")))
-
-    def _replace(self, image: ClusterImage) -> None:
-        """Go on with an image of the whole store, if it is newer."""
-        if image.revision > self.image.revision:
-            self._advance(image)
 
     def _advance(self, image: ClusterImage) -> None:
         old, self.image = self.image, image
@@ -380,23 +387,25 @@ class ClusterState:
 
     # Registration
 
-    async def _keep_alive(self, lease: LeaseId, ttl_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        kept_at_s = loop.time()
+    async def _keep_alive(self, lease: Lease) -> None:
+        """Renew a lease. Its key in the image says whether this broker is registered.
+
+        A store that was away keeps leases for longer, and etcd may report the renewal of a
+        lease that it has revoked as a success.
+        """
         while True:
-            await asyncio.sleep(ttl_s / KEEP_ALIVES_PER_TTL)
-            asked_at_s = loop.time()
+            await asyncio.sleep(lease.ttl_s / KEEP_ALIVES_PER_TTL)
+            if self._following.is_deaf:
+                continue
             try:
-                await self._store.keep_alive(lease)
-                kept_at_s = asked_at_s
-            except LeaseLost as problem:
-                self._lose_registration(problem)
+                await lease.renew()
             except StoreUnavailable as problem:
                 self._on_lost(problem)
-                if loop.time() - kept_at_s > ttl_s:
-                    self._lose_registration(
-                        LeaseLost("the coordination store did not respond within the lease time")
-                    )
+            except LeaseLost as problem:
+                with contextlib.suppress(ApiError):  # the image shows it, most likely
+                    await self.catch_up()
+                self._lose_registration(problem)
+                return
 
     def _check_registration(self) -> None:
         if (registration := self._registration) is None or self._is_leaving:
@@ -414,6 +423,7 @@ class ClusterState:
             for task in registration.tasks:
                 task.cancel()
             self._on_lost(problem)
+            self._wake()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)

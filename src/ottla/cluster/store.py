@@ -132,6 +132,11 @@ class CoordinationStore(Protocol):
         """How much a commit may have; more is a defect of the caller."""
         ...
 
+    @property
+    def can_fall_silent(self) -> bool:
+        """True if a watch may stop reporting without an error: then expect regular changes."""
+        ...
+
     async def get(self, key: str) -> Snapshot:
         """The entry of this key, if any, and the store's revision."""
         ...

@@ -52,6 +52,7 @@ class EtcdStore:
     """A `CoordinationStore` in etcd, with the guarantees documented there."""
 
     limits = SMALLEST_LIMITS  # etcd takes 128 operations in one transaction by default
+    can_fall_silent = True  # a server that hangs keeps its connections
 
     def __init__(self, gateway: Gateway, keys: Keyspace) -> None:
         """Use `open`."""

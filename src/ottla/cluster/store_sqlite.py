@@ -39,6 +39,7 @@ class SqliteStore:
 
     # A commit is a wait for the disk, and few large ones are faster than many small ones.
     limits = CommitLimits(writes=4096, compares=8192, size_bytes=16 << 20)
+    can_fall_silent = False
 
     def __init__(
         self, database: Database, thread: ThreadPoolExecutor, poll_interval_s: float

@@ -24,6 +24,7 @@ UNREGISTERED: Final = -1  # the epoch of a broker that the store does not know y
 
 CLUSTER_KEY: Final = "cluster"
 CATALOG_KEY: Final = "catalog"
+BEAT_KEY: Final = "beat"  # written at fixed times, so that a watch that is silent is noticed
 BROKER_SETTINGS_KEY: Final = "settings/brokers"
 BROKER_SETTINGS_PREFIX: Final = "settings/brokers/"
 GROUP_SETTINGS_PREFIX: Final = "settings/groups/"

@@ -235,7 +235,7 @@ def test_a_missing_client_certificate_is_refused_by_the_server(
 def test_tls_on_one_side_only_is_said(
     etcd: EtcdProcess, secured: EtcdProcess, certificates: Certificates
 ) -> None:
-    with pytest.raises(StoreUnavailable, match=r"begin the URL with etcd\+https://"):
+    with pytest.raises(StoreUnavailable, match="begin the URL with etcds://"):
         open_and_close(EtcdAddress((secured.endpoint,), PREFIX, is_tls=False))
     with pytest.raises(StoreUnavailable, match=r"cannot be reached over TLS: .+"):
         open_and_close(EtcdAddress((etcd.endpoint,), PREFIX, is_tls=True), tls=certificates.client)

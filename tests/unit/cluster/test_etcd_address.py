@@ -11,6 +11,8 @@ from ottla.model import Endpoint
     ("url", "address"),
     [
         ("etcd://h1/ottla", EtcdAddress((Endpoint("h1", 2379),), "ottla/", is_tls=False)),
+        ("etcd://h1:2380", EtcdAddress((Endpoint("h1", 2380),), "ottla/", is_tls=False)),
+        ("etcd://h1/", EtcdAddress((Endpoint("h1", 2379),), "ottla/", is_tls=False)),
         (
             "etcd://h1:2379,h-2.example.com:22379/a/b-c_d.e/",
             EtcdAddress(
@@ -20,7 +22,7 @@ from ottla.model import Endpoint
             ),
         ),
         (
-            "etcd+https://[::1]:1,10.0.0.1/x",
+            "etcds://[::1]:1,10.0.0.1/x",
             EtcdAddress((Endpoint("::1", 1), Endpoint("10.0.0.1", 2379)), "x/", is_tls=True),
         ),
     ],
@@ -36,8 +38,7 @@ def test_a_url_names_servers_and_prefix(url: str, address: EtcdAddress) -> None:
         ("h1:2379/ottla", "does not begin with etcd://"),
         ("http://h1:2379/ottla", "does not begin with etcd://"),
         ("etcd:/h1/ottla", "does not begin with etcd://"),
-        ("etcd://h1:2379", "has no prefix"),
-        ("etcd://h1:2379/", "has no prefix"),
+        ("etcd+https://h1:2379/ottla", "does not begin with etcd://"),
         ("etcd://h1/a//b", "has the prefix 'a//b'"),
         ("etcd://h1//a", "has the prefix '/a'"),
         ("etcd://h1/a b", "has the prefix 'a b'"),
@@ -61,6 +62,6 @@ def test_a_url_that_cannot_be_meant_is_refused(url: str, reason: str) -> None:
 
 
 def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
-    with pytest.raises(UsageRefused, match="by settings") as refused:
+    with pytest.raises(UsageRefused, match="--store-password-file") as refused:
         EtcdAddress.parse("etcd://root:hunter2@h1/ottla")
     assert "hunter2" not in str(refused.value)

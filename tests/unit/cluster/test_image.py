@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from fakes.cluster_images import alive, broker, cluster, put_topic
-from ottla.cluster.image import ClusterImage, ImageDraft, PartitionMissing, TopicImage
+from ottla.cluster.image import (
+    ClusterImage,
+    EpochWentBack,
+    ImageDraft,
+    PartitionMissing,
+    TopicImage,
+)
 from ottla.cluster.store import NEVER, Revision
 from ottla.cluster.values import (
     CATALOG_KEY,
@@ -145,7 +151,7 @@ def test_epochs_of_a_topic_never_go_back(epochs: tuple[int, int]) -> None:
         return replace(topic("a", 1), partitions=(partition,))
 
     image = ClusterImage().apply(put_topic(at(9, 9)), Revision(1))
-    with pytest.raises(AssertionError, match="a: PartitionImage"):
+    with pytest.raises(EpochWentBack, match=r"a-0 is at leader epoch .*, and was at 9 and 9"):
         image.apply(put_topic(at(*epochs)), Revision(2))
 
 

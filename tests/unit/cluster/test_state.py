@@ -594,18 +594,37 @@ def test_a_broker_whose_lease_was_ended_is_told_once_and_may_register_again() ->
     run(scenario)
 
 
-def test_a_store_that_cannot_be_reached_is_reported_until_the_lease_counts_as_lost() -> None:
+def test_a_broker_stays_registered_while_the_store_is_away_and_its_key_is_there() -> None:
+    async def scenario(world: World) -> None:
+        state = await world.open("a")
+        epoch = await state.register(broker(1), ttl_ms=3000)
+        assert 0 < state.lease_left_s <= 3
+        world.store.is_reachable = False
+        await asyncio.sleep(1.5)
+        with pytest.raises(StoreUnavailable, match="nothing can be changed while"):
+            await create(state, "orders")
+        world.store.is_reachable = True
+        await asyncio.sleep(30)
+        assert {type(problem) for problem in world.lost["a"]} == {StoreUnavailable}
+        assert state.is_registered
+        assert state.image.brokers[BrokerId(1)].epoch == epoch
+        assert (await create(state, "orders")).partitions[0].leader == 1
+
+    run(scenario)
+
+
+def test_a_lease_that_ended_while_the_store_was_away_is_noticed_by_its_key() -> None:
     async def scenario(world: World) -> None:
         state = await world.open("a")
         await state.register(broker(1), ttl_ms=3000)
         world.store.is_reachable = False
         await asyncio.sleep(10)
-        kinds = [type(problem) for problem in world.lost["a"]]
-        assert kinds[0] is StoreUnavailable
-        assert kinds.count(LeaseLost) == 1
-        with pytest.raises(StoreUnavailable):
-            await create(state, "orders")
+        assert state.is_registered, "nothing says that it is not"
+        assert state.lease_left_s == 0
         world.store.is_reachable = True
+        await asyncio.sleep(3)
+        assert [type(one) for one in world.lost["a"]].count(LeaseLost) == 1
+        assert not state.is_registered
         await state.register(broker(1))
         assert (await create(state, "orders")).partitions[0].leader == 1
 
