@@ -13,6 +13,7 @@ from random import Random
 from typing import Final
 
 import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.processes import wait_until
@@ -148,6 +149,55 @@ def test_a_broker_that_stops_hands_over_and_one_that_lost_its_disk_gets_all_of_i
             for broker in running.brokers
         ]
         assert logs[0] == logs[1] == logs[2] != {}
+
+
+@pytest.mark.slow
+def test_groups_outlive_their_first_broker_once_others_have_come(tmp_path: Path) -> None:
+    store = f"--store=sqlite:{tmp_path / 'cluster.sqlite'}"
+    settings = ("--set=broker.session.timeout.ms=2000", "--set=offsets.topic.num.partitions=2")
+    with ExitStack() as stack:
+
+        def join(number: int) -> BrokerProcess:
+            arguments = (f"--node-id={number}", f"--machine=machine-{number}", store, *settings)
+            return stack.enter_context(broker_process(tmp_path / f"broker{number}", *arguments))
+
+        first = join(0)
+        admin = admin_of(first.address)
+        for future in admin.create_topics([NewTopic(_TOPIC, 1)]).values():
+            future.result(PATIENCE_S)
+        _commit_offset(first.address, 17)
+        assert _replica_counts(admin, "__consumer_offsets") == {(1, 1)}
+        others = [join(1), join(2)]
+        wait_until(
+            lambda: _replica_counts(admin, "__consumer_offsets") == {(3, 3)},
+            "the groups' topic has three replicas in sync",
+        )
+        created = run_ottla("topic", "create", "safe", "--broker", first.address)
+        assert created.returncode == 0, created.stderr
+        assert _replica_counts(admin, "safe") == {(3, 3)}
+        shown = run_ottla("topic", "describe", "safe", "--broker", first.address)
+        assert "min.insync.replicas" in shown.stdout, shown.stdout
+        first.kill()
+        group = ConsumerGroupTopicPartitions("readers", [TopicPartition(_TOPIC, 0)])
+        admin = admin_of(",".join(broker.address for broker in others))
+        committed = admin.list_consumer_group_offsets([group])["readers"].result(PATIENCE_S)
+        assert [one.offset for one in committed.topic_partitions] == [17]
+
+
+def _commit_offset(address: str, offset: int) -> None:
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": address,
+        "group.id": "readers",
+    }
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition(_TOPIC, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def _replica_counts(admin: AdminClient, topic: str) -> set[tuple[int, int]]:
+    """How many replicas partitions of a topic have, and how many of these are in sync."""
+    partitions = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+    return {(len(one.replicas), len(one.isrs)) for one in partitions.values()}
 
 
 def test_two_processes_are_not_the_same_broker(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The followers of a partition, as its leader sees them: how far each is, and since when."""
 
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Final
 
 from ottla.cluster.values import UNREGISTERED
@@ -40,6 +41,11 @@ class Followers:
 
     def __init__(self, brokers: Iterable[BrokerId], now_s: float) -> None:
         self.by_id = {broker: Follower(now_s) for broker in brokers}
+
+    def follow(self, brokers: Iterable[BrokerId]) -> None:
+        """Follow these brokers and no others; one that is new has never had everything."""
+        known = self.by_id
+        self.by_id = {broker: known.get(broker) or Follower(-inf) for broker in brokers}
 
     def lowest_end(self, brokers: Iterable[BrokerId]) -> Offset | None:
         """The offset below which each of these followers has everything; None without any."""

@@ -35,7 +35,10 @@ from ottla.model import (
     TopicPartition,
 )
 
-_RULES: Final = frozenset({"unclean.leader.election.enable", "min.insync.replicas"})
+ISR_MIN: Final = "min.insync.replicas"
+_RULES: Final = frozenset({"unclean.leader.election.enable", ISR_MIN})
+_MANY_REPLICAS: Final = 3  # from that number on, two must be in sync for acks=all
+_ISR_MIN_OF_MANY: Final = 2
 
 
 class StalePartitionEpoch(ApiError):
@@ -315,6 +318,19 @@ def replication_rules(broker_config: Mapping[str, str], defaults: BrokerConfig) 
 def isr_min_of(config: TopicConfig, replicas: Sequence[BrokerId]) -> int:
     """The members that an ISR needs for a commit; a topic with fewer replicas needs all it has."""
     return min(config.min_insync_replicas, len(replicas))
+
+
+def with_isr_min(
+    config: Mapping[str, str], replica_count: int, defaults: BrokerConfig
+) -> Mapping[str, str]:
+    """A topic's settings; with three replicas or more, two must be in sync unless a user said so.
+
+    Written down with the topic, so that all brokers count alike, and a broker that comes later
+    with other settings changes nothing.
+    """
+    if replica_count < _MANY_REPLICAS or ISR_MIN in config or ISR_MIN in defaults.given:
+        return config
+    return {**config, ISR_MIN: str(_ISR_MIN_OF_MANY)}
 
 
 def settled_partitions(
