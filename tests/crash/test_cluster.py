@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.processes import wait_until
 from crash.load import Load, Partition, check_promises, promises_of, read_all
-from crash.processes import BrokerProcess, broker_process, run_ottla
+from crash.processes import BrokerProcess, broker_process, free_port, run_ottla
 from crash.topics import PATIENCE_S, admin_of
 
 _KILLS: Final = int(os.environ.get("OTTLA_CLUSTER_KILLS", "3"))
@@ -156,9 +157,11 @@ def test_groups_outlive_their_first_broker_once_others_have_come(tmp_path: Path)
     store = f"--store=sqlite:{tmp_path / 'cluster.sqlite'}"
     settings = ("--set=broker.session.timeout.ms=2000", "--set=offsets.topic.num.partitions=2")
     with ExitStack() as stack:
+        pages = [f"127.0.0.1:{free_port()}" for _ in _BROKERS]
 
         def join(number: int) -> BrokerProcess:
-            arguments = (f"--node-id={number}", f"--machine=machine-{number}", store, *settings)
+            place = (f"--node-id={number}", f"--machine=machine-{number}", store)
+            arguments = (*place, *settings, f"--metrics={pages[number]}")
             return stack.enter_context(broker_process(tmp_path / f"broker{number}", *arguments))
 
         first = join(0)
@@ -177,11 +180,20 @@ def test_groups_outlive_their_first_broker_once_others_have_come(tmp_path: Path)
         assert _replica_counts(admin, "safe") == {(3, 3)}
         shown = run_ottla("topic", "describe", "safe", "--broker", first.address)
         assert "min.insync.replicas" in shown.stdout, shown.stdout
+        leaders = [_metric(page, "ottla_leaders") for page in pages]
+        assert sum(leaders) == 2 + 1 + 1, "partitions of three topics"
+        assert _metric(pages[1], f'ottla_replica_fetch_bytes_total{{leader="{0}"}}') > 0
+        assert _metric(pages[0], 'ottla_isr_changes_total{kind="grow"}') >= 4
         first.kill()
         group = ConsumerGroupTopicPartitions("readers", [TopicPartition(_TOPIC, 0)])
         admin = admin_of(",".join(broker.address for broker in others))
         committed = admin.list_consumer_group_offsets([group])["readers"].result(PATIENCE_S)
         assert [one.offset for one in committed.topic_partitions] == [17]
+        assert _metric(pages[1], 'ottla_partitions{state="offline"}') == 1, "its only replica died"
+        elected = [_metric(page, 'ottla_elections_total{kind="clean"}') for page in pages[1:]]
+        assert sum(elected) >= 2
+        behind = [_metric(page, 'ottla_partitions{state="under_replicated"}') for page in pages[1:]]
+        assert sum(behind) == 2 + 1
 
 
 def _commit_offset(address: str, offset: int) -> None:
@@ -192,6 +204,12 @@ def _commit_offset(address: str, offset: int) -> None:
     consumer = Consumer(settings)
     consumer.commit(offsets=[TopicPartition(_TOPIC, 0, offset)], asynchronous=False)
     consumer.close()
+
+
+def _metric(page: str, sample: str) -> float:
+    with urlopen(f"http://{page}/metrics", timeout=PATIENCE_S) as response:
+        lines = response.read().decode().splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample + " "))
 
 
 def _replica_counts(admin: AdminClient, topic: str) -> set[tuple[int, int]]:

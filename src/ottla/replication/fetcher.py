@@ -28,6 +28,7 @@ from ottla.protocol.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
+from ottla.replication.counts import ReplicationCounts
 from ottla.replication.follower import FollowerPartition, ReplicaDiverged
 from ottla.replication.peer_deaths import PeerDeaths
 
@@ -56,6 +57,7 @@ class FetcherEnvironment(NamedTuple):
     make_durable: Callable[[Iterable[FollowerPartition]], "asyncio.Future[None]"]
     note_defect: Callable[[FollowerPartition, Exception], None]
     deaths: PeerDeaths
+    counts: ReplicationCounts
 
 
 class ReplicaFetcher:
@@ -212,14 +214,18 @@ class ReplicaFetcher:
             self._session, self._sent = _NO_SESSION, {}
         now_ms = self._environment.clock.now_ms()
         grown: list[FollowerPartition] = []
+        counts = self._environment.counts
         for topic in response.responses:
             for fetched in topic.partitions:
                 partition = self._keys.get((topic.topic_id, fetched.partition_index))
                 sent = self._sent.get((topic.topic_id, fetched.partition_index))
                 if partition is None or not _is_current(partition, sent):
                     continue  # given up, or led in another epoch, since the request was sent
+                end_before = partition.log.end_offset
                 if self._take_one(partition, fetched, now_ms):
                     grown.append(partition)
+                counts.fetched_bytes[self.leader] += len(fetched.records or b"")
+                counts.truncated_records += max(end_before - partition.log.end_offset, 0)
         if grown:
             await self._environment.make_durable(grown)
 

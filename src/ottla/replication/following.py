@@ -11,6 +11,7 @@ from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
+from ottla.replication.counts import ReplicationCounts
 from ottla.replication.partition import Flushes
 from ottla.replication.peer_deaths import PeerDeaths
 from ottla.storage.log import Log
@@ -42,6 +43,7 @@ class Following:
         """
         self.partitions: dict[TopicPartition, FollowerPartition] = {}
         self.defects: dict[TopicPartition, str] = {}  # replicas that were taken out, and why
+        self.counts = ReplicationCounts(broker_id)
         self._broker_id = broker_id
         self._flusher = flusher
         self._watch = watch
@@ -123,6 +125,7 @@ class Following:
             make_durable=self._make_durable,
             note_defect=self._note_defect,
             deaths=self.deaths,
+            counts=self.counts,
         )
         fetcher = ReplicaFetcher(leader, environment)
         self._watch(fetcher.task)

@@ -131,6 +131,11 @@ class LeaderPartition:
         """The in-sync replicas, as they are committed."""
         return self.image.isr
 
+    @property
+    def is_under_isr_min(self) -> bool:
+        """True while fewer replicas are in sync than `acks=all` needs."""
+        return len(self.image.isr) < self._isr_min
+
     # Writing
 
     def append(

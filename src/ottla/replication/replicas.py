@@ -75,6 +75,7 @@ class Replicas:
         remember: Callable[[Revision], None],
     ) -> None:
         self.following = following
+        self.counts = following.counts
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
         self.topic_names: dict[bytes, str] = {}
         self._log_dir = log_dir
@@ -190,6 +191,7 @@ class Replicas:
         """The cluster has changed: give up what this broker leads no more, follow the rest soon."""
         assert image.revision >= self._image.revision, "images only get newer"
         before, self._image = self._image, image
+        self.counts.note_image(before, image)
         for topic_id in before.topic_names.keys() - image.topic_names.keys():
             self.topic_names.pop(topic_id, None)
         for tp, error in lost_partitions(before, image, self._broker_id):
