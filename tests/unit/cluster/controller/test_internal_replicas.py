@@ -95,7 +95,7 @@ def test_a_dead_replica_is_not_waited_for() -> None:
 
 
 def test_a_partition_without_a_leader_gets_no_replica() -> None:
-    image = back(gone(with_offsets(cluster(1), 1), 1), 2)
+    image = back(back(gone(with_offsets(cluster(1), 1), 1), 2), 3)
     config = BrokerConfig(offsets_topic_replication_factor=2)
     assert offsets(image).partitions[0].leader is None
     assert added_to(image, config) == []
