@@ -37,6 +37,7 @@ from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint
 from ottla.replication.following import Following
 from ottla.replication.isr_changes import IsrChanges
+from ottla.replication.repair import Repairs
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
 from ottla.storage.cleaner import Cleaner
@@ -92,6 +93,7 @@ class Broker:
         self._options = options
         self._loop = loop
         self._monotonic_s = environment.clock.monotonic_s
+        self._has_peers = not environment.has_own_store
         self._log_dir = log_dir
         self._store = store
         self._state = state
@@ -104,25 +106,21 @@ class Broker:
         )
         self._cleaner = Cleaner(environment.files, environment.start_worker("ottla-cleaner"))
         self._worker = environment.start_worker("ottla-worker")
-        isr_wanted = asyncio.Event()
-        self._replicas = self._new_replicas(environment, isr_wanted.set)
+        isr_wanted, repair_wanted = asyncio.Event(), asyncio.Event()
+        following = self._new_following(environment, repair_wanted.set)
+        self._replicas = self._new_replicas(environment, following, isr_wanted.set)
         self._isr_changes = IsrChanges(
             state, self._replicas.leaders, environment.clock, self._config, isr_wanted
+        )
+        self._repairs = Repairs(
+            state, following, log_dir, environment.clock, options.node_id, repair_wanted
         )
         place = Place(options.node_id, options.rack, options.machine)
         self._registration = Registration(
             place, state, self._replicas, meta, self._worker, environment
         )
         self.services = self._new_services(environment)
-        self._dispatcher = Dispatcher(
-            Produce(self.services),
-            Fetch(self.services),
-            Handlers(self.services),
-            self.settings,
-            loop,
-            defects.end,
-            environment.clock,
-        )
+        self._dispatcher = self._new_dispatcher(environment)
         self._server = Server(
             loop,
             self.settings,
@@ -142,13 +140,14 @@ class Broker:
         self._pages = MetricsPages(self._collect, self._readiness.obstacle, defects.watch)
         self._background: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
+        self._repairing: asyncio.Task[None] | None = None
         self.address = options.listen
         self.metrics_address: Endpoint | None = None
 
-    def _new_replicas(
-        self, environment: Environment, want_isr_change: Callable[[], None]
-    ) -> Replicas:
-        following = Following(
+    def _new_following(
+        self, environment: Environment, want_repair: Callable[[], None]
+    ) -> Following:
+        return Following(
             self._options.node_id,
             environment.clock,
             environment.rng,
@@ -156,7 +155,12 @@ class Broker:
             flusher=self._flusher,
             watch=self.defects.watch,
             remove_dead=self._state.remove_dead,
+            want_repair=want_repair,
         )
+
+    def _new_replicas(
+        self, environment: Environment, following: Following, want_isr_change: Callable[[], None]
+    ) -> Replicas:
         return Replicas(
             self._log_dir,
             self.settings.topic,
@@ -167,7 +171,12 @@ class Broker:
             cleaner=self._cleaner,
             worker=self._worker,
             deletions=Deletions(self._log_dir, self._worker),
-            scrubber=Scrubber(environment.files, self._worker, self._log_dir.path),
+            scrubber=Scrubber(
+                environment.files,
+                self._worker,
+                self._log_dir.path,
+                is_eager=self._has_peers,
+            ),
             following=following,
             want_isr_change=want_isr_change,
             soon=self._loop.call_soon,
@@ -188,6 +197,17 @@ class Broker:
             clock=environment.clock,
             rng=environment.rng,
             note_defect=self.defects.end,
+        )
+
+    def _new_dispatcher(self, environment: Environment) -> Dispatcher:
+        return Dispatcher(
+            Produce(self.services),
+            Fetch(self.services),
+            Handlers(self.services),
+            self.settings,
+            self._loop,
+            self.defects.end,
+            environment.clock,
         )
 
     def _config(self) -> BrokerConfig:
@@ -278,7 +298,7 @@ class Broker:
 
     async def _close(self) -> None:
         await self._registration.leave()
-        for task in (self._background, self._changing):
+        for task in (self._background, self._changing, self._repairing):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
@@ -309,7 +329,7 @@ class Broker:
         """Release everything within a fraction of a second; nothing is flushed or marked clean."""
         self._stop_serving()
         attempt = self.defects.attempt
-        for task in (self._background, self._changing):
+        for task in (self._background, self._changing, self._repairing):
             if task is not None:
                 task.cancel()
         attempt(self.services.close_coordinators)
@@ -330,6 +350,7 @@ class Broker:
             self.metrics_address = await self._pages.listen(self._options.metrics)
         recovery_begun_s = self._monotonic_s()
         self.defects.watch(self._replicas.open(self._state.image, is_checked=is_checked))
+        self._repairs.note_opened()
         recovery_ms = int(1000 * (self._monotonic_s() - recovery_begun_s))
         opened = OpenedLogs.of(self._log_dir)
         self._state.subscribe(self._note_image)
@@ -344,6 +365,9 @@ class Broker:
         self._background = self._loop.create_task(background.run(self._chores()))
         self._changing = self._loop.create_task(self._isr_changes.run(), name="ottla-isr")
         self.defects.watch(self._changing)
+        if self._has_peers:
+            self._repairing = self._loop.create_task(self._repairs.run(), name="ottla-repairs")
+            self.defects.watch(self._repairing)
         self.defects.watch(self._background)
         self._readiness.phase = Phase.SERVING
         started = {

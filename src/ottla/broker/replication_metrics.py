@@ -5,7 +5,7 @@ from typing import Final
 
 from ottla.cluster.image import ClusterImage
 from ottla.model import BrokerId
-from ottla.replication.counts import ELECTIONS, ISR_CHANGES
+from ottla.replication.counts import ELECTIONS, ISR_CHANGES, ReplicationCounts
 from ottla.replication.replicas import Replicas
 from ottla.telemetry import Metric, MetricKind
 
@@ -17,7 +17,7 @@ def collect_replication(
     replicas: Replicas, image: ClusterImage, broker_id: BrokerId, now_s: float
 ) -> Iterable[Metric]:
     """The state of the partitions that this broker leads, and what has happened to them."""
-    leaders, counts = replicas.leaders.values(), replicas.counts
+    leaders = replicas.leaders.values()
     states = {
         "under_replicated": sum(len(one.isr) < len(one.replicas) for one in leaders),
         "under_min_isr": sum(one.is_under_isr_min for one in leaders),
@@ -51,6 +51,10 @@ def collect_replication(
         "Milliseconds since a follower of a partition led here had all its records, at most.",
         round(lag_s * 1000),
     )
+    yield from _counts(replicas.following.counts)
+
+
+def _counts(counts: ReplicationCounts) -> Iterable[Metric]:
     yield Metric(
         "ottla_isr_changes",
         _COUNTER,
@@ -71,6 +75,12 @@ def collect_replication(
         _COUNTER,
         "Records cut off here because the leader of their partition does not have them.",
         counts.truncated_records,
+    )
+    yield _one(
+        "ottla_replica_repairs",
+        _COUNTER,
+        "Replicas that were damaged here, and are fetched again from their leaders.",
+        counts.repairs,
     )
     yield Metric(
         "ottla_replica_fetch_bytes",

@@ -27,6 +27,7 @@ class ReplicationCounts:
         self.elections = Counter[str]()
         self.isr_changes = Counter[str]()
         self.truncated_records = 0
+        self.repairs = 0  # replicas cut because they were damaged
         self.fetched_bytes = Counter[BrokerId]()  # by leader
         self._broker_id = broker_id
 

@@ -97,6 +97,10 @@ class FollowerPartition:
         end_before = log.end_offset
         for batch in split_batches(memoryview(fetched.records or b"")):
             header = read_header(batch)
+            if header.base_offset < log.end_offset == log.start_offset:
+                # The leader's log starts inside of a batch, and this one is empty.
+                self.high_watermark = Offset(header.base_offset)
+                log.restart_at(self.high_watermark, now_ms)
             if not log.epochs.latest <= header.leader_epoch <= self.leader_epoch:
                 raise CorruptBatch(
                     f"{self.tp}: a batch of epoch {header.leader_epoch} behind one of epoch"

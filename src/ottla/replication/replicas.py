@@ -75,7 +75,6 @@ class Replicas:
         remember: Callable[[Revision], None],
     ) -> None:
         self.following = following
-        self.counts = following.counts
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
         self.topic_names: dict[bytes, str] = {}
         self._log_dir = log_dir
@@ -191,7 +190,6 @@ class Replicas:
         """The cluster has changed: give up what this broker leads no more, follow the rest soon."""
         assert image.revision >= self._image.revision, "images only get newer"
         before, self._image = self._image, image
-        self.counts.note_image(before, image)
         for topic_id in before.topic_names.keys() - image.topic_names.keys():
             self.topic_names.pop(topic_id, None)
         for tp, error in lost_partitions(before, image, self._broker_id):
@@ -354,8 +352,7 @@ class Replicas:
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
-            self.following.drop(tp)
-            self.following.defects.pop(tp, None)
+            self.following.forget(tp)
         await self._removal.remove_topic(topic, is_deleted=is_deleted)
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
@@ -418,6 +415,9 @@ class Replicas:
         partition = self.leaders.get(tp)
         if partition is not None:
             partition.request_flush()
+
+    def note_damaged(self, tp: TopicPartition) -> None:
+        self.following.hold(tp)
 
     def note_offline(self, reason: str) -> None:
         for tp in list(self.leaders):

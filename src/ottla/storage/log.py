@@ -401,6 +401,10 @@ class Log:
         """Forget everything and begin again, empty, at `offset`."""
         self._truncation.restart_at(offset, now_ms)
 
+    def set_damaged_aside(self, now_ms: TimestampMs) -> list[str]:
+        """Cut off everything from the first damage on, and keep it under the names returned."""
+        return self._truncation.set_damaged_aside(now_ms)
+
     # Durability and the end of a log
 
     def flush(self) -> None:

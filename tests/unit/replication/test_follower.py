@@ -71,6 +71,16 @@ def test_a_follower_becomes_the_same_log_byte_for_byte() -> None:
     assert not fetch(source, followed), "there is no more"
 
 
+def test_a_log_that_starts_inside_of_a_batch_is_followed_from_the_whole_batch_on() -> None:
+    source, followed = leader(OLD, OLD, records=4), follower()
+    source.advance_start(Offset(6))
+    followed.restart_at(Offset(6), build.NOW_MS)
+    assert fetch(source, followed, watermark=8)
+    assert (followed.log.start_offset, followed.log.end_offset) == (6, 8)
+    assert followed.high_watermark == 8
+    assert content(followed.log) == content(source)
+
+
 def test_a_fetch_says_only_what_is_on_disk_unless_the_topic_promises_less() -> None:
     followed = follower(leader(OLD))
     with pytest.raises(AssertionError, match="not on disk"):

@@ -238,6 +238,40 @@ def forfeit(image: ClusterImage, broker: BrokerId, forfeits: Iterable[Forfeit]) 
     return Decision(tuple(changes), None)
 
 
+def forfeit_damaged(
+    image: ClusterImage, broker: BrokerId, damaged: Iterable[TopicPartition]
+) -> Decision[None]:
+    """Remove a live broker from the ISR and the eligible replicas of partitions it has damaged.
+
+    The leader epoch rises even if the leader stays: a fetch from before, still on its way, would
+    otherwise bring the replica back into the ISR. One that is the last to have everything stays.
+    """
+    changes = []
+    for tp in damaged:
+        partition = image.partition(tp)
+        if partition is None or broker not in (*partition.isr, *partition.elr):
+            continue
+        isr = tuple(other for other in partition.isr if other != broker)
+        elr = tuple(other for other in partition.elr if other != broker)
+        leader = partition.leader
+        if leader == broker:
+            leader = _first(partition.replicas, image.brokers.keys() & set(isr))
+            if leader is None:
+                continue
+        if not (isr or elr):
+            continue
+        changed = replace(
+            partition,
+            leader=leader,
+            leader_epoch=LeaderEpoch(partition.leader_epoch + 1),
+            isr=isr,
+            elr=elr,
+            partition_epoch=partition.partition_epoch + 1,
+        )
+        changes.append(Change(partition_key(image.topics[tp.topic].id, tp.partition), changed))
+    return Decision(tuple(changes), None)
+
+
 def _check_alive(image: ClusterImage, change: IsrChange) -> None:
     """Refuse brokers that are dead, or that have started anew since they were seen in sync."""
     live = image.brokers
