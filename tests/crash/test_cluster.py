@@ -6,6 +6,7 @@ and producers go on without an error.
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.processes import wait_until
+from crash import hung_disk
 from crash.load import Load, Partition, check_promises, promises_of, read_all
 from crash.processes import BrokerProcess, broker_process, free_port, run_ottla
 from crash.topics import PATIENCE_S, admin_of
@@ -45,6 +47,11 @@ class Cluster:
         topic = admin.list_topics(_TOPIC, timeout=PATIENCE_S).topics[_TOPIC]
         return [topic.partitions[index].leader for index in sorted(topic.partitions)]
 
+    def in_sync(self, admin: AdminClient) -> set[int]:
+        """The brokers that are in sync on any partition."""
+        topic = admin.list_topics(_TOPIC, timeout=PATIENCE_S).topics[_TOPIC]
+        return {broker for one in topic.partitions.values() for broker in one.isrs}
+
     def wait_in_sync(self, admin: AdminClient) -> None:
         """Return when every replica is in sync, and every partition has a leader."""
 
@@ -59,7 +66,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[Cluster]:
+def cluster(directory: Path, *settings: str) -> Iterator[Cluster]:
     store = directory / "cluster.sqlite"
     with ExitStack() as stack:
         yield Cluster(
@@ -67,7 +74,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
                 stack.enter_context(
                     broker_process(
                         directory / f"broker{number}",
-                        *(f"--node-id={number}", f"--store=sqlite:{store}", *_SETTINGS),
+                        *(f"--node-id={number}", f"--store=sqlite:{store}", *_SETTINGS, *settings),
                     )
                 )
                 for number in _BROKERS
@@ -150,6 +157,40 @@ def test_a_broker_that_stops_hands_over_and_one_that_lost_its_disk_gets_all_of_i
             for broker in running.brokers
         ]
         assert logs[0] == logs[1] == logs[2] != {}
+
+
+@pytest.mark.slow
+def test_a_broker_whose_disk_hangs_or_fails_leads_nothing_until_it_is_back(tmp_path: Path) -> None:
+    marker = tmp_path / "hang"
+    with cluster(tmp_path, "--set=replica.lag.time.max.ms=1000") as running:
+        admin, loads = begin(running)
+        try:
+            sick = running.leaders(admin)[0]
+            victim = running.brokers[sick]
+            assert victim.stop() == 0
+            victim.command = [sys.executable, hung_disk.__file__, str(marker)]
+            victim.start()
+            running.wait_in_sync(admin)
+            other = running.brokers[running.leaders(admin)[0]]
+            assert other.stop() == 0
+            other.start()
+            running.wait_in_sync(admin)
+            assert running.leaders(admin)[0] == sick, "it is the first replica"
+            for state in (hung_disk.HANG, hung_disk.FAIL):
+                marker.write_text(state)
+                wait_until(lambda: sick not in running.in_sync(admin), "others are in sync")
+                assert sick not in running.leaders(admin)
+                for load in loads:
+                    load.wait_acked(load.acked_count + 300)
+                marker.unlink()
+                if state == hung_disk.FAIL:  # a disk that failed is not trusted until a restart
+                    victim.kill()
+                    victim.start()
+                running.wait_in_sync(admin)
+        finally:
+            marker.unlink(missing_ok=True)
+            finish(running, loads)
+        assert "partitions given up" in victim.said()
 
 
 @pytest.mark.slow

@@ -392,8 +392,14 @@ class Broker:
         await self._registration.register(self.advertised, self._config())
 
     async def _stay_registered(self) -> None:
-        """Register again after the lease ran out: paused, or cut off from the store."""
-        if self._registration.is_registered:
+        """Register again after the lease ran out: paused, or cut off from the store.
+
+        While the disk fails or hangs, other brokers are to lead: the registration ends.
+        """
+        sickness = self._disk_problem() if self._has_peers else None
+        if sickness is not None and self._registration.is_registered:
+            await self._registration.step_down(sickness)
+        if sickness is not None or self._registration.is_registered:
             return
         try:
             await self._register()
@@ -401,6 +407,15 @@ class Broker:
             _note_lost(self.defects, problem)
         else:
             log.warning("broker registered again", extra={"broker": self._options.node_id})
+
+    def _disk_problem(self) -> str | None:
+        """The reason why the disk cannot be relied on; None as long as it can."""
+        if self._log_dir.offline_reason is not None:
+            return self._log_dir.offline_reason
+        syncing_s = self._flusher.unfinished_s
+        if syncing_s * 1000 > self._config().replica_lag_time_max_ms:
+            return f"the disk has been syncing for {syncing_s:.1f} s"
+        return None
 
     async def _note_logs_removed(self) -> None:
         """Commit that this broker has no logs of deleted topics left: their tombstones can go."""
