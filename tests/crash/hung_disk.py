@@ -1,31 +1,45 @@
-"""`ottla` whose disk hangs while a file exists, or fails if `fail` is written in that file.
+"""`ottla` whose disk hangs while a file is locked, and fails while the file is not empty.
 
-Run as a program: FILE ARGUMENTS, for example `/tmp/hang serve --data DIRECTORY`.
+Run as a program: FILE ARGUMENTS, for example `/tmp/disk serve --data DIRECTORY`.
 """
 
 import errno
+import fcntl
 import os
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from ottla.cli import main
 from ottla.storage.files import OsFile
 
-FAIL: Final = "fail"
-HANG: Final = "hang"
+
+@contextmanager
+def hanging(control: Path) -> Iterator[None]:
+    """Let syncs of a program that is controlled by this file wait for the end of the block."""
+    with control.open() as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        yield
 
 
-def plant(marker: Path) -> None:
-    """Let no file be synced while the marker exists."""
+@contextmanager
+def failing(control: Path) -> Iterator[None]:
+    """Let syncs of a program that is controlled by this file fail until the end of the block."""
+    control.write_text("fail")
+    yield
+    control.write_text("")
+
+
+def plant(control: Path) -> None:
+    """Let every sync of this process look at the file first."""
     real = OsFile.sync
 
     def sync(self: OsFile) -> None:
-        while marker.exists():
-            if marker.read_text() == FAIL:
+        with control.open() as shared:
+            fcntl.flock(shared, fcntl.LOCK_SH)
+            if shared.read():
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            time.sleep(0.01)
         real(self)
 
     setattr(OsFile, "sync", sync)  # noqa: B010  # mypy refuses to assign to a method

@@ -161,14 +161,15 @@ def test_a_broker_that_stops_hands_over_and_one_that_lost_its_disk_gets_all_of_i
 
 @pytest.mark.slow
 def test_a_broker_whose_disk_hangs_or_fails_leads_nothing_until_it_is_back(tmp_path: Path) -> None:
-    marker = tmp_path / "hang"
+    control = tmp_path / "disk"
+    control.touch()
     with cluster(tmp_path, "--set=replica.lag.time.max.ms=1000") as running:
         admin, loads = begin(running)
         try:
             sick = running.leaders(admin)[0]
             victim = running.brokers[sick]
             assert victim.stop() == 0
-            victim.command = [sys.executable, hung_disk.__file__, str(marker)]
+            victim.command = [sys.executable, hung_disk.__file__, str(control)]
             victim.start()
             running.wait_in_sync(admin)
             other = running.brokers[running.leaders(admin)[0]]
@@ -176,19 +177,17 @@ def test_a_broker_whose_disk_hangs_or_fails_leads_nothing_until_it_is_back(tmp_p
             other.start()
             running.wait_in_sync(admin)
             assert running.leaders(admin)[0] == sick, "it is the first replica"
-            for state in (hung_disk.HANG, hung_disk.FAIL):
-                marker.write_text(state)
-                wait_until(lambda: sick not in running.in_sync(admin), "others are in sync")
-                assert sick not in running.leaders(admin)
-                for load in loads:
-                    load.wait_acked(load.acked_count + 300)
-                marker.unlink()
-                if state == hung_disk.FAIL:  # a disk that failed is not trusted until a restart
+            for sickness in (hung_disk.hanging, hung_disk.failing):
+                with sickness(control):
+                    wait_until(lambda: sick not in running.in_sync(admin), "others are in sync")
+                    assert sick not in running.leaders(admin)
+                    for load in loads:
+                        load.wait_acked(load.acked_count + 300)
+                if sickness is hung_disk.failing:  # a disk that failed is not trusted any more
                     victim.kill()
                     victim.start()
                 running.wait_in_sync(admin)
         finally:
-            marker.unlink(missing_ok=True)
             finish(running, loads)
         assert "partitions given up" in victim.said()
 

@@ -396,6 +396,8 @@ class Broker:
 
         While the disk fails or hangs, other brokers are to lead: the registration ends.
         """
+        if self._readiness.phase is Phase.STOPPING:
+            return  # it counts as dead because it hands over what it leads
         sickness = self._disk_problem() if self._has_peers else None
         if sickness is not None and self._registration.is_registered:
             await self._registration.step_down(sickness)

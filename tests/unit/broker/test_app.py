@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes.handled import Handled, handle
 from fakes.loopback import run, until
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
+from ottla.broker.readiness import Phase
 from ottla.client.connection import Connection
 from ottla.client.errors import ConnectionLost
 from ottla.clock import Clock
@@ -123,3 +125,17 @@ def test_a_stop_responds_to_a_fetch_that_waits_and_takes_no_request_behind_it(
             await behind
 
     run(scenario(), 60)
+
+
+def test_a_broker_that_hands_over_does_not_register_again(tmp_path: Path) -> None:
+    """The chore may run between the two: then the broker counts as dead, and means to."""
+
+    async def scenario(handled: Handled) -> None:
+        broker = handled.broker
+        broker._readiness.phase = Phase.STOPPING
+        await broker._state.resign()
+        assert not broker._registration.is_registered
+        await broker._stay_registered()
+        assert not broker._registration.is_registered
+
+    handle(tmp_path, scenario)
