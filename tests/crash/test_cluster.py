@@ -15,7 +15,7 @@ from typing import Final
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.processes import wait_until
@@ -193,6 +193,40 @@ def test_a_broker_whose_disk_hangs_or_fails_leads_nothing_until_it_is_back(tmp_p
 
 
 @pytest.mark.slow
+def test_a_replica_that_catches_up_fetches_no_faster_than_it_may(tmp_path: Path) -> None:
+    page = f"127.0.0.1:{free_port()}"
+    limit = "replication.catchup.bytes.per.s"
+    with cluster(tmp_path) as running:
+        admin = admin_of(running.bootstrap)
+        for future in admin.create_topics([NewTopic(_TOPIC, 1, 3)]).values():
+            future.result(PATIENCE_S)
+        (leader,) = running.leaders(admin)
+        number = (leader + 1) % len(_BROKERS)
+        behind = running.brokers[number]
+        assert behind.stop() == 0
+        _send(running.bootstrap, 60)
+        behind.arguments += (f"--metrics={page}", f"--set={limit}=1")
+        behind.start()
+        fetched = f'ottla_replica_fetch_bytes_total{{leader="{leader}"}}'
+        wait_until(lambda: _metric(page, fetched, 0.0) > 0, "what comes at once has come")
+        _send(running.bootstrap, 300)
+        assert number not in running.in_sync(admin), "it may go on in some days"
+        lifted = run_ottla(
+            *("config", "set", "broker", str(number), f"{limit}=0", "--broker", behind.address)
+        )
+        assert lifted.returncode == 0, lifted.stderr
+        running.wait_in_sync(admin)
+
+
+def _send(bootstrap: str, count: int) -> None:
+    """Send so many records one after the other; each is acknowledged by all that are in sync."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
+    for _ in range(count):
+        producer.produce(_TOPIC, bytes(10_000))
+        assert producer.flush(PATIENCE_S) == 0
+
+
+@pytest.mark.slow
 def test_groups_outlive_their_first_broker_once_others_have_come(tmp_path: Path) -> None:
     store = f"--store=sqlite:{tmp_path / 'cluster.sqlite'}"
     settings = ("--set=broker.session.timeout.ms=2000", "--set=offsets.topic.num.partitions=2")
@@ -246,10 +280,12 @@ def _commit_offset(address: str, offset: int) -> None:
     consumer.close()
 
 
-def _metric(page: str, sample: str) -> float:
+def _metric(page: str, sample: str, missing: float | None = None) -> float:
     with urlopen(f"http://{page}/metrics", timeout=PATIENCE_S) as response:
         lines = response.read().decode().splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample + " "))
+    found = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample + " ")]
+    assert found or missing is not None, f"there is no {sample}"
+    return found[0] if found else missing or 0.0
 
 
 def _replica_counts(admin: AdminClient, topic: str) -> set[tuple[int, int]]:

@@ -39,6 +39,12 @@ class ReplicationConfig:
         high=32767,
         shared=True,
     )
+    catch_up_bytes_per_s: int = number(
+        "replication.catchup.bytes.per.s",
+        0,
+        "How many bytes a second this broker fetches for its replicas that are not in sync, all"
+        " together; 0 is no limit.",
+    )
     replica_lag_time_max_ms: int = number(
         "replica.lag.time.max.ms",
         10_000,

@@ -11,6 +11,7 @@ from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
+from ottla.replication.catch_up import CatchUpBudget
 from ottla.replication.counts import ReplicationCounts
 from ottla.replication.partition import Flushes
 from ottla.replication.peer_deaths import PeerDeaths
@@ -47,6 +48,7 @@ class Following:
         self.defects: dict[TopicPartition, str] = {}  # replicas that were taken out, and why
         self.held: dict[TopicPartition, None] = {}  # replicas with damage, which must not follow
         self.counts = ReplicationCounts(broker_id)
+        self._catch_up = CatchUpBudget()
         self._broker_id = broker_id
         self._flusher = flusher
         self._watch = watch
@@ -131,6 +133,7 @@ class Following:
             note_defect=self._note_defect,
             deaths=self.deaths,
             counts=self.counts,
+            catch_up=self._catch_up,
         )
         fetcher = ReplicaFetcher(leader, environment)
         self._watch(fetcher.task)
