@@ -8,8 +8,9 @@ from ottla.config import Durability, TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import BrokerId, LeaderEpoch, Offset, Uuid
 from ottla.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
-from ottla.replication.follower import FollowerPartition, ReplicaDiverged, split_batches
+from ottla.replication.follower import FollowerPartition, ReplicaDiverged
 from ottla.storage.log import Log
+from ottla.storage.log_follow import split_batches
 
 TOPIC_ID = Uuid(bytes(range(16)))
 OLD, NEW = LeaderEpoch(3), LeaderEpoch(5)
