@@ -27,7 +27,7 @@ _TOPIC: Final = "orders"
 _PARTITIONS: Final[list[Partition]] = [(_TOPIC, index) for index in range(3)]
 _EPOCH_BYTES: Final = range(12, 16)  # of a batch: neither a CRC nor a reader depends on them
 _SETTINGS: Final = (
-    "--set=broker.session.timeout.ms=2000",
+    "--set=broker.session.timeout.ms=30000",  # no broker is to be missed because it is slow
     "--set=log.scrub.max.bytes.per.second=1000000000",
 )
 
