@@ -6,16 +6,20 @@ and producers go on without an error.
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
+from urllib.request import urlopen
 
 import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.processes import wait_until
+from crash import hung_disk
 from crash.load import Load, Partition, check_promises, promises_of, read_all
 from crash.processes import BrokerProcess, broker_process, free_port, run_ottla
 from crash.topics import PATIENCE_S, admin_of
@@ -43,6 +47,11 @@ class Cluster:
         topic = admin.list_topics(_TOPIC, timeout=PATIENCE_S).topics[_TOPIC]
         return [topic.partitions[index].leader for index in sorted(topic.partitions)]
 
+    def in_sync(self, admin: AdminClient) -> set[int]:
+        """The brokers that are in sync on any partition."""
+        topic = admin.list_topics(_TOPIC, timeout=PATIENCE_S).topics[_TOPIC]
+        return {broker for one in topic.partitions.values() for broker in one.isrs}
+
     def wait_in_sync(self, admin: AdminClient) -> None:
         """Return when every replica is in sync, and every partition has a leader."""
 
@@ -57,7 +66,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path, store: str | None = None) -> Iterator[Cluster]:
+def cluster(directory: Path, *settings: str, store: str | None = None) -> Iterator[Cluster]:
     """Three brokers on one store, which is a file of theirs unless another is named."""
     store = store or f"sqlite:{directory / 'cluster.sqlite'}"
     with ExitStack() as stack:
@@ -66,7 +75,7 @@ def cluster(directory: Path, store: str | None = None) -> Iterator[Cluster]:
                 stack.enter_context(
                     broker_process(
                         directory / f"broker{number}",
-                        *(f"--node-id={number}", f"--store={store}", *_SETTINGS),
+                        *(f"--node-id={number}", f"--store={store}", *_SETTINGS, *settings),
                         f"--metrics=127.0.0.1:{free_port()}",
                     )
                 )
@@ -150,6 +159,141 @@ def test_a_broker_that_stops_hands_over_and_one_that_lost_its_disk_gets_all_of_i
             for broker in running.brokers
         ]
         assert logs[0] == logs[1] == logs[2] != {}
+
+
+@pytest.mark.slow
+def test_a_broker_whose_disk_hangs_or_fails_leads_nothing_until_it_is_back(tmp_path: Path) -> None:
+    control = tmp_path / "disk"
+    control.touch()
+    with cluster(tmp_path, "--set=replica.lag.time.max.ms=1000") as running:
+        admin, loads = begin(running)
+        try:
+            sick = running.leaders(admin)[0]
+            victim = running.brokers[sick]
+            assert victim.stop() == 0
+            victim.command = [sys.executable, hung_disk.__file__, str(control)]
+            victim.start()
+            running.wait_in_sync(admin)
+            other = running.brokers[running.leaders(admin)[0]]
+            assert other.stop() == 0
+            other.start()
+            running.wait_in_sync(admin)
+            assert running.leaders(admin)[0] == sick, "it is the first replica"
+            for sickness in (hung_disk.hanging, hung_disk.failing):
+                with sickness(control):
+                    wait_until(lambda: sick not in running.in_sync(admin), "others are in sync")
+                    assert sick not in running.leaders(admin)
+                    for load in loads:
+                        load.wait_acked(load.acked_count + 300)
+                if sickness is hung_disk.failing:  # a disk that failed is not trusted any more
+                    victim.kill()
+                    victim.start()
+                running.wait_in_sync(admin)
+        finally:
+            finish(running, loads)
+        assert "partitions given up" in victim.said()
+
+
+@pytest.mark.slow
+def test_a_replica_that_catches_up_fetches_no_faster_than_it_may(tmp_path: Path) -> None:
+    page = f"127.0.0.1:{free_port()}"
+    limit = "replication.catchup.bytes.per.s"
+    with cluster(tmp_path) as running:
+        admin = admin_of(running.bootstrap)
+        for future in admin.create_topics([NewTopic(_TOPIC, 1, 3)]).values():
+            future.result(PATIENCE_S)
+        (leader,) = running.leaders(admin)
+        number = (leader + 1) % len(_BROKERS)
+        behind = running.brokers[number]
+        assert behind.stop() == 0
+        _send(running.bootstrap, 60)
+        behind.arguments += (f"--metrics={page}", f"--set={limit}=1")
+        behind.start()
+        fetched = f'ottla_replica_fetch_bytes_total{{leader="{leader}"}}'
+        wait_until(lambda: _metric(page, fetched, 0.0) > 0, "what comes at once has come")
+        _send(running.bootstrap, 300)
+        assert number not in running.in_sync(admin), "it may go on in some days"
+        lifted = run_ottla(
+            *("config", "set", "broker", str(number), f"{limit}=0", "--broker", behind.address)
+        )
+        assert lifted.returncode == 0, lifted.stderr
+        running.wait_in_sync(admin)
+
+
+def _send(bootstrap: str, count: int) -> None:
+    """Send so many records one after the other; each is acknowledged by all that are in sync."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
+    for _ in range(count):
+        producer.produce(_TOPIC, bytes(10_000))
+        assert producer.flush(PATIENCE_S) == 0
+
+
+@pytest.mark.slow
+def test_groups_outlive_their_first_broker_once_others_have_come(tmp_path: Path) -> None:
+    store = f"--store=sqlite:{tmp_path / 'cluster.sqlite'}"
+    settings = ("--set=broker.session.timeout.ms=2000", "--set=offsets.topic.num.partitions=2")
+    with ExitStack() as stack:
+        pages = [f"127.0.0.1:{free_port()}" for _ in _BROKERS]
+
+        def join(number: int) -> BrokerProcess:
+            place = (f"--node-id={number}", f"--machine=machine-{number}", store)
+            arguments = (*place, *settings, f"--metrics={pages[number]}")
+            return stack.enter_context(broker_process(tmp_path / f"broker{number}", *arguments))
+
+        first = join(0)
+        admin = admin_of(first.address)
+        for future in admin.create_topics([NewTopic(_TOPIC, 1)]).values():
+            future.result(PATIENCE_S)
+        _commit_offset(first.address, 17)
+        assert _replica_counts(admin, "__consumer_offsets") == {(1, 1)}
+        others = [join(1), join(2)]
+        wait_until(
+            lambda: _replica_counts(admin, "__consumer_offsets") == {(3, 3)},
+            "the groups' topic has three replicas in sync",
+        )
+        created = run_ottla("topic", "create", "safe", "--broker", first.address)
+        assert created.returncode == 0, created.stderr
+        assert _replica_counts(admin, "safe") == {(3, 3)}
+        shown = run_ottla("topic", "describe", "safe", "--broker", first.address)
+        assert "min.insync.replicas" in shown.stdout, shown.stdout
+        leaders = [_metric(page, "ottla_leaders") for page in pages]
+        assert sum(leaders) == 2 + 1 + 1, "partitions of three topics"
+        assert _metric(pages[1], f'ottla_replica_fetch_bytes_total{{leader="{0}"}}') > 0
+        assert _metric(pages[0], 'ottla_isr_changes_total{kind="grow"}') >= 4
+        first.kill()
+        group = ConsumerGroupTopicPartitions("readers", [TopicPartition(_TOPIC, 0)])
+        admin = admin_of(",".join(broker.address for broker in others))
+        committed = admin.list_consumer_group_offsets([group])["readers"].result(PATIENCE_S)
+        assert [one.offset for one in committed.topic_partitions] == [17]
+        assert _metric(pages[1], 'ottla_partitions{state="offline"}') == 1, "its only replica died"
+        elected = [_metric(page, 'ottla_elections_total{kind="clean"}') for page in pages[1:]]
+        assert sum(elected) >= 2
+        behind = [_metric(page, 'ottla_partitions{state="under_replicated"}') for page in pages[1:]]
+        assert sum(behind) == 2 + 1
+
+
+def _commit_offset(address: str, offset: int) -> None:
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": address,
+        "group.id": "readers",
+    }
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition(_TOPIC, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def _metric(page: str, sample: str, missing: float | None = None) -> float:
+    with urlopen(f"http://{page}/metrics", timeout=PATIENCE_S) as response:
+        lines = response.read().decode().splitlines()
+    found = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample + " ")]
+    assert found or missing is not None, f"there is no {sample}"
+    return found[0] if found else missing or 0.0
+
+
+def _replica_counts(admin: AdminClient, topic: str) -> set[tuple[int, int]]:
+    """How many replicas partitions of a topic have, and how many of these are in sync."""
+    partitions = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+    return {(len(one.replicas), len(one.isrs)) for one in partitions.values()}
 
 
 def test_two_processes_are_not_the_same_broker(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def machines(folder: Path) -> Iterator[Machines]:
     servers = ",".join(str(member.endpoint) for member in members)
     with ExitStack() as stack:
         stack.enter_context(running(*members))
-        started = stack.enter_context(cluster(folder, f"etcd://{servers}/test"))
+        started = stack.enter_context(cluster(folder, store=f"etcd://{servers}/test"))
         yield Machines(members, started)
 
 

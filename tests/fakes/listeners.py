@@ -49,6 +49,9 @@ class FakeDirListener:
     def note_durable(self, tp: TopicPartition) -> None:
         self.durable.append(tp)
 
+    def note_damaged(self, tp: TopicPartition) -> None:
+        return
+
     def note_crowded(self, tp: TopicPartition) -> None:
         return
 

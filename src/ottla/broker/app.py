@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ottla import __version__
 from ottla.broker import background
@@ -20,6 +20,7 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.environment import Environment
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
+from ottla.broker.membership import Disk, Membership
 from ottla.broker.meta_properties import Identity, MetaProperties, check_identity, read_identity
 from ottla.broker.metadata_changes import CHANGES_PER_COMMIT, MetadataChanges
 from ottla.broker.metrics import MetricsPages, collect
@@ -39,6 +40,7 @@ from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint
 from ottla.replication.following import Following
 from ottla.replication.isr_changes import IsrChanges
+from ottla.replication.repair import Repairs
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
 from ottla.storage.cleaner import Cleaner
@@ -51,7 +53,6 @@ from ottla.telemetry import AnyMetric
 log = logging.getLogger("ottla.broker")
 
 _LEAVE_S: Final = 0.15  # timeout of giving the lease back after a defect
-_REGISTER_S: Final = 1.0  # between two attempts to register again
 _THREAD_S: Final = 0.05  # timeout of waiting for each thread after a defect
 _FIRST_BROKER: Final = BrokerId(0)
 
@@ -96,6 +97,7 @@ class Broker:
         self._options = options
         self._loop = loop
         self._monotonic_s = environment.clock.monotonic_s
+        self._has_peers = not environment.has_own_store
         self._log_dir = log_dir
         self._store = store
         self._state = state
@@ -108,25 +110,27 @@ class Broker:
         )
         self._cleaner = Cleaner(environment.files, environment.start_worker("ottla-cleaner"))
         self._worker = environment.start_worker("ottla-worker")
-        isr_wanted = asyncio.Event()
-        self._replicas = self._new_replicas(environment, isr_wanted.set)
+        isr_wanted, repair_wanted = asyncio.Event(), asyncio.Event()
+        following = self._new_following(environment, repair_wanted.set)
+        self._replicas = self._new_replicas(environment, following, isr_wanted.set)
         self._isr_changes = IsrChanges(
             state, self._replicas.leaders, environment.clock, self._config, isr_wanted
+        )
+        self._repairs = Repairs(
+            state, following, log_dir, environment.clock, options.node_id, repair_wanted
         )
         place = Place(options.node_id, options.rack, options.machine)
         self._registration = Registration(
             place, state, self._replicas, meta, self._worker, environment
         )
-        self.services = self._new_services(environment)
-        self._dispatcher = Dispatcher(
-            Produce(self.services),
-            Fetch(self.services),
-            Handlers(self.services),
-            self.settings,
-            loop,
-            defects.end,
-            environment.clock,
+        self._membership = Membership(
+            self._registration,
+            Disk(log_dir, self._flusher, self._config) if self._has_peers else None,
+            register=self._register,
+            note_lost=partial(_note_lost, defects),
         )
+        self.services = self._new_services(environment)
+        self._dispatcher = self._new_dispatcher(environment)
         self._server = Server(
             loop,
             self.settings,
@@ -148,10 +152,10 @@ class Broker:
         self.address = options.listen
         self.metrics_address: Endpoint | None = None
 
-    def _new_replicas(
-        self, environment: Environment, want_isr_change: Callable[[], None]
-    ) -> Replicas:
-        following = Following(
+    def _new_following(
+        self, environment: Environment, want_repair: Callable[[], None]
+    ) -> Following:
+        return Following(
             self._options.node_id,
             environment.clock,
             environment.rng,
@@ -159,7 +163,12 @@ class Broker:
             flusher=self._flusher,
             watch=self.defects.watch,
             remove_dead=self._state.remove_dead,
+            want_repair=want_repair,
         )
+
+    def _new_replicas(
+        self, environment: Environment, following: Following, want_isr_change: Callable[[], None]
+    ) -> Replicas:
         return Replicas(
             self._log_dir,
             self.settings.topic,
@@ -170,7 +179,12 @@ class Broker:
             cleaner=self._cleaner,
             worker=self._worker,
             deletions=Deletions(self._log_dir, self._worker),
-            scrubber=Scrubber(environment.files, self._worker, self._log_dir.path),
+            scrubber=Scrubber(
+                environment.files,
+                self._worker,
+                self._log_dir.path,
+                is_eager=self._has_peers,
+            ),
             following=following,
             want_isr_change=want_isr_change,
             soon=self._loop.call_soon,
@@ -191,6 +205,17 @@ class Broker:
             clock=environment.clock,
             rng=environment.rng,
             note_defect=self.defects.end,
+        )
+
+    def _new_dispatcher(self, environment: Environment) -> Dispatcher:
+        return Dispatcher(
+            Produce(self.services),
+            Fetch(self.services),
+            Handlers(self.services),
+            self.settings,
+            self._loop,
+            self.defects.end,
+            environment.clock,
         )
 
     def _config(self) -> BrokerConfig:
@@ -340,6 +365,7 @@ class Broker:
             self.metrics_address = await self._pages.listen(self._options.metrics)
         recovery_begun_s = self._monotonic_s()
         self.defects.watch(self._replicas.open(self._state.image, is_checked=is_checked))
+        self._repairs.note_opened()
         recovery_ms = int(1000 * (self._monotonic_s() - recovery_begun_s))
         self._registration.check_store()
         opened = OpenedLogs.of(self._log_dir)
@@ -352,11 +378,7 @@ class Broker:
         await self._replicas.remember_store(self._state.image.revision)
         self.services.open_coordinators()
         await self._server.listen(self.address)
-        for work, name in (
-            (background.run(self._chores()), "ottla-chores"),
-            (self._isr_changes.run(), "ottla-isr"),
-            (self._stay_registered(), "ottla-registration"),
-        ):
+        for work, name in self._long_work():
             self._tasks.append(self._loop.create_task(work, name=name))
             self.defects.watch(self._tasks[-1])
         self._readiness.phase = Phase.SERVING
@@ -381,16 +403,13 @@ class Broker:
     async def _register(self) -> None:
         await self._registration.register(self.advertised, self._config())
 
-    async def _stay_registered(self) -> None:
-        """Register again as soon as the lease has ended: paused, or cut off from the store."""
-        while True:
-            try:
-                await self._registration.wait_lost()
-                await self._register()
-                log.warning("broker registered again", extra={"broker": self._options.node_id})
-            except (ApiError, LeaseLost) as problem:
-                _note_lost(self.defects, problem)
-            await asyncio.sleep(_REGISTER_S)
+    def _long_work(self) -> Iterable[tuple[Coroutine[Any, Any, None], str]]:
+        """The work that lasts as long as the broker, with a name for each task."""
+        yield background.run(self._chores()), "ottla-chores"
+        yield self._isr_changes.run(), "ottla-isr"
+        yield self._membership.run(), "ottla-registration"
+        if self._has_peers:
+            yield self._repairs.run(), "ottla-repairs"
 
     async def _note_logs_removed(self) -> None:
         """Commit that this broker has no logs of deleted topics left: their tombstones can go."""
@@ -423,6 +442,7 @@ class Broker:
             self._server,
             self._dispatcher,
             self.services,
+            check_disk=self._membership.check_disk,
             note_logs_removed=self._note_logs_removed,
         )
 

@@ -11,6 +11,7 @@ from ottla.config import BrokerConfig
 
 _SWEEP_S: Final = 1.0
 _EXPIRE_S: Final = 0.25
+_DISK_S: Final = 1.0
 _WATERMARKS_S: Final = 5.0
 _RETRY_S: Final = 1.0
 
@@ -20,6 +21,7 @@ def broker_chores(
     dispatcher: Dispatcher,
     services: Services,
     *,
+    check_disk: Callable[[], Awaitable[None]],
     note_logs_removed: Callable[[], Awaitable[None]],
 ) -> list[Chore]:
     replicas, state = services.replicas, services.state
@@ -30,6 +32,7 @@ def broker_chores(
     return [
         Chore("sweep", lambda: _SWEEP_S, server.sweep),
         Chore("expire", lambda: _EXPIRE_S, dispatcher.produce.expire),
+        Chore("disk", lambda: _DISK_S, check_disk),
         Chore("watermarks", lambda: _WATERMARKS_S, replicas.checkpoint_watermarks),
         Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
         Chore("deleted topics", lambda: _RETRY_S, note_logs_removed),

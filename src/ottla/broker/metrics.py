@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from ottla import __version__
 from ottla.broker.dispatch import Dispatcher
+from ottla.broker.replication_metrics import collect_replication
 from ottla.broker.server import Server
 from ottla.broker.services import Services
 from ottla.cluster.measured_store import MeasuredStore
@@ -51,6 +52,9 @@ def collect(
     is_folded = not services.settings.broker.internal_partition_metrics
     yield from _compaction(replicas, is_folded=is_folded)
     yield from _partitions(replicas, is_folded=is_folded)
+    yield from collect_replication(
+        replicas, services.state.image, services.node_id, services.clock.monotonic_s()
+    )
     yield from services.collect_groups()
 
 

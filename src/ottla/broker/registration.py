@@ -133,6 +133,15 @@ class Registration:
         except (ApiError, TimeoutError) as problem:  # then they take over when the lease ends
             log.warning("leaders not handed over", extra={"reason": problem})
 
+    async def step_down(self, problem: str) -> None:
+        """Leave all partitions to other brokers, if there are any: this one cannot serve them."""
+        if not self._state.is_registered or self._is_leaving:
+            return
+        if len(self._state.image.brokers) < 2:
+            return
+        log.error("partitions given up", extra={"broker": self._broker_id, "reason": problem})
+        await self._state.step_down()
+
     def note_closed(self) -> None:
         """Everything in the directory is on disk."""
         if not self._environment.has_own_store:

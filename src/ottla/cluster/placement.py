@@ -1,10 +1,14 @@
 """Placement of replicas: leaders round-robin over brokers, copies on other machines and racks."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from ottla.cluster.values import BrokerImage
+from ottla.config.setting import AUTO, NumberOrAuto
 from ottla.model import BrokerId
+
+_AUTO_MAX: Final = 3  # replicas: one may be lost while another is being replaced
 
 
 def place(
@@ -54,6 +58,34 @@ def _replicas(
         others.remove(follower)
         chosen.append(follower)
     return tuple(broker.id for broker in chosen)
+
+
+def replication_factor(wanted: NumberOrAuto, brokers: Iterable[BrokerImage]) -> int:
+    """A number of replicas; `auto` is one on each machine with a live broker, up to three."""
+    if wanted != AUTO:
+        return wanted
+    machines = len(set(map(machine_of, brokers)))
+    return max(1, min(machines, _AUTO_MAX))
+
+
+def added_replica(
+    brokers: Iterable[BrokerImage], replicas: Sequence[BrokerId], load: Mapping[BrokerId, int]
+) -> BrokerId | None:
+    """The broker for one more replica: in another rack, on another machine, with least load."""
+    by_id = {broker.id: broker for broker in brokers}
+    present = [by_id[broker] for broker in replicas if broker in by_id]
+    racks = Counter(broker.rack for broker in present)
+    machines = Counter(map(machine_of, present))
+    return min(
+        by_id.keys() - set(replicas),
+        key=lambda broker: (
+            racks[by_id[broker].rack],
+            machines[machine_of(by_id[broker])],
+            load.get(broker, 0),
+            broker,
+        ),
+        default=None,
+    )
 
 
 def machine_of(broker: BrokerImage) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.internal_replicas import INTERNAL_FACTORS, add_internal_replicas
 from ottla.cluster.controller.leaders import prefer_leaders, settle_leaders
 from ottla.cluster.controller.topics import sweep
 from ottla.cluster.image import ClusterImage
@@ -72,6 +73,7 @@ class Settling:
         await self._commit_if_needed(lambda image: settle_leaders(image, self._config))
         if self._state.image.controller_id == self._broker:
             await self._sweep()
+            await self._commit_if_needed(lambda image: add_internal_replicas(image, self._config))
             if self._loop.time() - self._changed_s >= CALM_S:
                 await self._commit_if_needed(lambda image: prefer_leaders(image, self._config))
 
@@ -116,4 +118,5 @@ def _is_calm(old: ClusterImage, new: ClusterImage) -> bool:
         and old.brokers is new.brokers
         and old.detached is new.detached
         and old.making is new.making
+        and all(old.topics.get(name) is new.topics.get(name) for name in INTERNAL_FACTORS)
     )

@@ -265,6 +265,15 @@ class ClusterState:
         await self.commit(lambda image: note_leaving(image, registration.broker))
         await self.settle()
 
+    async def step_down(self) -> None:
+        """End this broker's registration, and have others lead; it may register again."""
+        if (registration := self._registration) is None:
+            return
+        self._registration = None
+        for task in registration.tasks:
+            task.cancel()
+        await self.remove_dead(registration.broker, registration.epoch)
+
     async def remove_dead(self, broker: BrokerId, epoch: int) -> None:
         """End the registration of a broker whose process is gone, and have others lead."""
         try:

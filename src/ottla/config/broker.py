@@ -1,7 +1,7 @@
 """The settings of a broker."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from ottla.config.replication import ReplicationConfig
@@ -26,6 +26,7 @@ class BrokerConfig(ReplicationConfig):
     """The settings of a broker, in its TOML file or with --set."""
 
     topic: TopicConfig = TopicConfig()
+    given: frozenset[str] = field(default=frozenset(), compare=False)  # names that a user has set
 
     auto_create_topics: bool = flag(
         "auto.create.topics.enable",
@@ -72,14 +73,6 @@ class BrokerConfig(ReplicationConfig):
         "How many connections one address may have; further ones are closed at once.",
         low=1,
         high=INT32_MAX,
-    )
-    default_replication_factor: int = number(
-        "default.replication.factor",
-        1,
-        "Replicas of a topic that is created without a number of replicas.",
-        shared=True,
-        low=1,
-        high=32767,
     )
     delete_topic: bool = flag(
         "delete.topic.enable", True, "Whether topics may be deleted by clients.", shared=True
@@ -406,6 +399,7 @@ class BrokerConfig(ReplicationConfig):
         known_own = {name: value for name, value in raw.items() if name not in topic}
         made = replace(
             self,
+            given=self.given | raw.keys(),
             topic=replace(self.topic, **parse_all(known_topic, topic, "broker")),
             **parse_all(known_own, own, "broker"),
         )

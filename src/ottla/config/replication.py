@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ottla.config.setting import INT32_MAX, MIB, number
+from ottla.config.setting import INT32_MAX, MIB, NumberOrAuto, number, number_or_auto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +15,35 @@ class ReplicationConfig:
         "How long other brokers wait for one that is not heard of, before they take over.",
         low=2000,
         high=INT32_MAX,
+    )
+    default_replication_factor: NumberOrAuto = number_or_auto(
+        "default.replication.factor",
+        "Replicas of a topic that is created without a number of replicas; `auto`: as many as there"
+        " are machines with live brokers then, at most 3.",
+        low=1,
+        high=32767,
+        shared=True,
+    )
+    offsets_topic_replication_factor: NumberOrAuto = number_or_auto(
+        "offsets.topic.replication.factor",
+        "Replicas of the internal topic of groups; `auto`: as many as there are machines with live"
+        " brokers, at most 3. It gets more when brokers come.",
+        low=1,
+        high=32767,
+        shared=True,
+    )
+    transactions_topic_replication_factor: NumberOrAuto = number_or_auto(
+        "transaction.state.log.replication.factor",
+        "Replicas of the internal topic of transactions, as for groups.",
+        low=1,
+        high=32767,
+        shared=True,
+    )
+    catch_up_bytes_per_s: int = number(
+        "replication.catchup.bytes.per.s",
+        0,
+        "How many bytes a second this broker fetches for its replicas that are not in sync, all"
+        " together; 0 is no limit.",
     )
     replica_lag_time_max_ms: int = number(
         "replica.lag.time.max.ms",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from ottla.config.without_effect import WITHOUT_EFFECT
 from ottla.errors import InvalidConfig, did_you_mean
@@ -14,6 +14,8 @@ DAY_MS: Final = 24 * 60 * MINUTE_MS
 MIB: Final = 1 << 20
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
+AUTO: Final = "auto"  # a number that follows from the cluster
+NumberOrAuto: TypeAlias = int | Literal["auto"]
 
 
 class Kind(StrEnum):
@@ -128,6 +130,17 @@ def number(
     allowed = f"{low} or more" if high in {INT32_MAX, INT64_MAX} else f"{low} to {high}"
     row = Setting(name, kind, doc, allowed, _integer(kind, low, high), broker or None, shared)
     return field(default=default, metadata={"setting": row})
+
+
+def number_or_auto(name: str, doc: str, *, low: int, high: int, shared: bool = False) -> Any:
+    """A field with an integer, or by default with `auto`: then it follows from the cluster."""
+    parse_number = _integer(Kind.INT, low, high)
+
+    def parse(text: str) -> NumberOrAuto:
+        return AUTO if text.strip() == AUTO else parse_number(text)
+
+    row = Setting(name, Kind.STRING, doc, f"{AUTO}, {low} to {high}", parse, None, shared)
+    return field(default=AUTO, metadata={"setting": row})
 
 
 def level(name: str, default: int, doc: str, *, low: int, high: int, also: int) -> Any:

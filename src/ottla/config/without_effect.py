@@ -8,7 +8,7 @@ from typing import Final
 
 _DURABILITY: Final = "the setting durability decides when records are synced."
 _NO_TIERS: Final = "there is no tiered storage."
-_NO_THROTTLE: Final = "replication is not throttled."
+_NO_THROTTLE: Final = "replication.catchup.bytes.per.s throttles all replicas that are not in sync."
 _NO_SHARE_GROUPS: Final = "share groups are not served yet."
 _NO_STREAMS_GROUPS: Final = "groups of the Streams protocol are not served."
 

@@ -28,6 +28,8 @@ from ottla.protocol.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
+from ottla.replication.catch_up import CatchUpBudget
+from ottla.replication.counts import ReplicationCounts
 from ottla.replication.follower import FollowerPartition, ReplicaDiverged
 from ottla.replication.peer_deaths import PeerDeaths
 
@@ -37,6 +39,7 @@ _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _PARTITION_RETRY_S: Final = 0.1
 _SYNC_S: Final = 0.01  # after that it is looked whether a log is on disk
+_REST_MAX_S: Final = 0.1
 _CONNECT_S: Final = 2.0
 _NO_SESSION: Final = (0, 0)
 _EPOCH_MAX: Final = 2**31 - 1
@@ -56,6 +59,8 @@ class FetcherEnvironment(NamedTuple):
     make_durable: Callable[[Iterable[FollowerPartition]], "asyncio.Future[None]"]
     note_defect: Callable[[FollowerPartition, Exception], None]
     deaths: PeerDeaths
+    counts: ReplicationCounts
+    catch_up: CatchUpBudget  # of all fetchers together
 
 
 class ReplicaFetcher:
@@ -68,6 +73,7 @@ class ReplicaFetcher:
         self._partitions: dict[TopicPartition, FollowerPartition] = {}
         self._keys: dict[tuple[Uuid, int], FollowerPartition] = {}
         self._changed = asyncio.Event()
+        self._rest_s = _SYNC_S  # until there may be something to fetch
         self._session = _NO_SESSION  # its id, and the epoch of the next request
         self._sent: dict[tuple[Uuid, int], FetchPartition] = {}  # the leader's session has these
         self.task = self._loop.create_task(self._run(), name=f"ottla-fetch-{leader}")
@@ -139,7 +145,7 @@ class ReplicaFetcher:
     async def _rest(self) -> None:
         """Wait for another partition, or until one may be fetched again."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SYNC_S):
+            async with asyncio.timeout(self._rest_s):
                 await self._changed.wait()
 
     async def _fetch(
@@ -166,19 +172,26 @@ class ReplicaFetcher:
         """The next request; None while there is nothing to fetch, or this broker is not ready."""
         registration = self._environment.registration()
         if registration is None:
+            self._rest_s = _SYNC_S
             return None
         now_s, config = self._environment.clock.monotonic_s(), self._environment.config()
         wanted: dict[tuple[Uuid, int], FetchPartition] = {}
         retry_s: float | None = None
+        catch_up_s = now_s + self._environment.catch_up.wait_s(config.catch_up_bytes_per_s, now_s)
         for key, partition in self._keys.items():
             if partition.promised_end < partition.log.end_offset:  # written for another leader
                 self._environment.make_durable([partition])
                 partition.retry_s = now_s + _SYNC_S
-            if partition.retry_s > now_s:
-                retry_s = min(retry_s or partition.retry_s, partition.retry_s)
+            due_s = partition.retry_s
+            if not partition.is_in_sync:
+                due_s = max(due_s, catch_up_s)
+            if due_s > now_s:
+                retry_s = min(retry_s or due_s, due_s)
             else:
                 wanted[key] = partition.request()
         if not wanted:
+            next_s = _SYNC_S if retry_s is None else retry_s - now_s
+            self._rest_s = min(max(next_s, _SYNC_S), _REST_MAX_S)
             return None
         session_id, session_epoch = self._session
         changed = {key: want for key, want in wanted.items() if self._sent.get(key) != want}
@@ -212,14 +225,21 @@ class ReplicaFetcher:
             self._session, self._sent = _NO_SESSION, {}
         now_ms = self._environment.clock.now_ms()
         grown: list[FollowerPartition] = []
+        counts = self._environment.counts
         for topic in response.responses:
             for fetched in topic.partitions:
                 partition = self._keys.get((topic.topic_id, fetched.partition_index))
                 sent = self._sent.get((topic.topic_id, fetched.partition_index))
                 if partition is None or not _is_current(partition, sent):
                     continue  # given up, or led in another epoch, since the request was sent
+                end_before = partition.log.end_offset
+                size_bytes = len(fetched.records or b"")
                 if self._take_one(partition, fetched, now_ms):
                     grown.append(partition)
+                if not partition.is_in_sync:
+                    self._environment.catch_up.take(size_bytes)
+                counts.fetched_bytes[self.leader] += size_bytes
+                counts.truncated_records += max(end_before - partition.log.end_offset, 0)
         if grown:
             await self._environment.make_durable(grown)
 

@@ -1,14 +1,14 @@
 """A partition that this broker follows: its log, and what its leader says about it."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from ottla.config import Durability
 from ottla.errors import CorruptBatch
 from ottla.model import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition, Uuid
 from ottla.protocol.messages.fetch import FetchPartition, FetchPartitionResponse
-from ottla.records.batch import HEADER_BYTES, read_header
+from ottla.records.batch import read_header
 from ottla.storage.log import Log
+from ottla.storage.log_follow import split_batches
 
 PARTITION_BYTES_MAX: Final = 1 << 20  # of one partition in one response, unless a batch is larger
 
@@ -95,20 +95,33 @@ class FollowerPartition:
             return False
         log = self.log
         end_before = log.end_offset
-        for batch in split_batches(memoryview(fetched.records or b"")):
-            header = read_header(batch)
-            if not log.epochs.latest <= header.leader_epoch <= self.leader_epoch:
-                raise CorruptBatch(
-                    f"{self.tp}: a batch of epoch {header.leader_epoch} behind one of epoch"
-                    f" {log.epochs.latest}, from the leader of epoch {self.leader_epoch}"
-                )
-            log.append_as_follower(batch, now_ms)
+        records = memoryview(fetched.records or b"")
+        self._check_epochs(records)
+        if records and (base := Offset(read_header(records).base_offset)) < end_before:
+            if log.start_offset < end_before:
+                raise CorruptBatch(f"{self.tp}: offset {base} has been written already")
+            # The leader's log starts inside of a batch, and this one is empty.
+            self.high_watermark = base
+            log.restart_at(base, now_ms)
+        log.append_as_follower(records, now_ms)
         reached = min(Offset(fetched.high_watermark), log.end_offset)
         self.high_watermark = max(self.high_watermark, reached)
         start = min(Offset(fetched.log_start_offset), self.high_watermark)
         if start > log.start_offset:
             log.advance_start(start)
         return log.end_offset > end_before
+
+    def _check_epochs(self, records: memoryview) -> None:
+        """Refuse batches whose epochs go back, or that are newer than their leader."""
+        latest = self.log.epochs.latest
+        for batch in split_batches(records):
+            epoch = LeaderEpoch(read_header(batch).leader_epoch)
+            if not latest <= epoch <= self.leader_epoch:
+                raise CorruptBatch(
+                    f"{self.tp}: a batch of epoch {epoch} behind one of epoch {latest}, from the"
+                    f" leader of epoch {self.leader_epoch}"
+                )
+            latest = epoch
 
     def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
         """Begin again where the leader's log begins: it has deleted what comes next here."""
@@ -135,16 +148,3 @@ class FollowerPartition:
             f"{self.tp}: its leader {self.leader} of epoch {self.leader_epoch} has no record from"
             f" offset {to_offset} on, and all below {self.high_watermark} were committed"
         )
-
-
-def split_batches(records: memoryview) -> Iterator[memoryview]:
-    """The whole batches in a part of a log."""
-    position = 0
-    while position < len(records):
-        if len(records) - position < HEADER_BYTES:
-            raise CorruptBatch("the leader sent a part of a batch")
-        size_bytes = read_header(records, position).size_bytes
-        if size_bytes < HEADER_BYTES or position + size_bytes > len(records):
-            raise CorruptBatch("the leader sent a part of a batch")
-        yield records[position : position + size_bytes]
-        position += size_bytes

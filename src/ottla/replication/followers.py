@@ -40,6 +40,12 @@ class Followers:
 
     def __init__(self, brokers: Iterable[BrokerId], now_s: float) -> None:
         self.by_id = {broker: Follower(now_s) for broker in brokers}
+        self._begun_s = now_s
+
+    def follow(self, brokers: Iterable[BrokerId]) -> None:
+        """Replace the followers; one that is new has not had everything since the start."""
+        known, begun_s = self.by_id, self._begun_s
+        self.by_id = {broker: known.get(broker) or Follower(begun_s) for broker in brokers}
 
     def lowest_end(self, brokers: Iterable[BrokerId]) -> Offset | None:
         """The offset below which each of these followers has everything; None without any."""
@@ -58,3 +64,13 @@ class Followers:
         for broker, follower in self.by_id.items():
             if follower.end >= offset:
                 yield broker, follower.epoch
+
+    def lag(self, end: Offset, now_s: float) -> tuple[int, float]:
+        """The most records, of those below `end`, and seconds that a follower is behind."""
+        records, caught_up_s = 0, now_s
+        for follower in self.by_id.values():
+            if follower.end < end:
+                caught_up_s = min(caught_up_s, follower.caught_up_s)
+                if follower.end != UNKNOWN_END:
+                    records = max(records, end - follower.end)
+        return records, now_s - caught_up_s

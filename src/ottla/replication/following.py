@@ -11,6 +11,8 @@ from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
+from ottla.replication.catch_up import CatchUpBudget
+from ottla.replication.counts import ReplicationCounts
 from ottla.replication.partition import Flushes
 from ottla.replication.peer_deaths import PeerDeaths
 from ottla.storage.log import Log
@@ -35,16 +37,22 @@ class Following:
         flusher: Flushes,
         watch: Callable[["asyncio.Task[None]"], None],
         remove_dead: Callable[[BrokerId, int], Awaitable[None]],
+        want_repair: Callable[[], None],
     ) -> None:
         """`watch` is given every task: if one ends by itself, the broker is defective.
 
         `remove_dead` ends the registration of a peer that is dead, if it still has this epoch.
+        `want_repair` is called when a replica is held because of damage.
         """
         self.partitions: dict[TopicPartition, FollowerPartition] = {}
         self.defects: dict[TopicPartition, str] = {}  # replicas that were taken out, and why
+        self.held: dict[TopicPartition, None] = {}  # replicas with damage, which must not follow
+        self.counts = ReplicationCounts(broker_id)
+        self._catch_up = CatchUpBudget()
         self._broker_id = broker_id
         self._flusher = flusher
         self._watch = watch
+        self._want_repair = want_repair
         self._image = ClusterImage()
         self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
         self._rounds: list[tuple[dict[FollowerPartition, Offset], asyncio.Future[None]]] = []
@@ -67,6 +75,7 @@ class Following:
 
     def note_image(self, image: ClusterImage) -> None:
         """Stop what the image no longer says, at once: a successor no longer fetches."""
+        self.counts.note_image(self._image, image)
         self._image = image
         self.deaths.note_image(image)
         for tp, followed in list(self.partitions.items()):
@@ -94,7 +103,7 @@ class Following:
         """Begin to follow a partition that another broker leads, if that is not done yet."""
         assert partition.leader is not None, f"{tp} has no leader to follow"
         assert partition.leader != self._broker_id, f"{tp} is led here"
-        if tp in self.partitions or tp in self.defects:
+        if tp in self.partitions or tp in self.defects or tp in self.held:
             return
         from ottla.replication.follower import FollowerPartition  # noqa: PLC0415
 
@@ -123,6 +132,8 @@ class Following:
             make_durable=self._make_durable,
             note_defect=self._note_defect,
             deaths=self.deaths,
+            counts=self.counts,
+            catch_up=self._catch_up,
         )
         fetcher = ReplicaFetcher(leader, environment)
         self._watch(fetcher.task)
@@ -140,6 +151,28 @@ class Following:
                 del self._fetchers[followed.leader]
             self._end_rounds(followed, None)
         return followed
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The topic was deleted."""
+        self.drop(tp)
+        self.defects.pop(tp, None)
+        self.held.pop(tp, None)
+
+    def hold(self, tp: TopicPartition) -> None:
+        """Do not follow a partition until it is released: its log is damaged."""
+        self.held[tp] = None
+        self.drop(tp)
+        self._want_repair()
+
+    def release(self, tp: TopicPartition, replica: Log | None) -> None:
+        """Follow a partition again whose log, if it is still there, was damaged."""
+        del self.held[tp]
+        topic = self._image.topics.get(tp.topic)
+        if topic is None or replica is None or self._registration() is None:
+            return
+        partition = topic.partitions[tp.partition]
+        if partition.leader is not None and partition.leader != self._broker_id:
+            self.follow(tp, topic.id, partition, replica)
 
     def _registration(self) -> BrokerImage | None:
         return self._image.brokers.get(self._broker_id)

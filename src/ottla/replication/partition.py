@@ -131,6 +131,11 @@ class LeaderPartition:
         """The in-sync replicas, as they are committed."""
         return self.image.isr
 
+    @property
+    def is_under_isr_min(self) -> bool:
+        """True while fewer replicas are in sync than `acks=all` needs."""
+        return len(self.image.isr) < self._isr_min
+
     # Writing
 
     def append(
@@ -353,7 +358,10 @@ class LeaderPartition:
         assert image.leader == self._broker_id, f"{self.tp} is led by {image.leader}"
         assert image.leader_epoch == self.leader_epoch, f"{self.tp}: another epoch"
         self.image = image
-        self.replicas = image.replicas
+        if image.replicas != self.replicas:
+            self.replicas = image.replicas
+            self.followers.follow(one for one in image.replicas if one != self._broker_id)
+            self._isr_min = isr_min_of(self.log.config, self.replicas)
         self._count()
         self.note_progress()
         if len(image.isr) < self._isr_min and self._committed.queue:

@@ -352,8 +352,7 @@ class Replicas:
         for index in range(len(topic.partitions)):
             tp = TopicPartition(topic.name, index)
             self._give_up(tp, UnknownTopicOrPartition(f"{tp} has been deleted"))
-            self.following.drop(tp)
-            self.following.defects.pop(tp, None)
+            self.following.forget(tp)
         await self._removal.remove_topic(topic, is_deleted=is_deleted)
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
@@ -416,6 +415,9 @@ class Replicas:
         partition = self.leaders.get(tp)
         if partition is not None:
             partition.request_flush()
+
+    def note_damaged(self, tp: TopicPartition) -> None:
+        self.following.hold(tp)
 
     def note_offline(self, reason: str) -> None:
         for tp in list(self.leaders):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ottla.config import INT32_MAX, TopicConfig
-from ottla.errors import CorruptBatch, OffsetOutOfRange, StorageFailed
+from ottla.errors import OffsetOutOfRange, StorageFailed
 from ottla.model import (
     NO_TIMESTAMP,
     LeaderEpoch,
@@ -19,15 +19,11 @@ from ottla.model import (
     TopicPartition,
 )
 from ottla.records.batch import (
-    CONTROL,
-    BatchHeader,
     Marker,
     build_marker,
     check_plain,
-    check_stored,
     decompressed_bytes_max,
     read_header,
-    read_marker,
     stamp,
 )
 from ottla.storage.damages import CorruptRange
@@ -38,6 +34,7 @@ from ottla.storage.log_append import Appended, append_checked, is_plain_but_keys
 from ottla.storage.log_cleaning import LogCleaning
 from ottla.storage.log_core import LogCore, crowded
 from ottla.storage.log_flush import LogFlush
+from ottla.storage.log_follow import append_followed
 from ottla.storage.log_listener import LogListener, SilentListener
 from ottla.storage.log_read import FileRange, read_on, read_range
 from ottla.storage.log_repair import LogRepair
@@ -241,25 +238,12 @@ class Log:
         core.end_offset = active.end_offset
         return tuple.__new__(Appended, (base_offset, last_offset, NO_TIMESTAMP, False))
 
-    def append_as_follower(self, batch: bytearray | memoryview, now_ms: TimestampMs) -> Appended:
-        """Write a batch exactly as the leader placed it; a follower may skip, never rewind."""
-        core = self._core
-        if core.offline_reason is not None:
-            raise StorageFailed(core.offline_reason)
-        header = check_stored(batch)
-        base_offset, last_offset = Offset(header.base_offset), header.last_offset
-        if base_offset < core.end_offset or header.last_offset_delta < 0:
-            raise CorruptBatch(f"offset {base_offset} has been written already")
-        if last_offset - core.end_offset > INT32_MAX:
-            raise CorruptBatch(f"offset {base_offset} is too far from {core.end_offset}: restart")
-        marker = read_marker(batch) if header.attributes & CONTROL else None
-        core.write(batch, last_offset, header.max_timestamp_ms, now_ms)
-        core.epochs.note(LeaderEpoch(header.leader_epoch), base_offset)
-        if marker is not None:
-            self._note_marker(header, base_offset, marker, now_ms)
-        elif header.producer_id >= 0 and not header.attributes & CONTROL:
-            core.producers.note(header, base_offset, now_ms)
-        return Appended(base_offset, last_offset, NO_TIMESTAMP, False)
+    def append_as_follower(self, records: bytearray | memoryview, now_ms: TimestampMs) -> None:
+        """Write batches exactly as the leader placed them; a follower may skip, never rewind.
+
+        All of them are checked before anything changes.
+        """
+        append_followed(self._core, memoryview(records), now_ms)
 
     def append_marker(
         self,
@@ -281,16 +265,8 @@ class Log:
         stamp(batch, offset, leader_epoch)
         core.write(batch, offset, now_ms, now_ms)
         core.epochs.note(leader_epoch, offset)
-        self._note_marker(read_header(batch), offset, marker, now_ms)
+        core.note_marker(read_header(batch), offset, marker, now_ms)
         return Appended(offset, offset, NO_TIMESTAMP, False)
-
-    def _note_marker(
-        self, header: BatchHeader, offset: Offset, marker: Marker, now_ms: TimestampMs
-    ) -> None:
-        core = self._core
-        aborted = core.producers.note_marker(header, offset, marker, now_ms)
-        if aborted is not None:
-            core.segments.active.indexes.aborted.append(aborted)
 
     # Reading
 
@@ -400,6 +376,10 @@ class Log:
     def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything and begin again, empty, at `offset`."""
         self._truncation.restart_at(offset, now_ms)
+
+    def set_damaged_aside(self, now_ms: TimestampMs) -> list[str]:
+        """Cut off everything from the first damage on, and keep it under the names returned."""
+        return self._truncation.set_damaged_aside(now_ms)
 
     # Durability and the end of a log
 

@@ -14,6 +14,7 @@ from weakref import ref
 from ottla.config import INT32_MAX, TopicConfig
 from ottla.errors import DiskFull, StorageFailed
 from ottla.model import NO_OFFSET, Offset, Position, TimestampMs, TopicPartition
+from ottla.records.batch import BatchHeader, Marker
 from ottla.records.crc import crc32c
 from ottla.storage.damages import Damages, merged
 from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, File, Files
@@ -22,7 +23,7 @@ from ottla.storage.log_listener import LogListener, SilentListener
 from ottla.storage.log_states import NotedState
 from ottla.storage.open_files import OpenFiles
 from ottla.storage.recovery import Recovered, begin_empty, recover
-from ottla.storage.segment import Segment
+from ottla.storage.segment import Segment, WrittenBatch
 from ottla.storage.segments import UNSTORED_MAX, Segments
 from ottla.storage.snapshots import Snapshots
 
@@ -149,6 +150,35 @@ class LogCore:
             raise self.undo_write(error) from error
         self.size_bytes += size_bytes
         self.end_offset = Offset(last_offset + 1)
+
+    def is_full(
+        self, pending_bytes: int, size_bytes: int, last_offset: Offset, now_ms: TimestampMs
+    ) -> bool:
+        """True if `write` would begin a new segment, with `pending_bytes` still to be written."""
+        config, active = self.config, self.segments.active
+        filled_bytes = active.size_bytes + pending_bytes
+        return bool(filled_bytes) and (
+            filled_bytes + size_bytes > config.segment_bytes
+            or now_ms - active.opened_ms >= config.segment_ms
+            or last_offset - active.base_offset > INT32_MAX
+        )
+
+    def write_many(self, records: memoryview, batches: Sequence[WrittenBatch]) -> None:
+        """Write batches to the active segment, all or none, with one write."""
+        try:
+            self.segments.active.append_many(records, batches, self.config.index_interval_bytes)
+        except OSError as error:
+            raise self.undo_write(error) from error
+        self.size_bytes += len(records)
+        self.end_offset = self.segments.active.end_offset
+
+    def note_marker(
+        self, header: BatchHeader, offset: Offset, marker: Marker, now_ms: TimestampMs
+    ) -> None:
+        """A marker has been written: it ends a transaction."""
+        aborted = self.producers.note_marker(header, offset, marker, now_ms)
+        if aborted is not None:
+            self.segments.active.indexes.aborted.append(aborted)
 
     def undo_write(self, error: OSError) -> StorageFailed:
         """Remove the half of a batch that may be in the file; return the error to raise.

@@ -418,6 +418,7 @@ class _LogEvents:
 
     def note_damaged(self, tp: TopicPartition, damage: CorruptRange) -> None:
         _report_damage(tp, damage)
+        self._log_dir.listener.note_damaged(tp)
 
     def before_truncate(self, tp: TopicPartition) -> None:
         """Store the recovery points, unless the log is being opened, and others are not yet."""

@@ -21,6 +21,10 @@ class LogDirListener(Protocol):
         """A log should be flushed soon."""
         ...
 
+    def note_damaged(self, tp: TopicPartition) -> None:
+        """Records of a log are corrupt on disk, and were not known to be."""
+        ...
+
     def discard(self, discarded: Discarded) -> None:
         """Remove a file of a deleted segment, now or later."""
         ...
@@ -36,6 +40,9 @@ class SilentDirListener:
         return
 
     def note_crowded(self, tp: TopicPartition) -> None:
+        return
+
+    def note_damaged(self, tp: TopicPartition) -> None:
         return
 
     def discard(self, discarded: Discarded) -> None:

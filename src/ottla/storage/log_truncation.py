@@ -1,17 +1,21 @@
 """Cutting the end of a log off: a new leader never had it."""
 
+from itertools import chain, count
+
 from ottla.model import NO_UUID, Offset, TimestampMs
 from ottla.records.batch import FIRST_OFFSET
 from ottla.storage.damages import CORRUPT_FILE
 from ottla.storage.epochs import Epochs
 from ottla.storage.log_cleaning import LogCleaning
 from ottla.storage.log_core import LogCore
+from ottla.storage.log_files import STRAY
 from ottla.storage.log_flush import LogFlush
 from ottla.storage.log_retention import LogRetention
 from ottla.storage.log_states import NotedState
 from ottla.storage.recovery_scan import EVERYTHING
 from ottla.storage.segment import (
     ABORTED_INDEX,
+    LOG,
     SEAL,
     SEGMENT_SUFFIXES,
     Segment,
@@ -55,6 +59,49 @@ class LogTruncation:
         segment.file.sync()
         self._reopen(end_offset, now_ms)
 
+    def set_damaged_aside(self, now_ms: TimestampMs) -> list[str]:
+        """Cut the log before its first damage; return the names that what is cut off has now.
+
+        Cut between two segments, so that none is changed: they are kept as they are, also the
+        intact ones behind the damage, under names that no start reads.
+        """
+        core = self._core
+        cut_at = self._before_damage()
+        self._settle()
+        self._lower_durable(min(cut_at, core.durable_offset))
+        taken = set(core.files.names(core.directory))
+        kept = [
+            self._keep_aside(one.base_offset, taken)
+            for one in reversed(core.segments.all())
+            if one.base_offset >= cut_at and one.size_bytes
+        ]
+        core.files.sync_dir(core.directory)
+        if cut_at <= core.segments.first_base:
+            self.restart_at(cut_at, now_ms)
+        else:
+            self.truncate(cut_at, now_ms)
+            core.epochs.truncate_end(core.end_offset)
+        assert not core.damages.ranges, f"{core.tp}: still damaged at {core.damages.ranges}"
+        return kept
+
+    def _before_damage(self) -> Offset:
+        """The start of the first damaged segment, or of what was lost behind an intact one."""
+        core = self._core
+        first = min(core.damages.ranges)
+        if first.start_offset < core.segments.first_base:
+            return first.start_offset
+        segment = core.segments.of(first.segment_base)
+        if first.position >= segment.size_bytes:
+            return first.start_offset
+        return segment.base_offset
+
+    def _keep_aside(self, base_offset: Offset, taken: set[str]) -> str:
+        name = file_name(base_offset, LOG)
+        numbered = (f"{name}{STRAY}.{number}" for number in count(1))
+        aside = next(one for one in chain([name + STRAY], numbered) if one not in taken)
+        self._core.files.rename(self._core.directory / name, self._core.directory / aside)
+        return aside
+
     def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything and begin again, empty, at `offset`."""
         core = self._core
@@ -81,6 +128,8 @@ class LogTruncation:
         for damage in self._core.damages.ranges:
             if damage.start_offset <= to_offset <= damage.end_offset:
                 segment = segments.of(damage.segment_base)
+                if segment.base_offset == to_offset > segments.first_base:
+                    break  # the segment goes as a whole
                 return segment, damage.position, damage.start_offset
         segment = segments.of(Offset(to_offset - 1))
         if to_offset >= segment.end_offset:

@@ -24,7 +24,7 @@ _STRAY_DIR: Final = re.compile(_PARTITION + _UNIQUE + STRAY)
 _DELETED_DIR: Final = re.compile(r"(?P<kept>[a-zA-Z0-9._-]{1,216})" + _UNIQUE + DELETED)
 _FILE: Final = re.compile(
     r"[0-9]{20}\.(log|seal|index|timeindex|txnindex)(\.cleaned|\.swap|\.deleted|\.tmp|\.saving)?"
-    r"|[0-9]{20}\.log(\.swap)?\.stray"
+    r"|[0-9]{20}\.log(\.swap)?\.stray(\.[0-9]{1,4})?"
     r"|[0-9]{20}\.snapshot(\.tmp)?"
     r"|(leader-epoch-checkpoint|cleaner-offset-checkpoint|partition\.metadata|corrupt-ranges)(\.tmp)?"
 )

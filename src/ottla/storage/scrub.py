@@ -2,27 +2,28 @@
 
 A log trusts what was once known to be on disk, so a bit that flips there would be sent to readers.
 Therefore every sealed segment is read again from time to time, slowly, on a worker's thread:
-header chain and CRC of every batch. Damage is reported to the log, which never serves
+header chain and CRC of every batch; so is an active segment that a start has found, as long as not
+all of it has been read. Damage is reported to the log, which never serves
 it again, and to the operator. Once after every start the sizes of segments are compared with their
 seals, so that one that was cut short is known before it is read.
 """
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ottla.model import TimestampMs
+from ottla.model import Offset, TimestampMs
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
 from ottla.storage.damages import Damage
 from ottla.storage.disk_worker import Pause, Worker
 from ottla.storage.files import Files
 from ottla.storage.log import Log
 from ottla.storage.seals import read_seal
-from ottla.storage.segment import LOG, SealedSegment, file_name
+from ottla.storage.segment import LOG, SealedSegment, Segment, file_name
 from ottla.storage.verification import ChainCheck
 
 SCRUB_FILE: Final = "scrub-checkpoint"
@@ -47,10 +48,11 @@ class SegmentCheck:
     The file stays open from the first step to the last: compaction may replace it.
     """
 
-    def __init__(self, segment: SealedSegment) -> None:
+    def __init__(self, segment: Segment, directory: Path) -> None:
         self.segment = segment
-        self._path = segment.directory / file_name(segment.base_offset, LOG)
+        self._path = directory / file_name(segment.base_offset, LOG)
         self._size_bytes = segment.size_bytes
+        self._end_offset = segment.end_offset
         self._chain: ChainCheck | None = None
 
     @property
@@ -65,7 +67,7 @@ class SegmentCheck:
                 0,
                 self.segment.base_offset,
                 size_bytes=self._size_bytes,
-                end_offset=self.segment.end_offset,
+                end_offset=self._end_offset,
             )
         chain = self._chain
         before = chain.position
@@ -84,7 +86,7 @@ def _find_short(
     for segment in segments:
         seal = read_seal(files, segment.directory, segment.base_offset)
         if seal is not None and segment.size_bytes < seal.size_bytes:
-            check = SegmentCheck(segment)
+            check = SegmentCheck(segment, segment.directory)
             with suppress(FileNotFoundError):  # deleted, or compacted into another
                 while not check.run_next(files, pause).is_done:
                     pass
@@ -95,7 +97,13 @@ def _find_short(
 class Scrubber:
     """Owner of the one check that is under way. Every method belongs to the owner's thread."""
 
-    def __init__(self, files: Files, worker: Worker, directory: Path) -> None:
+    def __init__(
+        self, files: Files, worker: Worker, directory: Path, *, is_eager: bool = False
+    ) -> None:
+        """With `is_eager` a first round begins at once, whenever the last one was.
+
+        What is found then can be had again from peers.
+        """
         self.read_bytes = 0
         self.segment_count = 0
         self.round_count = 0
@@ -104,10 +112,11 @@ class Scrubber:
         self._files = files
         self._worker = worker
         self._checkpoint = directory / SCRUB_FILE
-        self._queue: deque[tuple[Log, SealedSegment]] = deque()
+        self._is_eager = is_eager
+        self._queue: deque[tuple[Log, Offset]] = deque()  # the base offset of a segment
         self._is_round_open = False
         self._is_busy = False
-        self._check: tuple[Log, SealedSegment, SegmentCheck] | None = None
+        self._check: tuple[Log, SegmentCheck] | None = None
         self._unsized: deque[Log] | None = None  # logs whose sizes have not been looked at
         self._finished_ms: TimestampMs | None = None  # when the last round was over
 
@@ -131,13 +140,13 @@ class Scrubber:
             if now_ms - self._last_finished_ms() < interval_ms:
                 return
             self._is_round_open = True
-            self._queue.extend((log, one) for log in logs for one in log.sealed_segments)
+            self._queue.extend((log, one) for log in logs for one in _checked_bases(log))
         if self._check is None and not self._begin_next():
             self._end_round(now_ms)
             return
         assert self._check is not None
         self._is_busy = True
-        step = partial(self._check[2].run_next, self._files)
+        step = partial(self._check[1].run_next, self._files)
         self._worker.run(step, self._note)
 
     def _look_at_sizes(self, logs: Iterable[Log]) -> bool:
@@ -169,9 +178,11 @@ class Scrubber:
 
     def _begin_next(self) -> bool:
         while self._queue:
-            log, segment = self._queue.popleft()
-            if log.offline_reason is None and segment in log.sealed_segments:
-                self._check = (log, segment, SegmentCheck(segment))
+            log, base = self._queue.popleft()
+            segments: tuple[Segment, ...] = (*log.sealed_segments, log.active_segment)
+            segment = next((one for one in segments if one.base_offset == base), None)
+            if log.offline_reason is None and segment is not None and segment.size_bytes:
+                self._check = (log, SegmentCheck(segment, log.directory))
                 return True
         return False
 
@@ -179,7 +190,7 @@ class Scrubber:
         self._is_busy = False
         if self._check is None:
             return
-        log, _, check = self._check
+        log, check = self._check
         if isinstance(outcome, Exception):
             self._check = None
             self._note_failure(log, outcome)
@@ -221,6 +232,8 @@ class Scrubber:
 
     def _last_finished_ms(self) -> TimestampMs:
         """Also before the broker was last started: a restart is no reason to read everything."""
+        if self._finished_ms is None and self._is_eager:
+            return TimestampMs(0)
         if self._finished_ms is None:
             try:
                 lines = read_checkpoint(self._files, self._checkpoint)
@@ -228,3 +241,11 @@ class Scrubber:
                 lines = None
             self._finished_ms = TimestampMs(int(lines[0]) if lines else 0)
         return self._finished_ms
+
+
+def _checked_bases(log: Log) -> Iterator[Offset]:
+    """The segments to read: all sealed ones, and the active one if a start has found it."""
+    for segment in log.sealed_segments:
+        yield segment.base_offset
+    if log.active_segment.unchecked.end:
+        yield log.active_segment.base_offset

@@ -63,6 +63,14 @@ class FoundBatch(NamedTuple):
     size_bytes: int
 
 
+class WrittenBatch(NamedTuple):
+    """The size, last offset and largest timestamp of a batch that is written."""
+
+    size_bytes: int
+    last_offset: Offset
+    max_timestamp_ms: int
+
+
 class Indexes:
     """The indexes of one segment, which grow batch by batch."""
 
@@ -207,6 +215,19 @@ class ActiveSegment:
         self.indexes.note(position, size_bytes, relative_offset, max_timestamp_ms, interval_bytes)
         self.size_bytes = position + size_bytes
         self.end_offset = Offset(last_offset + 1)
+
+    def append_many(
+        self, records: memoryview, batches: Iterable[WrittenBatch], interval_bytes: int
+    ) -> None:
+        """Write several batches to the page cache. If that fails nothing is noted."""
+        self.file.append(records)
+        for size_bytes, last_offset, max_timestamp_ms in batches:
+            relative_offset = last_offset - self.base_offset
+            self.indexes.note(
+                self.size_bytes, size_bytes, relative_offset, max_timestamp_ms, interval_bytes
+            )
+            self.size_bytes += size_bytes
+            self.end_offset = Offset(last_offset + 1)
 
     def seal(self) -> "SealedSegment":
         """End this segment where it is. Its indexes are in memory only."""

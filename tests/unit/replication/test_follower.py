@@ -8,8 +8,9 @@ from ottla.config import Durability, TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import BrokerId, LeaderEpoch, Offset, Uuid
 from ottla.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
-from ottla.replication.follower import FollowerPartition, ReplicaDiverged, split_batches
+from ottla.replication.follower import FollowerPartition, ReplicaDiverged
 from ottla.storage.log import Log
+from ottla.storage.log_follow import split_batches
 
 TOPIC_ID = Uuid(bytes(range(16)))
 OLD, NEW = LeaderEpoch(3), LeaderEpoch(5)
@@ -69,6 +70,16 @@ def test_a_follower_becomes_the_same_log_byte_for_byte() -> None:
     request = followed.request()
     assert (request.fetch_offset, request.last_fetched_epoch) == (6, NEW)
     assert not fetch(source, followed), "there is no more"
+
+
+def test_a_log_that_starts_inside_of_a_batch_is_followed_from_the_whole_batch_on() -> None:
+    source, followed = leader(OLD, OLD, records=4), follower()
+    source.advance_start(Offset(6))
+    followed.restart_at(Offset(6), build.NOW_MS)
+    assert fetch(source, followed, watermark=8)
+    assert (followed.log.start_offset, followed.log.end_offset) == (6, 8)
+    assert followed.high_watermark == 8
+    assert content(followed.log) == content(source)
 
 
 def test_a_fetch_says_only_what_is_on_disk_unless_the_topic_promises_less() -> None:

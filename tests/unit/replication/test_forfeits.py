@@ -65,6 +65,23 @@ def test_lost_power_gives_up_what_was_in_the_page_cache() -> None:
     assert found(image, logs) == []
 
 
+def damaged() -> Log:
+    files = MemoryFiles()
+    whole = build.log(files)
+    for _ in range(3):
+        build.append(whole)
+    files.flip(whole.directory / "00000000000000000000.log", 100)
+    found = build.log(files)
+    assert found.corrupt
+    return found
+
+
+def test_a_damaged_log_is_given_up_if_another_replica_has_everything() -> None:
+    image = opened(with_topic(cluster(1, 2), (1, 2), (2, 1)))
+    assert found(image, {FIRST: damaged(), SECOND: log()}) == [(0, True)]
+    assert found(gone(image, 1), {FIRST: damaged(), SECOND: log()}) == [], "others have less"
+
+
 def test_a_replica_that_is_not_in_sync_has_nothing_to_give_up() -> None:
     image = opened(with_topic(cluster(1, 2), (1, 2)))
     assert found(gone(image, 2), {}) == []

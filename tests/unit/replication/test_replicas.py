@@ -54,6 +54,7 @@ def _replicas(
         flusher=flusher,
         watch=lambda task: None,
         remove_dead=_remove_nobody,
+        want_repair=lambda: None,
     )
     return Replicas(
         log_dir,

@@ -13,6 +13,7 @@ from ottla.records.batch import HEADER_BYTES, read_header
 from ottla.storage.disk_worker import InlineWorker
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
+from ottla.storage.recovery_scan import EVERYTHING
 from ottla.storage.scrub import STEP_BYTES, Scrubber, SegmentCheck
 from ottla.storage.segment import SealedSegment
 
@@ -139,7 +140,7 @@ def test_two_damaged_places_are_two_ranges(files: MemoryFiles, log: Log) -> None
 def test_a_segment_larger_than_a_step_takes_several(files: MemoryFiles, log: Log) -> None:
     fill(log, bytes(STEP_BYTES // 4))
     segment = log.sealed_segments[-1]
-    check, steps = SegmentCheck(segment), 0
+    check, steps = SegmentCheck(segment, segment.directory), 0
     while not check.run_next(files, lambda: None).is_done:
         steps += 1
     assert steps > 2
@@ -168,6 +169,30 @@ def test_a_round_begins_when_its_time_has_come_also_after_a_restart(
     assert later.read_bytes == 0
     later.advance([log], TimestampMs(build.NOW_MS + DAY_MS), DAY_MS)
     assert later.read_bytes > 0
+
+
+def test_a_broker_with_peers_reads_all_after_a_start(files: MemoryFiles, log: Log) -> None:
+    scrub(files, log)
+    eager = Scrubber(files, InlineWorker(), ROOT, is_eager=True)
+    now_ms = TimestampMs(build.NOW_MS + 1)
+    for _ in range(100):
+        eager.advance([log], now_ms, DAY_MS)
+    assert (eager.round_count, eager.segment_count) == (1, 2), "once"
+
+
+def test_an_active_segment_that_a_start_has_found_is_read_too(files: MemoryFiles) -> None:
+    written = build.log(files)
+    for _ in range(3):
+        build.append(written)
+    assert scrub(files, written).segment_count == 0, "it was written since the start"
+    written.flushing.save()
+    written.flush()
+    noted = build.noted(written)
+    files.flip(written.directory / "00000000000000000000.log", 100)
+    opened = build.log(files, recovery_point=EVERYTHING, noted=noted)
+    assert opened.corrupt == [], "nothing was read"
+    assert scrub(files, opened).damage_count == 1
+    assert len(opened.corrupt) == 1
 
 
 def test_never_is_never(files: MemoryFiles, log: Log) -> None:

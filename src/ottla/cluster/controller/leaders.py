@@ -35,7 +35,10 @@ from ottla.model import (
     TopicPartition,
 )
 
-_RULES: Final = frozenset({"unclean.leader.election.enable", "min.insync.replicas"})
+ISR_MIN: Final = "min.insync.replicas"
+_RULES: Final = frozenset({"unclean.leader.election.enable", ISR_MIN})
+_MANY_REPLICAS: Final = 3  # from that number on, two must be in sync for acks=all
+_ISR_MIN_OF_MANY: Final = 2
 
 
 class StalePartitionEpoch(ApiError):
@@ -235,6 +238,40 @@ def forfeit(image: ClusterImage, broker: BrokerId, forfeits: Iterable[Forfeit]) 
     return Decision(tuple(changes), None)
 
 
+def forfeit_damaged(
+    image: ClusterImage, broker: BrokerId, damaged: Iterable[TopicPartition]
+) -> Decision[None]:
+    """Remove a live broker from the ISR and the eligible replicas of partitions it has damaged.
+
+    The leader epoch rises even if the leader stays: a fetch from before, still on its way, would
+    otherwise bring the replica back into the ISR. One that is the last to have everything stays.
+    """
+    changes = []
+    for tp in damaged:
+        partition = image.partition(tp)
+        if partition is None or broker not in (*partition.isr, *partition.elr):
+            continue
+        isr = tuple(other for other in partition.isr if other != broker)
+        elr = tuple(other for other in partition.elr if other != broker)
+        leader = partition.leader
+        if leader == broker:
+            leader = _first(partition.replicas, image.brokers.keys() & set(isr))
+            if leader is None:
+                continue
+        if not (isr or elr):
+            continue
+        changed = replace(
+            partition,
+            leader=leader,
+            leader_epoch=LeaderEpoch(partition.leader_epoch + 1),
+            isr=isr,
+            elr=elr,
+            partition_epoch=partition.partition_epoch + 1,
+        )
+        changes.append(Change(partition_key(image.topics[tp.topic].id, tp.partition), changed))
+    return Decision(tuple(changes), None)
+
+
 def _check_alive(image: ClusterImage, change: IsrChange) -> None:
     """Refuse brokers that are dead, or that have started anew since they were seen in sync."""
     live = image.brokers
@@ -315,6 +352,19 @@ def replication_rules(broker_config: Mapping[str, str], defaults: BrokerConfig) 
 def isr_min_of(config: TopicConfig, replicas: Sequence[BrokerId]) -> int:
     """The members that an ISR needs for a commit; a topic with fewer replicas needs all it has."""
     return min(config.min_insync_replicas, len(replicas))
+
+
+def with_isr_min(
+    config: Mapping[str, str], replica_count: int, defaults: BrokerConfig
+) -> Mapping[str, str]:
+    """A topic's settings; with three replicas or more, two must be in sync unless a user said so.
+
+    Written down with the topic, so that all brokers count alike, and a broker that comes later
+    with other settings changes nothing.
+    """
+    if replica_count < _MANY_REPLICAS or ISR_MIN in config or ISR_MIN in defaults.given:
+        return config
+    return {**config, ISR_MIN: str(_ISR_MIN_OF_MANY)}
 
 
 def settled_partitions(

@@ -6,8 +6,10 @@ from typing import Final
 
 from ottla.cluster.controller.configs import values_given
 from ottla.cluster.controller.decision import Decision, find_topic, topic_changes
+from ottla.cluster.controller.internal_replicas import INTERNAL_FACTORS, internal_factor
+from ottla.cluster.controller.leaders import with_isr_min
 from ottla.cluster.image import ClusterImage, TopicImage, fold_name
-from ottla.cluster.placement import place
+from ottla.cluster.placement import place, replication_factor
 from ottla.cluster.values import (
     CATALOG_KEY,
     Catalog,
@@ -83,9 +85,10 @@ def create_topic(
     the same id.
     """
     _check_name(image, wanted.name)
-    config = values_given(wanted.config)
-    defaults.topic.override(config)
+    given = values_given(wanted.config)
+    defaults.topic.override(given)
     placed = _place_new_topic(image, wanted, defaults, start)
+    config = with_isr_min(given, len(placed[0]), defaults)
     _check_partition_limit(image, len(placed), defaults)
     topic = TopicImage(
         name=wanted.name,
@@ -275,7 +278,7 @@ def _place_new_topic(
     if partition_count == BROKER_DEFAULT:
         partition_count = defaults.partitions_default
     if factor == BROKER_DEFAULT:
-        factor = defaults.default_replication_factor
+        factor = _default_factor(image, wanted, defaults)
     if partition_count < 1:
         raise InvalidPartitions(
             f"a topic has 1 or more partitions, not {partition_count}; -1 means the default,"
@@ -285,6 +288,13 @@ def _place_new_topic(
     _check_partition_limit(image, partition_count, defaults)
     _check_replication_factor(image, factor)
     return place(image.brokers.values(), range(partition_count), factor, start=start)
+
+
+def _default_factor(image: ClusterImage, wanted: NewTopic, defaults: BrokerConfig) -> int:
+    """The number of replicas of a topic for which none was requested."""
+    if wanted.name in INTERNAL_FACTORS and wanted.is_internal:
+        return internal_factor(image, wanted.name, defaults)
+    return replication_factor(defaults.default_replication_factor, image.brokers.values())
 
 
 def _check_replication_factor(image: ClusterImage, factor: int) -> None:

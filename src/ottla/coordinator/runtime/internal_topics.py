@@ -22,7 +22,10 @@ class TopicCreator(Protocol):
 
 
 def new_internal_topic(name: str, broker: BrokerConfig) -> NewTopic:
-    """An internal topic with the partition count and settings of this broker's configuration."""
+    """An internal topic with the partition count and settings of this broker's configuration.
+
+    The number of its replicas follows from the cluster: see `cluster.controller.internal_replicas`.
+    """
     counts = {
         OFFSETS_TOPIC: broker.offsets_topic_partitions,
         TRANSACTIONS_TOPIC: broker.transactions_topic_partitions,

@@ -30,6 +30,7 @@ from ottla.cluster.controller.leaders import (
     StalePartitionEpoch,
     alter_isr,
     alter_isrs,
+    forfeit_damaged,
     note_dead,
     note_leaving,
     note_ready,
@@ -356,3 +357,44 @@ def test_leader_epochs_are_raised_to_what_the_logs_have_seen() -> None:
     raised = after(image, raise_epochs(image, seen))
     assert [one.leader_epoch for one in raised.topics["orders"].partitions] == [4, 0]
     assert raise_epochs(raised, seen).changes == ()
+
+
+# Damage
+
+
+def test_a_damaged_follower_leaves_in_a_new_leader_epoch() -> None:
+    """A fetch from before, which says that it has everything, is of an older epoch."""
+    image = with_topic(cluster(1, 2, 3), (1, 2, 3))
+    before = orders_0(image)
+    image = after(image, forfeit_damaged(image, BrokerId(2), [ORDERS_0]))
+    now = orders_0(image)
+    assert (now.leader, now.isr, now.elr) == (1, (1, 3), ())
+    assert now.leader_epoch == before.leader_epoch + 1
+    assert now.partition_epoch == before.partition_epoch + 1
+    assert not forfeit_damaged(image, BrokerId(2), [ORDERS_0]).changes
+
+
+def test_a_damaged_leader_gives_way_to_a_live_replica_in_sync() -> None:
+    image = with_topic(cluster(1, 2, 3), (1, 2, 3))
+    image = image.apply([Change(broker_key(BrokerId(2)), None)], Revision(image.revision + 1))
+    image = after(image, forfeit_damaged(image, BrokerId(1), [ORDERS_0]))
+    assert (orders_0(image).leader, orders_0(image).isr) == (3, (2, 3))
+
+
+def test_below_the_minimum_a_damaged_replica_is_not_eligible() -> None:
+    image = with_topic(cluster(1, 2), (1, 2), config={"min.insync.replicas": "2"})
+    image = after(image, forfeit_damaged(image, BrokerId(2), [ORDERS_0]))
+    assert (orders_0(image).isr, orders_0(image).elr) == ((1,), ())
+    image = gone(image, 1)
+    assert orders_0(image).leader is None, "it lacks what was committed"
+
+
+def test_the_last_replica_that_has_everything_stays_though_it_is_damaged() -> None:
+    image = gone(with_topic(cluster(1, 2), (1, 2)), 2)
+    assert not forfeit_damaged(image, BrokerId(1), [ORDERS_0]).changes
+    alone = with_topic(cluster(1), (1,))
+    assert not forfeit_damaged(alone, BrokerId(1), [ORDERS_0]).changes
+    gone_all = gone(with_topic(cluster(1, 2), (1, 2), config={"min.insync.replicas": "2"}), 2, 1)
+    one = after(gone_all, forfeit_damaged(gone_all, BrokerId(2), [ORDERS_0]))
+    assert orders_0(one).isr == (1,)
+    assert not forfeit_damaged(one, BrokerId(1), [ORDERS_0]).changes

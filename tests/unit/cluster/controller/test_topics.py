@@ -73,6 +73,18 @@ def test_minus_one_asks_for_the_brokers_defaults() -> None:
     assert all(len(partition.replicas) == 2 for partition in topic.partitions)
 
 
+def test_with_three_replicas_two_must_be_in_sync_unless_the_user_said_otherwise() -> None:
+    three = cluster(1, 2, 3)
+    assert create(three).result.config == {"min.insync.replicas": "2"}
+    assert create(three, replication_factor=3).result.config == {"min.insync.replicas": "2"}
+    assert create(three, replication_factor=2).result.config == {}
+    given = {"min.insync.replicas": "3"}
+    assert create(three, config=given).result.config == given
+    for number in ("1", "3"):
+        defaults = BrokerConfig.parse({"min.insync.replicas": number})
+        assert create(three, defaults=defaults).result.config == {}
+
+
 def test_a_topic_can_be_found_by_its_id_until_it_is_deleted() -> None:
     image = cluster(1)
     created = create(image)
