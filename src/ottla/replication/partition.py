@@ -298,7 +298,7 @@ class LeaderPartition:
         """Use these settings from now on; a weaker durability may settle waiting producers."""
         self.log.config = config
         self._is_fsync = config.durability is _FSYNC
-        self._isr_min = isr_min_of(config, self.replicas)
+        self._isr_min = isr_min_of(config, self.image)
         self._count()
         self.note_progress()
 
@@ -348,12 +348,16 @@ class LeaderPartition:
         if not self._is_given_up:
             self._flusher.request(self.log)
 
-    def note_image(self, image: PartitionImage) -> None:
-        """The partition has changed in the store: it has another ISR, for example."""
+    def note_image(self, image: PartitionImage, now_s: float) -> None:
+        """The partition has changed in the store: it has another ISR or other replicas."""
         assert image.leader == self._broker_id, f"{self.tp} is led by {image.leader}"
         assert image.leader_epoch == self.leader_epoch, f"{self.tp}: another epoch"
+        if image.replicas != self.replicas:
+            others = [broker for broker in image.replicas if broker != self._broker_id]
+            self.followers.change(others, now_s)
         self.image = image
         self.replicas = image.replicas
+        self._isr_min = isr_min_of(self.log.config, image)
         self._count()
         self.note_progress()
         if len(image.isr) < self._isr_min and self._committed.queue:

@@ -1,7 +1,10 @@
-"""Removing the logs of deleted topics, and setting aside those that the store has lost."""
+"""Removing the logs of deleted topics and of replicas that have moved to other brokers.
+
+Logs that the store has lost are set aside.
+"""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 
@@ -44,7 +47,23 @@ class Removal:
                 work.append(
                     partial(self._log_dir.directories.set_aside, forgotten.directory, reason)
                 )
-        for step in work:
+        await self._work(topic, work)
+
+    async def remove_replicas(self, topic: TopicImage, tps: Sequence[TopicPartition]) -> None:
+        """Forget the logs of these partitions of a topic; then the worker removes their files.
+
+        Their directories are renamed first, so that new logs can be made at once if the broker gets
+        replicas of them again.
+        """
+        work = list[Callable[[], None]]()
+        for tp in tps:
+            log.info("replica removed", extra={"tp": tp, "topic_id": format_uuid(topic.id)})
+            forgotten = self._log_dir.forget_log(tp, self._rng)
+            work.append(partial(self._log_dir.directories.remove, forgotten))
+        await self._work(topic, work)
+
+    async def _work(self, topic: TopicImage, steps: Iterable[Callable[[], None]]) -> None:
+        for step in steps:
             try:
                 await do_work(self._worker, step)
             except OSError as error:  # files that stay behind go at the next start

@@ -195,14 +195,15 @@ class Replicas:
         for tp, error in lost_partitions(before, image, self._broker_id):
             self._give_up(tp, error)
         self.following.note_image(image)
+        now_s = self._clock.monotonic_s()
         for tp, partition in kept_partitions(before, image, self._broker_id):
             if tp in self.leaders:
-                self.leaders[tp].note_image(partition)
+                self.leaders[tp].note_image(partition, now_s)
         for broker in restarted_brokers(before, image):
             for leader in self.leaders.values():
                 leader.forget_follower(broker)
         if self._behind_since_s is None:
-            self._behind_since_s = self._clock.monotonic_s()
+            self._behind_since_s = now_s
         self._news.set()
 
     @property
@@ -279,6 +280,7 @@ class Replicas:
         self.topic_names[topic.id] = topic.name
         config = self._topic_config(topic.config)
         problem: StorageFailed | None = None
+        dropped: list[TopicPartition] = []
         known: Sequence[PartitionImage] = ()
         if old is not None and old.id == topic.id and old.config == topic.config:
             known = old.partitions
@@ -288,10 +290,13 @@ class Replicas:
                 if index >= len(known) or known[index] is not partition:
                     self.leaders[tp].configure(config)
             elif self._broker_id not in partition.replicas:
-                continue
+                if tp in self._log_dir.logs and may_serve:
+                    dropped.append(tp)
             elif may_serve and problem is None and not self.is_offline:
                 problem = await self._serve(topic, tp, config)
         self._unfinished.note(topic.name, problem)
+        if dropped and not self.is_offline:
+            await self._drop_replicas(topic, dropped)
 
     async def _serve(
         self, topic: TopicImage, tp: TopicPartition, config: TopicConfig
@@ -309,6 +314,8 @@ class Replicas:
         if now is None or now.id != topic.id:
             return None
         partition = now.partitions[tp.partition]
+        if self._broker_id not in partition.replicas:
+            return None  # it has just been moved: its log goes with the next image
         if partition.leader == self._broker_id and self._broker_id in self._image.brokers:
             self._lead(tp, partition, opened)
         elif partition.leader is not None and partition.leader != self._broker_id:
@@ -355,6 +362,28 @@ class Replicas:
             self.following.drop(tp)
             self.following.defects.pop(tp, None)
         await self._removal.remove_topic(topic, is_deleted=is_deleted)
+
+    async def _drop_replicas(self, topic: TopicImage, tps: Iterable[TopicPartition]) -> None:
+        """Remove the logs of partitions that have moved to other brokers, as this image says.
+
+        The image is newer than any that named this broker: images do not go back, and neither does
+        the store since the directory was last used. A log that knows a newer leader shows that it
+        has gone back nevertheless.
+        """
+        moved = []
+        for tp in tps:
+            newest, stored = self._log_dir.logs[tp].epochs.latest, topic.partitions[tp.partition]
+            if newest > stored.leader_epoch:
+                extra = {"tp": tp, "epoch": newest, "stored_epoch": stored.leader_epoch}
+                log.error("moved replica kept: its log is newer than the store", extra=extra)
+                continue
+            self.following.drop(tp)
+            self.following.defects.pop(tp, None)
+            moved.append(tp)
+        await self._removal.remove_replicas(topic, moved)
+        # A new log of the name must not be trusted up to where the old one was on disk.
+        await self.chores.checkpoint()
+        await self.chores.checkpoint_watermarks()
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)

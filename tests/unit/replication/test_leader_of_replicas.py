@@ -84,7 +84,7 @@ class Led:
         image = self.partition.image
         epoch = image.partition_epoch + 1
         self.partition.note_image(
-            replace(image, isr=(HERE, *isr), elr=elr, partition_epoch=epoch, is_new=False)
+            replace(image, isr=(HERE, *isr), elr=elr, partition_epoch=epoch, is_new=False), 0.0
         )
 
 
@@ -165,7 +165,7 @@ def test_nothing_is_committed_while_others_than_those_in_sync_may_be_elected() -
 
 def test_a_new_partition_commits_nothing_until_the_store_has_opened_it() -> None:
     led = Led(ONE)
-    led.partition.note_image(replace(led.partition.image, is_new=True))
+    led.partition.note_image(replace(led.partition.image, is_new=True), 0.0)
     led.append()
     led.fetch(ONE, 1)
     assert led.partition.high_watermark == 0

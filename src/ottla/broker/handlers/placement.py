@@ -1,45 +1,59 @@
-"""ElectLeaders (43) 0-2, AlterPartitionReassignments (45) 0-1, ListPartitionReassignments (46) 0.
+"""ElectLeaders (43) 0-2, AlterPartitionReassignments (45) 0-1, ListPartitionReassignments (46) 0,
+UnregisterBroker (64) 0.
 
-Replicas do not move yet: a partition may be assigned to the replicas that it has, and no move is
-ever under way. Leaders are elected as soon as a replica can lead, and do not move either, so an
-election that is requested finds nothing to do, or no replica that may lead.
+A move is begun or cancelled by a commit of the store; the response does not wait for its end.
+With tagged field 10000 of AlterPartitionReassignments, which is Ottla's own, brokers are drained:
+Kafka has no request for it, and a broker of another kind ignores the field and changes nothing.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import IntEnum
-from typing import Any
+from functools import partial
+from typing import Any, Final, Protocol
 
 from ottla.broker import slices
 from ottla.broker.services import RequestContext, Services
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.reassignment import (
+    begin_move,
+    cancel_move,
+    elect_preferred,
+    elect_uncleanly,
+    remove_broker,
+    set_draining,
+)
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import PartitionImage
-from ottla.errors import (
-    ApiError,
-    ElectionNotNeeded,
-    EligibleLeadersNotAvailable,
-    ErrorCode,
-    InvalidReplicaAssignment,
-    InvalidReplicationFactor,
-    InvalidRequest,
-    NoReassignmentInProgress,
-    PreferredLeaderNotAvailable,
-    UnknownTopicOrPartition,
-)
+from ottla.config import BrokerConfig
+from ottla.errors import ApiError, ErrorCode, InvalidRequest
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.codec import Steps
+from ottla.protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
 from ottla.protocol.messages.placement import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    DrainableBrokerResponse,
     ElectionPartitionResult,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ElectLeadersTopic,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
     ReplicaElectionResult,
 )
+
+_Decide = Callable[[ClusterImage], Decision[None]]
+
+
+class _Elect(Protocol):
+    def __call__(
+        self, image: ClusterImage, tp: TopicPartition, defaults: BrokerConfig
+    ) -> Decision[None]: ...
 
 
 class Election(IntEnum):
@@ -52,160 +66,187 @@ class Election(IntEnum):
 class ElectLeaders:
     def __init__(self, services: Services) -> None:
         self._state = services.state
+        self._changes = services.changes
+        self._settings = services.settings
 
-    def __call__(
+    async def __call__(
         self, request: ElectLeadersRequest, context: RequestContext
-    ) -> ElectLeadersResponse | Coroutine[Any, Any, ElectLeadersResponse]:
-        return slices.start(self._elect_all(request))
-
-    def _elect_all(self, request: ElectLeadersRequest) -> Steps[ElectLeadersResponse]:
-        image = self._state.image
+    ) -> ElectLeadersResponse:
         response = ElectLeadersResponse()
-        elect: Callable[[PartitionImage], None] = _refuse_election
+        elect: _Elect = _refuse_election
         if request.election_type in set(Election):
             elect = _ELECTIONS[Election(request.election_type)]
         else:
             response.error_code = ErrorCode.INVALID_REQUEST
-        if (topics := request.topic_partitions) is None:
-            topics = yield from _not_led_by_preferred(image)
+        topics = request.topic_partitions
+        if topics is None:
+            topics = await slices.finish(_in_need(self._state.image, request.election_type))
+        config = self._settings.broker
+        outcomes = await self._changes.each(
+            partial(elect, tp=TopicPartition(topic.topic, index), defaults=config)
+            for topic in topics
+            for index in topic.partitions
+        )
+        left, pace = iter(outcomes), slices.Pace()
         for topic in topics:
-            results = []
-            for index in topic.partitions:
-                result = ElectionPartitionResult(partition_id=index, error_message=None)
-                try:
-                    elect(_find(image, TopicPartition(topic.topic, index)))
-                except ApiError as refused:
-                    result.error_code, result.error_message = refused.code, str(refused)
-                results.append(result)
-                yield 1
+            elected = [_election_result(index, next(left)) for index in topic.partitions]
             response.replica_election_results.append(
-                ReplicaElectionResult(topic=topic.topic, partition_result=results)
+                ReplicaElectionResult(topic=topic.topic, partition_result=elected)
             )
+            await pace.spend(1 + len(elected))
         return response
 
 
-def _not_led_by_preferred(image: ClusterImage) -> Steps[list[ElectLeadersTopic]]:
+def _election_result(index: int, outcome: ApiError | None) -> ElectionPartitionResult:
+    code, text = _code_and_text(outcome)
+    return ElectionPartitionResult(partition_id=index, error_code=code, error_message=text)
+
+
+def _code_and_text(outcome: ApiError | None) -> tuple[ErrorCode, str | None]:
+    return (ErrorCode.NONE, None) if outcome is None else (outcome.code, str(outcome))
+
+
+def _in_need(image: ClusterImage, election_type: int) -> Steps[list[ElectLeadersTopic]]:
     """The partitions that an election of all is about, as in Kafka: the others need none."""
+    needs = _lacks_leader if election_type == Election.UNCLEAN else _lacks_preferred_leader
     found = []
     for topic in image.topics.values():
-        partitions = [
-            index
-            for index, partition in enumerate(topic.partitions)
-            if partition.leader != partition.replicas[0]
-        ]
+        partitions = [index for index, one in enumerate(topic.partitions) if needs(one)]
         if partitions:
             found.append(ElectLeadersTopic(topic=topic.name, partitions=partitions))
         yield 1 + len(topic.partitions)
     return found
 
 
-def _elect_preferred(partition: PartitionImage) -> None:
-    if partition.leader == partition.replicas[0]:
-        raise ElectionNotNeeded("the preferred replica leads the partition already")
-    raise PreferredLeaderNotAvailable(
-        f"broker {partition.replicas[0]} cannot lead the partition now: leaders are not moved"
-        " between live brokers yet"
-    )
+def _lacks_leader(partition: PartitionImage) -> bool:
+    return partition.leader is None
 
 
-def _elect_uncleanly(partition: PartitionImage) -> None:
-    if partition.leader is not None:
-        raise ElectionNotNeeded("the partition has a leader")
-    raise EligibleLeadersNotAvailable(
-        "no replica may lead the partition: start its brokers, or set the topic's"
-        " unclean.leader.election.enable"
-    )
+def _lacks_preferred_leader(partition: PartitionImage) -> bool:
+    return partition.leader != partition.replicas[0]
 
 
-def _refuse_election(partition: PartitionImage) -> None:
+def _refuse_election(
+    image: ClusterImage, tp: TopicPartition, defaults: BrokerConfig
+) -> Decision[None]:
     raise InvalidRequest("unknown election type: 0 is preferred, 1 is unclean")
 
 
-_ELECTIONS: dict[Election, Callable[[PartitionImage], None]] = {
-    Election.PREFERRED: _elect_preferred,
-    Election.UNCLEAN: _elect_uncleanly,
+_ELECTIONS: Final[dict[Election, _Elect]] = {
+    Election.PREFERRED: elect_preferred,
+    Election.UNCLEAN: elect_uncleanly,
 }
 
 
 class AlterPartitionReassignments:
     def __init__(self, services: Services) -> None:
-        self._state = services.state
+        self._changes = services.changes
+        self._settings = services.settings
 
-    def __call__(
+    async def __call__(
         self, request: AlterPartitionReassignmentsRequest, context: RequestContext
-    ) -> (
-        AlterPartitionReassignmentsResponse
-        | Coroutine[Any, Any, AlterPartitionReassignmentsResponse]
-    ):
-        return slices.start(self._alter(request))
-
-    def _alter(
-        self, request: AlterPartitionReassignmentsRequest
-    ) -> Steps[AlterPartitionReassignmentsResponse]:
-        image = self._state.image
+    ) -> AlterPartitionReassignmentsResponse:
         may_resize = request.allow_replication_factor_change
         response = AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=may_resize, error_message=None
         )
+        wanted = [(topic.name, one) for topic in request.topics for one in topic.partitions]
+        outcomes = await self._changes.each(
+            (self._decide(topic, one, may_resize=may_resize) for topic, one in wanted),
+            sizes=(len(one.replicas or ()) for _, one in wanted),
+        )
+        left, pace = iter(outcomes), slices.Pace()
         for topic in request.topics:
-            results = []
-            for partition in topic.partitions:
-                index, replicas = partition.partition_index, partition.replicas
-                result = ReassignablePartitionResponse(partition_index=index, error_message=None)
-                try:
-                    found = _find(image, TopicPartition(topic.name, index))
-                    _check_move(image, found, replicas, may_resize=may_resize)
-                except ApiError as refused:
-                    result.error_code, result.error_message = refused.code, str(refused)
-                results.append(result)
-                yield 1 + len(replicas or ())
+            results = [_move_result(one.partition_index, next(left)) for one in topic.partitions]
             response.responses.append(
                 ReassignableTopicResponse(name=topic.name, partitions=results)
             )
+            await pace.spend(1 + len(results))
+        response.brokers = await self._drain(request)
         return response
 
+    def _decide(self, topic: str, wanted: ReassignablePartition, *, may_resize: bool) -> _Decide:
+        config, tp = self._settings.broker, TopicPartition(topic, wanted.partition_index)
+        if wanted.replicas is None:
+            return partial(cancel_move, tp=tp, defaults=config)
+        target = [BrokerId(one) for one in wanted.replicas]
+        return partial(begin_move, tp=tp, target=target, defaults=config, may_resize=may_resize)
 
-def _find(image: ClusterImage, tp: TopicPartition) -> PartitionImage:
-    partition = image.partition(tp)
-    if partition is None:
-        raise UnknownTopicOrPartition(f"there is no partition {tp}")
-    return partition
-
-
-def _check_move(
-    image: ClusterImage,
-    partition: PartitionImage,
-    replicas: Sequence[int] | None,
-    *,
-    may_resize: bool,
-) -> None:
-    """Refuse every assignment but that to the replicas that the partition has."""
-    if replicas is None:
-        raise NoReassignmentInProgress("no move of the partition is under way")
-    if not replicas:
-        raise InvalidReplicaAssignment("a partition needs at least one replica")
-    if len(replicas) > len(image.registered):
-        raise InvalidReplicaAssignment(
-            "there are fewer brokers than replicas: name each broker once"
+    async def _drain(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> list[DrainableBrokerResponse]:
+        outcomes = await self._changes.each(
+            partial(set_draining, broker=BrokerId(one.broker_id), is_draining=one.is_draining)
+            for one in request.brokers
         )
-    if len(set(replicas)) < len(replicas):
-        raise InvalidReplicaAssignment("a broker is named twice: name each once")
-    if unknown := [one for one in replicas if BrokerId(one) not in image.brokers]:
-        raise InvalidReplicaAssignment(f"there is no broker {unknown[0]}")
-    if len(replicas) != len(partition.replicas) and not may_resize:
-        raise InvalidReplicationFactor(
-            f"the partition has {len(partition.replicas)} replicas, and the request does not allow"
-            " another number"
-        )
-    if tuple(replicas) != partition.replicas:
-        raise InvalidReplicaAssignment("replicas cannot be moved between brokers yet")
+        results = []
+        for one, outcome in zip(request.brokers, outcomes, strict=True):
+            code, text = _code_and_text(outcome)
+            results.append(
+                DrainableBrokerResponse(
+                    broker_id=one.broker_id, error_code=code, error_message=text
+                )
+            )
+        return results
+
+
+def _move_result(index: int, outcome: ApiError | None) -> ReassignablePartitionResponse:
+    code, text = _code_and_text(outcome)
+    return ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=text)
 
 
 class ListPartitionReassignments:
     def __init__(self, services: Services) -> None:
-        """ListPartitionReassignments needs no services."""
+        self._state = services.state
 
     def __call__(
         self, request: ListPartitionReassignmentsRequest, context: RequestContext
-    ) -> ListPartitionReassignmentsResponse:
-        return ListPartitionReassignmentsResponse(error_message=None, topics=[])
+    ) -> (
+        ListPartitionReassignmentsResponse | Coroutine[Any, Any, ListPartitionReassignmentsResponse]
+    ):
+        return slices.start(self._list(request))
+
+    def _list(
+        self, request: ListPartitionReassignmentsRequest
+    ) -> Steps[ListPartitionReassignmentsResponse]:
+        image = self._state.image
+        asked: Iterable[tuple[str, Sequence[int] | None]] = ((name, None) for name in image.topics)
+        if request.topics is not None:
+            asked = ((topic.name, topic.partition_indexes) for topic in request.topics)
+        topics = []
+        for name, indexes in asked:
+            topic = image.topics.get(name)
+            if topic is None:
+                continue
+            chosen = range(len(topic.partitions)) if indexes is None else indexes
+            moving = [
+                _ongoing(index, topic.partitions[index])
+                for index in chosen
+                if 0 <= index < len(topic.partitions) and topic.partitions[index].is_moving
+            ]
+            if moving:
+                topics.append(OngoingTopicReassignment(name=name, partitions=moving))
+            yield 1 + len(chosen)
+        return ListPartitionReassignmentsResponse(error_message=None, topics=topics)
+
+
+def _ongoing(index: int, partition: PartitionImage) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(
+        partition_index=index,
+        replicas=list(partition.replicas),
+        adding_replicas=[one for one in partition.adding if one not in partition.removing],
+        removing_replicas=list(partition.removing),
+    )
+
+
+class UnregisterBroker:
+    def __init__(self, services: Services) -> None:
+        self._changes = services.changes
+
+    async def __call__(
+        self, request: UnregisterBrokerRequest, context: RequestContext
+    ) -> UnregisterBrokerResponse:
+        removed = partial(remove_broker, broker=BrokerId(request.broker_id))
+        (outcome,) = await self._changes.each([removed])
+        code, text = _code_and_text(outcome)
+        return UnregisterBrokerResponse(error_code=code, error_message=text)

@@ -29,11 +29,11 @@ BAD_REPLICAS: Final = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 async def moved(
-    handled: Handled, topic: str, index: int, replicas: list[int] | None, **more: bool
+    handled: Handled, topic: str, index: int, replicas: list[int] | None
 ) -> tuple[int, str]:
     partition = ReassignablePartition(partition_index=index, replicas=replicas)
     request = AlterPartitionReassignmentsRequest(
-        topics=[ReassignableTopic(name=topic, partitions=[partition])], **more
+        topics=[ReassignableTopic(name=topic, partitions=[partition])]
     )
     response = await handled.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, 1)
     assert (response.error_code, response.error_message) == (0, None)
