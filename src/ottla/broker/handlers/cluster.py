@@ -86,9 +86,7 @@ def _live_broker(broker: BrokerImage) -> DescribeClusterBroker:
     )
 
 
-def _dead_brokers(
-    image: ClusterImage, live: Sequence[BrokerImage]
-) -> list[DescribeClusterBroker]:
+def _dead_brokers(image: ClusterImage, live: Sequence[BrokerImage]) -> list[DescribeClusterBroker]:
     """The members that are not alive: they have no address."""
     listed = {broker.id for broker in live}
     return [
