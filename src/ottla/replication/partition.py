@@ -53,7 +53,8 @@ class Receipt(NamedTuple):
 class LeaderPartition:
     """Owner of one partition's high watermark and of everyone who waits for it.
 
-    Lives for one leader epoch. Called from the broker's loop only. `soon` runs a callback in the
+    Lives as long as its broker leads without interruption. That is one leader epoch, or more if
+    replicas are dropped meanwhile. Called from the broker's loop only. `soon` runs a callback in the
     loop's next turn: readers are woken there, after the producer has its response.
     """
 
@@ -351,7 +352,10 @@ class LeaderPartition:
     def note_image(self, image: PartitionImage, now_s: float) -> None:
         """The partition has changed in the store: it has another ISR or other replicas."""
         assert image.leader == self._broker_id, f"{self.tp} is led by {image.leader}"
-        assert image.leader_epoch == self.leader_epoch, f"{self.tp}: another epoch"
+        assert image.leader_epoch - self.leader_epoch in {0, 1}, f"{self.tp}: another epoch"
+        if image.leader_epoch != self.leader_epoch:
+            self.leader_epoch = image.leader_epoch
+            self.log.epochs.note(image.leader_epoch, self.log.end_offset)
         if image.replicas != self.replicas:
             others = [broker for broker in image.replicas if broker != self._broker_id]
             self.followers.change(others, now_s)
