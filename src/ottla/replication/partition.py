@@ -54,8 +54,8 @@ class LeaderPartition:
     """Owner of one partition's high watermark and of everyone who waits for it.
 
     Lives as long as its broker leads without interruption. That is one leader epoch, or more if
-    replicas are dropped meanwhile. Called from the broker's loop only. `soon` runs a callback in the
-    loop's next turn: readers are woken there, after the producer has its response.
+    replicas are dropped meanwhile. Called from the broker's loop only. `soon` runs a callback in
+    the loop's next turn: readers are woken there, after the producer has its response.
     """
 
     __slots__ = (
