@@ -137,7 +137,9 @@ def _check_target(
     added = [broker for broker in target if broker not in partition.replicas]
     for broker in added:
         if broker not in image.members and broker not in image.registered:
-            raise InvalidReplicaAssignment(f"there is no broker {broker}")
+            raise InvalidReplicaAssignment(
+                f"there is no broker {broker}: choose from {sorted(image.brokers)}"
+            )
         if broker not in image.brokers:
             raise InvalidReplicaAssignment(
                 f"broker {broker} is not alive: start it, or choose from {sorted(image.brokers)}"
@@ -252,9 +254,10 @@ def _check_room(image: ClusterImage, broker: BrokerId) -> None:
         for index, partition in enumerate(topic.partitions):
             if broker in partition.target and len(partition.target) > len(others):
                 raise PolicyViolation(
-                    f"{TopicPartition(topic.name, index)} has {len(partition.target)} replicas, and"
-                    f" {len(others)} brokers could have them without broker {broker}: start"
-                    " another broker first, or give the topic fewer replicas"
+                    f"without broker {broker} there are too few brokers for"
+                    f" {TopicPartition(topic.name, index)}: {len(others)} for a replication factor"
+                    f" of {len(partition.target)}; start another one first, or give the topic fewer"
+                    " replicas"
                 )
 
 
