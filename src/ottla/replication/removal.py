@@ -49,18 +49,26 @@ class Removal:
                 )
         await self._work(topic, work)
 
-    async def remove_replicas(self, topic: TopicImage, tps: Sequence[TopicPartition]) -> None:
-        """Forget the logs of these partitions of a topic; then the worker removes their files.
+    async def remove_replicas(self, topic: TopicImage, tps: Sequence[TopicPartition]) -> bool:
+        """Remove the logs of partitions that have moved to other brokers; True if there were any.
 
-        Their directories are renamed first, so that new logs can be made at once if the broker gets
-        replicas of them again.
+        The image is newer than any that named this broker: images do not go back, and neither does
+        the store since the directory was last used. A log that knows a newer leader shows that it
+        has gone back nevertheless, and stays. Directories are renamed first, so that new logs can
+        be made if the broker gets replicas of the partitions again.
         """
         work = list[Callable[[], None]]()
         for tp in tps:
+            newest, stored = self._log_dir.logs[tp].epochs.latest, topic.partitions[tp.partition]
+            if newest > stored.leader_epoch:
+                extra = {"tp": tp, "epoch": newest, "stored_epoch": stored.leader_epoch}
+                log.error("moved replica kept: its log is newer than the store", extra=extra)
+                continue
             log.info("replica removed", extra={"tp": tp, "topic_id": format_uuid(topic.id)})
             forgotten = self._log_dir.forget_log(tp, self._rng)
             work.append(partial(self._log_dir.directories.remove, forgotten))
         await self._work(topic, work)
+        return bool(work)
 
     async def _work(self, topic: TopicImage, steps: Iterable[Callable[[], None]]) -> None:
         for step in steps:

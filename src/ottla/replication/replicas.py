@@ -1,7 +1,6 @@
 """The partitions of this broker: made, changed and given up as the cluster's image says."""
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,13 +32,14 @@ from ottla.replication.leadership import (
 from ottla.replication.log_maker import LogMaker
 from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.replication.removal import Removal
+from ottla.replication.store_memory import StoreMemory
 from ottla.replication.strays import expected_id, judge, missing_logs
 from ottla.replication.unfinished import UnfinishedTopics
-from ottla.replication.waiting import do_work, wait_called
+from ottla.replication.waiting import wait_called
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
 from ottla.storage.disk_worker import Worker
-from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, DiskSpace
+from ottla.storage.files import DiskSpace
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
@@ -89,7 +89,7 @@ class Replicas:
         self._deletions = deletions
         self._soon = soon
         self._want_isr_change = want_isr_change
-        self._remember = remember
+        self.remember_store = StoreMemory(log_dir, worker, remember).note
         self.chores = Chores(
             log_dir,
             clock,
@@ -363,27 +363,14 @@ class Replicas:
             self.following.defects.pop(tp, None)
         await self._removal.remove_topic(topic, is_deleted=is_deleted)
 
-    async def _drop_replicas(self, topic: TopicImage, tps: Iterable[TopicPartition]) -> None:
-        """Remove the logs of partitions that have moved to other brokers, as this image says.
-
-        The image is newer than any that named this broker: images do not go back, and neither does
-        the store since the directory was last used. A log that knows a newer leader shows that it
-        has gone back nevertheless.
-        """
-        moved = []
+    async def _drop_replicas(self, topic: TopicImage, tps: Sequence[TopicPartition]) -> None:
         for tp in tps:
-            newest, stored = self._log_dir.logs[tp].epochs.latest, topic.partitions[tp.partition]
-            if newest > stored.leader_epoch:
-                extra = {"tp": tp, "epoch": newest, "stored_epoch": stored.leader_epoch}
-                log.error("moved replica kept: its log is newer than the store", extra=extra)
-                continue
             self.following.drop(tp)
             self.following.defects.pop(tp, None)
-            moved.append(tp)
-        await self._removal.remove_replicas(topic, moved)
-        # A new log of the name must not be trusted up to where the old one was on disk.
-        await self.chores.checkpoint()
-        await self.chores.checkpoint_watermarks()
+        if await self._removal.remove_replicas(topic, tps):
+            # A new log of the name must not be trusted up to where the old one was on disk.
+            await self.chores.checkpoint()
+            await self.chores.checkpoint_watermarks()
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
@@ -391,23 +378,6 @@ class Replicas:
             partition.give_up(error)
 
     # The store
-
-    async def remember_store(self, revision: Revision) -> None:
-        """Return once the directory knows that the store has been at `revision`.
-
-        It is a guard against a store that went back, not a promise: a directory that takes no
-        writes must not keep topics from being deleted, so it is tried again with the next change.
-        """
-        if self.is_offline:
-            return
-        try:
-            await do_work(self._worker, partial(self._remember, revision))
-        except OSError as error:
-            if error.errno in FULL_DISK_ERRNOS:
-                with contextlib.suppress(OSError):
-                    self._log_dir.reserve.lend(partial(self._remember, revision))
-            elif error.errno not in REFUSAL_ERRNOS:
-                self._log_dir.take_offline(error)
 
     def removed_topics(self) -> list[Uuid]:
         """Deleted topics that wait for this broker to say that it has no logs of them."""
