@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ottla.broker import slices
+from ottla.broker.metadata_changes import MetadataChanges
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.reassignment import (
@@ -23,6 +24,7 @@ from ottla.cluster.controller.reassignment import (
     set_draining,
 )
 from ottla.cluster.image import ClusterImage
+from ottla.cluster.state import ClusterState
 from ottla.cluster.values import PartitionImage
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, ErrorCode, InvalidRequest
@@ -48,6 +50,7 @@ from ottla.protocol.messages.placement import (
 )
 
 _Decide = Callable[[ClusterImage], Decision[None]]
+_DECISION_UNITS: Final = 5  # of work, for each change that is requested
 
 
 class _Elect(Protocol):
@@ -82,10 +85,14 @@ class ElectLeaders:
         if topics is None:
             topics = await slices.finish(_in_need(self._state.image, request.election_type))
         config = self._settings.broker
-        outcomes = await self._changes.each(
-            partial(elect, tp=TopicPartition(topic.topic, index), defaults=config)
-            for topic in topics
-            for index in topic.partitions
+        outcomes = await _make(
+            self._state,
+            self._changes,
+            (
+                partial(elect, tp=TopicPartition(topic.topic, index), defaults=config)
+                for topic in topics
+                for index in topic.partitions
+            ),
         )
         left, pace = iter(outcomes), slices.Pace()
         for topic in topics:
@@ -95,6 +102,35 @@ class ElectLeaders:
             )
             await pace.spend(1 + len(elected))
         return response
+
+
+async def _make(
+    state: ClusterState, changes: MetadataChanges, decides: Iterable[_Decide]
+) -> list[ApiError | None]:
+    """Make the changes that are possible; the refusal of each, or None.
+
+    First all are decided on an image that is new enough for refusals to be true. So a request for
+    very many changes that make no sense costs one look at the store, and not one for each commit.
+    """
+    results: list[ApiError | None] = []
+    possible: dict[int, _Decide] = {}
+    try:
+        await state.catch_up()
+    except ApiError as refused:
+        return [refused for _ in decides]
+    pace = slices.Pace()
+    for number, decide in enumerate(decides):
+        await pace.spend(_DECISION_UNITS)
+        try:
+            if decide(state.image).changes:
+                possible[number] = decide
+            results.append(None)
+        except ApiError as refused:
+            results.append(refused)
+    made = await changes.each(possible.values())
+    for number, outcome in zip(possible, made, strict=True):
+        results[number] = outcome
+    return results
 
 
 def _election_result(index: int, outcome: ApiError | None) -> ElectionPartitionResult:
@@ -140,6 +176,7 @@ _ELECTIONS: Final[dict[Election, _Elect]] = {
 
 class AlterPartitionReassignments:
     def __init__(self, services: Services) -> None:
+        self._state = services.state
         self._changes = services.changes
         self._settings = services.settings
 
@@ -150,10 +187,14 @@ class AlterPartitionReassignments:
         response = AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=may_resize, error_message=None
         )
-        wanted = [(topic.name, one) for topic in request.topics for one in topic.partitions]
-        outcomes = await self._changes.each(
-            (self._decide(topic, one, may_resize=may_resize) for topic, one in wanted),
-            sizes=(len(one.replicas or ()) for _, one in wanted),
+        outcomes = await _make(
+            self._state,
+            self._changes,
+            (
+                self._decide(topic.name, one, may_resize=may_resize)
+                for topic in request.topics
+                for one in topic.partitions
+            ),
         )
         left, pace = iter(outcomes), slices.Pace()
         for topic in request.topics:
@@ -175,9 +216,15 @@ class AlterPartitionReassignments:
     async def _drain(
         self, request: AlterPartitionReassignmentsRequest
     ) -> list[DrainableBrokerResponse]:
-        outcomes = await self._changes.each(
-            partial(set_draining, broker=BrokerId(one.broker_id), is_draining=one.is_draining)
-            for one in request.brokers
+        if not request.brokers:
+            return []
+        outcomes = await _make(
+            self._state,
+            self._changes,
+            (
+                partial(set_draining, broker=BrokerId(one.broker_id), is_draining=one.is_draining)
+                for one in request.brokers
+            ),
         )
         results = []
         for one, outcome in zip(request.brokers, outcomes, strict=True):
