@@ -12,7 +12,6 @@ from ottla.protocol.messages.cluster import UnregisterBrokerRequest, UnregisterB
 from ottla.protocol.messages.placement import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    DrainableBroker,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ElectLeadersTopic,
@@ -115,14 +114,12 @@ async def elect_leaders(
 
 async def set_draining(client: Client, broker: BrokerId, *, is_draining: bool) -> None:
     """Have the replicas of a broker moved to others, or let it have replicas again."""
-    wanted = DrainableBroker(broker_id=broker, is_draining=is_draining)
-    request = AlterPartitionReassignmentsRequest(brokers=[wanted])
+    request = AlterPartitionReassignmentsRequest(broker_id=broker, is_draining=is_draining)
     response = await client.send_to_any(request, AlterPartitionReassignmentsResponse)
     check(response.error_code, f"broker {broker}", response.error_message)
-    if not response.brokers:
+    if response.broker_error_code < 0:
         raise NotSupported("the brokers of this cluster are not Ottla's, and cannot be drained")
-    for one in response.brokers:
-        check(one.error_code, f"broker {one.broker_id}", one.error_message)
+    check(response.broker_error_code, f"broker {broker}", response.broker_error_message)
 
 
 async def remove_broker(client: Client, broker: BrokerId) -> None:

@@ -2,8 +2,8 @@
 UnregisterBroker (64) 0.
 
 A move is begun or cancelled by a commit of the store; the response does not wait for its end.
-With tagged field 10000 of AlterPartitionReassignments, which is Ottla's own, brokers are drained:
-Kafka has no request for it, and a broker of another kind ignores the field and changes nothing.
+With tagged fields of AlterPartitionReassignments, which are Ottla's own, a broker is drained:
+Kafka has no request for it, and a broker of another kind skips the fields and changes nothing.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -34,7 +34,6 @@ from ottla.protocol.messages.cluster import UnregisterBrokerRequest, UnregisterB
 from ottla.protocol.messages.placement import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    DrainableBrokerResponse,
     ElectionPartitionResult,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -203,7 +202,10 @@ class AlterPartitionReassignments:
                 ReassignableTopicResponse(name=topic.name, partitions=results)
             )
             await pace.spend(1 + len(results))
-        response.brokers = await self._drain(request)
+        if request.broker_id >= 0:
+            broker, is_draining = BrokerId(request.broker_id), request.is_draining
+            outcome = await self._drain(broker, is_draining=is_draining)
+            response.broker_error_code, response.broker_error_message = _code_and_text(outcome)
         return response
 
     def _decide(self, topic: str, wanted: ReassignablePartition, *, may_resize: bool) -> _Decide:
@@ -213,28 +215,10 @@ class AlterPartitionReassignments:
         target = [BrokerId(one) for one in wanted.replicas]
         return partial(begin_move, tp=tp, target=target, defaults=config, may_resize=may_resize)
 
-    async def _drain(
-        self, request: AlterPartitionReassignmentsRequest
-    ) -> list[DrainableBrokerResponse]:
-        if not request.brokers:
-            return []
-        outcomes = await _make(
-            self._state,
-            self._changes,
-            (
-                partial(set_draining, broker=BrokerId(one.broker_id), is_draining=one.is_draining)
-                for one in request.brokers
-            ),
-        )
-        results = []
-        for one, outcome in zip(request.brokers, outcomes, strict=True):
-            code, text = _code_and_text(outcome)
-            results.append(
-                DrainableBrokerResponse(
-                    broker_id=one.broker_id, error_code=code, error_message=text
-                )
-            )
-        return results
+    async def _drain(self, broker: BrokerId, *, is_draining: bool) -> ApiError | None:
+        decide = partial(set_draining, broker=broker, is_draining=is_draining)
+        (outcome,) = await _make(self._state, self._changes, [decide])
+        return outcome
 
 
 def _move_result(index: int, outcome: ApiError | None) -> ReassignablePartitionResponse:

@@ -54,14 +54,6 @@ class ReassignableTopic:
     partitions: list[ReassignablePartition] = wire(array(ReassignablePartition), "0+")
 
 
-@struct
-class DrainableBroker:
-    """Ottla's own: a broker, and whether its replicas are to be moved to others."""
-
-    broker_id: int = wire(int32, "0+")
-    is_draining: bool = wire(boolean, "0+")
-
-
 @message(versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest:
     """Move partitions to other brokers; null replicas cancel a move."""
@@ -69,7 +61,9 @@ class AlterPartitionReassignmentsRequest:
     timeout_ms: int = wire(int32, "0+", default=60000)
     allow_replication_factor_change: bool = wire(boolean, "1+", default=True)
     topics: list[ReassignableTopic] = wire(array(ReassignableTopic), "0+")
-    brokers: list[DrainableBroker] = wire(array(DrainableBroker), "0+", tag=10_000)  # Ottla's own
+    # Ottla's own: a broker, and whether all its replicas are to be moved to others.
+    broker_id: int = wire(int32, "0+", tag=10_000, default=-1)
+    is_draining: bool = wire(boolean, "0+", tag=10_001)
 
 
 @struct
@@ -87,15 +81,6 @@ class ReassignableTopicResponse:
     )
 
 
-@struct
-class DrainableBrokerResponse:
-    """Ottla's own: the result for a broker that is to be drained, or not any more."""
-
-    broker_id: int = wire(int32, "0+")
-    error_code: int = wire(int16, "0+")
-    error_message: str | None = wire(string, "0+", nullable="0+")
-
-
 @message(versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse:
     """The result for each partition."""
@@ -105,9 +90,9 @@ class AlterPartitionReassignmentsResponse:
     error_code: int = wire(int16, "0+")
     error_message: str | None = wire(string, "0+", nullable="0+")
     responses: list[ReassignableTopicResponse] = wire(array(ReassignableTopicResponse), "0+")
-    brokers: list[DrainableBrokerResponse] = wire(
-        array(DrainableBrokerResponse), "0+", tag=10_000
-    )  # Ottla's own
+    # Ottla's own: the result for the broker, -1 if none was named.
+    broker_error_code: int = wire(int16, "0+", tag=10_000, default=-1)
+    broker_error_message: str | None = wire(string, "0+", nullable="0+", tag=10_001, default=None)
 
 
 @struct
