@@ -371,6 +371,14 @@ class ElectionNotNeeded(ApiError):
     code = ErrorCode.ELECTION_NOT_NEEDED
 
 
+class ReassignmentInProgress(ApiError):
+    code = ErrorCode.REASSIGNMENT_IN_PROGRESS
+
+
+class BrokerIdNotRegistered(ApiError):
+    code = ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
 class NoReassignmentInProgress(ApiError):
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 

@@ -1,7 +1,11 @@
-"""`ottla cluster info`, `ottla broker list` and `ottla topic trim` against a real broker."""
+"""`ottla cluster`, `ottla broker`, `ottla rebalance` and `ottla topic trim` against a real broker.
+
+Moves between brokers are in `crash/test_elastic.py`.
+"""
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -33,14 +37,62 @@ def test_brokers_are_listed_with_the_address_that_they_advertise(
     assert after == {
         "id": 0,
         "address": broker.address,
+        "state": "alive",
+        "wanted": "active",
         "rack": None,
+        "machine": after["machine"],
         "is_controller": True,
         "leaders": before["leaders"] + 5,
         "replicas": before["replicas"] + 5,
     }
     heading, row = ottla("broker", "list").stdout.splitlines()
-    assert heading.split() == ["ID", "ADDRESS", "RACK", "CONTROLLER", "LEADERS", "REPLICAS"]
-    assert row.split()[:4] == ["0", broker.address, "none", "yes"]
+    headings = "ID ADDRESS STATE WANTED RACK MACHINE CONTROLLER LEADERS REPLICAS"
+    assert heading.split() == headings.split()
+    assert row.split()[:5] == ["0", broker.address, "alive", "active", "none"]
+
+
+def test_one_broker_is_a_healthy_cluster_and_has_nothing_to_move(
+    broker: RunningBroker, ottla: Ottla
+) -> None:
+    ottla("topic", "create", "still", "--partitions", "2")
+    done = ottla("cluster", "status", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["health"], found["alive"]) == (0, "healthy", [0])
+    assert found["partitions"] >= 2
+    assert not any(found[name] for name in ("dead", "draining", "offline", "moving"))
+    lines = ottla("cluster", "status").stdout.splitlines()
+    assert lines[0] == f"cluster {found['id']} is healthy  controller 0"
+    assert lines[1] == "brokers: 0 alive"
+    done = ottla("rebalance", "--execute")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "replicas and leaders are spread evenly: nothing to move\n"
+    assert json.loads(ottla("topic", "reassign", "--json").stdout) == {
+        "version": 1,
+        "partitions": [],
+    }
+    assert ottla("topic", "elect", "still").stderr == "0 leaders elected\n"
+    assert ottla("topic", "reassign", "still", "--cancel").stderr == "0 moves cancelled\n"
+
+
+def test_moves_in_a_file_are_those_of_kafkas_tool(ottla: Ottla, tmp_path: Path) -> None:
+    ottla("topic", "create", "filed", "--partitions", "2")
+    moves = [{"topic": "filed", "partition": index, "replicas": [0]} for index in range(2)]
+    file = tmp_path / "moves.json"
+    file.write_text(json.dumps({"version": 1, "partitions": moves}))
+    done = ottla("topic", "reassign", "--file", str(file), "--follow")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "2 partitions moved")
+    file.write_text(json.dumps({"version": 1, "partitions": [{**moves[0], "replicas": [0, 7]}]}))
+    done = ottla("topic", "reassign", "--file", str(file))
+    assert (done.returncode, done.stderr) == (
+        1,
+        "ottla: filed-0: there is no broker 7: choose from [0]\n",
+    )
+
+
+def test_no_broker_is_worse_than_one(ottla: Ottla) -> None:
+    done = ottla("cluster", "status", "--broker", "127.0.0.1:1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("ottla: no broker can be reached")
 
 
 @pytest.fixture

@@ -163,8 +163,15 @@ COMMANDS: Final = [
     "txn list",
     "txn describe",
     "txn abort",
+    "topic reassign",
+    "topic elect",
     "cluster info",
+    "cluster status",
     "broker list",
+    "broker drain",
+    "broker undrain",
+    "broker remove",
+    "rebalance",
     "config list",
     "config get",
     "config set",
@@ -183,5 +190,5 @@ def test_a_command_is_on_the_page_and_has_help_with_examples(command: str, ottla
     is_alone = command.startswith(("config list", "store"))
     assert ("--broker" in shown.stdout) != is_alone
     without = {"topic create", "topic alter", "topic delete", "group delete", "txn abort"}
-    without.add("store serve")
+    without |= {"store serve", "broker drain", "broker undrain", "broker remove"}
     assert ("--json" in shown.stdout) == (command not in without), command

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fakes.cluster_images import broker as broker_image
 from ottla.cluster.commits import writes
-from ottla.cluster.controller import configs, leaders, topics
+from ottla.cluster.controller import configs, leaders, reassignment, topics
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.topics import NewTopic
 from ottla.cluster.image import ClusterImage
@@ -149,6 +149,75 @@ class ClusterMachine(RuleBasedStateMachine):
     def prefer(self) -> None:
         self.attempt(lambda image: leaders.prefer_leaders(image, CONFIG))
 
+    @rule(name=NAMES, index=st.integers(0, 3), to=st.lists(BROKER_IDS, max_size=4))
+    def move(self, name: str, index: int, to: list[BrokerId]) -> None:
+        tp = TopicPartition(name, index)
+        self.attempt_move(lambda image: reassignment.begin_move(image, tp, to, CONFIG))
+
+    @rule(name=NAMES, index=st.integers(0, 3))
+    def cancel(self, name: str, index: int) -> None:
+        tp = TopicPartition(name, index)
+        self.attempt_move(lambda image: reassignment.cancel_move(image, tp, CONFIG))
+
+    @rule(name=NAMES, index=st.integers(0, 3))
+    def catch_up(self, name: str, index: int) -> None:
+        """Every live replica joins the ISR, which ends a move if its target is alive."""
+        tp = TopicPartition(name, index)
+        partition = self.image.partition(tp)
+        if partition is not None:
+            live = [one for one in partition.replicas if one in self.image.brokers]
+            self.alter_isr(name, index, live)
+            partition = self.image.partition(tp)
+            assert partition is not None
+            if partition.is_moving and partition.leader is not None:
+                assert set(partition.target) - self.image.brokers.keys()
+
+    @rule(broker=BROKER_IDS, is_draining=st.booleans())
+    def want(self, broker: BrokerId, is_draining: bool) -> None:
+        self.attempt(
+            lambda image: reassignment.set_draining(image, broker, is_draining=is_draining)
+        )
+
+    @rule()
+    def drain(self) -> None:
+        self.attempt_move(lambda image: reassignment.drain(image, CONFIG))
+        assert sum(1 for _ in reassignment.moving_partitions(self.image)) <= 12
+        again = reassignment.drain(self.image, replace(CONFIG, reassignment_concurrent_max=1))
+        under_way = sum(1 for _ in reassignment.moving_partitions(self.image))
+        assert not again.changes or under_way <= 1, "it goes on only where there is room"
+
+    @rule(broker=BROKER_IDS)
+    def remove(self, broker: BrokerId) -> None:
+        self.attempt(lambda image: reassignment.remove_broker(image, broker))
+
+    def attempt_move(self, decide: Callable[[ClusterImage], Decision[Any]]) -> None:
+        """A move alone brings no replica into the ISR, and none that was removed stays known."""
+        before = self.image
+        self.attempt(decide)
+        for topic in self.image.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                old = before.topics[topic.name].partitions[index]
+                assert set(partition.isr) <= {*old.isr, *old.elr}
+                if not set(old.replicas) <= set(partition.replicas):
+                    assert partition.leader_epoch > old.leader_epoch
+
+    @invariant()
+    def a_move_has_replicas_to_add_or_remove_and_a_target_and_an_origin(self) -> None:
+        for topic in self.image.topics.values():
+            for partition in topic.partitions:
+                assert set(partition.adding) <= set(partition.replicas)
+                assert set(partition.removing) <= set(partition.replicas)
+                assert partition.target
+                assert partition.original
+                if partition.is_moving and partition.leader is not None:
+                    assert not set(partition.target) <= set(partition.isr), "it would be done"
+
+    @invariant()
+    def a_broker_that_was_removed_has_nothing(self) -> None:
+        for topic in self.image.topics.values():
+            for partition in topic.partitions:
+                assert set(partition.replicas) <= self.image.members.keys()
+
     @invariant()
     def a_leader_is_alive_and_in_sync(self) -> None:
         for topic in self.image.topics.values():
@@ -185,7 +254,8 @@ class ClusterMachine(RuleBasedStateMachine):
                 assert not set(partition.elr) & set(partition.isr)
                 assert set(partition.elr) <= set(partition.replicas)
                 if partition.leader is not None and partition.elr:
-                    assert len(partition.isr) < min(isr_min, len(partition.replicas))
+                    sizes = (len(partition.original), len(partition.target))
+                    assert len(partition.isr) < min(isr_min, *sizes)
 
     @invariant()
     def an_id_is_given_to_one_topic_ever(self) -> None:

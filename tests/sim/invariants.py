@@ -95,7 +95,11 @@ class Invariants:
             if machine.id not in (*stored.isr, *stored.elr) or broker is None:
                 continue
             found = broker.services.replicas.logs.get(tp)
-            if found is None or machine.is_offline or not self._is_ready(machine.id, broker):
+            if machine.is_offline or not self._is_ready(machine.id, broker):
+                continue
+            if found is None:
+                if end:
+                    self._note(f"{tp}: broker {machine.id} may lead and has no log")
                 continue
             is_fsync = found.config.durability is Durability.FSYNC
             reached = found.durable_offset if is_fsync else found.end_offset

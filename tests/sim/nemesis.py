@@ -1,10 +1,16 @@
 """Faults, drawn from the seed: what goes wrong, where, when and for how long."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from ottla.client.client import Client
+from ottla.client.errors import ClientError
+from ottla.client.placement import move_partitions, set_draining
+from ottla.cluster.controller.reassignment import moving_partitions
+from ottla.model import BrokerId, TopicPartition
 from sim.cluster import Cluster, Machine
 
 PROFILES: Final[dict[str, tuple[str, ...]]] = {
@@ -18,6 +24,12 @@ PROFILES: Final[dict[str, tuple[str, ...]]] = {
     "store": ("store_away", "store_cut", "response_lost", "watch_held", "lease_lost"),
 }
 PROFILES["all"] = tuple(dict.fromkeys(kind for kinds in PROFILES.values() for kind in kinds))
+# What operators do, while machines die.
+PROFILES["move"] = (
+    *("move", "move", "move", "cancel", "drain"),
+    *("kill", "power", "partition", "lease_lost", "response_lost", "watch_held"),
+)
+_REPLICAS_MIN: Final = 2  # one alone would have to come back before anything can be read
 
 
 class Fault(NamedTuple):
@@ -48,6 +60,7 @@ class Nemesis:
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._cluster = cluster
         self._rng = rng
+        self._operations: list[asyncio.Task[None]] = []  # kept: the loop does not
 
     async def run(self, faults: list[Fault]) -> None:
         begun_s = self._cluster.loop.time()
@@ -64,6 +77,8 @@ class Nemesis:
                 return self._end_processes(machine, fault.kind)
             case "partition" | "one_way" | "isolate":
                 return self._partition(machine, fault.kind)
+            case "move" | "cancel" | "drain":
+                return self._replace_replicas(machine, fault.kind)
             case "reset":
                 self._cluster.network.reset_some(0.3)
                 return _do_nothing
@@ -153,6 +168,55 @@ class Nemesis:
                 self._cluster.loop.thaw(process)
 
         return go_on
+
+    def _replace_replicas(self, machine: Machine, kind: str) -> Callable[[], object]:
+        if kind == "drain":
+            return self._drain(machine)
+        self._move(is_cancelled=kind == "cancel")
+        return _do_nothing
+
+    def _move(self, *, is_cancelled: bool) -> None:
+        """An operator moves a partition to some brokers, or has had enough of a move."""
+        image, brokers = self._cluster.stored_image(), [one.id for one in self._cluster.machines]
+        tps = [tp for tp, _ in moving_partitions(image)]
+        if not is_cancelled:
+            tps = [
+                TopicPartition(topic.name, index)
+                for topic in image.topics.values()
+                for index in range(len(topic.partitions))
+            ]
+        if not tps or len(brokers) <= _REPLICAS_MIN:
+            return
+        tp = self._rng.choice(sorted(tps))
+        count = self._rng.randint(_REPLICAS_MIN, min(4, len(brokers)))
+        target = None if is_cancelled else self._rng.sample(brokers, count)
+        self._operate(lambda client: self._try_move(client, tp, target), f"move-{tp}")
+
+    async def _try_move(
+        self, client: Client, tp: TopicPartition, target: Sequence[BrokerId] | None
+    ) -> None:
+        refused = await move_partitions(client, {tp: target})
+        self._cluster.trace("move", tp, target, *(one.code.name for one in refused.values()))
+
+    def _drain(self, machine: Machine) -> Callable[[], object]:
+        """An operator drains a broker, and changes his mind."""
+
+        def want(is_draining: bool) -> None:
+            self._operate(
+                lambda client: set_draining(client, machine.id, is_draining=is_draining),
+                f"drain-{machine.id}",
+            )
+
+        want(True)
+        return lambda: want(False)
+
+    def _operate(self, work: Callable[[Client], Coroutine[Any, Any, None]], name: str) -> None:
+        async def run() -> None:
+            async with Client(self._cluster.bootstrap, timeout_s=4.0) as client:
+                with contextlib.suppress(ClientError):
+                    await work(client)
+
+        self._operations.append(self._cluster.run_client(run(), name))
 
     def _disturb_store(self, machine: Machine, kind: str) -> Callable[[], object]:
         chosen = self._cluster.machines if kind == "store_away" else [machine]

@@ -56,6 +56,7 @@ HANDLERS: Final = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "configs:IncrementalAlterConfigs",
     ApiKey.LIST_CONFIG_RESOURCES: "configs:ListConfigResources",
     ApiKey.DESCRIBE_CLUSTER: "cluster:DescribeCluster",
+    ApiKey.UNREGISTER_BROKER: "placement:UnregisterBroker",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:DescribeTopicPartitions",
     ApiKey.ALTER_REPLICA_LOG_DIRS: "cluster:AlterReplicaLogDirs",
     ApiKey.DESCRIBE_LOG_DIRS: "cluster:DescribeLogDirs",

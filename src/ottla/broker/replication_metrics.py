@@ -1,11 +1,13 @@
 """Metrics of replication: a few for the whole broker, whatever the number of its partitions."""
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from ottla.cluster.image import ClusterImage
 from ottla.model import BrokerId
 from ottla.replication.counts import ELECTIONS, ISR_CHANGES, ReplicationCounts
+from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
 from ottla.telemetry import Metric, MetricKind
 
@@ -22,8 +24,8 @@ def collect_replication(
         "under_replicated": sum(len(one.isr) < len(one.replicas) for one in leaders),
         "under_min_isr": sum(one.is_under_isr_min for one in leaders),
         "offline": _offline_count(image) if image.controller_id == broker_id else 0,
-        "reassigning": 0,
-        "draining": 0,
+        "reassigning": sum(one.image.is_moving for one in leaders),
+        "draining": _draining_count(leaders, image.draining),
     }
     yield Metric(
         "ottla_partitions",
@@ -52,6 +54,13 @@ def collect_replication(
         round(lag_s * 1000),
     )
     yield from _counts(replicas.following.counts)
+
+
+def _draining_count(leaders: Iterable[LeaderPartition], draining: AbstractSet[BrokerId]) -> int:
+    """The partitions that have a replica on a broker which is being drained."""
+    if not draining:
+        return 0
+    return sum(not draining.isdisjoint(one.replicas) for one in leaders)
 
 
 def _counts(counts: ReplicationCounts) -> Iterable[Metric]:

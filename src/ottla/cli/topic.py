@@ -1,4 +1,4 @@
-"""`ottla topic`: create, list, describe, alter, trim and delete topics."""
+"""`ottla topic`: create, list, describe, alter, move, trim and delete topics."""
 
 import sys
 from typing import Annotated
@@ -11,6 +11,7 @@ from ottla.cli.options import Broker, Json, parse_assignments
 from ottla.cli.run_client import run_with_client, with_hint
 from ottla.cli.setting_choice import check_removed
 from ottla.cli.topic_description import TopicDescription, describe_topics
+from ottla.cli.topic_placement import elect, reassign
 from ottla.cli.topic_trim import trim_topic
 from ottla.client import admin
 from ottla.client.client import Client
@@ -23,8 +24,10 @@ from ottla.model import topic_name_problem
 from ottla.protocol.messages.topics import BROKER_DEFAULT
 
 app = typer.Typer(
-    rich_markup_mode=None, help="Create, list, describe, alter, trim and delete topics."
+    rich_markup_mode=None, help="Create, list, describe, alter, move, trim and delete topics."
 )
+app.command()(reassign)
+app.command()(elect)
 
 TopicName = Annotated[str, typer.Argument(metavar="NAME", help="Topic name.")]
 

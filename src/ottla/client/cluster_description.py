@@ -12,11 +12,20 @@ from ottla.protocol.messages.cluster import DescribeClusterRequest, DescribeClus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
-    """A broker of the cluster."""
+    """A broker of the cluster; one that is not alive has no address.
+
+    Only Ottla's brokers say on which machine they are, and whether they are being drained.
+    """
 
     id: BrokerId
-    endpoint: Endpoint
+    endpoint: Endpoint | None
     rack: str | None
+    machine: str | None = None
+    is_draining: bool = False
+
+    @property
+    def is_alive(self) -> bool:
+        return self.endpoint is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +46,26 @@ class ClusterDescription:
     brokers: tuple[BrokerDescription, ...]
 
 
-async def describe_cluster(client: Client) -> ClusterDescription:
-    """The cluster with its brokers by id."""
-    response = await client.send_to_any(DescribeClusterRequest(), DescribeClusterResponse)
+async def describe_cluster(client: Client, *, has_dead: bool = False) -> ClusterDescription:
+    """The cluster with its brokers by id: those that are alive, with `has_dead` all that it knows.
+
+    Brokers of other kinds list dead ones only in newer versions of the request.
+    """
+    request = DescribeClusterRequest(include_fenced_brokers=has_dead)
+    response = await client.send_to_any(request, DescribeClusterResponse)
     check(response.error_code, "the cluster", response.error_message)
     brokers = sorted(response.brokers, key=lambda item: item.broker_id)
+    sites = {site.broker_id: site for site in response.sites}
     return ClusterDescription(
         id=response.cluster_id,
         controller=None if response.controller_id < 0 else BrokerId(response.controller_id),
         brokers=tuple(
             BrokerDescription(
                 id=BrokerId(item.broker_id),
-                endpoint=Endpoint(item.host, item.port),
+                endpoint=None if item.is_fenced else Endpoint(item.host, item.port),
                 rack=item.rack,
+                machine=sites[item.broker_id].machine if item.broker_id in sites else None,
+                is_draining=item.broker_id in sites and sites[item.broker_id].is_draining,
             )
             for item in brokers
         ),

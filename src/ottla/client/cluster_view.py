@@ -1,5 +1,6 @@
 """The cluster as seen by a client: brokers, topics and partition leaders."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -75,4 +76,24 @@ def _partition(response: MetadataResponsePartition) -> PartitionView:
         leader_epoch=LeaderEpoch(response.leader_epoch),
         replicas=tuple(map(BrokerId, response.replica_nodes)),
         isr=tuple(map(BrokerId, response.isr_nodes)),
+    )
+
+
+def count_leaders(view: ClusterView) -> Counter[BrokerId]:
+    """The partitions that each broker leads."""
+    return Counter(
+        partition.leader
+        for topic in view.topics.values()
+        for partition in topic.partitions
+        if partition.leader is not None
+    )
+
+
+def count_replicas(view: ClusterView) -> Counter[BrokerId]:
+    """The partitions that each broker has a replica of."""
+    return Counter(
+        broker
+        for topic in view.topics.values()
+        for partition in topic.partitions
+        for broker in partition.replicas
     )

@@ -57,7 +57,8 @@ def compares(image: ClusterImage, changes: Iterable[Change]) -> list[Compare]:
 
     Those are the written keys, the topic of a partition with the settings of all brokers, which
     say how many replicas have to be in sync, and the registrations of the brokers in its ISR: else
-    a broker could join an ISR after it was removed from all of them.
+    a broker could join an ISR after it was removed from all of them. Likewise those of the brokers
+    that become replicas: one that has died may have been removed from the cluster.
     """
     keys = {key for change in changes for key in _compared(image, change)}
     return [Compare(key, image.mod_revision(key)) for key in sorted(keys)]
@@ -79,7 +80,8 @@ def _compared(image: ClusterImage, change: Change) -> list[str]:
     topic_id, _ = parse_partition_key(change.key)
     name = image.topic_names.get(topic_id)
     owner = making_key(topic_id) if name is None else topic_key(name)
-    return [change.key, owner, BROKER_SETTINGS_KEY, *map(broker_key, change.value.isr)]
+    brokers = {*change.value.isr, *change.value.adding}
+    return [change.key, owner, BROKER_SETTINGS_KEY, *map(broker_key, sorted(brokers))]
 
 
 def _checked_size(change: Change, limits: CommitLimits) -> int:

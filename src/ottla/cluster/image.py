@@ -114,6 +114,11 @@ class ClusterImage:
         return self.broker_config if broker is None else self.own_configs.get(broker, {})
 
     @property
+    def draining(self) -> frozenset[BrokerId]:
+        """The brokers whose replicas are to be moved to others, dead ones included."""
+        return frozenset(one.id for one in self.members.values() if one.is_draining)
+
+    @property
     def controller_id(self) -> BrokerId | None:
         """The broker that acts as controller: the live one with the lowest id, without election."""
         return min(self.brokers, default=None)

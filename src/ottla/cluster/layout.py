@@ -63,6 +63,8 @@ UNCHECKED_FORMAT: Final = 1  # the last one without checksums
 
 PRODUCER_IDS_KEY: Final = "producer-ids"
 
+_DRAINING: Final = "draining"  # the state that is wanted of a member; without one it is active
+
 _CHECKSUM_FIELD: Final = re.compile(rb',"crc32c":"([0-9a-f]{8})"}\Z')
 _PREFIXES: Final = (
     TOPIC_PREFIX,
@@ -311,7 +313,8 @@ def _broker_fields(value: BrokerImage | Ready | Member) -> dict[str, Any]:
         case Ready():
             return {"epoch": value.epoch}
         case Member():
-            return {"epoch": value.epoch, "rack": value.rack, "machine": value.machine}
+            known = {"epoch": value.epoch, "rack": value.rack, "machine": value.machine}
+            return {**known, "wanted": _DRAINING} if value.is_draining else known
 
 
 def _read_broker(
@@ -320,7 +323,8 @@ def _read_broker(
     if prefix == READY_PREFIX:
         return Ready(broker, fields["epoch"])
     if prefix == MEMBER_PREFIX:
-        return Member(broker, fields["epoch"], fields["rack"], fields["machine"])
+        is_draining = fields.get("wanted") == _DRAINING
+        return Member(broker, fields["epoch"], fields["rack"], fields["machine"], is_draining)
     listeners = {one["name"]: Endpoint(one["host"], one["port"]) for one in fields["listeners"]}
     return BrokerImage(
         broker, listeners, fields["rack"], fields["machine"], bytes.fromhex(fields["token"])
@@ -328,6 +332,8 @@ def _read_broker(
 
 
 def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
+    """The fields of a partition; those of a move only while there is one."""
+    moves = {"adding": partition.adding, "removing": partition.removing}
     return {
         "leader": partition.leader,
         "leader_epoch": partition.leader_epoch,
@@ -337,6 +343,7 @@ def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
         "elr": partition.elr,
         "unclean_epoch": partition.unclean_epoch,
         "new": partition.is_new,
+        **{name: brokers for name, brokers in moves.items() if brokers},
     }
 
 
@@ -361,6 +368,8 @@ def _read_partition(fields: Mapping[str, Any]) -> PartitionImage:
         elr=tuple(fields.get("elr", ())),
         unclean_epoch=LeaderEpoch(fields.get("unclean_epoch", NO_EPOCH)),
         is_new=fields.get("new", False),
+        adding=tuple(fields.get("adding", ())),
+        removing=tuple(fields.get("removing", ())),
     )
 
 

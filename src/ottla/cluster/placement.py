@@ -1,14 +1,27 @@
 """Placement of replicas: leaders round-robin over brokers, copies on other machines and racks."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 from ottla.cluster.values import BrokerImage
 from ottla.config.setting import AUTO, NumberOrAuto
 from ottla.model import BrokerId
 
 _AUTO_MAX: Final = 3  # replicas: one may be lost while another is being replaced
+
+
+class Site(Protocol):
+    """A broker, alive or not, as far as placement is concerned: its rack and its machine."""
+
+    @property
+    def id(self) -> BrokerId: ...
+
+    @property
+    def rack(self) -> str | None: ...
+
+    @property
+    def machine(self) -> str | None: ...
 
 
 def place(
@@ -88,6 +101,59 @@ def added_replica(
     )
 
 
-def machine_of(broker: BrokerImage) -> str:
+def replace_replicas(
+    replicas: Sequence[BrokerId],
+    leaving: Collection[BrokerId],
+    candidates: Collection[BrokerId],
+    sites: Mapping[BrokerId, Site],
+    load: Counter[BrokerId],
+) -> tuple[BrokerId, ...] | None:
+    """The replicas with others in place of those that leave; None if too few brokers are there.
+
+    Each is replaced by the candidate that shares its rack, then its machine, with the fewest other
+    replicas, then by one on the least loaded machine. `load` counts the replicas of each broker,
+    and is kept up to date.
+    """
+    result = list(replicas)
+    for index, broker in enumerate(replicas):
+        if broker not in leaving:
+            continue
+        others = [sites[one] for one in result if one != broker and one in sites]
+        free = [sites[one] for one in candidates if one not in result]
+        if not free:
+            return None
+        result[index] = min(free, key=_preference(others, candidates, sites, load)).id
+    load.subtract(replicas)
+    load.update(result)
+    return tuple(result)
+
+
+class _Preference(Protocol):
+    def __call__(self, site: Site, /) -> tuple[float, ...]: ...
+
+
+def _preference(
+    others: Sequence[Site],
+    candidates: Iterable[BrokerId],
+    sites: Mapping[BrokerId, Site],
+    load: Mapping[BrokerId, int],
+) -> _Preference:
+    """The order in which brokers are chosen for one more replica, the smallest first."""
+    racks = Counter(one.rack for one in others)
+    machines = Counter(map(machine_of, others))
+    loads: defaultdict[str, list[int]] = defaultdict(list)
+    for broker in candidates:
+        loads[machine_of(sites[broker])].append(load[broker])
+
+    def preference(site: Site) -> tuple[float, ...]:
+        here = loads[machine_of(site)]
+        average = sum(here) / len(here)
+        shared = (racks[site.rack], machines[machine_of(site)])
+        return (*shared, average, load[site.id], site.id)
+
+    return preference
+
+
+def machine_of(broker: Site) -> str:
     """The machine that a broker is on; one that does not say is on a machine of its own."""
     return broker.machine or f"of broker {broker.id}"

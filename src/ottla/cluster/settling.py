@@ -1,4 +1,5 @@
-"""Settling the cluster: leaders elected when brokers come or go, leftovers swept.
+"""Settling the cluster: leaders elected when brokers come or go, drained brokers emptied,
+leftovers swept.
 
 Every broker runs it. The live broker with the lowest id, the controller, acts at once; the others
 act on what is still unsettled a second later. So there is no election of a controller, and none is
@@ -13,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.internal_replicas import INTERNAL_FACTORS, add_internal_replicas
 from ottla.cluster.controller.leaders import prefer_leaders, settle_leaders
+from ottla.cluster.controller.reassignment import drain
 from ottla.cluster.controller.topics import sweep
 from ottla.cluster.image import ClusterImage
 from ottla.config import BrokerConfig
@@ -73,6 +75,7 @@ class Settling:
         await self._commit_if_needed(lambda image: settle_leaders(image, self._config))
         if self._state.image.controller_id == self._broker:
             await self._sweep()
+            await self._commit_if_needed(lambda image: drain(image, self._config))
             await self._commit_if_needed(lambda image: add_internal_replicas(image, self._config))
             if self._loop.time() - self._changed_s >= CALM_S:
                 await self._commit_if_needed(lambda image: prefer_leaders(image, self._config))
@@ -119,4 +122,7 @@ def _is_calm(old: ClusterImage, new: ClusterImage) -> bool:
         and old.detached is new.detached
         and old.making is new.making
         and all(old.topics.get(name) is new.topics.get(name) for name in INTERNAL_FACTORS)
+        and old.members is new.members
+        # A partition that has moved off a drained broker makes room for the next.
+        and (old.topics is new.topics or not new.draining)
     )

@@ -73,6 +73,7 @@ class Member:
     epoch: int  # of its last registration that became ready
     rack: str | None = None
     machine: str | None = None
+    is_draining: bool = False  # an operator wants its replicas to be moved to other brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,10 @@ class PartitionImage:
     `leader_epoch` counts changes of the leader, `partition_epoch` every change of this value.
     `elr` are the eligible leader replicas of KIP-966: outside the ISR, and with everything that
     was committed, because they left it when it had fewer members than `min.insync.replicas`.
+
+    While the partition moves, `replicas` are its target and then those in `removing`, which go when
+    the whole target is in sync. `adding` are those that were no replicas when the move began: they
+    go if it is cancelled. A replica is both if the target changed on the way.
     """
 
     leader: BrokerId | None
@@ -92,6 +97,26 @@ class PartitionImage:
     elr: tuple[BrokerId, ...] = ()
     unclean_epoch: LeaderEpoch = NO_EPOCH  # of the last leader that was elected uncleanly
     is_new: bool = False  # its leader has not begun: nothing was committed, so no log is missing
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """The replicas after the move that is under way, or as they are."""
+        if not self.removing:
+            return self.replicas
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    @property
+    def original(self) -> tuple[BrokerId, ...]:
+        """The replicas before the move that is under way, or as they are."""
+        if not self.adding:
+            return self.replicas
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,3 +67,11 @@ class ReplicationConfig:
         low=1024,
         high=INT32_MAX,
     )
+    reassignment_concurrent_max: int = number(
+        "reassignment.concurrent.max",
+        10,
+        "How many partitions move at a time when a broker is drained or the cluster rebalanced.",
+        low=1,
+        high=10_000,
+        shared=True,
+    )

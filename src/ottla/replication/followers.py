@@ -40,12 +40,11 @@ class Followers:
 
     def __init__(self, brokers: Iterable[BrokerId], now_s: float) -> None:
         self.by_id = {broker: Follower(now_s) for broker in brokers}
-        self._begun_s = now_s
 
-    def follow(self, brokers: Iterable[BrokerId]) -> None:
-        """Replace the followers; one that is new has not had everything since the start."""
-        known, begun_s = self.by_id, self._begun_s
-        self.by_id = {broker: known.get(broker) or Follower(begun_s) for broker in brokers}
+    def change(self, brokers: Iterable[BrokerId], now_s: float) -> None:
+        """Other brokers have replicas now: forget those that do not, know those that are new."""
+        known = self.by_id
+        self.by_id = {broker: known.get(broker) or Follower(now_s) for broker in brokers}
 
     def lowest_end(self, brokers: Iterable[BrokerId]) -> Offset | None:
         """The offset below which each of these followers has everything; None without any."""

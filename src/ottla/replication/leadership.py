@@ -22,7 +22,7 @@ def lost_partitions(
                 continue
             if new is None or new.id != old.id:
                 yield tp, UnknownTopicOrPartition(f"{tp} has been deleted")
-            elif not _is_same_leadership(partition, new.partitions[index]):
+            elif not _goes_on(partition, new.partitions[index]):
                 yield tp, NotLeader(f"this broker no longer leads {tp} in the epoch it did")
 
 
@@ -36,16 +36,16 @@ def kept_partitions(
             continue
         for index, partition in enumerate(old.partitions):
             now = new.partitions[index]
-            if (
-                partition.leader == broker
-                and now is not partition
-                and _is_same_leadership(partition, now)
-            ):
+            if partition.leader == broker and now is not partition and _goes_on(partition, now):
                 yield TopicPartition(name, index), now
 
 
-def _is_same_leadership(old: PartitionImage, new: PartitionImage) -> bool:
-    return old.leader == new.leader and old.leader_epoch == new.leader_epoch
+def _goes_on(old: PartitionImage, new: PartitionImage) -> bool:
+    """True if the leader leads on, perhaps in the next epoch because replicas were dropped.
+
+    Each change of the leader begins an epoch, so no other broker has led in between.
+    """
+    return old.leader == new.leader and new.leader_epoch - old.leader_epoch in {0, 1}
 
 
 def restarted_brokers(before: ClusterImage, after: ClusterImage) -> list[BrokerId]:

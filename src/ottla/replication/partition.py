@@ -53,8 +53,9 @@ class Receipt(NamedTuple):
 class LeaderPartition:
     """Owner of one partition's high watermark and of everyone who waits for it.
 
-    Lives for one leader epoch. Called from the broker's loop only. `soon` runs a callback in the
-    loop's next turn: readers are woken there, after the producer has its response.
+    Lives as long as its broker leads without interruption. That is one leader epoch, or more if
+    replicas are dropped meanwhile. Called from the broker's loop only. `soon` runs a callback in
+    the loop's next turn: readers are woken there, after the producer has its response.
     """
 
     __slots__ = (
@@ -303,7 +304,7 @@ class LeaderPartition:
         """Use these settings from now on; a weaker durability may settle waiting producers."""
         self.log.config = config
         self._is_fsync = config.durability is _FSYNC
-        self._isr_min = isr_min_of(config, self.replicas)
+        self._isr_min = isr_min_of(config, self.image)
         self._count()
         self.note_progress()
 
@@ -353,15 +354,19 @@ class LeaderPartition:
         if not self._is_given_up:
             self._flusher.request(self.log)
 
-    def note_image(self, image: PartitionImage) -> None:
-        """The partition has changed in the store: it has another ISR, for example."""
+    def note_image(self, image: PartitionImage, now_s: float) -> None:
+        """The partition has changed in the store: it has another ISR or other replicas."""
         assert image.leader == self._broker_id, f"{self.tp} is led by {image.leader}"
-        assert image.leader_epoch == self.leader_epoch, f"{self.tp}: another epoch"
-        self.image = image
+        assert image.leader_epoch - self.leader_epoch in {0, 1}, f"{self.tp}: another epoch"
+        if image.leader_epoch != self.leader_epoch:
+            self.leader_epoch = image.leader_epoch
+            self.log.epochs.note(image.leader_epoch, self.log.end_offset)
         if image.replicas != self.replicas:
-            self.replicas = image.replicas
-            self.followers.follow(one for one in image.replicas if one != self._broker_id)
-            self._isr_min = isr_min_of(self.log.config, self.replicas)
+            others = [broker for broker in image.replicas if broker != self._broker_id]
+            self.followers.change(others, now_s)
+        self.image = image
+        self.replicas = image.replicas
+        self._isr_min = isr_min_of(self.log.config, image)
         self._count()
         self.note_progress()
         if len(image.isr) < self._isr_min and self._committed.queue:

@@ -1,7 +1,10 @@
-"""Removing the logs of deleted topics, and setting aside those that the store has lost."""
+"""Removing the logs of deleted topics and of replicas that have moved to other brokers.
+
+Logs that the store has lost are set aside.
+"""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 
@@ -44,7 +47,31 @@ class Removal:
                 work.append(
                     partial(self._log_dir.directories.set_aside, forgotten.directory, reason)
                 )
-        for step in work:
+        await self._work(topic, work)
+
+    async def remove_replicas(self, topic: TopicImage, tps: Sequence[TopicPartition]) -> bool:
+        """Remove the logs of partitions that have moved to other brokers; True if there were any.
+
+        The image is newer than any that named this broker: images do not go back, and neither does
+        the store since the directory was last used. A log that knows a newer leader shows that it
+        has gone back nevertheless, and stays. Directories are renamed first, so that new logs can
+        be made if the broker gets replicas of the partitions again.
+        """
+        work = list[Callable[[], None]]()
+        for tp in tps:
+            newest, stored = self._log_dir.logs[tp].epochs.latest, topic.partitions[tp.partition]
+            if newest > stored.leader_epoch:
+                extra = {"tp": tp, "epoch": newest, "stored_epoch": stored.leader_epoch}
+                log.error("moved replica kept: its log is newer than the store", extra=extra)
+                continue
+            log.info("replica removed", extra={"tp": tp, "topic_id": format_uuid(topic.id)})
+            forgotten = self._log_dir.forget_log(tp, self._rng)
+            work.append(partial(self._log_dir.directories.remove, forgotten))
+        await self._work(topic, work)
+        return bool(work)
+
+    async def _work(self, topic: TopicImage, steps: Iterable[Callable[[], None]]) -> None:
+        for step in steps:
             try:
                 await do_work(self._worker, step)
             except OSError as error:  # files that stay behind go at the next start

@@ -1,7 +1,6 @@
 """The partitions of this broker: made, changed and given up as the cluster's image says."""
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,13 +32,14 @@ from ottla.replication.leadership import (
 from ottla.replication.log_maker import LogMaker
 from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.replication.removal import Removal
+from ottla.replication.store_memory import StoreMemory
 from ottla.replication.strays import expected_id, judge, missing_logs
 from ottla.replication.unfinished import UnfinishedTopics
-from ottla.replication.waiting import do_work, wait_called
+from ottla.replication.waiting import wait_called
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
 from ottla.storage.disk_worker import Worker
-from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS, DiskSpace
+from ottla.storage.files import DiskSpace
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
@@ -89,7 +89,7 @@ class Replicas:
         self._deletions = deletions
         self._soon = soon
         self._want_isr_change = want_isr_change
-        self._remember = remember
+        self.remember_store = StoreMemory(log_dir, worker, remember).note
         self.chores = Chores(
             log_dir,
             clock,
@@ -195,14 +195,15 @@ class Replicas:
         for tp, error in lost_partitions(before, image, self._broker_id):
             self._give_up(tp, error)
         self.following.note_image(image)
+        now_s = self._clock.monotonic_s()
         for tp, partition in kept_partitions(before, image, self._broker_id):
             if tp in self.leaders:
-                self.leaders[tp].note_image(partition)
+                self.leaders[tp].note_image(partition, now_s)
         for broker in restarted_brokers(before, image):
             for leader in self.leaders.values():
                 leader.forget_follower(broker)
         if self._behind_since_s is None:
-            self._behind_since_s = self._clock.monotonic_s()
+            self._behind_since_s = now_s
         self._news.set()
 
     @property
@@ -279,6 +280,7 @@ class Replicas:
         self.topic_names[topic.id] = topic.name
         config = self._topic_config(topic.config)
         problem: StorageFailed | None = None
+        dropped: list[TopicPartition] = []
         known: Sequence[PartitionImage] = ()
         if old is not None and old.id == topic.id and old.config == topic.config:
             known = old.partitions
@@ -288,10 +290,13 @@ class Replicas:
                 if index >= len(known) or known[index] is not partition:
                     self.leaders[tp].configure(config)
             elif self._broker_id not in partition.replicas:
-                continue
+                if tp in self._log_dir.logs and may_serve:
+                    dropped.append(tp)
             elif may_serve and problem is None and not self.is_offline:
                 problem = await self._serve(topic, tp, config)
         self._unfinished.note(topic.name, problem)
+        if dropped and not self.is_offline:
+            await self._drop_replicas(topic, dropped)
 
     async def _serve(
         self, topic: TopicImage, tp: TopicPartition, config: TopicConfig
@@ -309,6 +314,8 @@ class Replicas:
         if now is None or now.id != topic.id:
             return None
         partition = now.partitions[tp.partition]
+        if self._broker_id not in partition.replicas:
+            return None  # it has just been moved: its log goes with the next image
         if partition.leader == self._broker_id and self._broker_id in self._image.brokers:
             self._lead(tp, partition, opened)
         elif partition.leader is not None and partition.leader != self._broker_id:
@@ -355,29 +362,21 @@ class Replicas:
             self.following.forget(tp)
         await self._removal.remove_topic(topic, is_deleted=is_deleted)
 
+    async def _drop_replicas(self, topic: TopicImage, tps: Sequence[TopicPartition]) -> None:
+        for tp in tps:
+            self.following.drop(tp)
+            self.following.defects.pop(tp, None)
+        if await self._removal.remove_replicas(topic, tps):
+            # A new log of the name must not be trusted up to where the old one was on disk.
+            await self.chores.checkpoint()
+            await self.chores.checkpoint_watermarks()
+
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
         if partition is not None:
             partition.give_up(error)
 
     # The store
-
-    async def remember_store(self, revision: Revision) -> None:
-        """Return once the directory knows that the store has been at `revision`.
-
-        It is a guard against a store that went back, not a promise: a directory that takes no
-        writes must not keep topics from being deleted, so it is tried again with the next change.
-        """
-        if self.is_offline:
-            return
-        try:
-            await do_work(self._worker, partial(self._remember, revision))
-        except OSError as error:
-            if error.errno in FULL_DISK_ERRNOS:
-                with contextlib.suppress(OSError):
-                    self._log_dir.reserve.lend(partial(self._remember, revision))
-            elif error.errno not in REFUSAL_ERRNOS:
-                self._log_dir.take_offline(error)
 
     def removed_topics(self) -> list[Uuid]:
         """Deleted topics that wait for this broker to say that it has no logs of them."""

@@ -85,6 +85,7 @@ class DirCheckpoints:
         self._points_file = SmallFile(files, path / RECOVERY_POINTS_FILE, _encode_noted)
         self._starts_file = SmallFile(files, path / START_OFFSETS_FILE, _encode_noted)
         self._watermarks_file = SmallFile(files, path / WATERMARKS_FILE, _encode_noted)
+        self._has_watermarks = False  # whether the file may have any: a broker alone has none
 
     # Writing
 
@@ -110,7 +111,8 @@ class DirCheckpoints:
             for tp, log in self._logs.items()
             if log.has_watermark
         }
-        return self._watermarks_file.begin(noted) if noted else None
+        self._has_watermarks = self._has_watermarks or bool(noted)
+        return self._watermarks_file.begin(noted) if self._has_watermarks else None
 
     def write(self) -> None:
         """Have on disk, now, up to where logs are durable: at a stop, or before one is cut."""
@@ -173,7 +175,9 @@ class DirCheckpoints:
 
     def read(self) -> NotedMarks:
         names = (RECOVERY_POINTS_FILE, START_OFFSETS_FILE, DELETIONS_FILE, WATERMARKS_FILE)
-        return NotedMarks(*map(self._read_offsets, names))
+        marks = NotedMarks(*map(self._read_offsets, names))
+        self._has_watermarks = self._has_watermarks or bool(marks.watermarks)
+        return marks
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, NotedOffset] | None:
         """The offsets in a checkpoint; None when it is missing or damaged."""

@@ -60,6 +60,7 @@ BROKER = BrokerImage(
     token=bytes(range(16)),
 )
 
+MEMBER = Member(BrokerId(7), 12, "rack-a", "m")
 TOMBSTONE = Tombstone(TOPIC_ID, "orders", 3, (BrokerId(1), BrokerId(2)))
 
 
@@ -72,7 +73,9 @@ TOMBSTONE = Tombstone(TOPIC_ID, "orders", 3, (BrokerId(1), BrokerId(2)))
         ("brokers/7", BROKER),
         ("brokers/7", BrokerImage(BrokerId(7), {"PLAINTEXT": Endpoint("host", 9092)})),
         ("ready/7", Ready(BrokerId(7), 12)),
-        ("members/7", Member(BrokerId(7), 12, "rack-a", "m")),
+        ("members/7", MEMBER),
+        ("members/7", Member(BrokerId(7), 12, is_draining=True)),
+        (PARTITION_KEY, replace(PARTITION, adding=(BrokerId(1),), removing=(BrokerId(2),))),
         ("settings/brokers", StoredSettings({"log.retention.ms": "1"})),
         ("settings/brokers/7", StoredSettings({"fetch.max.bytes": "1"})),
         ("settings/groups/a/b", StoredSettings({"consumer.session.timeout.ms": "1"})),
@@ -264,3 +267,13 @@ def test_a_topic_of_old_becomes_its_partitions_and_then_itself() -> None:
     modern = modernized(old_entry("topics/orders", 2), is_checked=True)
     assert [entry.key for entry in modern] == [PARTITION_KEY, "topics/orders"]
     assert decode("topics/orders", modern[1].value) == StoredTopic("orders", TOPIC_ID, 1)
+
+
+def test_values_of_what_neither_moves_nor_is_drained_are_those_of_before_there_were_moves() -> None:
+    """So an older Ottla reads them, and a store of one is not rewritten."""
+    partition, member = encode(PARTITION_KEY, PARTITION), encode("members/7", MEMBER)
+    assert json.loads(partition).keys() == {
+        *("format", "leader", "leader_epoch", "replicas", "isr", "partition_epoch", "elr"),
+        *("unclean_epoch", "new", "crc32c"),
+    }
+    assert json.loads(member).keys() == {"format", "epoch", "rack", "machine", "crc32c"}

@@ -73,7 +73,7 @@ def test_the_lag_is_that_of_the_follower_that_is_furthest_behind() -> None:
     assert followers.lag(Offset(5), 99.0) == (0, 0.0)
     followers.by_id[TWO].note_fetch(1, Offset(7), Offset(8), 22.0)
     assert followers.lag(Offset(8), 25.0) == (3, 5.0)
-    followers.follow([ONE, TWO, THREE])
+    followers.change([ONE, TWO, THREE], 10.0)
     assert followers.lag(Offset(8), 25.0) == (3, 15.0), "the third has never had everything"
-    followers.follow([TWO])
+    followers.change([TWO], 10.0)
     assert followers.lag(Offset(8), 25.0) == (1, 4.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from ottla.cluster.controller.leaders import IsrChange
 from ottla.cluster.values import BrokerImage
 from ottla.config import Durability, TopicConfig
 from ottla.errors import ApiError, NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeader
-from ottla.model import BrokerId, Offset
+from ottla.model import BrokerId, LeaderEpoch, Offset
 from ottla.replication.partition import ACKS_ALL, ACKS_LEADER
 from ottla.storage.log import Log
 
@@ -84,7 +85,7 @@ class Led:
         image = self.partition.image
         epoch = image.partition_epoch + 1
         self.partition.note_image(
-            replace(image, isr=(HERE, *isr), elr=elr, partition_epoch=epoch, is_new=False)
+            replace(image, isr=(HERE, *isr), elr=elr, partition_epoch=epoch, is_new=False), 0.0
         )
 
 
@@ -165,7 +166,7 @@ def test_nothing_is_committed_while_others_than_those_in_sync_may_be_elected() -
 
 def test_a_new_partition_commits_nothing_until_the_store_has_opened_it() -> None:
     led = Led(ONE)
-    led.partition.note_image(replace(led.partition.image, is_new=True))
+    led.partition.note_image(replace(led.partition.image, is_new=True), 0.0)
     led.append()
     led.fetch(ONE, 1)
     assert led.partition.high_watermark == 0
@@ -264,3 +265,59 @@ def test_a_broker_without_a_replica_is_no_follower() -> None:
     for stranger in (HERE, BrokerId(9)):
         with pytest.raises(NotLeader):
             led.partition.check_follower(stranger)
+
+
+# Moves
+
+
+def moved(led: Led, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...], **more: Any) -> None:
+    image = led.partition.image
+    epoch = image.partition_epoch + 1
+    now = replace(image, replicas=replicas, isr=isr, partition_epoch=epoch, is_new=False, **more)
+    led.partition.note_image(now, 50.0)
+
+
+def test_a_replica_that_is_added_joins_when_it_has_caught_up() -> None:
+    led = Led(ONE, TWO)
+    new = BrokerId(3)
+    with pytest.raises(NotLeader):
+        led.partition.check_follower(new)
+    moved(led, (HERE, ONE, new, TWO), (HERE, ONE, TWO), adding=(new,), removing=(TWO,))
+    led.append()
+    led.partition.check_follower(new)
+    led.fetch(new, 0)
+    for follower in (ONE, TWO):
+        led.fetch(follower, 1)
+    assert led.partition.high_watermark == 1, "it does not count yet"
+    assert led.begin() is None
+    led.fetch(new, 1)
+    change = led.partition.begin_isr_change({**live(), new: replace(broker(3), epoch=EPOCH)}, -1.0)
+    assert change is not None
+    assert change.isr == (HERE, ONE, new, TWO)
+
+
+def test_a_leader_that_stays_leads_on_in_the_next_epoch_when_replicas_are_dropped() -> None:
+    led = Led(ONE, TWO)
+    led.append()
+    led.fetch(ONE, 1)
+    moved(led, (HERE, ONE), (HERE, ONE), leader_epoch=LeaderEpoch(build.EPOCH + 1))
+    assert led.settled == [None], "its producer waits for those that are left"
+    assert led.partition.leader_epoch == led.log.epochs.latest == build.EPOCH + 1
+    with pytest.raises(NotLeader):
+        led.partition.check_follower(TWO)
+    assert not led.partition.is_waited_for
+    end = led.append()
+    assert led.log.epoch_end(LeaderEpoch(build.EPOCH)) == (build.EPOCH, 1)
+    led.fetch(ONE, end)
+    assert led.partition.high_watermark == 2
+
+
+def test_a_partition_that_gets_more_replicas_goes_on_with_as_many_in_sync_as_it_had() -> None:
+    led = Led()
+    moved(led, (HERE,), (HERE,))
+    assert led.append() == led.partition.high_watermark == 1
+    moved(led, (HERE, ONE, TWO), (HERE,), adding=(ONE, TWO))
+    assert led.append() == led.partition.high_watermark == 2
+    moved(led, (HERE, ONE, TWO), (HERE, ONE, TWO), adding=())
+    led.append()
+    assert led.partition.high_watermark == 2

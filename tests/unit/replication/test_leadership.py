@@ -1,6 +1,7 @@
 """What a broker leads no more, from one image to the next."""
 
-from fakes.cluster_images import after, back, cluster, create, gone, with_topic
+from fakes.cluster_images import CONFIG, after, back, cluster, create, gone, with_topic
+from ottla.cluster.controller.reassignment import begin_move
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.store import Revision
 from ottla.cluster.values import Change, topic_key
@@ -51,6 +52,15 @@ def test_nothing_is_lost_by_what_does_not_concern_the_leader() -> None:
 def test_another_epoch_of_the_same_leader_is_another_leadership() -> None:
     before = with_topic(cluster(1), (1,))
     assert lost(before, back(before, 1), ONE) == [("orders-0", NotLeader)]
+
+
+def test_a_leader_leads_on_when_replicas_are_dropped() -> None:
+    before = with_topic(cluster(1, 2, 3), (1, 2, 3))
+    tp = TopicPartition("orders", 0)
+    now = after(before, begin_move(before, tp, (ONE, TWO), CONFIG))
+    assert now.topics["orders"].partitions[0].leader_epoch == 1
+    assert lost(before, now, ONE) == []
+    assert list(dict(kept_partitions(before, now, ONE))) == [tp]
 
 
 def test_a_leader_is_notified_of_another_isr_only() -> None:

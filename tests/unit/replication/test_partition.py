@@ -257,6 +257,8 @@ def test_an_image_of_another_leader_or_epoch_is_our_mistake() -> None:
     led = Led(REPLICATED)
     image = led.partition.image
     with pytest.raises(AssertionError, match="another epoch"):
-        led.partition.note_image(replace(image, leader_epoch=LeaderEpoch(build.EPOCH + 1)))
+        led.partition.note_image(replace(image, leader_epoch=LeaderEpoch(build.EPOCH + 2)), 0.0)
+    with pytest.raises(AssertionError, match="another epoch"):
+        led.partition.note_image(replace(image, leader_epoch=LeaderEpoch(build.EPOCH - 1)), 0.0)
     with pytest.raises(AssertionError, match="is led by"):
-        led.partition.note_image(replace(image, leader=BrokerId(7)))
+        led.partition.note_image(replace(image, leader=BrokerId(7)), 0.0)

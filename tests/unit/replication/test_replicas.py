@@ -17,7 +17,7 @@ from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.store import Revision
 from ottla.cluster.values import Change, PartitionImage, Ready, broker_key, partition_key, ready_key
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
+from ottla.model import BrokerId, LeaderEpoch, Offset, TopicPartition, Uuid
 from ottla.replication.following import Following
 from ottla.replication.replicas import Replicas
 from ottla.storage.cleaner import Cleaner
@@ -27,6 +27,7 @@ from ottla.storage.log_dir import MANY, LogDir
 from ottla.storage.scrub import Scrubber
 
 ORDERS = TopicPartition("orders", 0)
+POINTS = Path("/data/recovery-point-offset-checkpoint")
 
 
 class ManualClock(SystemClock):
@@ -231,6 +232,113 @@ def test_a_broker_that_is_not_ready_leads_nothing() -> None:
         await _turn()
         await _settle(worker)
         assert [one.leader_epoch for one in replicas.leaders.values()] == [2]
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
+HERE, THERE = BrokerId(0), BrokerId(1)
+
+
+def _moved(replicas: tuple[BrokerId, ...], epoch: int, revision: int) -> ClusterImage:
+    """Broker 1 leads; these are the replicas so many leader epochs later."""
+    leader_epoch = LeaderEpoch(build.EPOCH + epoch)
+    partition = PartitionImage(THERE, leader_epoch, replicas, (THERE,), revision)
+    topic = TopicImage("orders", Uuid(bytes(range(16))), (partition,))
+    return cluster(0, 1).apply(put_topic(topic), Revision(revision))
+
+
+def test_the_log_of_a_replica_that_has_moved_is_removed_and_made_anew_if_it_comes_back() -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir)
+        replicas.open(ClusterImage())
+        replicas.note_image(_moved((THERE, HERE), 0, 2))
+        await _turn()
+        await _settle(worker)
+        build.append(replicas.logs[ORDERS])
+        log_dir.checkpoint()
+        assert b"orders" in files.read_whole(POINTS)
+        replicas.note_image(_moved((THERE,), 1, 3))
+        assert not replicas.following.partitions, "it is no longer fetched at once"
+        await _turn()
+        assert ORDERS not in replicas.logs
+        await _settle(worker)
+        assert not any("orders" in name for name in files.names(Path("/data")))
+        assert b"orders" not in files.read_whole(POINTS), "the old one's end is not the new one's"
+        replicas.note_image(_moved((THERE, HERE), 1, 4))
+        await _turn()
+        await _settle(worker)
+        assert replicas.logs[ORDERS].end_offset == 0
+        assert list(replicas.following.partitions) == [ORDERS]
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_is_dropped_and_added_at_once_keeps_its_log() -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir)
+        replicas.open(ClusterImage())
+        replicas.note_image(_moved((THERE, HERE), 0, 2))
+        await _turn()
+        await _settle(worker)
+        build.append(replicas.logs[ORDERS])
+        replicas.note_image(_moved((THERE,), 1, 3))
+        replicas.note_image(_moved((THERE, HERE), 1, 4))
+        await _turn()
+        await _settle(worker)
+        assert replicas.logs[ORDERS].end_offset == 1, "its leader says what of it is right"
+        assert list(replicas.following.partitions) == [ORDERS]
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_is_newer_than_the_store_is_not_removed() -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir)
+        replicas.open(ClusterImage())
+        replicas.note_image(_moved((THERE, HERE), 0, 2))
+        await _turn()
+        await _settle(worker)
+        replicas.logs[ORDERS].epochs.note(LeaderEpoch(build.EPOCH + 9), Offset(0))
+        replicas.note_image(_moved((THERE,), 1, 3))
+        await _turn()
+        await _settle(worker)
+        assert ORDERS in replicas.logs
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_is_not_ready_removes_no_log() -> None:
+    files, worker = MemoryFiles(), LaterWorker()
+    log_dir = LogDir(files, Path("/data"))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir)
+        replicas.open(ClusterImage())
+        replicas.note_image(_moved((THERE, HERE), 0, 2))
+        await _turn()
+        await _settle(worker)
+        gone = [Change(ready_key(HERE), None)]
+        replicas.note_image(_moved((THERE,), 1, 3).apply(gone, Revision(4)))
+        await _turn()
+        await _settle(worker)
+        assert ORDERS in replicas.logs
+        replicas.note_image(_moved((THERE,), 1, 5))
+        await _turn()
+        await _settle(worker)
+        assert ORDERS not in replicas.logs
         await replicas.close()
 
     asyncio.run(scenario())

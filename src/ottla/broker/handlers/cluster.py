@@ -6,16 +6,19 @@ The response for Kafka's metadata partition names the controller as its leader a
 admin tools.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from ottla.broker import slices
 from ottla.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from ottla.broker.services import RequestContext, Services
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.values import BrokerImage
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.cluster import (
+    BrokerSite,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -57,7 +60,7 @@ class DescribeCluster:
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
                 error_message="this is a broker: ask it for brokers",
             )
-        image = self._state.image
+        image, live = self._state.image, self._state.brokers_to_ask()
         return DescribeClusterResponse(
             cluster_id=image.cluster_id,
             controller_id=-1 if image.controller_id is None else image.controller_id,
@@ -67,15 +70,40 @@ class DescribeCluster:
                 else NOT_REQUESTED
             ),
             brokers=[
-                DescribeClusterBroker(
-                    broker_id=broker.id,
-                    host=broker.endpoint.host,
-                    port=broker.endpoint.port,
-                    rack=broker.rack,
-                )
-                for broker in self._state.brokers_to_ask()
+                *map(_live_broker, live),
+                *(_dead_brokers(image, live) if request.include_fenced_brokers else ()),
             ],
+            sites=_sites(image),
         )
+
+
+def _live_broker(broker: BrokerImage) -> DescribeClusterBroker:
+    return DescribeClusterBroker(
+        broker_id=broker.id,
+        host=broker.endpoint.host,
+        port=broker.endpoint.port,
+        rack=broker.rack,
+    )
+
+
+def _dead_brokers(image: ClusterImage, live: Sequence[BrokerImage]) -> list[DescribeClusterBroker]:
+    """The members that are not alive: they have no address."""
+    listed = {broker.id for broker in live}
+    return [
+        DescribeClusterBroker(
+            broker_id=member.id, host="", port=-1, rack=member.rack, is_fenced=True
+        )
+        for _, member in sorted(image.members.items())
+        if member.id not in listed
+    ]
+
+
+def _sites(image: ClusterImage) -> list[BrokerSite]:
+    """The machines of all members, for Ottla's own commands."""
+    return [
+        BrokerSite(broker_id=member.id, machine=member.machine, is_draining=member.is_draining)
+        for _, member in sorted(image.members.items())
+    ]
 
 
 class DescribeLogDirs:

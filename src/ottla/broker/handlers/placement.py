@@ -1,32 +1,36 @@
-"""ElectLeaders (43) 0-2, AlterPartitionReassignments (45) 0-1, ListPartitionReassignments (46) 0.
+"""ElectLeaders (43) 0-2, AlterPartitionReassignments (45) 0-1, ListPartitionReassignments (46) 0,
+UnregisterBroker (64) 0.
 
-Replicas do not move yet: a partition may be assigned to the replicas that it has, and no move is
-ever under way. Leaders are elected as soon as a replica can lead, and do not move either, so an
-election that is requested finds nothing to do, or no replica that may lead.
+A move is begun or cancelled by a commit of the store; the response does not wait for its end.
+With tagged fields of AlterPartitionReassignments, which are Ottla's own, a broker is drained:
+Kafka has no request for it, and a broker of another kind skips the fields and changes nothing.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import IntEnum
-from typing import Any
+from functools import partial
+from typing import Any, Final, Protocol
 
 from ottla.broker import slices
+from ottla.broker.metadata_changes import MetadataChanges
 from ottla.broker.services import RequestContext, Services
-from ottla.cluster.image import ClusterImage
-from ottla.cluster.values import PartitionImage
-from ottla.errors import (
-    ApiError,
-    ElectionNotNeeded,
-    EligibleLeadersNotAvailable,
-    ErrorCode,
-    InvalidReplicaAssignment,
-    InvalidReplicationFactor,
-    InvalidRequest,
-    NoReassignmentInProgress,
-    PreferredLeaderNotAvailable,
-    UnknownTopicOrPartition,
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.reassignment import (
+    begin_move,
+    cancel_move,
+    elect_preferred,
+    elect_uncleanly,
+    remove_broker,
+    set_draining,
 )
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.state import ClusterState
+from ottla.cluster.values import PartitionImage
+from ottla.config import BrokerConfig
+from ottla.errors import ApiError, ErrorCode, InvalidRequest
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.codec import Steps
+from ottla.protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
 from ottla.protocol.messages.placement import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -36,10 +40,22 @@ from ottla.protocol.messages.placement import (
     ElectLeadersTopic,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
     ReplicaElectionResult,
 )
+
+_Decide = Callable[[ClusterImage], Decision[None]]
+_DECISION_UNITS: Final = 5  # of work, for each change that is requested
+
+
+class _Elect(Protocol):
+    def __call__(
+        self, image: ClusterImage, tp: TopicPartition, defaults: BrokerConfig
+    ) -> Decision[None]: ...
 
 
 class Election(IntEnum):
@@ -52,160 +68,216 @@ class Election(IntEnum):
 class ElectLeaders:
     def __init__(self, services: Services) -> None:
         self._state = services.state
+        self._changes = services.changes
+        self._settings = services.settings
 
-    def __call__(
+    async def __call__(
         self, request: ElectLeadersRequest, context: RequestContext
-    ) -> ElectLeadersResponse | Coroutine[Any, Any, ElectLeadersResponse]:
-        return slices.start(self._elect_all(request))
-
-    def _elect_all(self, request: ElectLeadersRequest) -> Steps[ElectLeadersResponse]:
-        image = self._state.image
+    ) -> ElectLeadersResponse:
         response = ElectLeadersResponse()
-        elect: Callable[[PartitionImage], None] = _refuse_election
+        elect: _Elect = _refuse_election
         if request.election_type in set(Election):
             elect = _ELECTIONS[Election(request.election_type)]
         else:
             response.error_code = ErrorCode.INVALID_REQUEST
-        if (topics := request.topic_partitions) is None:
-            topics = yield from _not_led_by_preferred(image)
+        topics = request.topic_partitions
+        if topics is None:
+            topics = await slices.finish(_in_need(self._state.image, request.election_type))
+        config = self._settings.broker
+        outcomes = await _make(
+            self._state,
+            self._changes,
+            (
+                partial(elect, tp=TopicPartition(topic.topic, index), defaults=config)
+                for topic in topics
+                for index in topic.partitions
+            ),
+        )
+        left, pace = iter(outcomes), slices.Pace()
         for topic in topics:
-            results = []
-            for index in topic.partitions:
-                result = ElectionPartitionResult(partition_id=index, error_message=None)
-                try:
-                    elect(_find(image, TopicPartition(topic.topic, index)))
-                except ApiError as refused:
-                    result.error_code, result.error_message = refused.code, str(refused)
-                results.append(result)
-                yield 1
+            elected = [_election_result(index, next(left)) for index in topic.partitions]
             response.replica_election_results.append(
-                ReplicaElectionResult(topic=topic.topic, partition_result=results)
+                ReplicaElectionResult(topic=topic.topic, partition_result=elected)
             )
+            await pace.spend(1 + len(elected))
         return response
 
 
-def _not_led_by_preferred(image: ClusterImage) -> Steps[list[ElectLeadersTopic]]:
+async def _make(
+    state: ClusterState, changes: MetadataChanges, decides: Iterable[_Decide]
+) -> list[ApiError | None]:
+    """Make the changes that are possible; the refusal of each, or None.
+
+    First all are decided on an image that is new enough for refusals to be true. So a request for
+    very many changes that make no sense costs one look at the store, and not one for each commit.
+    """
+    results: list[ApiError | None] = []
+    possible: dict[int, _Decide] = {}
+    try:
+        await state.catch_up()
+    except ApiError as refused:
+        return [refused for _ in decides]
+    pace = slices.Pace()
+    for number, decide in enumerate(decides):
+        await pace.spend(_DECISION_UNITS)
+        try:
+            if decide(state.image).changes:
+                possible[number] = decide
+            results.append(None)
+        except ApiError as refused:
+            results.append(refused)
+    made = await changes.each(possible.values())
+    for number, outcome in zip(possible, made, strict=True):
+        results[number] = outcome
+    return results
+
+
+def _election_result(index: int, outcome: ApiError | None) -> ElectionPartitionResult:
+    code, text = _code_and_text(outcome)
+    return ElectionPartitionResult(partition_id=index, error_code=code, error_message=text)
+
+
+def _code_and_text(outcome: ApiError | None) -> tuple[ErrorCode, str | None]:
+    return (ErrorCode.NONE, None) if outcome is None else (outcome.code, str(outcome))
+
+
+def _in_need(image: ClusterImage, election_type: int) -> Steps[list[ElectLeadersTopic]]:
     """The partitions that an election of all is about, as in Kafka: the others need none."""
+    needs = _lacks_leader if election_type == Election.UNCLEAN else _lacks_preferred_leader
     found = []
     for topic in image.topics.values():
-        partitions = [
-            index
-            for index, partition in enumerate(topic.partitions)
-            if partition.leader != partition.replicas[0]
-        ]
+        partitions = [index for index, one in enumerate(topic.partitions) if needs(one)]
         if partitions:
             found.append(ElectLeadersTopic(topic=topic.name, partitions=partitions))
         yield 1 + len(topic.partitions)
     return found
 
 
-def _elect_preferred(partition: PartitionImage) -> None:
-    if partition.leader == partition.replicas[0]:
-        raise ElectionNotNeeded("the preferred replica leads the partition already")
-    raise PreferredLeaderNotAvailable(
-        f"broker {partition.replicas[0]} cannot lead the partition now: leaders are not moved"
-        " between live brokers yet"
-    )
+def _lacks_leader(partition: PartitionImage) -> bool:
+    return partition.leader is None
 
 
-def _elect_uncleanly(partition: PartitionImage) -> None:
-    if partition.leader is not None:
-        raise ElectionNotNeeded("the partition has a leader")
-    raise EligibleLeadersNotAvailable(
-        "no replica may lead the partition: start its brokers, or set the topic's"
-        " unclean.leader.election.enable"
-    )
+def _lacks_preferred_leader(partition: PartitionImage) -> bool:
+    return partition.leader != partition.replicas[0]
 
 
-def _refuse_election(partition: PartitionImage) -> None:
+def _refuse_election(
+    image: ClusterImage, tp: TopicPartition, defaults: BrokerConfig
+) -> Decision[None]:
     raise InvalidRequest("unknown election type: 0 is preferred, 1 is unclean")
 
 
-_ELECTIONS: dict[Election, Callable[[PartitionImage], None]] = {
-    Election.PREFERRED: _elect_preferred,
-    Election.UNCLEAN: _elect_uncleanly,
+_ELECTIONS: Final[dict[Election, _Elect]] = {
+    Election.PREFERRED: elect_preferred,
+    Election.UNCLEAN: elect_uncleanly,
 }
 
 
 class AlterPartitionReassignments:
     def __init__(self, services: Services) -> None:
         self._state = services.state
+        self._changes = services.changes
+        self._settings = services.settings
 
-    def __call__(
+    async def __call__(
         self, request: AlterPartitionReassignmentsRequest, context: RequestContext
-    ) -> (
-        AlterPartitionReassignmentsResponse
-        | Coroutine[Any, Any, AlterPartitionReassignmentsResponse]
-    ):
-        return slices.start(self._alter(request))
-
-    def _alter(
-        self, request: AlterPartitionReassignmentsRequest
-    ) -> Steps[AlterPartitionReassignmentsResponse]:
-        image = self._state.image
+    ) -> AlterPartitionReassignmentsResponse:
         may_resize = request.allow_replication_factor_change
         response = AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=may_resize, error_message=None
         )
+        outcomes = await _make(
+            self._state,
+            self._changes,
+            (
+                self._decide(topic.name, one, may_resize=may_resize)
+                for topic in request.topics
+                for one in topic.partitions
+            ),
+        )
+        left, pace = iter(outcomes), slices.Pace()
         for topic in request.topics:
-            results = []
-            for partition in topic.partitions:
-                index, replicas = partition.partition_index, partition.replicas
-                result = ReassignablePartitionResponse(partition_index=index, error_message=None)
-                try:
-                    found = _find(image, TopicPartition(topic.name, index))
-                    _check_move(image, found, replicas, may_resize=may_resize)
-                except ApiError as refused:
-                    result.error_code, result.error_message = refused.code, str(refused)
-                results.append(result)
-                yield 1 + len(replicas or ())
+            results = [_move_result(one.partition_index, next(left)) for one in topic.partitions]
             response.responses.append(
                 ReassignableTopicResponse(name=topic.name, partitions=results)
             )
+            await pace.spend(1 + len(results))
+        if request.broker_id >= 0:
+            broker, is_draining = BrokerId(request.broker_id), request.is_draining
+            outcome = await self._drain(broker, is_draining=is_draining)
+            response.broker_error_code, response.broker_error_message = _code_and_text(outcome)
         return response
 
+    def _decide(self, topic: str, wanted: ReassignablePartition, *, may_resize: bool) -> _Decide:
+        config, tp = self._settings.broker, TopicPartition(topic, wanted.partition_index)
+        if wanted.replicas is None:
+            return partial(cancel_move, tp=tp, defaults=config)
+        target = [BrokerId(one) for one in wanted.replicas]
+        return partial(begin_move, tp=tp, target=target, defaults=config, may_resize=may_resize)
 
-def _find(image: ClusterImage, tp: TopicPartition) -> PartitionImage:
-    partition = image.partition(tp)
-    if partition is None:
-        raise UnknownTopicOrPartition(f"there is no partition {tp}")
-    return partition
+    async def _drain(self, broker: BrokerId, *, is_draining: bool) -> ApiError | None:
+        decide = partial(set_draining, broker=broker, is_draining=is_draining)
+        (outcome,) = await _make(self._state, self._changes, [decide])
+        return outcome
 
 
-def _check_move(
-    image: ClusterImage,
-    partition: PartitionImage,
-    replicas: Sequence[int] | None,
-    *,
-    may_resize: bool,
-) -> None:
-    """Refuse every assignment but that to the replicas that the partition has."""
-    if replicas is None:
-        raise NoReassignmentInProgress("no move of the partition is under way")
-    if not replicas:
-        raise InvalidReplicaAssignment("a partition needs at least one replica")
-    if len(replicas) > len(image.registered):
-        raise InvalidReplicaAssignment(
-            "there are fewer brokers than replicas: name each broker once"
-        )
-    if len(set(replicas)) < len(replicas):
-        raise InvalidReplicaAssignment("a broker is named twice: name each once")
-    if unknown := [one for one in replicas if BrokerId(one) not in image.brokers]:
-        raise InvalidReplicaAssignment(f"there is no broker {unknown[0]}")
-    if len(replicas) != len(partition.replicas) and not may_resize:
-        raise InvalidReplicationFactor(
-            f"the partition has {len(partition.replicas)} replicas, and the request does not allow"
-            " another number"
-        )
-    if tuple(replicas) != partition.replicas:
-        raise InvalidReplicaAssignment("replicas cannot be moved between brokers yet")
+def _move_result(index: int, outcome: ApiError | None) -> ReassignablePartitionResponse:
+    code, text = _code_and_text(outcome)
+    return ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=text)
 
 
 class ListPartitionReassignments:
     def __init__(self, services: Services) -> None:
-        """ListPartitionReassignments needs no services."""
+        self._state = services.state
 
     def __call__(
         self, request: ListPartitionReassignmentsRequest, context: RequestContext
-    ) -> ListPartitionReassignmentsResponse:
-        return ListPartitionReassignmentsResponse(error_message=None, topics=[])
+    ) -> (
+        ListPartitionReassignmentsResponse | Coroutine[Any, Any, ListPartitionReassignmentsResponse]
+    ):
+        return slices.start(self._list(request))
+
+    def _list(
+        self, request: ListPartitionReassignmentsRequest
+    ) -> Steps[ListPartitionReassignmentsResponse]:
+        image = self._state.image
+        asked: Iterable[tuple[str, Sequence[int] | None]] = ((name, None) for name in image.topics)
+        if request.topics is not None:
+            asked = ((topic.name, topic.partition_indexes) for topic in request.topics)
+        topics = []
+        for name, indexes in asked:
+            topic = image.topics.get(name)
+            if topic is None:
+                continue
+            chosen = range(len(topic.partitions)) if indexes is None else indexes
+            moving = [
+                _ongoing(index, topic.partitions[index])
+                for index in chosen
+                if 0 <= index < len(topic.partitions) and topic.partitions[index].is_moving
+            ]
+            if moving:
+                topics.append(OngoingTopicReassignment(name=name, partitions=moving))
+            yield 1 + len(chosen)
+        return ListPartitionReassignmentsResponse(error_message=None, topics=topics)
+
+
+def _ongoing(index: int, partition: PartitionImage) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(
+        partition_index=index,
+        replicas=list(partition.replicas),
+        adding_replicas=[one for one in partition.adding if one not in partition.removing],
+        removing_replicas=list(partition.removing),
+    )
+
+
+class UnregisterBroker:
+    def __init__(self, services: Services) -> None:
+        self._changes = services.changes
+
+    async def __call__(
+        self, request: UnregisterBrokerRequest, context: RequestContext
+    ) -> UnregisterBrokerResponse:
+        removed = partial(remove_broker, broker=BrokerId(request.broker_id))
+        (outcome,) = await self._changes.each([removed])
+        code, text = _code_and_text(outcome)
+        return UnregisterBrokerResponse(error_code=code, error_message=text)

@@ -11,12 +11,13 @@ from typing import Final
 
 from ottla.cluster.controller.decision import Decision, stored_topic
 from ottla.cluster.controller.leaders import ISR_MIN, with_isr_min
+from ottla.cluster.controller.reassignment import begin_move
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.placement import added_replica, replication_factor
-from ottla.cluster.values import Change, PartitionImage, partition_key, topic_key
+from ottla.cluster.values import Change, PartitionImage, topic_key
 from ottla.config import BrokerConfig
 from ottla.config.setting import NumberOrAuto
-from ottla.model import BrokerId
+from ottla.model import TopicPartition
 
 # How many replicas the partitions of each internal topic have, as set.
 INTERNAL_FACTORS: Final[Mapping[str, Callable[[BrokerConfig], NumberOrAuto]]] = {
@@ -51,7 +52,7 @@ def add_internal_replicas(image: ClusterImage, defaults: BrokerConfig) -> Decisi
     for name in INTERNAL_FACTORS:
         topic = image.topics.get(name)
         if topic is not None:
-            changes += _added(image, topic, internal_factor(image, name, config))
+            changes += _added(image, topic, internal_factor(image, name, config), config)
             changes += _isr_min_raised(topic, config)
     return Decision(tuple(changes), None)
 
@@ -65,32 +66,27 @@ def _isr_min_raised(topic: TopicImage, config: BrokerConfig) -> Iterator[Change]
         yield Change(topic_key(topic.name), stored_topic(replace(topic, config=settings)))
 
 
-def _added(image: ClusterImage, topic: TopicImage, factor: int) -> Iterator[Change]:
+def _added(
+    image: ClusterImage, topic: TopicImage, factor: int, config: BrokerConfig
+) -> Iterator[Change]:
     if all(len(partition.replicas) >= factor for partition in topic.partitions):
         return
     room = max(1, len(topic.partitions) // _PER_ADDITION)
     room -= sum(_is_catching_up(image, partition) for partition in topic.partitions)
+    candidates = [one for one in image.brokers.values() if one.id not in image.draining]
     load = Counter(broker for one in topic.partitions for broker in one.replicas)
     for index, partition in enumerate(topic.partitions):
         if room <= 0:
             return
         if len(partition.replicas) >= factor or not _is_steady(image, partition):
             continue
-        added = added_replica(image.brokers.values(), partition.replicas, load)
+        added = added_replica(candidates, partition.replicas, load)
         if added is None:
             continue
         load[added] += 1
         room -= 1
-        yield Change(partition_key(topic.id, index), _with_replica(partition, added))
-
-
-def _with_replica(partition: PartitionImage, broker: BrokerId) -> PartitionImage:
-    """The partition with one more replica, which is not in sync yet."""
-    return replace(
-        partition,
-        replicas=(*partition.replicas, broker),
-        partition_epoch=partition.partition_epoch + 1,
-    )
+        target = (*partition.replicas, added)
+        yield from begin_move(image, TopicPartition(topic.name, index), target, config).changes
 
 
 def _is_catching_up(image: ClusterImage, partition: PartitionImage) -> bool:
@@ -103,4 +99,5 @@ def _is_catching_up(image: ClusterImage, partition: PartitionImage) -> bool:
 def _is_steady(image: ClusterImage, partition: PartitionImage) -> bool:
     """True if a leader can bring one more replica into sync, and no other is on its way."""
     is_led = partition.leader is not None and partition.leader in image.brokers
-    return is_led and not partition.elr and not _is_catching_up(image, partition)
+    is_moving = partition.is_moving or _is_catching_up(image, partition)
+    return is_led and not partition.elr and not is_moving

@@ -75,9 +75,11 @@ def note_ready(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[No
     registered = image.registered.get(broker)
     if registered is None or registered.epoch != epoch:
         raise NotRegistered(f"broker {broker} is no longer registered in epoch {epoch}")
-    member = Member(broker, epoch, registered.rack, registered.machine)
+    known = image.members.get(broker)
+    is_draining = known is not None and known.is_draining
+    member = Member(broker, epoch, registered.rack, registered.machine, is_draining)
     changes = [Change(ready_key(broker), Ready(broker, epoch))]
-    if image.members.get(broker) != member:
+    if known != member:
         changes.append(Change(member_key(broker), member))
     return Decision(tuple(changes), None)
 
@@ -184,7 +186,7 @@ def alter_isr(
     _check_alive(image, change)
     topic = image.topics[tp.topic]
     ordered = tuple(broker for broker in partition.replicas if broker in change.isr)
-    isr_min = isr_min_of(rules(topic), partition.replicas)
+    isr_min = isr_min_of(rules(topic), partition)
     changed = advanced(partition, change.leader, ordered, isr_min, is_new=False)
     if changed is partition:
         return Decision((), changed)
@@ -308,7 +310,7 @@ def advanced(
     *,
     is_new: bool | None = None,
 ) -> PartitionImage:
-    """The partition with another leader or ISR. The only place where its epochs grow, by one.
+    """The partition with another leader or ISR, and with it the end of a move that is done.
 
     Those that leave an ISR which is then too small stay eligible; with enough members again,
     only these are known to have everything that is committed from now on.
@@ -326,12 +328,37 @@ def advanced(
         elr=elr,
         is_new=partition.is_new if is_new is None else is_new,
     )
-    if changed == partition:
-        return partition
+    if leader is not None and changed.is_moving and set(changed.target) <= set(isr):
+        changed = _moved(changed)
+    return with_epochs(partition, changed)
+
+
+def _moved(partition: PartitionImage) -> PartitionImage:
+    """The partition on its target alone, all of which is in sync and alive."""
+    target = partition.target
     return replace(
-        changed,
-        leader_epoch=LeaderEpoch(partition.leader_epoch + (leader != partition.leader)),
-        partition_epoch=partition.partition_epoch + 1,
+        partition,
+        leader=partition.leader if partition.leader in target else target[0],
+        replicas=target,
+        isr=target,
+        elr=(),
+        adding=(),
+        removing=(),
+    )
+
+
+def with_epochs(before: PartitionImage, after: PartitionImage) -> PartitionImage:
+    """A changed partition with its next epochs. The only place where they grow, by one.
+
+    A leader begins a new epoch also when replicas are dropped: what they still send is refused.
+    """
+    if before == after:
+        return before
+    is_new_term = before.leader != after.leader or not set(before.replicas) <= set(after.replicas)
+    return replace(
+        after,
+        leader_epoch=LeaderEpoch(before.leader_epoch + is_new_term),
+        partition_epoch=before.partition_epoch + 1,
     )
 
 
@@ -349,9 +376,15 @@ def replication_rules(broker_config: Mapping[str, str], defaults: BrokerConfig) 
     return rules
 
 
-def isr_min_of(config: TopicConfig, replicas: Sequence[BrokerId]) -> int:
-    """The members that an ISR needs for a commit; a topic with fewer replicas needs all it has."""
-    return min(config.min_insync_replicas, len(replicas))
+def isr_min_of(config: TopicConfig, partition: PartitionImage) -> int:
+    """The members that an ISR needs for a commit; a topic with fewer replicas needs all it has.
+
+    While replicas are being added or removed, as many as there are before and after the move.
+    """
+    size = len(partition.replicas)
+    if partition.is_moving:
+        size = min(len(partition.original), len(partition.target))
+    return min(config.min_insync_replicas, size)
 
 
 def with_isr_min(
@@ -385,7 +418,7 @@ def settled_partitions(
         is_unclean = config.unclean_leader_election_enable and starting.isdisjoint(
             (*partition.isr, *partition.elr)
         )
-        isr_min = isr_min_of(config, partition.replicas)
+        isr_min = isr_min_of(config, partition)
         settled = settle(partition, live, isr_min=isr_min, is_unclean=is_unclean)
         if settled is not partition:
             yield Change(partition_key(topic.id, index), settled)
@@ -401,7 +434,7 @@ def prefer_leaders(image: ClusterImage, defaults: BrokerConfig) -> Decision[None
             if partition.leader in {None, first} or first not in partition.isr:
                 continue
             if first in image.brokers:
-                isr_min = isr_min_of(rules(topic), partition.replicas)
+                isr_min = isr_min_of(rules(topic), partition)
                 changed = advanced(partition, first, partition.isr, isr_min)
                 changes.append(Change(partition_key(topic.id, index), changed))
     return Decision(tuple(changes), None)

@@ -12,6 +12,7 @@ from ottla.cluster.image import ClusterImage, TopicImage, fold_name
 from ottla.cluster.placement import place, replication_factor
 from ottla.cluster.values import (
     CATALOG_KEY,
+    BrokerImage,
     Catalog,
     Change,
     PartitionImage,
@@ -234,11 +235,11 @@ def add_partitions(
             f" request {count + 1} or more, not {total}"
         )
     _check_partition_limit(image, total - count, defaults)
-    factor = len(topic.partitions[0].replicas)
+    factor = len(topic.partitions[0].target)
     placed: Sequence[Sequence[BrokerId]]
     if assignments is None:
         _check_replication_factor(image, factor)
-        placed = place(image.brokers.values(), range(count, total), factor, start=start)
+        placed = place(_hosts(image, factor), range(count, total), factor, start=start)
     else:
         placed = _check_added_assignments(image, assignments, total - count, factor)
     grown = replace(topic, partitions=topic.partitions + tuple(map(_new_partition, placed)))
@@ -287,7 +288,14 @@ def _place_new_topic(
     # Before placing: a request for two billion partitions must cost nothing.
     _check_partition_limit(image, partition_count, defaults)
     _check_replication_factor(image, factor)
-    return place(image.brokers.values(), range(partition_count), factor, start=start)
+    return place(_hosts(image, factor), range(partition_count), factor, start=start)
+
+
+def _hosts(image: ClusterImage, factor: int) -> Sequence[BrokerImage]:
+    """The brokers for new partitions: those that are drained only if there are too few others."""
+    draining = image.draining
+    others = [one for one in image.brokers.values() if one.id not in draining]
+    return others if len(others) >= factor else tuple(image.brokers.values())
 
 
 def _default_factor(image: ClusterImage, wanted: NewTopic, defaults: BrokerConfig) -> int:

@@ -21,6 +21,15 @@ class DescribeClusterBroker:
     is_fenced: bool = wire(boolean, "2+")
 
 
+@struct
+class BrokerSite:
+    """Ottla's own: the machine that a broker is on, and whether it is being drained."""
+
+    broker_id: int = wire(int32, "0+")
+    machine: str | None = wire(string, "0+", nullable="0+", default=None)
+    is_draining: bool = wire(boolean, "0+")
+
+
 @message(versions="0-2", flexible="0+")
 class DescribeClusterResponse:
     """The cluster id, its controller and its brokers."""
@@ -33,6 +42,7 @@ class DescribeClusterResponse:
     controller_id: int = wire(int32, "0+", default=-1)
     brokers: list[DescribeClusterBroker] = wire(array(DescribeClusterBroker), "0+")
     cluster_authorized_operations: int = wire(int32, "0+", default=-(2**31))
+    sites: list[BrokerSite] = wire(array(BrokerSite), "0+", tag=10_000)  # Ottla's own
 
 
 @message(versions="0", flexible="0+")

@@ -61,6 +61,9 @@ class AlterPartitionReassignmentsRequest:
     timeout_ms: int = wire(int32, "0+", default=60000)
     allow_replication_factor_change: bool = wire(boolean, "1+", default=True)
     topics: list[ReassignableTopic] = wire(array(ReassignableTopic), "0+")
+    # Ottla's own: a broker, and whether all its replicas are to be moved to others.
+    broker_id: int = wire(int32, "0+", tag=10_000, default=-1)
+    is_draining: bool = wire(boolean, "0+", tag=10_001)
 
 
 @struct
@@ -87,6 +90,9 @@ class AlterPartitionReassignmentsResponse:
     error_code: int = wire(int16, "0+")
     error_message: str | None = wire(string, "0+", nullable="0+")
     responses: list[ReassignableTopicResponse] = wire(array(ReassignableTopicResponse), "0+")
+    # Ottla's own: the result for the broker, -1 if none was named.
+    broker_error_code: int = wire(int16, "0+", tag=10_000, default=-1)
+    broker_error_message: str | None = wire(string, "0+", nullable="0+", tag=10_001, default=None)
 
 
 @struct

@@ -71,7 +71,10 @@ def test_an_added_replica_is_not_in_sync_and_changes_no_leader() -> None:
     before = offsets(image).partitions[0]
     image = after(image, add_internal_replicas(image, CONFIG))
     assert offsets(image).partitions[0] == replace(
-        before, replicas=ids(1, 2), partition_epoch=before.partition_epoch + 1
+        before,
+        replicas=ids(1, 2),
+        adding=ids(2),
+        partition_epoch=before.partition_epoch + 1,
     )
 
 

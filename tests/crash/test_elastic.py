@@ -1,0 +1,147 @@
+"""Brokers are added, drained and removed while producers write: no error, nothing lost."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import KafkaError, Message
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from crash.load import Load, Partition, check_promises, promises_of, read_all
+from crash.processes import BrokerProcess, broker_process, run_ottla
+from crash.topics import PATIENCE_S, admin_of
+from fakes.consumed import value_of
+
+_TOPIC: Final = "orders"
+_COUNT: Final = int(os.environ.get("OTTLA_MOVED_PARTITIONS", "8"))
+_PARTITIONS: Final[list[Partition]] = [(_TOPIC, index) for index in range(_COUNT)]
+_SETTINGS: Final = (
+    "--set=broker.session.timeout.ms=2000",
+    "--set=min.insync.replicas=2",
+    "--set=default.replication.factor=3",
+    "--set=reassignment.concurrent.max=3",
+)
+
+
+class MovedLoad(Load):
+    """A producer whose records may be acknowledged without an offset.
+
+    A batch waits at the old leader, and the next one goes to the new leader, which has the first:
+    when that is acknowledged, librdkafka counts the first as written too, and has no offset for it.
+    """
+
+    def __init__(self, address: str, name: str) -> None:
+        super().__init__(address, name, _PARTITIONS, is_idempotent=True)
+        self.unplaced: list[tuple[Partition, int]] = []
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None or message.offset() is not None:
+            super()._note(error, message)
+            return
+        topic, partition = message.topic(), message.partition()
+        assert topic is not None
+        assert partition is not None
+        self.unplaced.append(((topic, partition), int(value_of(message).split(b" ", 1)[0])))
+
+
+class Elastic:
+    """Brokers by id, of which more can be started."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.brokers: dict[int, BrokerProcess] = {}
+        self._directory = directory
+        self._stack = stack
+
+    def start(self, number: int) -> None:
+        store = self._directory / "cluster.sqlite"
+        self.brokers[number] = self._stack.enter_context(
+            broker_process(
+                self._directory / f"broker{number}",
+                *(f"--node-id={number}", f"--store=sqlite:{store}", *_SETTINGS),
+            )
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.brokers.values() if broker.is_running)
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """What a command prints; it ends with this status."""
+        done = run_ottla(*arguments, "--broker", self.bootstrap)
+        assert done.returncode == status, f"{arguments}: {done.stdout}{done.stderr}"
+        return done.stdout if done.returncode == 0 else done.stdout + done.stderr
+
+    def listed(self) -> dict[int, dict[str, object]]:
+        """`ottla broker list`, by id."""
+        rows = map(json.loads, self.run("broker", "list", "--json").splitlines())
+        return {row["id"]: row for row in rows}
+
+    def replicas(self, admin: AdminClient) -> list[list[int]]:
+        topic = admin.list_topics(_TOPIC, timeout=PATIENCE_S).topics[_TOPIC]
+        return [topic.partitions[index].replicas for index in sorted(topic.partitions)]
+
+    def logs_of(self, number: int) -> dict[Path, bytes]:
+        data = self.brokers[number].data
+        return {
+            file.relative_to(data): file.read_bytes() for file in data.glob(f"{_TOPIC}-*/*.log")
+        }
+
+
+@contextmanager
+def elastic(directory: Path, *brokers: int) -> Iterator[Elastic]:
+    with ExitStack() as stack:
+        running = Elastic(directory, stack)
+        for number in brokers:
+            running.start(number)
+        yield running
+
+
+@pytest.mark.slow
+def test_brokers_come_and_go_under_load(tmp_path: Path) -> None:
+    with elastic(tmp_path, 0, 1, 2) as running:
+        admin = admin_of(running.bootstrap)
+        for future in admin.create_topics([NewTopic(_TOPIC, _COUNT, 3)]).values():
+            future.result(PATIENCE_S)
+        loads = [MovedLoad(running.bootstrap, name) for name in "ab"]
+        for load in loads:
+            load.start()
+            load.wait_acked(200)
+        try:
+            running.start(3)
+            assert running.listed()[3]["replicas"] == 0
+            running.run("rebalance", "--execute", "--follow")
+            held = [int(str(row["replicas"])) for row in running.listed().values()]
+            assert max(held) - min(held) <= 1, held
+            running.run("cluster", "status")
+            for load in loads:
+                load.wait_acked(load.acked_count + 200)
+            running.run("broker", "drain", "1", "--follow")
+            assert all(1 not in replicas for replicas in running.replicas(admin))
+            said = running.run("broker", "remove", "1", "--yes", status=1)
+            assert "broker 1 is running: stop it first" in said
+            assert running.brokers[1].stop() == 0
+            assert running.run("cluster", "status", status=1).startswith("cluster ")
+            running.run("broker", "remove", "1", "--yes")
+            assert sorted(running.listed()) == [0, 2, 3]
+            running.run("cluster", "status")
+            for load in loads:
+                load.wait_acked(load.acked_count + 200)
+        finally:
+            for load in loads:
+                load.stop()
+        assert not any(load.failed for load in loads)
+        found = read_all(running.bootstrap, _PARTITIONS)
+        check_promises(found, promises_of(loads))
+        for load in loads:
+            for partition, number in load.unplaced:
+                written = {one.number for one in found[partition] if one.producer == load.name}
+                assert number in written, f"{load.name}: {number} of {partition} is lost"
+        assert running.logs_of(1) == {}, "the logs of replicas that have moved are gone"
+        for number in (0, 2, 3):
+            assert running.brokers[number].stop() == 0
+        logs = [running.logs_of(number) for number in (0, 2, 3)]
+        assert logs[0] == logs[1] == logs[2] != {}
