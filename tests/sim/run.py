@@ -184,9 +184,8 @@ async def _run(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     await workload.create_topics(counts, {})
     for number in range(_PRODUCERS):
         workload.start(f"producer{number}", workload.produce(tps))
-    if plan.machine_count == 1:  # markers do not cross brokers yet
-        for number in range(2):
-            workload.start(f"transactor{number}", workload.transact(tps))
+    for number in range(2):
+        workload.start(f"transactor{number}", workload.transact(tps))
     for number in range(2):
         workload.start(f"member{number}", workload.consume("group", list(counts)))
     await Nemesis(cluster, Random(f"nemesis {plan.seed}")).run(list(plan.faults))

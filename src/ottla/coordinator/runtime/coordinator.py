@@ -144,6 +144,10 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
             raise NotCoordinator(f"{self.topic} does not exist yet: find the coordinator first")
         return TopicPartition(self.topic, shard_index(key, len(topic.partitions)))
 
+    def leads(self, tp: TopicPartition) -> bool:
+        """True if this broker leads a partition of the topic."""
+        return tp in self._replicas.leaders
+
     # Requests
 
     def submit(self, key: str, ticket: Ticket[A], decide: Decide[MachineT, A, RecordT]) -> None:
