@@ -99,7 +99,7 @@ class WriteTxnMarkers:
         return errors
 
     async def _write(self, request: WriteTxnMarkersRequest, wanted: _Wanted) -> ErrorCode:
-        """Write a marker; one that takes long must not hold up those that a broker sends with it."""
+        """Write a marker; one that takes long must not hold up others of the same broker."""
         is_broker = request.broker_token != NO_UUID
         try:
             if is_broker and request.sequence < self._sequences.get(request.broker_token, 0):

@@ -23,6 +23,7 @@ from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.values import BrokerImage
+from ottla.coordinator.runtime.confirmation import Confirmations
 from ottla.coordinator.runtime.decision import A, RecordT, Ticket
 from ottla.coordinator.runtime.internal_topics import TopicCreator
 from ottla.coordinator.runtime.log_entries import Entry, TransactionEnded
@@ -211,6 +212,7 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
             self.now_ms,
             self._loop,
             self._note_dropped,
+            Confirmations(partition, self._state, self.spawn),
         )
         self.spawn(self._load(shard))
 
