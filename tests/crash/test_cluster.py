@@ -57,7 +57,8 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[Cluster]:
+def cluster(directory: Path, *more: str) -> Iterator[Cluster]:
+    """Three brokers, with these arguments besides the usual ones."""
     store = directory / "cluster.sqlite"
     with ExitStack() as stack:
         yield Cluster(
@@ -65,7 +66,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
                 stack.enter_context(
                     broker_process(
                         directory / f"broker{number}",
-                        *(f"--node-id={number}", f"--store=sqlite:{store}", *_SETTINGS),
+                        *(f"--node-id={number}", f"--store=sqlite:{store}", *_SETTINGS, *more),
                     )
                 )
                 for number in _BROKERS
