@@ -12,10 +12,13 @@ from ottla.broker.replica_reads import ReplicaReads
 from ottla.cluster.controller.leaders import IsrChange
 from ottla.cluster.values import BrokerImage
 from ottla.config import Durability
+from ottla.coordinator.runtime.confirmation import Confirmations
+from ottla.coordinator.transactions.peer_markers import PeerMarkers
 from ottla.model import BrokerId, Offset, TimestampMs
 from ottla.protocol.hot_fetch import FetchPartition
 from ottla.replication import forfeits
 from ottla.replication.follower import FollowerPartition
+from ottla.replication.follower_contacts import FollowerContacts
 from ottla.replication.partition import ACKS_ALL, LeaderPartition
 from ottla.storage.producers import Producers
 
@@ -154,6 +157,32 @@ def synced_by_nobody() -> None:
     _plant(LeaderPartition, "configure", configured)
 
 
+def unconfirmed_reads() -> None:
+    """A coordinator that was replaced responds with what it knows."""
+    _plant(Confirmations, "is_needed", property(lambda self: False))
+
+
+def half_confirmed_reads() -> None:
+    """A fetch that followers sent before the question counts as an answer to it."""
+
+    def note(self: FollowerContacts, broker: BrokerId, session_id: int, session_epoch: int) -> None:
+        if broker in self._left:
+            self._left.remove(broker)
+            if not self._left:
+                self._on_complete()
+
+    _plant(FollowerContacts, "note", note)
+
+
+def lost_marker() -> None:
+    """A transaction counts as ended in partitions that other brokers lead."""
+
+    async def write(self: PeerMarkers, tp: Any, end: Any) -> None:
+        return
+
+    _plant(PeerMarkers, "write", write)
+
+
 def _plant(owner: Any, name: str, value: object) -> None:
     assert hasattr(owner, name), f"{owner} has no {name} any more"
     setattr(owner, name, value)
@@ -175,5 +204,8 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
         emptied_disk_in_sync,
         sequences_unchecked,
         synced_by_nobody,
+        unconfirmed_reads,
+        half_confirmed_reads,
+        lost_marker,
     )
 }

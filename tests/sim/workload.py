@@ -11,7 +11,7 @@ from ottla.client.client import Client
 from ottla.client.errors import ClientError, Refused
 from ottla.client.group_member import GroupMember, MemberTimes
 from ottla.client.group_reader import Assigned, GroupEvent, GroupReader
-from ottla.client.groups import committed_offsets
+from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.client.partitions import FetchLimits, Isolation, list_offsets
 from ottla.client.producer import IdempotentProducer
 from ottla.client.reader import ReadRange, read
@@ -21,7 +21,17 @@ from ottla.model import Offset, TopicPartition
 from ottla.protocol.messages.offsets import LATEST
 from ottla.records.batch import Record, pack
 from sim.cluster import Cluster
-from sim.history import Committed, History, Outcome, Read, Sent, Transaction, value_of
+from sim.history import (
+    Committed,
+    History,
+    Outcome,
+    Read,
+    Seen,
+    Sent,
+    Transaction,
+    Written,
+    value_of,
+)
 from sim.invariants import Invariants
 
 _CLIENT_TIMEOUT_S: Final = 4.0
@@ -201,6 +211,41 @@ class Workload:
         finally:
             with contextlib.suppress(ClientError):
                 await reader.close()
+
+    # Offsets that programs keep for themselves
+
+    def keep_offset(self, tp: TopicPartition) -> Callable[[str, Random], Awaitable[None]]:
+        """A program that stores ever higher offsets in a group of its name."""
+
+        async def run(name: str, rng: Random) -> None:
+            offset = 0
+            async with self.client(name) as client:
+                while not self.is_stopping:
+                    await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
+                    offset += 1
+                    ended_s = None
+                    with contextlib.suppress(ClientError):
+                        await commit_offsets(client, name, {tp: Offset(offset)})
+                        ended_s = self.cluster.loop.time()
+                    self.history.written.append(Written(name, offset, ended_s))
+                    self.cluster.trace("stored", name, offset, ended_s is not None)
+
+        return run
+
+    def look_up(self, group: str, tp: TopicPartition) -> Callable[[str, Random], Awaitable[None]]:
+        """A program that asks what is stored in a group."""
+
+        async def run(name: str, rng: Random) -> None:
+            async with self.client(name) as client:
+                while not self.is_stopping:
+                    await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
+                    begun_s = self.cluster.loop.time()
+                    with contextlib.suppress(ClientError):
+                        found = await committed_offsets(client, group, [tp])
+                        self.history.seen.append(Seen(group, found.get(tp), begun_s))
+                        self.cluster.trace("seen", group, found.get(tp))
+
+        return run
 
     # The end
 
