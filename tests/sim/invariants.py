@@ -110,12 +110,20 @@ class Invariants:
         return own is not None and own == self._stored.brokers.get(broker_id)
 
     def check_acknowledged(self, tp: TopicPartition, offset: int) -> None:
-        """A record is acknowledged only once it is committed."""
-        for machine in self._cluster.machines:
-            if machine.broker is not None:
-                partition = machine.broker.services.replicas.leaders.get(tp)
-                if partition is not None and not offset < partition.high_watermark:
-                    self._note(f"{tp}: {offset} was acknowledged above the high watermark")
+        """A record is acknowledged only once it is committed.
+
+        A leader that was replaced, and does not know it, may be behind; so may one that has not
+        committed again what leaders before it have.
+        """
+        led = [
+            partition
+            for machine in self._cluster.machines
+            if machine.broker is not None
+            and (partition := machine.broker.services.replicas.leaders.get(tp)) is not None
+        ]
+        newest = max(led, key=lambda one: one.leader_epoch, default=None)
+        if newest is not None and not newest.is_waited_for and offset >= newest.high_watermark:
+            self._note(f"{tp}: {offset} was acknowledged above the high watermark")
 
     def _note(self, text: str) -> None:
         if len(self.violations) < 100:
