@@ -18,7 +18,6 @@ from ottla.model import BrokerId, Offset, TimestampMs
 from ottla.protocol.hot_fetch import FetchPartition
 from ottla.replication import forfeits
 from ottla.replication.follower import FollowerPartition
-from ottla.replication.follower_contacts import FollowerContacts
 from ottla.replication.partition import ACKS_ALL, LeaderPartition
 from ottla.storage.producers import Producers
 
@@ -162,18 +161,6 @@ def unconfirmed_reads() -> None:
     _plant(Confirmations, "is_needed", property(lambda self: False))
 
 
-def half_confirmed_reads() -> None:
-    """A fetch that followers sent before the question counts as an answer to it."""
-
-    def note(self: FollowerContacts, broker: BrokerId, session_id: int, session_epoch: int) -> None:
-        if broker in self._left:
-            self._left.remove(broker)
-            if not self._left:
-                self._on_complete()
-
-    _plant(FollowerContacts, "note", note)
-
-
 def lost_marker() -> None:
     """A transaction counts as ended in partitions that other brokers lead."""
 
@@ -205,7 +192,6 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
         sequences_unchecked,
         synced_by_nobody,
         unconfirmed_reads,
-        half_confirmed_reads,
         lost_marker,
     )
 }

@@ -35,6 +35,7 @@ from sim.history import (
 from sim.invariants import Invariants
 
 _CLIENT_TIMEOUT_S: Final = 4.0
+_QUICK_TIMEOUT_S: Final = 0.5
 _PAUSE_S: Final = 0.02  # between two records of a producer, on average
 _LIMITS: Final = FetchLimits(wait_ms_max=200)
 _TIMES: Final = MemberTimes(session_ms=6000, rebalance_ms=6000, heartbeat_ms=1000)
@@ -85,8 +86,8 @@ class Workload:
         for task in self._tasks:
             await task
 
-    def client(self, name: str) -> Client:
-        return Client(self.cluster.bootstrap, client_id=name, timeout_s=_CLIENT_TIMEOUT_S)
+    def client(self, name: str, timeout_s: float = _CLIENT_TIMEOUT_S) -> Client:
+        return Client(self.cluster.bootstrap, client_id=name, timeout_s=timeout_s)
 
     # Producers
 
@@ -219,18 +220,23 @@ class Workload:
 
         async def run(name: str, rng: Random) -> None:
             offset = 0
-            async with self.client(name) as client:
-                while not self.is_stopping:
-                    await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
-                    offset += 1
-                    ended_s = None
-                    with contextlib.suppress(ClientError):
-                        await commit_offsets(client, name, {tp: Offset(offset)})
-                        ended_s = self.cluster.loop.time()
-                    self.history.written.append(Written(name, offset, ended_s))
-                    self.cluster.trace("stored", name, offset, ended_s is not None)
+            while not self.is_stopping:
+                await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
+                offset += 1
+                # A new client finds the next coordinator long before readers leave the last one. A
+                # write to that one would keep it from responding: nothing behind it is committed.
+                async with self.client(name, _QUICK_TIMEOUT_S) as client:
+                    await self._keep(client, name, tp, offset)
 
         return run
+
+    async def _keep(self, client: Client, group: str, tp: TopicPartition, offset: int) -> None:
+        ended_s = None
+        with contextlib.suppress(ClientError):
+            await commit_offsets(client, group, {tp: Offset(offset)})
+            ended_s = self.cluster.loop.time()
+        self.history.written.append(Written(group, offset, ended_s))
+        self.cluster.trace("stored", group, offset, ended_s is not None)
 
     def look_up(self, group: str, tp: TopicPartition) -> Callable[[str, Random], Awaitable[None]]:
         """A program that asks what is stored in a group."""
