@@ -40,22 +40,6 @@ def test_records_that_are_acknowledged_before_they_are_synced_are_found_to_be_lo
     assert any(problem.startswith("lost: ") for problem in simulate(chosen).problems)
 
 
-def test_a_coordinator_that_was_replaced_unawares_is_found_to_say_what_it_knew() -> None:
-    """Its registration ends while its watch is held: others lead, and it does not know."""
-
-    def replaced(target: int, plant: str) -> Plan:
-        faults = (Fault(2.0, "watch_held", 4.0, target), Fault(2.1, "lease_lost", 0.1, target))
-        return Plan(1, "store", 3, 7.0, faults, plant=plant)
-
-    def is_found(target: int) -> bool:
-        problems = simulate(replaced(target, "unconfirmed_reads")).problems
-        return any(problem.startswith("outdated: ") for problem in problems)
-
-    coordinator = next((target for target in range(3) if is_found(target)), None)
-    assert coordinator is not None, "one of them coordinates"
-    assert simulate(replaced(coordinator, "")).is_good
-
-
 def test_a_simulation_that_dies_is_not_good() -> None:
     impossible = replace(plan(1, "calm", SECONDS), settings=(("log.durability", "none"),))
     verdict = simulate(impossible)
