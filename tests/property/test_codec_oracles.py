@@ -65,8 +65,7 @@ def _compare(layout: Layout, ask: Oracle, count: int) -> int:
     compared = 0
     for _ in range(count):
         message = messages.message(*layout)
-        for item in filter(_is_ours, wire_fields(layout.message_class)):
-            setattr(message, item.name, item.make_default())
+        _leave_out_ours(message)
         wire = encode(message, layout.version)
         opinion = ask(layout.message_class.__name__, layout.version, wire)
         if opinion is None:
@@ -77,6 +76,19 @@ def _compare(layout: Layout, ask: Oracle, count: int) -> int:
         assert decode(*layout, opinion.rewritten) == message, layout
         compared += 1
     return compared
+
+
+def _leave_out_ours(message: Any) -> None:
+    """Give Ottla's own fields their defaults, in structs inside the message too."""
+    for item in wire_fields(type(message)):
+        kind, value = item.wire.kind, getattr(message, item.name)
+        if _is_ours(item):
+            setattr(message, item.name, item.make_default())
+        elif isinstance(kind, Array) and isinstance(kind.element, type):
+            for element in value or ():
+                _leave_out_ours(element)
+        elif isinstance(kind, type) and value is not None:
+            _leave_out_ours(value)
 
 
 def _defaults(struct_class: type, version: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def judge(history: History) -> list[str]:
         *_reads(history),
         *_transactions(history),
         *_commits(history),
+        *_outdated(history),
     ]
 
 
@@ -153,6 +154,25 @@ def _commits(history: History) -> Iterator[str]:
                 yield f"lost: the offset {commits[last][0]} of group {group} in {tp}"
         elif found not in possible:
             yield f"offset {found} of group {group} in {tp} is none of {sorted(possible)}"
+
+
+def _outdated(history: History) -> Iterator[str]:
+    """A coordinator says nothing that was replaced before it was asked.
+
+    A write whose outcome its program does not know may be applied at any time, also behind later
+    ones.
+    """
+    for seen in history.seen:
+        of_group = [one for one in history.written if one.group == seen.group]
+        before = [
+            one.offset for one in of_group if one.ended_s is not None and one.ended_s < seen.begun_s
+        ]
+        unknown = {one.offset for one in of_group if one.ended_s is None}
+        newest = max(before, default=None)
+        if newest is None or seen.offset in unknown:
+            continue
+        if seen.offset is None or seen.offset < newest:
+            yield f"outdated: offset {seen.offset} of {seen.group}, {newest} was stored before"
 
 
 def _places(history: History) -> dict[TopicPartition, dict[str, list[int]]]:

@@ -63,6 +63,24 @@ class Read:
     session: int = 0  # a group's assignment: within it nothing is read twice
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An offset that a program stored for itself: always a higher one, one after the other."""
+
+    group: str
+    offset: int
+    ended_s: float | None  # when it was told so; None if it does not know
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The offset that a reader of such a group was told; None for no offset."""
+
+    group: str
+    offset: int | None
+    begun_s: float
+
+
 @dataclass(slots=True)
 class History:
     """Everything that happened, in order, and the logs as they are in the end."""
@@ -70,6 +88,8 @@ class History:
     sent: list[Sent] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     commits: list[Committed] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     final: dict[TopicPartition, list[tuple[int, str]]] = field(default_factory=dict)
     final_committed: dict[TopicPartition, list[tuple[int, str]]] = field(default_factory=dict)

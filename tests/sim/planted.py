@@ -14,6 +14,8 @@ from ottla.cluster.controller.leaders import IsrChange
 from ottla.cluster.state import ClusterState
 from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import Durability
+from ottla.coordinator.runtime.confirmation import Confirmations
+from ottla.coordinator.transactions.peer_markers import PeerMarkers
 from ottla.model import BrokerId, Offset, TimestampMs
 from ottla.protocol.hot_fetch import FetchPartition
 from ottla.replication import forfeits
@@ -177,6 +179,20 @@ def synced_by_nobody() -> None:
     _plant(LeaderPartition, "configure", configured)
 
 
+def unconfirmed_reads() -> None:
+    """A coordinator that was replaced responds with what it knows."""
+    _plant(Confirmations, "is_needed", property(lambda self: False))
+
+
+def lost_marker() -> None:
+    """A transaction counts as ended in partitions that other brokers lead."""
+
+    async def write(self: PeerMarkers, tp: Any, end: Any) -> None:
+        return
+
+    _plant(PeerMarkers, "write", write)
+
+
 def _plant(owner: Any, name: str, value: object) -> None:
     assert hasattr(owner, name), f"{owner} has no {name} any more"
     setattr(owner, name, value)
@@ -201,5 +217,7 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
         emptied_disk_in_sync,
         sequences_unchecked,
         synced_by_nobody,
+        unconfirmed_reads,
+        lost_marker,
     )
 }

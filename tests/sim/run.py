@@ -161,11 +161,13 @@ async def _run(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     await workload.create_topics(counts, {})
     for number in range(_PRODUCERS):
         workload.start(f"producer{number}", workload.produce(tps))
-    if plan.machine_count == 1:  # markers do not cross brokers yet
-        for number in range(2):
-            workload.start(f"transactor{number}", workload.transact(tps))
+    for number in range(2):
+        workload.start(f"transactor{number}", workload.transact(tps))
     for number in range(2):
         workload.start(f"member{number}", workload.consume("group", list(counts)))
+    workload.start("ledger", workload.keep_offset(tps[0]))
+    for number in range(2):
+        workload.start(f"auditor{number}", workload.look_up("ledger", tps[0]))
     await Nemesis(cluster, Random(f"nemesis {plan.seed}")).run(list(plan.faults))
     await asyncio.sleep(max(0.0, plan.duration_s - cluster.loop.time()))
     cluster.heal()

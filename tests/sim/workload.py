@@ -11,7 +11,7 @@ from ottla.client.client import Client
 from ottla.client.errors import ClientError, Refused, Unreachable
 from ottla.client.group_member import GroupMember, MemberTimes
 from ottla.client.group_reader import Assigned, GroupEvent, GroupReader
-from ottla.client.groups import committed_offsets
+from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.client.partitions import FetchLimits, Isolation, list_offsets
 from ottla.client.producer import IdempotentProducer
 from ottla.client.reader import ReadRange, read
@@ -21,12 +21,23 @@ from ottla.model import Offset, TopicPartition
 from ottla.protocol.messages.offsets import LATEST
 from ottla.records.batch import Record, pack
 from sim.cluster import Cluster
-from sim.history import Committed, History, Outcome, Read, Sent, Transaction, value_of
+from sim.history import (
+    Committed,
+    History,
+    Outcome,
+    Read,
+    Seen,
+    Sent,
+    Transaction,
+    Written,
+    value_of,
+)
 from sim.invariants import Invariants
 
 Result = TypeVar("Result")
 
 _CLIENT_TIMEOUT_S: Final = 4.0
+_QUICK_TIMEOUT_S: Final = 0.5
 _PAUSE_S: Final = 0.02  # between two records of a producer, on average
 _LIMITS: Final = FetchLimits(wait_ms_max=200)
 _TIMES: Final = MemberTimes(session_ms=6000, rebalance_ms=6000, heartbeat_ms=1000)
@@ -96,8 +107,8 @@ class Workload:
         for task in self._tasks:
             await task
 
-    def client(self, name: str) -> "CountingClient":
-        return CountingClient(self.cluster.bootstrap, client_id=name, timeout_s=_CLIENT_TIMEOUT_S)
+    def client(self, name: str, timeout_s: float = _CLIENT_TIMEOUT_S) -> "CountingClient":
+        return CountingClient(self.cluster.bootstrap, client_id=name, timeout_s=timeout_s)
 
     # Producers
 
@@ -229,6 +240,46 @@ class Workload:
         finally:
             with contextlib.suppress(ClientError):
                 await reader.close()
+
+    # Offsets that programs keep for themselves
+
+    def keep_offset(self, tp: TopicPartition) -> Callable[[str, Random], Awaitable[None]]:
+        """A program that stores ever higher offsets in a group of its name."""
+
+        async def run(name: str, rng: Random) -> None:
+            offset = 0
+            while not self.is_stopping:
+                await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
+                offset += 1
+                # A new client finds the next coordinator long before readers leave the last one. A
+                # write to that one would keep it from responding: nothing behind it is committed.
+                async with self.client(name, _QUICK_TIMEOUT_S) as client:
+                    await self._keep(client, name, tp, offset)
+
+        return run
+
+    async def _keep(self, client: Client, group: str, tp: TopicPartition, offset: int) -> None:
+        ended_s = None
+        with contextlib.suppress(ClientError):
+            await commit_offsets(client, group, {tp: Offset(offset)})
+            ended_s = self.cluster.loop.time()
+        self.history.written.append(Written(group, offset, ended_s))
+        self.cluster.trace("stored", group, offset, ended_s is not None)
+
+    def look_up(self, group: str, tp: TopicPartition) -> Callable[[str, Random], Awaitable[None]]:
+        """A program that asks what is stored in a group."""
+
+        async def run(name: str, rng: Random) -> None:
+            async with self.client(name) as client:
+                while not self.is_stopping:
+                    await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
+                    begun_s = self.cluster.loop.time()
+                    with contextlib.suppress(ClientError):
+                        found = await committed_offsets(client, group, [tp])
+                        self.history.seen.append(Seen(group, found.get(tp), begun_s))
+                        self.cluster.trace("seen", group, found.get(tp))
+
+        return run
 
     # The end
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from ottla.broker.pending import Pending, Response
 from ottla.broker.transaction_versions import known_refusal, transaction_version
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
-from ottla.coordinator.transactions.coordinator import TransactionCoordinator
 from ottla.coordinator.transactions.verification import (
     TransactionalWriter,
     Verification,
+    Verifier,
     is_verified,
     verify_partitions,
 )
-from ottla.errors import ApiError
+from ottla.errors import ApiError, NotEnoughReplicas
 from ottla.protocol.api import ApiKey
 from ottla.protocol.hot_produce import ProduceRequest
 from ottla.records.batch import FLAGS_AT, HEADER_BYTES, TRANSACTIONAL, read_producer
@@ -35,9 +35,17 @@ class Verifications:
         self._version = version
         self._verdicts = {verdict.partition: verdict for verdict in verdicts}
 
-    def check(self, partition: LeaderPartition) -> None:
-        """Refuse a write that the transaction must not have, right before the append."""
+    def check(self, partition: LeaderPartition, batch: memoryview) -> None:
+        """Refuse a write that the transaction must not have, right before the append.
+
+        What was verified when the request came may have changed while it waited: the transaction
+        has ended, or the partition is led in another epoch. Then the request has to be repeated.
+        """
+        if not batch[FLAGS_AT] & TRANSACTIONAL:
+            return
         if partition not in self._verdicts:
+            if not is_verified(partition, ProducerIdentity(*read_producer(batch))):
+                raise NotEnoughReplicas("the transaction has to be verified again: try again")
             return
         try:
             self._verdicts[partition].check()
@@ -51,7 +59,7 @@ class ProduceVerification:
     def __init__(
         self,
         replicas: Replicas,
-        coordinator: TransactionCoordinator,
+        coordinator: Verifier,
         note_defect: Callable[[BaseException], None],
     ) -> None:
         self._replicas = replicas

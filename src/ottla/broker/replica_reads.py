@@ -35,6 +35,7 @@ class ReplicaReads:
         self.is_first = True
         self._broker = BrokerId(request.replica_id)
         self._epoch = request.replica_epoch
+        self._session = request.session_id, request.session_epoch
         self._now_s = now_s
 
     def read(
@@ -69,6 +70,8 @@ class ReplicaReads:
         offset = Offset(want.offset)
         if self.is_first:
             partition.note_fetch(self._broker, self._epoch, offset, self._now_s)
+            if partition.contacts is not None:
+                partition.contacts.note(self._broker, *self._session)
         records = None
         bytes_max = min(want.bytes_max, left_bytes)
         if offset < log.end_offset and (bytes_max > 0 or at_least_one):

@@ -11,8 +11,12 @@ from ottla.broker.topic_creation import TopicCreation
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from ottla.model import BrokerId
+from ottla.coordinator.runtime.internal_topics import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
+from ottla.model import BrokerId, TopicPartition
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
 from ottla.telemetry import Metric
@@ -21,7 +25,12 @@ if TYPE_CHECKING:
     from ottla.broker.produce_verification import ProduceVerification
     from ottla.coordinator.groups.coordinator import GroupCoordinator
     from ottla.coordinator.transactions.coordinator import TransactionCoordinator
+    from ottla.coordinator.transactions.markers import TransactionEnd
+    from ottla.coordinator.transactions.peer_markers import PeerMarkers
+    from ottla.coordinator.transactions.peer_verification import PeerVerification
     from ottla.coordinator.transactions.producer_ids import ProducerIds
+    from ottla.coordinator.transactions.routing import TransactionRouter
+    from ottla.replication.peers import Peers
 
 
 class RequestContext(NamedTuple):
@@ -77,10 +86,52 @@ class Services:
             self.note_defect,
             settings=self.settings,
             ids=self.producer_ids,
-            markers=Markers(self.replicas, self.clock, lambda: self.groups),
+            markers=Markers(
+                self.replicas,
+                self.clock,
+                lambda: self.groups,
+                self._write_elsewhere,
+            ),
         )
         coordinator.follow()
         return coordinator
+
+    async def _write_elsewhere(self, tp: TopicPartition, end: "TransactionEnd") -> None:
+        await self.peer_markers.write(tp, end)
+
+    @cached_property
+    def transaction_router(self) -> "TransactionRouter":
+        """The transaction coordinators of all brokers."""
+        from ottla.coordinator.transactions.routing import TransactionRouter  # noqa: PLC0415
+
+        return TransactionRouter(
+            self.node_id,
+            self.transactions,
+            lambda: self.state.image,
+            lambda: self.peer_verification,
+        )
+
+    # Other brokers: a broker without peers has none of these
+
+    @cached_property
+    def peers(self) -> "Peers":
+        from ottla.replication.peers import Peers  # noqa: PLC0415
+
+        return Peers(self.node_id, lambda: self.state.image, self.note_defect)
+
+    @cached_property
+    def peer_markers(self) -> "PeerMarkers":
+        from ottla.coordinator.transactions.peer_markers import PeerMarkers  # noqa: PLC0415
+
+        return PeerMarkers(self.peers, lambda: self.state.image)
+
+    @cached_property
+    def peer_verification(self) -> "PeerVerification":
+        from ottla.coordinator.transactions.peer_verification import (  # noqa: PLC0415
+            PeerVerification,
+        )
+
+        return PeerVerification(self.peers)
 
     @cached_property
     def producer_ids(self) -> "ProducerIds":
@@ -92,7 +143,7 @@ class Services:
     def produce_verification(self) -> "ProduceVerification":
         from ottla.broker.produce_verification import ProduceVerification  # noqa: PLC0415
 
-        return ProduceVerification(self.replicas, self.transactions, self.note_defect)
+        return ProduceVerification(self.replicas, self.transaction_router, self.note_defect)
 
     # The coordinators that exist
 
@@ -108,8 +159,13 @@ class Services:
         """Refuse the requests that wait for a coordinator, and those that come."""
         for coordinator in self._coordinators():
             coordinator.close()
+        if "peers" in self.__dict__:
+            self.peers.close()
 
     def note_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Follow leadership; a coordinator's topic may have been created by another broker."""
+        if any(topic in new.topics and topic not in old.topics for topic in INTERNAL_TOPICS):
+            self.open_coordinators()
         for coordinator in self._coordinators():
             coordinator.note_image(old, new)
 

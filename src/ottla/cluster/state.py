@@ -47,12 +47,14 @@ from ottla.cluster.values import (
     CLUSTER_KEY,
     BrokerImage,
     Change,
+    PartitionImage,
     broker_key,
+    partition_key,
     ready_key,
 )
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, RequestTimedOut
-from ottla.model import BrokerId, ProducerId, Uuid
+from ottla.model import BrokerId, ProducerId, TopicPartition, Uuid
 
 Result = TypeVar("Result")
 Decide = Callable[[ClusterImage], Decision[Result]]
@@ -214,6 +216,21 @@ class ClusterState:
                     await self._reach(revision)
                     return
             await self._following.read_all()
+
+    async def stored_partition(self, tp: TopicPartition) -> PartitionImage | None:
+        """A partition as the store has it now, which the image may not show yet."""
+        topic = self.image.topics.get(tp.topic)
+        if topic is None:
+            return None
+        key = partition_key(topic.id, tp.partition)
+        for entry in (await self._store.get(key)).entries:
+            try:
+                stored = layout.decode(key, entry.value)
+            except layout.ValueDamaged as damage:
+                raise StoreUnavailable(str(damage)) from damage
+            assert isinstance(stored, PartitionImage), key
+            return stored
+        return None
 
     async def register(
         self,

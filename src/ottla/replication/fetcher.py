@@ -32,6 +32,7 @@ from ottla.replication.catch_up import CatchUpBudget
 from ottla.replication.counts import ReplicationCounts
 from ottla.replication.follower import FollowerPartition, ReplicaDiverged
 from ottla.replication.peer_deaths import PeerDeaths
+from ottla.replication.peers import connect_peer
 
 log = logging.getLogger("ottla.replication")
 
@@ -40,7 +41,6 @@ _RETRY_MAX_S: Final = 1.0
 _PARTITION_RETRY_S: Final = 0.1
 _SYNC_S: Final = 0.01  # after that it is looked whether a log is on disk
 _REST_MAX_S: Final = 0.1
-_CONNECT_S: Final = 2.0
 _NO_SESSION: Final = (0, 0)
 _EPOCH_MAX: Final = 2**31 - 1
 _SESSION_ERRORS: Final = frozenset(
@@ -115,9 +115,7 @@ class ReplicaFetcher:
     async def _follow(self, endpoint: Endpoint) -> bool:
         """Fetch over one connection until it ends or the partitions change; True if it worked."""
         timeout_s = self._environment.config().replica_lag_time_max_ms / 1000
-        connection = await Connection.open(
-            endpoint, client_id="ottla-replica", timeout_s=min(timeout_s, _CONNECT_S)
-        )
+        connection = await connect_peer(endpoint, timeout_s)
         self._environment.deaths.note_reached(self.leader)
         self._session, self._sent = _NO_SESSION, {}
         has_fetched = False

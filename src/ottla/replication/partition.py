@@ -24,6 +24,7 @@ from ottla.model import (
     TopicPartition,
 )
 from ottla.records.batch import Marker
+from ottla.replication.follower_contacts import FollowerContacts
 from ottla.replication.followers import Followers
 from ottla.replication.waiters import OffsetWaiters, Settled
 from ottla.storage.log import Log
@@ -75,6 +76,7 @@ class LeaderPartition:
         "_readers",
         "_soon",
         "_want_isr_change",
+        "contacts",
         "epoch_start",
         "followers",
         "high_watermark",
@@ -108,6 +110,7 @@ class LeaderPartition:
         self.high_watermark = log.noted_watermark
         others = [broker for broker in image.replicas if broker != broker_id]
         self.followers = Followers(others, now_s)
+        self.contacts: FollowerContacts | None = None  # while it has to be known who follows
         self._broker_id = broker_id
         self._flusher = flusher
         self._soon = soon
@@ -243,6 +246,14 @@ class LeaderPartition:
             self._want_isr_change()
         if is_new and broker in self._counted:
             self.note_progress()
+
+    def watch_contacts(self, on_complete: Callable[[], None]) -> None:
+        """Call `on_complete` when none of those that may lead next can have led before this call.
+
+        `contacts` gets the fetches of followers until it is set to None.
+        """
+        eligible = {*self.image.isr, *self._adding, *self.image.elr} - {self._broker_id}
+        self.contacts = FollowerContacts(sorted(eligible), on_complete)
 
     def add_fetch(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever there is more for a follower, until it is removed."""

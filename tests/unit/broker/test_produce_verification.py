@@ -263,8 +263,9 @@ def test_a_refusal_reaches_the_append_as_an_error_that_the_client_knows(
         (verifications,) = bench.retaken
         first, second = bench.replicas.partitions.values()
         with pytest.raises(refusal):
-            verifications.check(first)
-        verifications.check(second)  # it was not in the request
+            verifications.check(first, memoryview(batch()))
+        bench.append(1)
+        verifications.check(second, memoryview(batch()))  # its transaction is open
 
     run(scenario)
 
@@ -275,10 +276,27 @@ def test_a_transaction_that_ended_while_it_was_verified_writes_nothing_more() ->
         await settle()
         (verifications,) = bench.retaken
         first, _ = bench.replicas.partitions.values()
-        verifications.check(first)
+        verifications.check(first, memoryview(batch()))
         bench.end(0)
         with pytest.raises(TransactionAbortable, match="ended"):
-            verifications.check(first)
+            verifications.check(first, memoryview(batch()))
+
+    run(scenario)
+
+
+def test_what_was_open_when_the_request_came_is_verified_again_if_it_ended_meanwhile() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.append(1)
+        assert bench.hold((0, batch()), (1, batch())) is not None
+        await settle()
+        (verifications,) = bench.retaken
+        _, second = bench.replicas.partitions.values()
+        verifications.check(second, memoryview(batch()))
+        bench.end(1)
+        with pytest.raises(NotEnoughReplicas, match="verified again"):
+            verifications.check(second, memoryview(batch()))
+        plain = build.batch()
+        verifications.check(second, memoryview(plain))  # it belongs to no transaction
 
     run(scenario)
 
@@ -308,7 +326,7 @@ def test_a_request_that_waits_for_a_coordinator_that_stops_is_refused() -> None:
         assert pending.parts == b"response"
         (verifications,) = bench.retaken
         with pytest.raises(NotEnoughReplicas, match="coordinates no more"):
-            verifications.check(bench.replicas.partitions["orders", 0])
+            verifications.check(bench.replicas.partitions["orders", 0], memoryview(batch()))
 
     run(scenario)
 

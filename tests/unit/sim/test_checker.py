@@ -7,7 +7,7 @@ import pytest
 
 from ottla.model import TopicPartition
 from sim.checker import judge
-from sim.history import Committed, History, Outcome, Read, Sent, Transaction
+from sim.history import Committed, History, Outcome, Read, Seen, Sent, Transaction, Written
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
@@ -177,3 +177,24 @@ def test_an_anomaly_is_found_and_named(breaks: Breaks, says: str) -> None:
     history = good()
     breaks(history)
     assert says in judge(history)
+
+
+@pytest.mark.parametrize(
+    ("offset", "begun_s", "is_outdated"),
+    [
+        (3, 9.0, False),
+        (1, 9.0, True),
+        (None, 9.0, True),
+        (2, 9.0, False),  # nobody knows when it was applied
+        (1, 2.5, False),  # it was asked before the third was there
+        (None, 0.5, False),
+    ],
+)
+def test_an_offset_that_was_replaced_before_it_was_asked_for_is_outdated(
+    offset: int | None, begun_s: float, is_outdated: bool
+) -> None:
+    history = good()
+    history.written += [Written("g", 1, 1.0), Written("g", 2, None), Written("g", 3, 3.0)]
+    history.seen.append(Seen("g", offset, begun_s))
+    found = judge(history)
+    assert [one.split(":")[0] for one in found] == ["outdated"] * is_outdated

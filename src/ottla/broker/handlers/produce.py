@@ -126,7 +126,7 @@ class Produce:
                     batch = _checked(sent, request, version)
                     partition = self._locate(key, index)
                     if verifications is not None:
-                        verifications.check(partition)
+                        verifications.check(partition, batch)
                     base_offset, end_offset, time_ms, log_start, is_settled = partition.append(
                         batch, acks, now_ms
                     )

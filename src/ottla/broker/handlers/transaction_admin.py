@@ -1,8 +1,10 @@
 """WriteTxnMarkers (27), 1 to 2; DescribeTransactions (65), 0; ListTransactions (66), 0 to 2.
 
-Markers come from coordinators, and from administrators who end a hanging transaction, which no
-coordinator knows. The response is sent once the markers are committed; one that is older than the
-partition's producer epoch or coordinator epoch is refused with 47 or 52.
+Markers come from coordinators of other brokers, and from administrators who end a hanging
+transaction, which no coordinator knows. A broker proves who it is with its registration's token; a
+sender without one may abort, and is refused with 31 if it commits. The response is sent once the
+markers are committed; one that is older than the partition's producer epoch or coordinator epoch is
+refused with 47 or 52, and one for another leader epoch with 74 or 75.
 
 ListTransactions takes regular expressions, but none that could take long: no group may repeat or
 look around, and at most two parts of an expression may repeat.
@@ -12,15 +14,16 @@ import asyncio
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Final
+from hmac import compare_digest
+from typing import Final, NamedTuple
 
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace, finish, parts
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
 from ottla.coordinator.transactions.markers import TransactionEnd
 from ottla.coordinator.transactions.records import State, Transaction
-from ottla.errors import ApiError, ErrorCode
-from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+from ottla.errors import ApiError, ClusterAuthorizationFailed, ErrorCode, InvalidRequest
+from ottla.model import NO_EPOCH, NO_UUID, ProducerEpoch, ProducerId, TopicPartition
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.transactions import (
     DescribedTransaction,
@@ -30,7 +33,6 @@ from ottla.protocol.messages.transactions import (
     ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -42,61 +44,110 @@ _STATES: Final = {state.title: state for state in State}
 _SLOW: Final = re.compile(r"\(\?|\\\d|\)[*+?{]|(?:[*+{].*){3}", re.DOTALL)
 _MATCHED_LENGTH_MAX: Final = 1000
 _MARKERS_PER_TURN: Final = 100  # markers that are written in one turn of the loop
+_BROKER_S: Final = 2.0  # for a marker of a broker to be committed: it sends it again
+
+
+class _Wanted(NamedTuple):
+    """A marker for one partition; `number` is that of the request's marker."""
+
+    number: int
+    tp: TopicPartition
+    end: TransactionEnd
+    leader_epoch: int  # that the coordinator knows; NO_EPOCH for any
 
 
 class WriteTxnMarkers:
     def __init__(self, services: Services) -> None:
         self._markers = services.transactions.markers
+        self._state = services.state
+        self._sequences: dict[bytes, int] = {}  # of the newest request of each broker, by token
 
     async def __call__(
         self, request: WriteTxnMarkersRequest, context: RequestContext
     ) -> WriteTxnMarkersResponse:
-        markers, pace = [], Pace()
-        for marker in request.markers:
-            markers.append(await self._write(marker, pace))
-            await pace.spend(2)
-        return WriteTxnMarkersResponse(markers=markers)
+        wanted = await finish(_wanted(request))
+        try:
+            self._check_sender(request)
+        except ApiError as refused:
+            errors = [refused.code] * len(wanted)
+        else:
+            errors = await self._write_all(request, wanted)
+        return WriteTxnMarkersResponse(markers=await finish(_marked(request, wanted, errors)))
 
-    async def _write(self, marker: WritableTxnMarker, pace: Pace) -> WritableTxnMarkerResult:
+    def _check_sender(self, request: WriteTxnMarkersRequest) -> None:
+        """Refuse commits of a sender that is not a broker; administrators only abort."""
+        token = request.broker_token
+        if token == NO_UUID:
+            if any(marker.transaction_result for marker in request.markers):
+                raise ClusterAuthorizationFailed("only brokers of this cluster commit transactions")
+            return
+        registered = self._state.image.registered.values()
+        if not any(one.token and compare_digest(one.token, token) for one in registered):
+            raise ClusterAuthorizationFailed("only brokers of this cluster prove who they are")
+        if request.sequence > self._sequences.get(token, 0):
+            known = {one.token for one in registered}
+            self._sequences = {one: last for one, last in self._sequences.items() if one in known}
+            self._sequences[token] = request.sequence
+
+    async def _write_all(
+        self, request: WriteTxnMarkersRequest, wanted: Sequence[_Wanted]
+    ) -> list[ErrorCode]:
+        errors, pace = list[ErrorCode](), Pace()
+        for part in parts(wanted, _MARKERS_PER_TURN):
+            errors += await asyncio.gather(*(self._write(request, one) for one in part))
+            await pace.spend(len(part))
+        return errors
+
+    async def _write(self, request: WriteTxnMarkersRequest, wanted: _Wanted) -> ErrorCode:
+        """Write a marker; one that takes long must not hold up others of the same broker."""
+        is_broker = request.broker_token != NO_UUID
+        try:
+            if is_broker and request.sequence < self._sequences.get(request.broker_token, 0):
+                raise InvalidRequest("the broker has sent a later request: this one is outdated")
+            async with asyncio.timeout(_BROKER_S if is_broker else None):
+                await self._markers.write(wanted.tp, wanted.end, wanted.leader_epoch)
+        except TimeoutError:
+            return ErrorCode.REQUEST_TIMED_OUT
+        except ApiError as refused:
+            return refused.code
+        return ErrorCode.NONE
+
+
+def _wanted(request: WriteTxnMarkersRequest) -> Steps[list[_Wanted]]:
+    """Every marker of a request, in its order."""
+    wanted = []
+    for number, marker in enumerate(request.markers):
         end = TransactionEnd(
             ProducerIdentity(ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch)),
             marker.transaction_result,
             marker.coordinator_epoch,
             marker.transaction_version,
         )
-        tps = [
-            TopicPartition(topic.name, index)
-            for topic in marker.topics
-            for index in topic.partition_indexes
-        ]
-        errors: list[ErrorCode] = []
-        for part in parts(tps, _MARKERS_PER_TURN):
-            errors += await asyncio.gather(*(self._write_one(tp, end) for tp in part))
-            await pace.spend(len(part))
-        topics = await finish(_marked(tps, errors))
-        return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
-
-    async def _write_one(self, tp: TopicPartition, end: TransactionEnd) -> ErrorCode:
-        try:
-            await self._markers.write(tp, end)
-        except ApiError as refused:
-            return refused.code
-        return ErrorCode.NONE
+        for topic in marker.topics:
+            epochs = dict(zip(topic.partition_indexes, topic.leader_epochs, strict=False))
+            for index in topic.partition_indexes:
+                tp = TopicPartition(topic.name, index)
+                wanted.append(_Wanted(number, tp, end, epochs.get(index, NO_EPOCH)))
+                yield 1
+        yield 1
+    return wanted
 
 
 def _marked(
-    tps: Sequence[TopicPartition], errors: Sequence[ErrorCode]
-) -> Steps[list[WritableTxnMarkerTopicResult]]:
-    by_topic: defaultdict[str, list[WritableTxnMarkerPartitionResult]] = defaultdict(list)
-    for tp, error in zip(tps, errors, strict=True):
-        by_topic[tp.topic].append(
+    request: WriteTxnMarkersRequest, wanted: Sequence[_Wanted], errors: Sequence[ErrorCode]
+) -> Steps[list[WritableTxnMarkerResult]]:
+    results = [WritableTxnMarkerResult(producer_id=one.producer_id) for one in request.markers]
+    topics: dict[tuple[int, str], WritableTxnMarkerTopicResult] = {}
+    for (number, tp, _, _), error in zip(wanted, errors, strict=True):
+        topic = topics.get((number, tp.topic))
+        if topic is None:
+            topic = topics[number, tp.topic] = WritableTxnMarkerTopicResult(name=tp.topic)
+            results[number].topics.append(topic)
+        topic.partitions.append(
             WritableTxnMarkerPartitionResult(partition_index=tp.partition, error_code=error)
         )
         yield 1
-    return [
-        WritableTxnMarkerTopicResult(name=name, partitions=partitions)
-        for name, partitions in by_topic.items()
-    ]
+    return results
 
 
 class DescribeTransactions:

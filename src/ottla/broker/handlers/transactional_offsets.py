@@ -43,7 +43,7 @@ TxnCommitPlan = CommitPlan[TxnOffsetCommitResponse, TxnOffsetCommitResponseParti
 class TxnOffsetCommit:
     def __init__(self, services: Services) -> None:
         self._coordinator = services.groups
-        self._transactions = services.transactions
+        self._transactions = services.transaction_router
         self._state = services.state
 
     async def __call__(
@@ -100,6 +100,8 @@ class TxnOffsetCommit:
             # The transaction may have ended while its coordinator was asked. Nothing comes
             # between this check and the append: markers wait for what the shard has decided.
             code = _check(verification, partition, producer, version)
+            if self._coordinator.shard(tp.partition).log.partition is not partition:
+                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # led in another epoch: try again
             if code is not ErrorCode.NONE:
                 return Decision(responses=(ticket.respond([code] * len(commits)),))
             return groups.commit_in_transaction(

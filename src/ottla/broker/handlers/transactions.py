@@ -4,15 +4,17 @@ A producer that was replaced gets PRODUCER_FENCED (90), in versions whose client
 INVALID_PRODUCER_EPOCH (47). EndTxn responds when the end is decided, and not when every partition
 has its marker; with version 5 (transaction version 2) the response has the identity to go on
 with. AddPartitionsToTxn and AddOffsetsToTxn wait up to a second if the transaction before is
-still ending, and then respond CONCURRENT_TRANSACTIONS.
+still ending, and then respond CONCURRENT_TRANSACTIONS; a broker, which sends version 4 or newer for
+its producers, gets that at once.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.slices import Pace, finish
+from ottla.broker.slices import Pace, finish, parts
 from ottla.broker.transaction_versions import known_error, transaction_version
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
 from ottla.coordinator.transactions.transactions import BUMPING_VERSION, End
@@ -35,8 +37,10 @@ from ottla.protocol.messages.transactions import (
 )
 
 _MANY_FROM: Final = 4
+_TRANSACTIONS_PER_TURN: Final = 100  # that are decided about in one turn of the loop
 
 Errors = dict[TopicPartition, ErrorCode]
+Add = Callable[[str, ProducerIdentity, Collection[TopicPartition], int], Awaitable[ErrorCode]]
 
 
 class AddPartitionsToTxn:
@@ -54,7 +58,11 @@ class AddPartitionsToTxn:
         topics = request.v3_and_below_topics
         producer = _producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         errors = await self._add(
-            request.v3_and_below_transactional_id, producer, topics, context.version
+            self._coordinator.add,
+            request.v3_and_below_transactional_id,
+            producer,
+            topics,
+            context.version,
         )
         return AddPartitionsToTxnResponse(
             results_by_topic_v3_and_below=await finish(
@@ -66,26 +74,32 @@ class AddPartitionsToTxn:
         self, request: AddPartitionsToTxnRequest, version: int
     ) -> list[AddPartitionsToTxnResult]:
         """The results of all transactions; an id that is named twice is refused both times."""
-        results, pace = [], Pace()
+        results, pace = list[AddPartitionsToTxnResult](), Pace()
         named = Counter(transaction.transactional_id for transaction in request.transactions)
-        for transaction in request.transactions:
+
+        async def add(transaction: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
             if named[transaction.transactional_id] > 1:
-                results.append(await finish(_refused(transaction, ErrorCode.INVALID_REQUEST)))
-            else:
-                results.append(await self._add_for_broker(transaction, version))
-            await pace.spend(4)
+                return await finish(_refused(transaction, ErrorCode.INVALID_REQUEST))
+            return await self._add_for_broker(transaction, version)
+
+        for part in parts(request.transactions, _TRANSACTIONS_PER_TURN):
+            results += await asyncio.gather(*map(add, part))
+            await pace.spend(4 * len(part))
         return results
 
     async def _add_for_broker(
         self, transaction: AddPartitionsToTxnTransaction, version: int
     ) -> AddPartitionsToTxnResult:
-        """Add or verify partitions for another broker, whose producers write to them."""
+        """Add or verify partitions for another broker, whose producers write to them.
+
+        While the last transaction ends, that broker repeats the request: others do not wait for it.
+        """
         producer = _producer(transaction.producer_id, transaction.producer_epoch)
         request = transaction.transactional_id, producer, transaction.topics
         if transaction.verify_only:
             errors = await self._verify(*request)
         else:
-            errors = await self._add(*request, version)
+            errors = await self._add(self._coordinator.add_now, *request, version)
         return AddPartitionsToTxnResult(
             transactional_id=transaction.transactional_id,
             topic_results=await finish(_by_topic(transaction.topics, _known(errors, version))),
@@ -93,6 +107,7 @@ class AddPartitionsToTxn:
 
     async def _add(
         self,
+        add: Add,
         transactional_id: str,
         producer: ProducerIdentity,
         topics: Sequence[AddPartitionsToTxnTopic],
@@ -106,7 +121,7 @@ class AddPartitionsToTxn:
             return {tp: unknown if image.partition(tp) is None else other for tp in tps}
         try:
             protocol = transaction_version(ApiKey.ADD_PARTITIONS_TO_TXN, version)
-            error = await self._coordinator.add(transactional_id, producer, tps, protocol)
+            error = await add(transactional_id, producer, tps, protocol)
         except ApiError as refused:
             error = refused.code
         return dict.fromkeys(tps, error)

@@ -23,6 +23,7 @@ from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
 from ottla.cluster.values import BrokerImage
+from ottla.coordinator.runtime.confirmation import Confirmations
 from ottla.coordinator.runtime.decision import A, RecordT, Ticket
 from ottla.coordinator.runtime.internal_topics import TopicCreator
 from ottla.coordinator.runtime.log_entries import Entry, TransactionEnded
@@ -144,6 +145,10 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
             raise NotCoordinator(f"{self.topic} does not exist yet: find the coordinator first")
         return TopicPartition(self.topic, shard_index(key, len(topic.partitions)))
 
+    def leads(self, tp: TopicPartition) -> bool:
+        """True if this broker leads a partition of the topic."""
+        return tp in self._replicas.leaders
+
     # Requests
 
     def submit(self, key: str, ticket: Ticket[A], decide: Decide[MachineT, A, RecordT]) -> None:
@@ -207,6 +212,7 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
             self.now_ms,
             self._loop,
             self._note_dropped,
+            Confirmations(partition, self._state, self.spawn),
         )
         self.spawn(self._load(shard))
 

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from ottla.coordinator.runtime.confirmation import Confirmations
 from ottla.coordinator.runtime.decision import A, Decision, RecordT, Response, Ticket
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
 from ottla.coordinator.runtime.shard_log import COMMIT_S, ShardLog
@@ -47,7 +48,9 @@ class Shard(Generic[MachineT, RecordT]):
     waiting requests are sent to look for the coordinator again, and the log is read anew. There
     is nothing to roll back.
 
-    `on_drop` is called once when the shard can no longer be used.
+    A response without a record is held back until it is confirmed that no other broker has taken
+    over (`confirmations`; without them at once). `on_drop` is called once when the shard can no
+    longer be used.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class Shard(Generic[MachineT, RecordT]):
         now_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         on_drop: Callable[["Shard[MachineT, RecordT]"], None],
+        confirmations: Confirmations | None = None,
     ) -> None:
         self.machine = machine
         self.log = shard_log
         self._now_ms = now_ms
         self._loop = loop
         self._on_drop = on_drop
+        self._confirmations = confirmations
         self._is_loading = True
         self._is_dropped = False
         self._waiting: dict[Ticket[Any], None] = {}
@@ -167,18 +172,22 @@ class Shard(Generic[MachineT, RecordT]):
     # Committing
 
     def _apply(self, decision: Decision[RecordT]) -> None:
-        """Queue the records; keep the responses until all records so far are committed."""
+        """Queue the records; keep the responses until all records so far are committed.
+
+        The commit of what is written after a request came shows that this broker still leads.
+        """
         records, responses = decision
         if records:
             if self._turn is None:
                 self._turn = _Commit(self._loop.time())
                 self._loop.call_soon(self._write)
             self._turn.records += records
-        last = self._turn or (self._commits[-1] if self._commits else None)
-        if last is None:
-            self._respond(responses)
+        if self._turn is not None:
+            self._turn.responses += responses
+        elif self._commits:
+            self._commits[-1].unconfirmed += responses
         else:
-            last.responses += responses
+            self._respond_confirmed(responses)
         self._set_timer()
 
     def _write(self) -> None:
@@ -202,7 +211,9 @@ class Shard(Generic[MachineT, RecordT]):
         if self._is_dropped:
             return
         if problem is None:
-            self._respond(self._commits.popleft().responses)
+            commit = self._commits.popleft()
+            self._respond(commit.responses)
+            self._respond_confirmed(commit.unconfirmed)
         else:
             self._fail(problem)
 
@@ -225,7 +236,23 @@ class Shard(Generic[MachineT, RecordT]):
         )
         self.drop()
 
+    def _respond_confirmed(self, responses: Sequence[Response[Any]]) -> None:
+        """Respond with what is committed, once it is certain that no other broker has gone on."""
+        confirmations = self._confirmations
+        if responses and confirmations is not None and confirmations.is_needed:
+            confirmations.hold(responses, self._respond, self._refuse)
+        else:
+            self._respond(responses)
+
+    def _refuse(self, responses: Iterable[Response[Any]]) -> None:
+        for ticket, _ in responses:
+            if ticket in self._waiting:  # else its client has gone, or the shard was dropped
+                del self._waiting[ticket]
+                ticket.fail(NotCoordinator("another broker may coordinate by now"))
+
     def _respond(self, responses: Iterable[Response[Any]]) -> None:
+        if self._is_dropped:
+            return  # all of them were refused
         for ticket, value in responses:
             self._waiting.pop(ticket, None)
             ticket.deliver(value)
@@ -279,11 +306,15 @@ def _retrieve(future: "asyncio.Future[None]") -> None:
 
 
 class _Commit(Generic[RecordT]):
-    """Records that are committed together, and the responses that wait for it."""
+    """Records that are committed together, and the responses that wait for it.
 
-    __slots__ = ("decided_s", "records", "responses")
+    The unconfirmed are to requests that came after the records were appended.
+    """
+
+    __slots__ = ("decided_s", "records", "responses", "unconfirmed")
 
     def __init__(self, decided_s: float) -> None:
         self.decided_s = decided_s
         self.records: list[RecordT] = []
         self.responses: list[Response[Any]] = []
+        self.unconfirmed: list[Response[Any]] = []

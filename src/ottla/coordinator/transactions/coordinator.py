@@ -116,20 +116,27 @@ class TransactionCoordinator(Coordinator[Transactions, TransactionRecord]):
         version: int,
     ) -> ErrorCode:
         """Add partitions; while the last transaction ends, the first of the next waits a little."""
-        _check_id(transactional_id)
-
-        async def add() -> ErrorCode:
-            return await self.run(
-                transactional_id,
-                lambda t, ticket, now_ms: t.add(
-                    ticket, transactional_id, producer, partitions, version, now_ms
-                ),
-            )
-
-        error = await add()
+        request = transactional_id, producer, partitions, version
+        error = await self.add_now(*request)
         if error is ErrorCode.CONCURRENT_TRANSACTIONS and await self._wait_end(transactional_id):
-            return await add()
+            return await self.add_now(*request)
         return error
+
+    async def add_now(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        version: int,
+    ) -> ErrorCode:
+        """Add partitions, unless the last transaction is still ending."""
+        _check_id(transactional_id)
+        return await self.run(
+            transactional_id,
+            lambda t, ticket, now_ms: t.add(
+                ticket, transactional_id, producer, partitions, version, now_ms
+            ),
+        )
 
     async def verify(
         self,

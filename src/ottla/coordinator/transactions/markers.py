@@ -24,7 +24,7 @@ from ottla.errors import (
     NotLeader,
     UnknownTopicOrPartition,
 )
-from ottla.model import TopicPartition
+from ottla.model import NO_EPOCH, TopicPartition
 from ottla.records.batch import Marker, MarkerKind
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
@@ -32,7 +32,7 @@ from ottla.replication.replicas import Replicas
 log = logging.getLogger("ottla.coordinator")
 
 _RETRY_MIN_S: Final = 0.05
-_RETRY_MAX_S: Final = 2.0
+_RETRY_MAX_S: Final = 1.0
 _MARKERS_PER_TURN: Final = 200  # markers that are written in one turn of the loop
 
 
@@ -57,15 +57,11 @@ class TransactionEnd(NamedTuple):
         return cls(prepared.producer, prepared.is_commit, coordinator_epoch, prepared.version)
 
 
-async def _no_other_broker(tp: TopicPartition, end: TransactionEnd) -> None:
-    raise NotLeader(f"this broker does not lead {tp}")
-
-
 class Markers:
     """Writer of markers.
 
-    `groups` returns the group coordinator of this broker; `write_remotely` sends a marker to the
-    broker that leads a partition.
+    `groups` returns the group coordinator of this broker; `write_remotely` has the broker that
+    leads a partition write a marker, and returns once it is committed there.
     """
 
     def __init__(
@@ -73,9 +69,7 @@ class Markers:
         replicas: Replicas,
         clock: Clock,
         groups: Callable[[], GroupMarkers],
-        write_remotely: Callable[
-            [TopicPartition, TransactionEnd], Awaitable[None]
-        ] = _no_other_broker,
+        write_remotely: Callable[[TopicPartition, TransactionEnd], Awaitable[None]],
     ) -> None:
         self._replicas = replicas
         self._clock = clock
@@ -105,7 +99,10 @@ class Markers:
     async def _try(self, tp: TopicPartition, end: TransactionEnd) -> bool:
         """True if this partition needs no marker any more."""
         try:
-            await self.write(tp, end)
+            if tp in self._replicas.leaders or not self._is_elsewhere(tp):
+                await self.write(tp, end)
+            else:
+                await self._write_remotely(tp, end)
         except UnknownTopicOrPartition:
             return True  # deleted, and its records with it
         except (InvalidProducerEpoch, CoordinatorFenced) as replaced:
@@ -116,19 +113,25 @@ class Markers:
             return False
         return True
 
-    async def write(self, tp: TopicPartition, end: TransactionEnd) -> None:
-        """Return once the marker is committed; raises an ApiError if it is refused."""
+    def _is_elsewhere(self, tp: TopicPartition) -> bool:
+        """True if another broker may lead the partition; it exists, and is not led here."""
+        return isinstance(self._replicas.absence(tp.topic, tp.partition), NotLeader)
+
+    async def write(
+        self, tp: TopicPartition, end: TransactionEnd, leader_epoch: int = NO_EPOCH
+    ) -> None:
+        """Write a marker into a partition that is led here, in this epoch if one is given.
+
+        Returns once the marker is committed; raises an ApiError if it is refused.
+        """
         partition = self._replicas.leaders.get(tp)
-        if partition is not None:
-            written = self._write_here(partition, end)
-            written.add_done_callback(_retrieve)  # `shield` forgets it when the caller is cancelled
-            # A caller that stops waiting must not cancel the commit that a shard waits for.
-            await asyncio.shield(written)
-            return
-        absence = self._replicas.absence(tp.topic, tp.partition)
-        if not isinstance(absence, NotLeader):
-            raise absence
-        await self._write_remotely(tp, end)
+        if partition is None:
+            raise self._replicas.absence(tp.topic, tp.partition)
+        partition.check_epoch(leader_epoch)
+        written = self._write_here(partition, end)
+        written.add_done_callback(_retrieve)  # `shield` forgets it when the caller is cancelled
+        # A caller that stops waiting must not cancel the commit that a shard waits for.
+        await asyncio.shield(written)
 
     def _write_here(
         self, partition: LeaderPartition, end: TransactionEnd

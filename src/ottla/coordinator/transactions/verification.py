@@ -9,20 +9,21 @@ The transaction may end while the coordinator is asked. A partition that got a m
 producer meanwhile refuses the write all the same.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
-from ottla.coordinator.transactions.coordinator import TransactionCoordinator
 from ottla.coordinator.transactions.transactions import BUMPING_VERSION
 from ottla.errors import (
     ApiError,
     ConcurrentTransactions,
     ErrorCode,
     InvalidProducerIdMapping,
+    NotCoordinator,
     ProducerFenced,
     TransactionAbortable,
 )
+from ottla.model import TopicPartition
 from ottla.replication.partition import LeaderPartition
 
 _REFUSALS: Final[dict[ErrorCode, ApiError]] = {
@@ -34,6 +35,29 @@ _REFUSALS: Final[dict[ErrorCode, ApiError]] = {
         TransactionAbortable("the partition is not part of the producer's transaction"),
     )
 }
+
+
+class Verifier(Protocol):
+    """A transaction coordinator, here or on another broker, as far as partitions need it."""
+
+    async def add(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        version: int,
+    ) -> ErrorCode:
+        """Add partitions to the producer's transaction, all or none."""
+        ...
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Sequence[TopicPartition],
+    ) -> list[ErrorCode]:
+        """An error for each partition that is not part of the producer's open transaction."""
+        ...
 
 
 class TransactionalWriter(NamedTuple):
@@ -67,7 +91,7 @@ def is_verified(partition: LeaderPartition, producer: ProducerIdentity) -> bool:
 
 
 async def verify_partitions(
-    coordinator: TransactionCoordinator,
+    coordinator: Verifier,
     writer: TransactionalWriter,
     partitions: Sequence[LeaderPartition],
 ) -> list[Verification]:
@@ -76,7 +100,7 @@ async def verify_partitions(
     refusals: Sequence[ApiError | None]
     try:
         refusals = [
-            None if error is ErrorCode.NONE else _REFUSALS[error]
+            None if error is ErrorCode.NONE else _refusal(error)
             for error in await _verify(coordinator, writer, partitions)
         ]
     except ApiError as problem:
@@ -88,7 +112,7 @@ async def verify_partitions(
 
 
 async def _verify(
-    coordinator: TransactionCoordinator,
+    coordinator: Verifier,
     writer: TransactionalWriter,
     partitions: Sequence[LeaderPartition],
 ) -> list[ErrorCode]:
@@ -97,6 +121,12 @@ async def _verify(
     if version < BUMPING_VERSION:
         return await coordinator.verify(transactional_id, producer, tps)
     return [await coordinator.add(transactional_id, producer, tps, version)] * len(tps)
+
+
+def _refusal(error: ErrorCode) -> ApiError:
+    """The refusal of a write; an error that says nothing of the transaction may be over soon."""
+    known = _REFUSALS.get(error)
+    return known or NotCoordinator(f"the transaction coordinator responded {error.name}")
 
 
 def _marker_count(partition: LeaderPartition, producer: ProducerIdentity) -> int:

@@ -1,5 +1,6 @@
 """Transactions: adding partitions and offsets, ending, markers, and their admin."""
 
+from ottla.model import Uuid
 from ottla.protocol.schema import (
     array,
     boolean,
@@ -10,6 +11,7 @@ from ottla.protocol.schema import (
     message,
     string,
     struct,
+    uuid,
     wire,
 )
 
@@ -120,6 +122,7 @@ class EndTxnResponse:
 class WritableTxnMarkerTopic:
     name: str = wire(string, "0+")
     partition_indexes: list[int] = wire(array(int32), "0+")
+    leader_epochs: list[int] = wire(array(int32), "1+", tag=10_000)  # Ottla's own; or none
 
 
 @struct
@@ -134,9 +137,15 @@ class WritableTxnMarker:
 
 @message(versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest:
-    """Write the end of transactions into partitions; sent by their coordinator."""
+    """Write the end of transactions into partitions; sent by their coordinator.
+
+    Coordinators prove that they are brokers with the token of their registration, and number
+    their requests: one that arrives behind a later one is void.
+    """
 
     markers: list[WritableTxnMarker] = wire(array(WritableTxnMarker), "0+")
+    broker_token: Uuid = wire(uuid, "1+", tag=10_000)  # Ottla's own, as the next
+    sequence: int = wire(int64, "1+", tag=10_001)
 
 
 @struct

@@ -1,10 +1,10 @@
 """An answer leaves only when everything it could have seen is committed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from itertools import count
 from types import SimpleNamespace
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
 import pytest
 
@@ -21,6 +21,8 @@ from ottla.coordinator.groups.records import (
     OffsetCommitted,
     OffsetDropped,
 )
+from ottla.coordinator.runtime.confirmation import Confirmations, Held
+from ottla.coordinator.runtime.decision import Response
 from ottla.coordinator.runtime.log_entries import ProducerIdentity, TransactionEnded
 from ottla.coordinator.runtime.shard import FutureTicket, Shard
 from ottla.coordinator.runtime.shard_log import COMMIT_S, OnCommit, ShardLog
@@ -69,7 +71,7 @@ class FakeLog(ShardLog[GroupEvent]):
 class Bench:
     """A loaded shard, its log, a clock that stands still, and what it was dropped with."""
 
-    def __init__(self) -> None:
+    def __init__(self, confirmations: Confirmations | None = None) -> None:
         self.log = FakeLog()
         self.now_ms = 1000
         self.dropped: list[Shard[Groups, GroupEvent]] = []
@@ -81,6 +83,7 @@ class Bench:
             lambda: self.now_ms,
             asyncio.get_running_loop(),
             self.dropped.append,
+            confirmations,
         )
 
     async def loaded(self, *records: GroupEvent) -> "Bench":
@@ -433,3 +436,71 @@ def test_an_append_is_timed_from_its_own_decision_also_behind_others() -> None:
         assert loop.time() - begun_s == pytest.approx(COMMIT_S, abs=0.1)
 
     run(scenario, timeout_s=2 * COMMIT_S)
+
+
+class HeldBack(Confirmations):
+    """Confirms when the test says so."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[Held, Callable[[Held], None], Callable[[Held], None]]] = []
+
+    @property
+    def is_needed(self) -> bool:
+        return True
+
+    def hold(
+        self,
+        responses: Iterable[Response[Any]],
+        confirmed: Callable[[Held], None],
+        refused: Callable[[Held], None],
+    ) -> None:
+        self.rounds.append((list(responses), confirmed, refused))
+
+    def end(self, *, is_confirmed: bool) -> None:
+        held, confirmed, refused = self.rounds.pop(0)
+        (confirmed if is_confirmed else refused)(held)
+
+
+def test_what_writes_nothing_is_confirmed_and_what_is_written_needs_no_more() -> None:
+    async def scenario() -> None:
+        held = HeldBack()
+        bench = await Bench(held).loaded()
+        written = bench.commit(5)
+        await bench.log.wait_append()
+        read = bench.fetch()
+        await settle()
+        bench.log.commit()
+        await settle()
+        assert written.done()
+        assert not read.done(), "it came behind the append: the commit shows nothing about it"
+        held.end(is_confirmed=True)
+        assert [found.offset for found in await read if found is not None] == [5]
+        refused = bench.fetch()
+        await settle()
+        held.end(is_confirmed=False)
+        with pytest.raises(NotCoordinator):
+            await refused
+        assert not bench.dropped, "the next one may be confirmed"
+
+    run(scenario)
+
+
+def test_a_read_in_the_turn_of_a_write_shares_its_commit_and_a_dropped_shard_refuses_both() -> None:
+    async def scenario() -> None:
+        held = HeldBack()
+        bench = await Bench(held).loaded()
+        written, read = bench.commit(5), bench.fetch()
+        await bench.log.wait_append()
+        bench.log.commit()
+        await settle()
+        assert written.done()
+        assert read.done()
+        assert held.rounds == []
+        last = bench.fetch()
+        await settle()
+        bench.shard.drop()
+        held.end(is_confirmed=True)
+        with pytest.raises(NotCoordinator):
+            await last
+
+    run(scenario)

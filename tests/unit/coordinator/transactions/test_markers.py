@@ -90,8 +90,12 @@ class NoGroups:
         raise AssertionError("no partition of groups is concerned")
 
 
+async def nowhere(tp: TopicPartition, end: TransactionEnd) -> None:
+    raise NotLeader("its leader cannot be reached")
+
+
 def markers(replicas: FakeReplicas, groups: GroupMarkers | None = None) -> Markers:
-    return Markers(cast("Replicas", replicas), SystemClock(), lambda: groups or NoGroups())
+    return Markers(cast("Replicas", replicas), SystemClock(), lambda: groups or NoGroups(), nowhere)
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
