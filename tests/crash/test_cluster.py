@@ -31,7 +31,10 @@ _PARTITIONS: Final[list[Partition]] = [(_TOPIC, index) for index in range(3)]
 _SETTINGS: Final = (
     "--set=broker.session.timeout.ms=2000",
     "--set=min.insync.replicas=2",
+    # All are on one machine, which `auto` counts once.
     "--set=default.replication.factor=3",
+    "--set=offsets.topic.replication.factor=3",
+    "--set=transaction.state.log.replication.factor=3",
 )
 
 

@@ -249,7 +249,7 @@ _NIGHTLY: Final = (
     Case("ottla.broker.handlers.produce:_WaitingBatch.settle", "KeyError", _produce),
     Case("ottla.broker.connection:Connection._flush", "IndexError", _produce),
     Case("ottla.broker.connection:Connection.connection_made", "TypeError", _produce),
-    Case("ottla.broker.app:Broker._stay_registered", "KeyError", _wait),
+    Case("ottla.broker.membership:Membership.check_disk", "KeyError", _wait),
     Case("ottla.cluster.sqlite_database:Database.poll", "TypeError", _wait),
     Case("ottla.cluster.store_sqlite:SqliteStore.keep_alive", "KeyError", _wait),
     Case("ottla.cluster.state:ClusterState._advance", "KeyError", _create_topic),

@@ -9,7 +9,6 @@ from fakes.loopback import run
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.stores import environment_of
 from ottla.client.connection import Connection
-from ottla.cluster.etcd_address import EtcdAccess
 from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.protocol.messages.topics import (
@@ -36,7 +35,7 @@ def with_broker_pair(
     """Run a scenario with a new pair; `_` in a setting's name is a dot."""
     raw = {name.replace("_", "."): value for name, value in settings.items()}
 
-    environment = environment_of(f"sqlite:{directory / 'cluster.sqlite'}", EtcdAccess())
+    environment = environment_of(f"sqlite:{directory / 'cluster.sqlite'}")
 
     async def main() -> None:
         brokers: list[Broker] = []

@@ -154,9 +154,14 @@ def _of_version(
 def _paths(
     layout: Layout, struct_class: type, before: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Kind]]:
-    """The fields that can be long: arrays, also within others, strings and bytes."""
+    """The fields that can be long: arrays, also within others, strings and bytes.
+
+    Not arrays that are tagged: a tag's length stands before them, and would have to grow as well.
+    """
     for item in (*layout.ordinary(struct_class), *layout.tagged(struct_class)):
         path, kind = (*before, item.name), item.wire.kind
+        if isinstance(kind, Array) and item.wire.tag is not None:
+            continue
         if isinstance(kind, Array | Sized):
             yield path, kind
         element = kind.element if isinstance(kind, Array) else kind

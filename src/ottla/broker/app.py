@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla import __version__
 from ottla.broker import background
@@ -30,7 +30,6 @@ from ottla.broker.server import Server
 from ottla.broker.services import Services
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.controller.topics import logs_removed
-from ottla.cluster.etcd_address import EtcdAccess
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.measured_store import MeasuredStore
 from ottla.cluster.state import ClusterState
@@ -49,6 +48,9 @@ from ottla.storage.log_dir import LogDir
 from ottla.storage.opened_logs import OpenedLogs
 from ottla.storage.scrub import Scrubber
 from ottla.telemetry import AnyMetric
+
+if TYPE_CHECKING:
+    from ottla.cluster.etcd_address import EtcdAccess
 
 log = logging.getLogger("ottla.broker")
 
@@ -69,7 +71,7 @@ class ServeOptions:
     metrics: Endpoint | None = None
     hints: bool = False
     store: str | None = None  # that brokers share; None for one in the data directory
-    store_access: EtcdAccess = field(default_factory=EtcdAccess)
+    store_access: "EtcdAccess | None" = None  # if the store is etcd
     rack: str | None = None
     machine: str | None = None
     ends_with_stdin: bool = False  # stops when standard input ends: its supervisor is gone

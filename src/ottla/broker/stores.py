@@ -3,15 +3,17 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.environment import Environment, OpenStore
 from ottla.clock import Clock
-from ottla.cluster.etcd_address import EtcdAccess, EtcdAddress
 from ottla.cluster.store import CoordinationStore
 from ottla.cluster.store_sqlite import SqliteStore
 from ottla.cluster.values import ClusterId
 from ottla.errors import UsageRefused
+
+if TYPE_CHECKING:
+    from ottla.cluster.etcd_address import EtcdAccess
 
 SQLITE: Final = "sqlite:"
 ETCD: Final = ("etcd:", "etcds:", "etcd+")
@@ -20,7 +22,7 @@ _MACHINE_ID: Final = Path("/etc/machine-id")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-def environment_of(store: str | None, access: EtcdAccess) -> Environment:
+def environment_of(store: str | None, access: "EtcdAccess | None" = None) -> Environment:
     """The machine's own environment, with a store that brokers share, if one is named.
 
     Reads files: call it before there is a loop.
@@ -37,9 +39,9 @@ def environment_of(store: str | None, access: EtcdAccess) -> Environment:
     )
 
 
-def _opener(store: str, access: EtcdAccess) -> OpenStore:
+def _opener(store: str, access: "EtcdAccess | None") -> OpenStore:
     if store.startswith(ETCD):
-        return partial(_open_etcd, EtcdAddress.parse(store), access)
+        return _etcd_opener(store, access)
     path = sqlite_path(store)
     if not path.parent.is_dir():
         raise UsageRefused(f"{path.parent} does not exist: make it before brokers share {path}")
@@ -70,12 +72,17 @@ async def _open_sqlite(path: Path, data: Path, clock: Clock) -> CoordinationStor
     return await SqliteStore.open(path, clock, poll_interval_s=_POLL_S)
 
 
-async def _open_etcd(
-    address: EtcdAddress, access: EtcdAccess, data: Path, clock: Clock
-) -> CoordinationStore:
-    from ottla.cluster.store_etcd import EtcdStore  # noqa: PLC0415  # needs h11, which others do not
+def _etcd_opener(store: str, access: "EtcdAccess | None") -> OpenStore:
+    from ottla.cluster.etcd_address import EtcdAccess, EtcdAddress  # noqa: PLC0415  # as below
 
-    return await EtcdStore.open(address, tls=access.tls, credentials=access.credentials)
+    address, granted = EtcdAddress.parse(store), access or EtcdAccess()
+
+    async def open_etcd(_data: Path, _clock: Clock) -> CoordinationStore:
+        from ottla.cluster.store_etcd import EtcdStore  # noqa: PLC0415  # h11: others need none
+
+        return await EtcdStore.open(address, tls=granted.tls, credentials=granted.credentials)
+
+    return open_etcd
 
 
 def machine_name(machine_id: str, cluster_id: ClusterId) -> str | None:

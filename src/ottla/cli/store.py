@@ -113,7 +113,7 @@ def status(
         key=_path(store_key),
     )
     access = read_access(store, options)
-    if store.startswith("etcd"):
+    if access is not None:
         from ottla.cli.store_status import etcd_row  # noqa: PLC0415  # needs h11
 
         row = asyncio.run(etcd_row(store, access))

@@ -6,10 +6,12 @@ A password is read from a file or from the environment: arguments are shown by `
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ottla.cluster.etcd_address import EtcdAccess, EtcdAddress, EtcdCredentials, EtcdTlsFiles
 from ottla.errors import UsageRefused
+
+if TYPE_CHECKING:
+    from ottla.cluster.etcd_address import EtcdAccess, EtcdCredentials
 
 USER_VARIABLE: Final = "OTTLA_STORE_USER"
 PASSWORD_VARIABLE: Final = "OTTLA_STORE_PASSWORD"  # noqa: S105  # a name
@@ -38,13 +40,19 @@ class AccessOptions:
         return [(name, str(value)) for name, value in pairs if value is not None]
 
 
-def read_access(store: str | None, options: AccessOptions) -> EtcdAccess:
-    """User, password and certificates for a store, or UsageRefused."""
+def read_access(store: str | None, options: AccessOptions) -> "EtcdAccess | None":
+    """User, password and certificates for etcd, None for another store, or UsageRefused."""
     given = [name for name, _ in options.named()]
     if given and (store is None or not store.startswith("etcd")):
         raise UsageRefused(f"{given[0]} is for etcd: name it with --store etcd://HOST:2379")
     if store is None or not store.startswith("etcd"):
-        return EtcdAccess()
+        return None
+    from ottla.cluster.etcd_address import (  # noqa: PLC0415  # most brokers do without
+        EtcdAccess,
+        EtcdAddress,
+        EtcdTlsFiles,
+    )
+
     EtcdAddress.parse(store)  # refused here, before processes are started with it
     tls = EtcdTlsFiles(options.ca, options.certificate, options.key)
     if tls != EtcdTlsFiles() and store.startswith(_PLAIN):
@@ -52,7 +60,9 @@ def read_access(store: str | None, options: AccessOptions) -> EtcdAccess:
     return EtcdAccess(_credentials(options), tls)
 
 
-def _credentials(options: AccessOptions) -> EtcdCredentials | None:
+def _credentials(options: AccessOptions) -> "EtcdCredentials | None":
+    from ottla.cluster.etcd_address import EtcdCredentials  # noqa: PLC0415  # as above
+
     user = options.user or os.environ.get(USER_VARIABLE) or ""
     password = os.environ.get(PASSWORD_VARIABLE) or ""
     if options.password_file is not None:
