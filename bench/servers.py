@@ -33,6 +33,21 @@ KAFKA_JVM: Final = (
 )
 
 
+# Of the shipped config/server.properties, what does not depend on the node. One default is changed:
+# a deleted topic leaves the disk after a second instead of a minute.
+KAFKA_SHIPPED: Final = """\
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+log.segment.delete.delay.ms=1000
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spawn:
     """What to execute; `companions` are started before and stopped after."""
@@ -266,10 +281,7 @@ def rabbitmq(generators: Generators) -> Server:
 
 
 def _write_kafka_settings(data: Path, port: int) -> Path:
-    """The shipped config/server.properties, but for ports and directory.
-
-    One default is changed: a deleted topic leaves the disk after a second instead of a minute.
-    """
+    """The shipped config/server.properties, but for ports and directory."""
     controller_port = processes.free_port()
     settings = data / "server.properties"
     settings.write_text(
@@ -282,11 +294,6 @@ inter.broker.listener.name=PLAINTEXT
 advertised.listeners=PLAINTEXT://{HOST}:{port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
-num.network.threads=3
-num.io.threads=8
-socket.send.buffer.bytes=102400
-socket.receive.buffer.bytes=102400
-socket.request.max.bytes=104857600
 log.dirs={data / "data"}
 num.partitions=1
 num.recovery.threads.per.data.dir=1
@@ -295,11 +302,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
-log.retention.hours=168
-log.segment.bytes=1073741824
-log.retention.check.interval.ms=300000
-log.segment.delete.delay.ms=1000
-"""
+{KAFKA_SHIPPED}"""
     )
     write_kafka_log_settings(data)
     return settings

@@ -19,6 +19,7 @@ from bench.load import LoadFailed
 from bench.servers import (
     KAFKA_JARS,
     KAFKA_JVM,
+    KAFKA_SHIPPED,
     Spawn,
     execute,
     format_kafka_storage,
@@ -266,16 +267,7 @@ inter.broker.listener.name=PLAINTEXT
 advertised.listeners=PLAINTEXT://{HOST}:{client}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
-num.network.threads=3
-num.io.threads=8
-socket.send.buffer.bytes=102400
-socket.receive.buffer.bytes=102400
-socket.request.max.bytes=104857600
 log.dirs={data / "data"}
-log.retention.hours=168
-log.segment.bytes=1073741824
-log.retention.check.interval.ms=300000
-log.segment.delete.delay.ms=1000
-"""
+{KAFKA_SHIPPED}"""
     )
     return settings

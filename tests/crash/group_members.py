@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from crash.group_judgement import Diary, Entry, Partition, Signal, acknowledged
+from crash.load import Load
 
 SESSION_MS: Final = 10_000  # a busy machine can hold a process up for seconds
 PATIENCE_S: Final = 90
@@ -278,6 +279,30 @@ def groups_of(groups: Sequence[Group]) -> Iterator[Sequence[Group]]:
     finally:
         for group in groups:
             group.end()
+
+
+@contextmanager
+def groups_under_load(groups: Sequence[Group], load: Load) -> Iterator[dict[Partition, int]]:
+    """Groups of two members that read what a load writes, until they have committed all of it.
+
+    Yields the ends of the partitions, which are known once the block is left.
+    """
+    ends: dict[Partition, int] = {}
+    with groups_of(groups):
+        load.start()
+        try:
+            for group in groups:
+                group.join()
+                group.join()
+            for group in groups:
+                group.wait_shared()
+            yield ends
+        finally:
+            load.stop()
+        ends |= {partition: acked[-1].offset + 1 for partition, acked in load.acked.items()}
+        for group in groups:
+            group.wait_committed(ends)
+            group.leave_all()
 
 
 def _read(stream: Any, take: Any) -> None:

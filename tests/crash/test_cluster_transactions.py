@@ -30,7 +30,7 @@ from crash.exactly_once import (
     working,
 )
 from crash.group_judgement import Deliveries, Partition, acknowledged, overlaps
-from crash.group_members import CONSUMER, Group, Subscription, Way, groups_of
+from crash.group_members import CONSUMER, Group, Subscription, Way, groups_under_load
 from crash.load import Load
 from crash.offsets_log import read_written
 from crash.test_cluster import Cluster, cluster
@@ -206,24 +206,11 @@ def test_a_group_whose_coordinator_dies_goes_on_and_keeps_what_it_committed(
             Group(running.bootstrap, f"group-{number}", way, subscription)
             for number, way in enumerate(_WAYS)
         ]
-        with groups_of(groups):
-            load.start()
-            try:
-                for group in groups:
-                    group.join()
-                    group.join()
-                for group in groups:
-                    group.wait_shared()
-                kept = sum(
-                    _kill_coordinator(running, admin, groups, groups[number % len(groups)])
-                    for number in range(_KILLS)
-                )
-            finally:
-                load.stop()
-            ends = {partition: acked[-1].offset + 1 for partition, acked in load.acked.items()}
-            for group in groups:
-                group.wait_committed(ends)
-                group.leave_all()
+        with groups_under_load(groups, load) as ends:
+            kept = sum(
+                _kill_coordinator(running, admin, groups, groups[number % len(groups)])
+                for number in range(_KILLS)
+            )
         written = read_written(running.bootstrap, [group.name for group in groups])
         stop_all(running)
     for group in groups:

@@ -11,7 +11,7 @@ import pytest
 
 from compat.raw import connected
 from crash.group_judgement import Deliveries, Partition, acknowledged, overlaps
-from crash.group_members import Group, Subscription, groups_of, ways
+from crash.group_members import Group, Subscription, groups_under_load, ways
 from crash.load import Load
 from crash.offsets_log import read_written
 from crash.processes import BrokerProcess, broker_process
@@ -44,21 +44,8 @@ def test_groups_go_on_after_kills_and_no_acknowledged_commit_is_lost(
             for number, way in enumerate(ways())
         ]
         began_s = time.monotonic()
-        with groups_of(groups):
-            load.start()
-            try:
-                for group in groups:
-                    group.join()
-                    group.join()
-                for group in groups:
-                    group.wait_shared()
-                commits = sum(_crash_once(broker, groups, rng) for _ in range(_KILLS))
-            finally:
-                load.stop()
-            ends = {partition: acked[-1].offset + 1 for partition, acked in load.acked.items()}
-            for group in groups:
-                group.wait_committed(ends)
-                group.leave_all()
+        with groups_under_load(groups, load) as ends:
+            commits = sum(_crash_once(broker, groups, rng) for _ in range(_KILLS))
         took_s = time.monotonic() - began_s
         written = read_written(broker.address, [group.name for group in groups])
         assert broker.stop() == 0

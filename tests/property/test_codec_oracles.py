@@ -78,7 +78,7 @@ def _compare(layout: Layout, ask: Oracle, count: int) -> int:
     return compared
 
 
-def _leave_out_ours(message: Any) -> None:
+def _leave_out_ours(message: object) -> None:
     """Give Ottla's own fields their defaults, in structs inside the message too."""
     for item in wire_fields(type(message)):
         kind, value = item.wire.kind, getattr(message, item.name)

@@ -15,8 +15,9 @@ from ottla.cluster.state import ClusterState
 from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import Durability
 from ottla.coordinator.runtime.confirmation import Confirmations
+from ottla.coordinator.transactions.markers import TransactionEnd
 from ottla.coordinator.transactions.peer_markers import PeerMarkers
-from ottla.model import BrokerId, Offset, TimestampMs
+from ottla.model import BrokerId, Offset, TimestampMs, TopicPartition
 from ottla.protocol.hot_fetch import FetchPartition
 from ottla.replication import forfeits
 from ottla.replication.follower import FollowerPartition
@@ -123,8 +124,15 @@ def two_leaders_in_one_epoch() -> None:
     """An election leaves the leader epoch as it is."""
     advance = leaders.advanced
 
-    def advanced(partition: PartitionImage, *arguments: Any, **named: Any) -> PartitionImage:
-        changed = advance(partition, *arguments, **named)
+    def advanced(
+        partition: PartitionImage,
+        leader: BrokerId | None,
+        isr: tuple[BrokerId, ...],
+        isr_min: int,
+        *,
+        is_new: bool | None = None,
+    ) -> PartitionImage:
+        changed = advance(partition, leader, isr, isr_min, is_new=is_new)
         return replace(changed, leader_epoch=partition.leader_epoch)
 
     _plant(leaders, "advanced", advanced)
@@ -187,7 +195,7 @@ def unconfirmed_reads() -> None:
 def lost_marker() -> None:
     """A transaction counts as ended in partitions that other brokers lead."""
 
-    async def write(self: PeerMarkers, tp: Any, end: Any) -> None:
+    async def write(self: PeerMarkers, tp: TopicPartition, end: TransactionEnd) -> None:
         return
 
     _plant(PeerMarkers, "write", write)

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -152,7 +152,7 @@ async def _wait_drained(client: Client, broker: BrokerId, count: int) -> None:
     terminal.print_note(f"broker {broker} has no partitions any more")
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name == "machine" and value is not None:

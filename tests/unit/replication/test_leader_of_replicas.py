@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -270,10 +269,26 @@ def test_a_broker_without_a_replica_is_no_follower() -> None:
 # Moves
 
 
-def moved(led: Led, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...], **more: Any) -> None:
-    image = led.partition.image
-    epoch = image.partition_epoch + 1
-    now = replace(image, replicas=replicas, isr=isr, partition_epoch=epoch, is_new=False, **more)
+def moved(
+    led: Led,
+    replicas: tuple[BrokerId, ...],
+    isr: tuple[BrokerId, ...],
+    *,
+    adding: tuple[BrokerId, ...] = (),
+    removing: tuple[BrokerId, ...] = (),
+    leader_epoch: int = build.EPOCH,
+) -> None:
+    """The leader sees the next image of its partition."""
+    now = replace(
+        led.partition.image,
+        replicas=replicas,
+        isr=isr,
+        adding=adding,
+        removing=removing,
+        leader_epoch=LeaderEpoch(leader_epoch),
+        partition_epoch=led.partition.image.partition_epoch + 1,
+        is_new=False,
+    )
     led.partition.note_image(now, 50.0)
 
 
@@ -300,7 +315,7 @@ def test_a_leader_that_stays_leads_on_in_the_next_epoch_when_replicas_are_droppe
     led = Led(ONE, TWO)
     led.append()
     led.fetch(ONE, 1)
-    moved(led, (HERE, ONE), (HERE, ONE), leader_epoch=LeaderEpoch(build.EPOCH + 1))
+    moved(led, (HERE, ONE), (HERE, ONE), leader_epoch=build.EPOCH + 1)
     assert led.settled == [None], "its producer waits for those that are left"
     assert led.partition.leader_epoch == led.log.epochs.latest == build.EPOCH + 1
     with pytest.raises(NotLeader):
@@ -318,6 +333,6 @@ def test_a_partition_that_gets_more_replicas_goes_on_with_as_many_in_sync_as_it_
     assert led.append() == led.partition.high_watermark == 1
     moved(led, (HERE, ONE, TWO), (HERE,), adding=(ONE, TWO))
     assert led.append() == led.partition.high_watermark == 2
-    moved(led, (HERE, ONE, TWO), (HERE, ONE, TWO), adding=())
+    moved(led, (HERE, ONE, TWO), (HERE, ONE, TWO))
     led.append()
     assert led.partition.high_watermark == 2

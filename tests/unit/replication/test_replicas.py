@@ -2,9 +2,11 @@
 
 import asyncio
 import errno
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -248,97 +250,86 @@ def _moved(replicas: tuple[BrokerId, ...], epoch: int, revision: int) -> Cluster
     return cluster(0, 1).apply(put_topic(topic), Revision(revision))
 
 
-def test_the_log_of_a_replica_that_has_moved_is_removed_and_made_anew_if_it_comes_back() -> None:
+class Followed(NamedTuple):
+    """The replicas of a broker that follows the partition, and what they are kept in."""
+
+    files: MemoryFiles
+    worker: LaterWorker
+    log_dir: LogDir
+    replicas: Replicas
+
+    async def note(self, image: ClusterImage) -> None:
+        """The image comes, and everything that follows from it is done."""
+        self.replicas.note_image(image)
+        await self.settle()
+
+    async def settle(self) -> None:
+        await _turn()
+        await _settle(self.worker)
+
+
+def with_follower(scenario: Callable[[Followed], Awaitable[None]]) -> None:
     files, worker = MemoryFiles(), LaterWorker()
     log_dir = LogDir(files, Path("/data"))
 
-    async def scenario() -> None:
+    async def main() -> None:
         replicas = _replicas(files, worker, log_dir)
         replicas.open(ClusterImage())
-        replicas.note_image(_moved((THERE, HERE), 0, 2))
-        await _turn()
-        await _settle(worker)
+        followed = Followed(files, worker, log_dir, replicas)
+        await followed.note(_moved((THERE, HERE), 0, 2))
+        await scenario(followed)
+        await replicas.close()
+
+    asyncio.run(main())
+
+
+def test_the_log_of_a_replica_that_has_moved_is_removed_and_made_anew_if_it_comes_back() -> None:
+    async def scenario(followed: Followed) -> None:
+        files, replicas = followed.files, followed.replicas
         build.append(replicas.logs[ORDERS])
-        log_dir.checkpoint()
+        followed.log_dir.checkpoint()
         assert b"orders" in files.read_whole(POINTS)
         replicas.note_image(_moved((THERE,), 1, 3))
         assert not replicas.following.partitions, "it is no longer fetched at once"
         await _turn()
         assert ORDERS not in replicas.logs
-        await _settle(worker)
+        await _settle(followed.worker)
         assert not any("orders" in name for name in files.names(Path("/data")))
         assert b"orders" not in files.read_whole(POINTS), "the old one's end is not the new one's"
-        replicas.note_image(_moved((THERE, HERE), 1, 4))
-        await _turn()
-        await _settle(worker)
+        await followed.note(_moved((THERE, HERE), 1, 4))
         assert replicas.logs[ORDERS].end_offset == 0
         assert list(replicas.following.partitions) == [ORDERS]
-        await replicas.close()
 
-    asyncio.run(scenario())
+    with_follower(scenario)
 
 
 def test_a_replica_that_is_dropped_and_added_at_once_keeps_its_log() -> None:
-    files, worker = MemoryFiles(), LaterWorker()
-    log_dir = LogDir(files, Path("/data"))
-
-    async def scenario() -> None:
-        replicas = _replicas(files, worker, log_dir)
-        replicas.open(ClusterImage())
-        replicas.note_image(_moved((THERE, HERE), 0, 2))
-        await _turn()
-        await _settle(worker)
+    async def scenario(followed: Followed) -> None:
+        replicas = followed.replicas
         build.append(replicas.logs[ORDERS])
         replicas.note_image(_moved((THERE,), 1, 3))
-        replicas.note_image(_moved((THERE, HERE), 1, 4))
-        await _turn()
-        await _settle(worker)
+        await followed.note(_moved((THERE, HERE), 1, 4))
         assert replicas.logs[ORDERS].end_offset == 1, "its leader says what of it is right"
         assert list(replicas.following.partitions) == [ORDERS]
-        await replicas.close()
 
-    asyncio.run(scenario())
+    with_follower(scenario)
 
 
 def test_a_log_that_is_newer_than_the_store_is_not_removed() -> None:
-    files, worker = MemoryFiles(), LaterWorker()
-    log_dir = LogDir(files, Path("/data"))
+    async def scenario(followed: Followed) -> None:
+        followed.replicas.logs[ORDERS].epochs.note(LeaderEpoch(build.EPOCH + 9), Offset(0))
+        await followed.note(_moved((THERE,), 1, 3))
+        assert ORDERS in followed.replicas.logs
 
-    async def scenario() -> None:
-        replicas = _replicas(files, worker, log_dir)
-        replicas.open(ClusterImage())
-        replicas.note_image(_moved((THERE, HERE), 0, 2))
-        await _turn()
-        await _settle(worker)
-        replicas.logs[ORDERS].epochs.note(LeaderEpoch(build.EPOCH + 9), Offset(0))
-        replicas.note_image(_moved((THERE,), 1, 3))
-        await _turn()
-        await _settle(worker)
-        assert ORDERS in replicas.logs
-        await replicas.close()
-
-    asyncio.run(scenario())
+    with_follower(scenario)
 
 
 def test_a_broker_that_is_not_ready_removes_no_log() -> None:
-    files, worker = MemoryFiles(), LaterWorker()
-    log_dir = LogDir(files, Path("/data"))
-
-    async def scenario() -> None:
-        replicas = _replicas(files, worker, log_dir)
-        replicas.open(ClusterImage())
-        replicas.note_image(_moved((THERE, HERE), 0, 2))
-        await _turn()
-        await _settle(worker)
+    async def scenario(followed: Followed) -> None:
         gone = [Change(ready_key(HERE), None)]
-        replicas.note_image(_moved((THERE,), 1, 3).apply(gone, Revision(4)))
-        await _turn()
-        await _settle(worker)
-        assert ORDERS in replicas.logs
-        replicas.note_image(_moved((THERE,), 1, 5))
-        await _turn()
-        await _settle(worker)
-        assert ORDERS not in replicas.logs
-        await replicas.close()
+        await followed.note(_moved((THERE,), 1, 3).apply(gone, Revision(4)))
+        assert ORDERS in followed.replicas.logs
+        await followed.note(_moved((THERE,), 1, 5))
+        assert ORDERS not in followed.replicas.logs
 
-    asyncio.run(scenario())
+    with_follower(scenario)

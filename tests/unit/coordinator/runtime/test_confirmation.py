@@ -1,7 +1,7 @@
 """Responses without a record: held until the store, or every follower, shows that we lead."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
 from fakes import build
@@ -72,8 +72,8 @@ class Bench:
         self.confirmed: list[Any] = []
         self.refused: list[Any] = []
 
-    def _spawn(self, work: Any) -> None:
-        self.tasks.append(asyncio.ensure_future(work))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
 
     def hold(self, *values: str) -> None:
         ticket: FutureTicket[str] = FutureTicket(asyncio.get_running_loop())
