@@ -234,6 +234,7 @@ CHORES = [
     *("sweep", "expire", "disk", "watermarks", "unfinished", "deleted topics"),
     "store revision",
     *("retention", "compaction", "scrub", "producers", "offsets", "transactional ids"),
+    "share states",
     "checkpoint",
 ]
 

@@ -38,6 +38,14 @@ HANDLERS: Final = {
     ApiKey.DESCRIBE_GROUPS: "group_admin:DescribeGroups",
     ApiKey.LIST_GROUPS: "group_admin:ListGroups",
     ApiKey.DELETE_GROUPS: "group_admin:DeleteGroups",
+    # Share groups
+    ApiKey.SHARE_GROUP_HEARTBEAT: "share_groups:ShareGroupHeartbeat",
+    ApiKey.SHARE_GROUP_DESCRIBE: "share_groups:ShareGroupDescribe",
+    ApiKey.SHARE_FETCH: "share_fetch:ShareFetch",
+    ApiKey.SHARE_ACKNOWLEDGE: "share_fetch:ShareAcknowledge",
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "share_group_offsets:DescribeShareGroupOffsets",
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "share_group_offsets:AlterShareGroupOffsets",
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: "share_group_offsets:DeleteShareGroupOffsets",
     # Transactions
     ApiKey.ADD_PARTITIONS_TO_TXN: "transactions:AddPartitionsToTxn",
     ApiKey.ADD_OFFSETS_TO_TXN: "transactions:AddOffsetsToTxn",
@@ -71,6 +79,18 @@ HANDLERS: Final = {
     ApiKey.ALTER_CLIENT_QUOTAS: "quotas:AlterClientQuotas",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "scram:DescribeUserScramCredentials",
 }
+
+SHARE_GROUPS: Final = frozenset(  # not served by a broker with peers yet
+    {
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.SHARE_FETCH,
+        ApiKey.SHARE_ACKNOWLEDGE,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+    }
+)
 
 
 def handler_class(key: ApiKey) -> type[Any]:

@@ -14,6 +14,7 @@ _EXPIRE_S: Final = 0.25
 _DISK_S: Final = 1.0
 _WATERMARKS_S: Final = 5.0
 _RETRY_S: Final = 1.0
+_PRUNE_S: Final = 300.0
 
 
 def broker_chores(
@@ -73,6 +74,7 @@ def broker_chores(
             lambda: config().transactional_id_check_ms / 1000,
             services.expire_transactional_ids,
         ),
+        Chore("share states", lambda: _PRUNE_S, services.prune_share_states),
         Chore(
             "checkpoint",
             lambda: config().flush_checkpoint_interval_ms / 1000,

@@ -1,6 +1,7 @@
 """A client's connection: bytes in, whole frames to the dispatcher, responses out in order."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -68,6 +69,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog",
         "_frame",
+        "_on_lost",
         "_order",
         "_paused",
         "_resuming",
@@ -86,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog: bytearray | None = None  # frames that must wait for their turn
         self._order: ResponseOrder | None = None
         self._paused = False
+        self._on_lost: Callable[[], None] | None = None
         self._resuming = False  # a turn of the loop that is to come will go on with it
         self.peer = ""
         self.active_s = 0.0
@@ -141,6 +144,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._release()
         self._shared.owner.forget(self)
+        if self._on_lost is not None:
+            self._on_lost()
+
+    def on_lost(self, notify: Callable[[], None]) -> None:
+        """Have `notify` called, once, when the connection is gone."""
+        self._on_lost = notify
 
     # Called by the server
 

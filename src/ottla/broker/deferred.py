@@ -1,7 +1,7 @@
 """Responses of a coordinator that are sent when its log has committed: no task, no future."""
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ottla.coordinator.runtime.coordinator import Coordinator
 from ottla.coordinator.runtime.decision import A, RecordT, Ticket
@@ -20,6 +20,8 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
     """
 
     __slots__ = ("_build", "_error", "_on_ready", "_refuse", "_values")
+
+    is_barrier: ClassVar[bool] = True  # holds back the requests behind it on its connection
 
     def __init__(
         self, build: Callable[[A], MessageT], refuse: Callable[[ApiError], MessageT]

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ottla.broker.apis import HANDLERS, Handler, Handlers
 from ottla.broker.connection import Connection, RequestFailed
 from ottla.broker.deferred import AnyDeferred, Deferred
-from ottla.broker.handlers.api_versions import unsupported_version
+from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.handlers.produce import Produce
 from ottla.broker.latency import Latency
@@ -171,7 +171,7 @@ class Dispatcher:
             )
         except TooManyElements as problem:
             return self._refuse(header, connection, self._too_many(problem))
-        context = RequestContext(header.api_version, header.client_id, connection.peer)
+        context = RequestContext(header.api_version, header.client_id, connection.peer, connection)
         response = self._handler(header.api_key)(request, context)
         if isinstance(response, Deferred):
             return self._await_deferred(header, response, connection)
@@ -197,14 +197,14 @@ class Dispatcher:
                 request = await finish(steps)
             except TooManyElements as problem:
                 return self._refuse(header, connection, self._too_many(problem))
-            context = RequestContext(version, header.client_id, connection.peer)
+            context = RequestContext(version, header.client_id, connection.peer, connection)
             return await self._encoded(header, self._handler(header.api_key)(request, context))
 
     def _await_deferred(
         self, header: RequestHeader, deferred: AnyDeferred, connection: Connection
     ) -> Pending:
         """A pending response that is complete once the coordinator's log has committed."""
-        pending = Pending(is_barrier=True)
+        pending = Pending(is_barrier=deferred.is_barrier)
 
         def complete() -> None:
             try:
@@ -343,7 +343,9 @@ class Dispatcher:
                 f"{header.api_key.name} version {header.api_version} is not served here"
             )
         oldest = header._replace(api_version=0)
-        return bytes(response_frame(oldest, unsupported_version()))
+        handler = self._handler(ApiKey.API_VERSIONS)
+        assert isinstance(handler, ApiVersions), "the table has a row for it"
+        return bytes(response_frame(oldest, handler.unsupported_version()))
 
 
 async def _message(deferred: AnyDeferred) -> Any:

@@ -56,6 +56,7 @@ def collect(
         replicas, services.state.image, services.node_id, services.clock.monotonic_s()
     )
     yield from services.collect_groups()
+    yield from services.collect_share_groups()
 
 
 def _build_info() -> Metric:

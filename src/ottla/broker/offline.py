@@ -159,7 +159,7 @@ class Strays:
             partition_count=max(
                 other.name.partition + 1 for other in siblings if other.topic_id == stray.topic_id
             ),
-            config=internal_config(BrokerConfig()) if is_internal else _KEEP_ALL,
+            config=internal_config(name, BrokerConfig()) if is_internal else _KEEP_ALL,
             is_internal=is_internal,
         )
 

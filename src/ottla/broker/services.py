@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.metadata_changes import MetadataChanges
+from ottla.broker.share_metrics import ShareCounts, collect_share_groups
 from ottla.broker.topic_creation import TopicCreation
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
@@ -14,6 +15,7 @@ from ottla.cluster.state import ClusterState
 from ottla.coordinator.runtime.internal_topics import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
 )
 from ottla.model import BrokerId, TopicPartition
@@ -22,8 +24,12 @@ from ottla.settings import Settings
 from ottla.telemetry import Metric
 
 if TYPE_CHECKING:
+    from ottla.broker.connection import Connection
     from ottla.broker.produce_verification import ProduceVerification
+    from ottla.broker.share_group_states import ShareGroupStates
+    from ottla.broker.share_partitions import SharePartitions
     from ottla.coordinator.groups.coordinator import GroupCoordinator
+    from ottla.coordinator.share.coordinator import ShareCoordinator
     from ottla.coordinator.transactions.coordinator import TransactionCoordinator
     from ottla.coordinator.transactions.markers import TransactionEnd
     from ottla.coordinator.transactions.peer_markers import PeerMarkers
@@ -39,6 +45,7 @@ class RequestContext(NamedTuple):
     version: int
     client_id: str | None
     peer: str
+    connection: "Connection | None" = None  # None in tests that call a handler
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ class Services:
     clock: Clock
     rng: random.Random
     note_defect: Callable[[BaseException], None]
+    serves_share_groups: bool = True  # their state does not cross brokers yet
 
     @cached_property
     def groups(self) -> "GroupCoordinator":
@@ -134,6 +142,30 @@ class Services:
         return PeerVerification(self.peers)
 
     @cached_property
+    def share(self) -> "ShareCoordinator":
+        from ottla.coordinator.share.coordinator import ShareCoordinator  # noqa: PLC0415
+
+        coordinator = ShareCoordinator(
+            self.state, self.replicas, self.topic_creation, self.clock, self.note_defect
+        )
+        coordinator.follow()
+        return coordinator
+
+    @cached_property
+    def share_partitions(self) -> "SharePartitions":
+        from ottla.broker.share_partitions import SharePartitions  # noqa: PLC0415
+
+        return SharePartitions(
+            self.state, self.replicas, self.share, self.settings, self.clock, self.note_defect
+        )
+
+    @cached_property
+    def share_group_states(self) -> "ShareGroupStates":
+        from ottla.broker.share_group_states import ShareGroupStates  # noqa: PLC0415
+
+        return ShareGroupStates(self.groups, self.share)
+
+    @cached_property
     def producer_ids(self) -> "ProducerIds":
         from ottla.coordinator.transactions.producer_ids import ProducerIds  # noqa: PLC0415
 
@@ -154,9 +186,13 @@ class Services:
             _ = self.groups
         if TRANSACTIONS_TOPIC in topics:
             _ = self.transactions
+        if SHARE_STATE_TOPIC in topics:
+            _ = self.share
 
     def close_coordinators(self) -> None:
         """Refuse the requests that wait for a coordinator, and those that come."""
+        if "share_partitions" in self.__dict__:
+            self.share_partitions.close()
         for coordinator in self._coordinators():
             coordinator.close()
         if "peers" in self.__dict__:
@@ -177,13 +213,26 @@ class Services:
         if "transactions" in self.__dict__:
             await self.transactions.expire()
 
+    async def prune_share_states(self) -> None:
+        if "share" in self.__dict__:
+            await self.share.expire()
+
     def collect_groups(self) -> Iterable[Metric]:
         """Metrics of the groups that are coordinated here."""
         return self.groups.collect() if "groups" in self.__dict__ else ()
 
-    def _coordinators(self) -> "list[GroupCoordinator | TransactionCoordinator]":
+    def collect_share_groups(self) -> Iterable[Metric]:
+        """Metrics of the share groups whose members read here."""
+        made = "share_partitions" in self.__dict__
+        counts = self.share_partitions.counts() if made else ShareCounts()
+        series_max = self.settings.broker.group_metrics_series_max
+        return collect_share_groups(counts, series_max=series_max)
+
+    def _coordinators(self) -> "list[GroupCoordinator | TransactionCoordinator | ShareCoordinator]":
         made = self.__dict__
-        coordinators: list[GroupCoordinator | TransactionCoordinator] = []
+        coordinators: list[GroupCoordinator | TransactionCoordinator | ShareCoordinator] = []
+        if "share" in made:
+            coordinators.append(self.share)
         if "transactions" in made:
             coordinators.append(self.transactions)
         if "groups" in made:

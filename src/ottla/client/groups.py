@@ -16,7 +16,7 @@ from ottla.client.partitions import by_topic
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, Offset, TopicPartition
 from ottla.protocol.consumer_protocol import CONSUMER, assigned_partitions
-from ottla.protocol.messages import classic_groups, consumer_groups
+from ottla.protocol.messages import classic_groups, consumer_groups, share_groups
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -39,6 +39,8 @@ _FETCH_BY_NAME: Final = 9
 _DEAD: Final = "Dead"  # the state of an unknown group in DescribeGroups before version 6
 _CLASSIC_TYPE: Final = "Classic"
 _CONSUMER_TYPE: Final = "Consumer"
+SHARE_TYPE: Final = "Share"
+_SHARE: Final = "share"  # protocol type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +116,20 @@ async def list_groups(client: Client) -> list[ListedGroup]:
 
 
 async def describe_group(client: Client, group_id: str) -> GroupDescription:
-    """State, assignor and members of a group, of either type; else `NoSuchGroup`."""
+    """State, assignor and members of a group, of any type; else `NoSuchGroup`."""
 
     async def attempt() -> GroupDescription:
         coordinator = await client.coordinator_of(group_id)
         found = await _describe_assigned(client, group_id, coordinator)
-        return found or await _describe_classic(client, group_id, coordinator)
+        if found is not None:
+            return found
+        try:
+            return await _describe_classic(client, group_id, coordinator)
+        except NoSuchGroup:
+            found = await _describe_share(client, group_id, coordinator)
+            if found is None:
+                raise
+            return found
 
     return await client.retry(attempt, on=TRANSPORT_ERRORS)
 
@@ -286,6 +296,48 @@ async def _describe_assigned(
             MemberDescription(
                 member_id=member.member_id,
                 instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=_host(member.client_host),
+                partitions=tuple(
+                    sorted(
+                        TopicPartition(topic.topic_name, index)
+                        for topic in member.assignment.topic_partitions
+                        for index in topic.partitions
+                    )
+                ),
+            )
+            for member in group.members
+        ),
+    )
+
+
+async def _describe_share(
+    client: Client, group_id: str, coordinator: BrokerId
+) -> GroupDescription | None:
+    """A share group (KIP-932); None if it is another or unsupported."""
+    request = share_groups.ShareGroupDescribeRequest(group_ids=[group_id])
+    try:
+        response = await client.send_to_broker(
+            coordinator, request, share_groups.ShareGroupDescribeResponse
+        )
+    except NotSupported:
+        return None
+    (group,) = response.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    _check_group(group.error_code, group_id, group.error_message)
+    return GroupDescription(
+        group_id=group_id,
+        type=SHARE_TYPE,
+        protocol_type=_SHARE,
+        state=group.group_state,
+        assignor=group.assignor_name,
+        epoch=group.group_epoch,
+        coordinator=coordinator,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id=None,
                 client_id=member.client_id,
                 host=_host(member.client_host),
                 partitions=tuple(

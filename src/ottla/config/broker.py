@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from ottla.config.replication import ReplicationConfig
 from ottla.config.setting import (
     DAY_MS,
     INT32_MAX,
@@ -17,12 +16,13 @@ from ottla.config.setting import (
     parse_all,
     settings_of,
 )
+from ottla.config.share import ShareConfig
 from ottla.config.topic import TopicConfig
 from ottla.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(ReplicationConfig):
+class BrokerConfig(ShareConfig):
     """The settings of a broker, in its TOML file or with --set."""
 
     topic: TopicConfig = TopicConfig()

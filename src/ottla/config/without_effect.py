@@ -9,7 +9,6 @@ from typing import Final
 _DURABILITY: Final = "the setting durability decides when records are synced."
 _NO_TIERS: Final = "there is no tiered storage."
 _NO_THROTTLE: Final = "replication.catchup.bytes.per.s throttles all replicas that are not in sync."
-_NO_SHARE_GROUPS: Final = "share groups are not served yet."
 _NO_STREAMS_GROUPS: Final = "groups of the Streams protocol are not served."
 
 WITHOUT_EFFECT: Final = {
@@ -29,15 +28,7 @@ WITHOUT_EFFECT: Final = {
     "segment.index.bytes": "index files are not allocated beforehand, and are as large as needed.",
     # Groups
     "consumer.assignment.interval.ms": "an assignment is made as soon as it is needed.",
-    "share.assignment.interval.ms": _NO_SHARE_GROUPS,
-    "share.auto.offset.reset": _NO_SHARE_GROUPS,
-    "share.delivery.count.limit": _NO_SHARE_GROUPS,
-    "share.heartbeat.interval.ms": _NO_SHARE_GROUPS,
-    "share.isolation.level": _NO_SHARE_GROUPS,
-    "share.partition.max.record.locks": _NO_SHARE_GROUPS,
-    "share.record.lock.duration.ms": _NO_SHARE_GROUPS,
-    "share.renew.acknowledge.enable": _NO_SHARE_GROUPS,
-    "share.session.timeout.ms": _NO_SHARE_GROUPS,
+    "share.assignment.interval.ms": "an assignment is made as soon as it is needed.",
     "streams.assignment.interval.ms": _NO_STREAMS_GROUPS,
     "streams.heartbeat.interval.ms": _NO_STREAMS_GROUPS,
     "streams.initial.rebalance.delay.ms": _NO_STREAMS_GROUPS,

@@ -5,6 +5,7 @@ import gc
 import struct
 import warnings
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -134,12 +135,17 @@ class Beating:
         return made
 
 
+_SERVICES = cast("Any", SimpleNamespace(serves_share_groups=True))
+
+
 class FakeHandlers:
     """The handlers of a few APIs; the table says which others are served."""
 
     def __init__(self, described: Described, beating: Beating) -> None:
         self._handlers: dict[ApiKey, Handler] = {
-            ApiKey.API_VERSIONS: ApiVersions(cast("Any", None)),
+            ApiKey.API_VERSIONS: ApiVersions(
+                cast("Any", SimpleNamespace(serves_share_groups=True))
+            ),
             ApiKey.DESCRIBE_CLUSTER: described,
             ApiKey.WRITE_TXN_MARKERS: described,
             ApiKey.LIST_OFFSETS: list_offsets,
@@ -284,7 +290,7 @@ def test_what_is_not_served_is_a_violation(key: int, version: int) -> None:
         (ApiKey.SASL_HANDSHAKE, 1, ErrorCode.ILLEGAL_SASL_STATE),
         (ApiKey.SASL_AUTHENTICATE, 2, ErrorCode.ILLEGAL_SASL_STATE),
         (ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED),
-        (ApiKey.SHARE_GROUP_HEARTBEAT, 1, ErrorCode.UNSUPPORTED_VERSION),
+        (ApiKey.UPDATE_FEATURES, 2, ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
 def test_what_is_not_served_is_refused_with_a_response_if_that_has_an_error(

@@ -20,7 +20,7 @@ from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.consumer_protocol import partitions_bytes
-from ottla.protocol.messages import classic_groups, consumer_groups
+from ottla.protocol.messages import classic_groups, consumer_groups, share_groups
 from ottla.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -164,7 +164,52 @@ def test_a_group_that_is_not_there_is_told_apart_in_every_version(version_max: i
 
     coordinator = ScriptedCoordinator()
     coordinator.broker.versions[ApiKey.DESCRIBE_GROUPS] = range(version_max + 1)
-    with_client(scenario, coordinator, consumer_group_describe=not_assigned, describe_groups=absent)
+    with_client(
+        scenario,
+        coordinator,
+        consumer_group_describe=not_assigned,
+        describe_groups=absent,
+        share_group_describe=not_shared,
+    )
+
+
+def test_a_share_group_is_described_where_it_is_no_classic_one() -> None:
+    def absent(
+        request: classic_groups.DescribeGroupsRequest,
+    ) -> classic_groups.DescribeGroupsResponse:
+        group = classic_groups.DescribedGroup(group_id="g", group_state="Dead")
+        return classic_groups.DescribeGroupsResponse(groups=[group])
+
+    def shared(request: object) -> share_groups.ShareGroupDescribeResponse:
+        topic = share_groups.DescribedTopicPartitions(topic_name="t", partitions=[1, 0])
+        member = share_groups.DescribedMember(
+            member_id="m",
+            client_host="/h",
+            assignment=share_groups.DescribedAssignment(topic_partitions=[topic]),
+        )
+        group = share_groups.DescribedGroup(
+            group_id="g", group_state="Stable", group_epoch=3, members=[member]
+        )
+        return share_groups.ShareGroupDescribeResponse(groups=[group])
+
+    async def scenario(client: Client) -> None:
+        found = await describe_group(client, "g")
+        assert (found.type, found.state, found.epoch) == ("Share", "Stable", 3)
+        (member,) = found.members
+        assert member.host == "h"
+        assert member.partitions == (TopicPartition("t", 0), TopicPartition("t", 1))
+
+    with_client(
+        scenario,
+        consumer_group_describe=not_assigned,
+        describe_groups=absent,
+        share_group_describe=shared,
+    )
+
+
+def not_shared(request: object) -> share_groups.ShareGroupDescribeResponse:
+    group = share_groups.DescribedGroup(group_id="g", error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+    return share_groups.ShareGroupDescribeResponse(groups=[group])
 
 
 @pytest.mark.parametrize("version_max", [7, 9])

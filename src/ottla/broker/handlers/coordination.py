@@ -1,7 +1,7 @@
 """FindCoordinator (10), versions 0 to 6.
 
-Groups and transactional ids. Share groups are refused with an error that is not retriable: clients
-would repeat the request without end.
+Groups of every kind, and transactional ids. Keys of share partitions, which brokers alone would
+send, are refused with an error that is not retriable: clients would repeat the request without end.
 """
 
 from typing import Final

@@ -11,6 +11,7 @@ from ottla.broker.services import RequestContext, Services
 from ottla.broker.slices import Pace, finish
 from ottla.coordinator.groups.descriptions import GroupDescription
 from ottla.coordinator.groups.descriptions import ListedGroup as Listed
+from ottla.coordinator.runtime.internal_topics import SHARE_STATE_TOPIC
 from ottla.errors import ApiError, ErrorCode
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.classic_groups import (
@@ -127,6 +128,7 @@ def _listed(request: ListGroupsRequest, shards: list[list[Listed]]) -> Steps[Lis
 class DeleteGroups:
     def __init__(self, services: Services) -> None:
         self._coordinator = services.groups
+        self._services = services
 
     async def __call__(
         self, request: DeleteGroupsRequest, context: RequestContext
@@ -140,6 +142,8 @@ class DeleteGroups:
 
     async def _delete(self, group_id: str) -> ErrorCode:
         try:
+            if SHARE_STATE_TOPIC in self._services.state.image.topics:
+                await self._services.share_group_states.delete(group_id)
             code: ErrorCode = await self._coordinator.run(
                 group_id, lambda groups, ticket, now_ms: groups.delete(ticket, group_id, now_ms)
             )

@@ -24,7 +24,7 @@ from ottla.cli.group.offset_reset import Reset, Target, choose_target, gather_fa
 from ottla.cli.options import Broker, Json, parse_topic_choices
 from ottla.cli.partition_choice import choose_partitions
 from ottla.cli.run_client import run_with_client, with_hint
-from ottla.client import groups
+from ottla.client import groups, share_offsets
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, NoSuchGroup, Refused
 from ottla.clock import SystemClock
@@ -202,6 +202,8 @@ def reset_offsets(
 ) -> int:
     """Set the committed offsets of a group without members: stop its consumers first.
 
+    Of a share group the start offsets are set: it gets every record from there on.
+
     Shows each partition with its offset before and after. An offset out of range is moved to the
     nearest end of the log, with a note. A group that does not exist is created.
 
@@ -227,11 +229,14 @@ def reset_offsets(
     choices = parse_topic_choices("--topic", topic)
 
     async def work(client: Client) -> list[Reset]:
-        await _check_unused(client, name, must_exist=all_topics)
-        plan = await _plan(client, name, target, choices)
+        is_share = await _check_unused(client, name, must_exist=all_topics)
+        plan = await _plan(client, name, target, choices, is_share=is_share)
         offsets = {reset.tp: reset.new for reset in plan if reset.new is not None}
         if offsets and not dry_run:
-            await _commit(client, name, offsets)
+            if is_share:
+                await share_offsets.alter_share_offsets(client, name, offsets)
+            else:
+                await _commit(client, name, offsets)
         return plan
 
     plan = _run_reachable(broker, work)
@@ -323,17 +328,18 @@ async def _describe(
     return described, problems
 
 
-async def _check_unused(client: Client, name: str, *, must_exist: bool) -> None:
-    """Refuse a group with members, which would overwrite the offsets."""
+async def _check_unused(client: Client, name: str, *, must_exist: bool) -> bool:
+    """Refuse a group with members, which would overwrite the offsets; True for a share group."""
     try:
         group = await groups.describe_group(client, name)
     except NoSuchGroup:
         if must_exist:
             raise
         terminal.print_note(f"group {name} does not exist yet")
-        return
+        return False
     if group.state != _EMPTY:
         raise _in_use(name, f"{group.state}, {terminal.counted(len(group.members), 'member')}")
+    return group.type == groups.SHARE_TYPE
 
 
 def _in_use(name: str, detail: str) -> Refused:
@@ -345,9 +351,18 @@ def _in_use(name: str, detail: str) -> Refused:
 
 
 async def _plan(
-    client: Client, name: str, target: Target, choices: dict[str, frozenset[int] | None]
+    client: Client,
+    name: str,
+    target: Target,
+    choices: dict[str, frozenset[int] | None],
+    *,
+    is_share: bool,
 ) -> list[Reset]:
-    committed = await groups.committed_offsets(client, name)
+    if is_share:
+        found = await share_offsets.describe_share_offsets(client, name)
+        committed = {tp: offset.start for tp, offset in found.items() if offset.start is not None}
+    else:
+        committed = await groups.committed_offsets(client, name)
     tps = await choose_partitions(client, choices) if choices else sorted(committed)
     if not tps:
         raise Refused(
@@ -370,6 +385,8 @@ async def _commit(client: Client, name: str, offsets: dict[TopicPartition, Offse
 async def _delete_offsets(
     client: Client, name: str, choices: dict[str, frozenset[int] | None]
 ) -> list[ClientError]:
+    if (await groups.describe_group(client, name)).type == groups.SHARE_TYPE:
+        return await _delete_share_offsets(client, name, choices)
     committed = await groups.committed_offsets(client, name)
     problems = list[ClientError]()
     deletable = list[TopicPartition]()
@@ -391,3 +408,14 @@ async def _delete_offsets(
         if deleted := [tp for tp in deletable if tp not in refused]:
             terminal.print_note(f"group {name}: offsets of {format_partitions(deleted)} deleted")
     return problems
+
+
+async def _delete_share_offsets(
+    client: Client, name: str, choices: dict[str, frozenset[int] | None]
+) -> list[ClientError]:
+    if any(partitions is not None for partitions in choices.values()):
+        raise UsageRefused("offsets of a share group are deleted by topic: leave out partitions")
+    refused = await share_offsets.delete_share_offsets(client, name, choices)
+    if deleted := [topic for topic in choices if topic not in refused]:
+        terminal.print_note(f"group {name}: offsets of {', '.join(deleted)} deleted")
+    return list(refused.values())

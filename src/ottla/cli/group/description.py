@@ -7,12 +7,14 @@ from typing import Any
 from ottla.client.client import Client
 from ottla.client.cluster_view import ClusterView
 from ottla.client.groups import (
+    SHARE_TYPE,
     GroupDescription,
     MemberDescription,
     committed_offsets,
     describe_group,
 )
 from ottla.client.partitions import by_topic, list_offsets
+from ottla.client.share_offsets import describe_share_offsets
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.messages.offsets import LATEST
 
@@ -21,16 +23,21 @@ from ottla.protocol.messages.offsets import LATEST
 class PartitionProgress:
     """The committed offset of a group in a partition, and the partition's owner.
 
-    None is for a missing offset or owner, or an end that is unknown without a leader.
+    None is for a missing offset or owner, or an end that is unknown without a leader. Of a share
+    group the offset is that below which everything is finished; what is finished behind it is not
+    in the lag that the broker reports.
     """
 
     tp: TopicPartition
     committed_offset: Offset | None
     end_offset: Offset | None
     owner: MemberDescription | None
+    reported_lag: int | None = None
 
     @property
     def lag(self) -> int | None:
+        if self.reported_lag is not None:
+            return self.reported_lag
         if self.committed_offset is None or self.end_offset is None:
             return None
         return max(self.end_offset - self.committed_offset, 0)
@@ -85,9 +92,17 @@ class GroupProgress:
 async def describe_progress(client: Client, view: ClusterView, group_id: str) -> GroupProgress:
     """The progress of one group; `view` has all topics."""
     group = await describe_group(client, group_id)
-    committed = await committed_offsets(client, group_id)
+    lags: dict[TopicPartition, int | None] = {}
+    committed: dict[TopicPartition, Offset] = {}
+    if group.type == SHARE_TYPE:
+        for tp, offset in (await describe_share_offsets(client, group_id)).items():
+            lags[tp] = offset.lag
+            if offset.start is not None:
+                committed[tp] = offset.start
+    else:
+        committed = await committed_offsets(client, group_id)
     owners = {tp: member for member in group.members for tp in member.partitions or ()}
-    tps = sorted(committed.keys() | owners.keys())
+    tps = sorted(committed.keys() | owners.keys() | lags.keys())
     led = [tp for tp in tps if view.leader_of(tp) is not None]
     ends = await list_offsets(client, dict.fromkeys(led, LATEST))
     return GroupProgress(
@@ -98,6 +113,7 @@ async def describe_progress(client: Client, view: ClusterView, group_id: str) ->
                 committed_offset=committed.get(tp),
                 end_offset=ends.get(tp),
                 owner=owners.get(tp),
+                reported_lag=lags.get(tp),
             )
             for tp in tps
         ),

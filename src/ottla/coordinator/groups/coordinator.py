@@ -9,12 +9,13 @@ from typing import Final
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
+from ottla.coordinator.groups.all_groups import AllGroups
 from ottla.coordinator.groups.classic_protocol import GroupLimits
 from ottla.coordinator.groups.consumer_group import ConsumerLimits
-from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.metrics import collect_groups
 from ottla.coordinator.groups.offset_expiry import ExpiredCounts
 from ottla.coordinator.groups.records import GroupEvent, OffsetPending, read_entry, to_bytes
+from ottla.coordinator.groups.share_group import ShareGroupLimits
 from ottla.coordinator.runtime.coordinator import Coordinator
 from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC, TopicCreator
 from ottla.coordinator.runtime.log_entries import Entry, ProducerIdentity, TransactionEnded
@@ -29,10 +30,10 @@ log = logging.getLogger("ottla.coordinator")
 
 _MINUTE_MS: Final = 60_000
 
-GroupShard = Shard[Groups, GroupEvent]
+GroupShard = Shard[AllGroups, GroupEvent]
 
 
-class GroupCoordinator(Coordinator[Groups, GroupEvent]):
+class GroupCoordinator(Coordinator[AllGroups, GroupEvent]):
     """Groups by their ids; drops offsets of deleted topics and those that expire."""
 
     topic = OFFSETS_TOPIC
@@ -52,14 +53,15 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
         self._settings = settings
         self._rng = rng
 
-    def new_machine(self, index: int) -> Groups:
-        return Groups(
+    def new_machine(self, index: int) -> AllGroups:
+        return AllGroups(
             self._limits,
             self._new_id,
             self._metadata_bytes_max,
             self._consumer_limits,
             lambda: self._state.image,
             self._has_room,
+            self._share_limits,
         )
 
     def encode(self, record: GroupEvent) -> Entry:
@@ -146,7 +148,8 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
     # Settings of the machines
 
     def _has_room(self) -> bool:
-        count = sum(len(shard.machine.groups) for shard in self._shards.values())
+        machines = [shard.machine for shard in self._shards.values()]
+        count = sum(len(machine.groups) + len(machine.share) for machine in machines)
         return count < self._settings.broker.groups_max
 
     def _limits(self) -> GroupLimits:
@@ -176,6 +179,14 @@ class GroupCoordinator(Coordinator[Groups, GroupEvent]):
             allows_upgrade=policy in {"bidirectional", "upgrade"},
             allows_downgrade=policy in {"bidirectional", "downgrade"},
             classic=self._limits(),
+        )
+
+    def _share_limits(self, group_id: str) -> ShareGroupLimits:
+        group = self._settings.group(self._state.image.group_configs.get(group_id, {}))
+        return ShareGroupLimits(
+            session_timeout_ms=group.share_session_timeout_ms,
+            heartbeat_interval_ms=group.share_heartbeat_interval_ms,
+            members_max=self._settings.broker.share_group_size_max,
         )
 
     def _metadata_bytes_max(self) -> int:

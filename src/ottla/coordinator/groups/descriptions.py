@@ -1,4 +1,4 @@
-"""Groups as ListGroups, DescribeGroups, ConsumerGroupDescribe and metrics show them."""
+"""Groups as ListGroups, the requests that describe groups, and metrics show them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,6 +7,8 @@ from typing import NamedTuple
 from ottla.coordinator.groups.classic_group import ClassicGroup, State
 from ottla.coordinator.groups.consumer_group import ConsumerGroup
 from ottla.coordinator.groups.consumer_group_state import ConsumerGroupState
+from ottla.coordinator.groups.share_assignor import NAME as SHARE_ASSIGNOR
+from ottla.coordinator.groups.share_group import ShareGroup, ShareGroupState
 from ottla.coordinator.groups.topics import Partitions
 
 
@@ -15,6 +17,7 @@ class GroupType(StrEnum):
 
     CLASSIC = "Classic"
     CONSUMER = "Consumer"
+    SHARE = "Share"
 
 
 class ListedGroup(NamedTuple):
@@ -22,7 +25,7 @@ class ListedGroup(NamedTuple):
 
     group_id: str
     protocol_type: str
-    state: State | ConsumerGroupState
+    state: State | ConsumerGroupState | ShareGroupState
     type: GroupType
 
 
@@ -30,7 +33,7 @@ class GroupSummary(NamedTuple):
     """A group as metrics count it."""
 
     group_id: str
-    state: State | ConsumerGroupState
+    state: State | ConsumerGroupState | ShareGroupState
     members_count: int
 
 
@@ -84,6 +87,30 @@ class ConsumerGroupDescription:
     members: tuple[DescribedConsumer, ...]
 
 
+class DescribedSharer(NamedTuple):
+    """A member in the description of its share group."""
+
+    member_id: str
+    rack_id: str | None
+    epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    assigned: Partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupDescription:
+    """A share group."""
+
+    group_id: str
+    state: ShareGroupState
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[DescribedSharer, ...]
+
+
 def list_group(group: ClassicGroup | ConsumerGroup) -> ListedGroup:
     is_consumer = isinstance(group, ConsumerGroup)
     group_type = GroupType.CONSUMER if is_consumer else GroupType.CLASSIC
@@ -131,6 +158,28 @@ def describe_consumer_group(group: ConsumerGroup) -> ConsumerGroupDescription:
                 group.replayed.current(member.member_id).assigned,
                 group.replayed.target(member.member_id),
                 member.classic is not None,
+            )
+            for member in group.members.values()
+        ),
+    )
+
+
+def describe_share_group(group: ShareGroup) -> ShareGroupDescription:
+    return ShareGroupDescription(
+        group_id=group.group_id,
+        state=group.state,
+        epoch=group.epoch,
+        target_epoch=group.target_epoch,
+        assignor=SHARE_ASSIGNOR,
+        members=tuple(
+            DescribedSharer(
+                member.member_id,
+                member.rack_id,
+                group.current(member.member_id).epoch,
+                member.client_id,
+                member.client_host,
+                member.topics,
+                group.current(member.member_id).assigned,
             )
             for member in group.members.values()
         ),

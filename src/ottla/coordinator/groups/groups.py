@@ -56,6 +56,7 @@ from ottla.coordinator.groups.records import (
     OffsetPending,
     Record,
 )
+from ottla.coordinator.groups.share_records import ShareGroupRecord
 from ottla.coordinator.groups.topics import NO_TOPICS, Topics
 from ottla.coordinator.runtime.decision import A, Decision, Responses, Ticket
 from ottla.coordinator.runtime.log_entries import ProducerIdentity, TransactionEnded
@@ -427,6 +428,8 @@ class Groups:
             case GroupDropped(group_id):
                 if isinstance(self.groups.get(group_id), ClassicGroup):
                     del self.groups[group_id]
+            case ShareGroupRecord():
+                raise AssertionError("share groups are not among these: see `AllGroups`")
             case _:
                 self._replay_consumer(record, now_ms)
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from struct import Struct, error
 from typing import Final
 
-from ottla.coordinator.groups import consumer_records
+from ottla.coordinator.groups import consumer_records, share_records
 from ottla.coordinator.groups.consumer_records import ConsumerRecord
+from ottla.coordinator.groups.share_records import ShareGroupRecord
 from ottla.coordinator.runtime.decision import Decision
 from ottla.coordinator.runtime.log_entries import (
     Entry,
@@ -92,7 +93,13 @@ class GroupDropped:
 
 
 Record = (
-    OffsetCommitted | OffsetPending | OffsetDropped | GroupStored | GroupDropped | ConsumerRecord
+    OffsetCommitted
+    | OffsetPending
+    | OffsetDropped
+    | GroupStored
+    | GroupDropped
+    | ConsumerRecord
+    | ShareGroupRecord
 )
 GroupEvent = Record | TransactionEnded  # in the log of a group shard
 GroupDecision = Decision[GroupEvent]
@@ -160,6 +167,8 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
             return _group_key(record.group_id), _versioned(_GROUP_VALUE, _group_value(record))
         case GroupDropped(group_id):
             return _group_key(group_id), None
+        case ShareGroupRecord():
+            return share_records.to_bytes(record)
         case _:
             return consumer_records.to_bytes(record)
 
@@ -191,7 +200,9 @@ def _from_bytes(key: bytes, value: bytes | None) -> Record | None:
     if kind == _GROUP_KEY:
         group_id = decode(_GroupKey, kind, key, _VERSION.size).group
         return GroupDropped(group_id) if value is None else _group(group_id, value)
-    return consumer_records.from_bytes(kind, key, value)
+    return consumer_records.from_bytes(kind, key, value) or share_records.from_bytes(
+        kind, key, value
+    )
 
 
 def _value_version(value: bytes) -> int:

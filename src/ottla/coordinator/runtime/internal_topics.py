@@ -9,7 +9,10 @@ from ottla.errors import ApiError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # groups and their offsets
 TRANSACTIONS_TOPIC: Final = "__transaction_state"  # transactional ids
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})  # only brokers write them
+SHARE_STATE_TOPIC: Final = "__share_group_state"  # share partitions
+INTERNAL_TOPICS: Final = frozenset(  # only brokers write them
+    {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC}
+)
 _RECORD_BYTES_MAX: Final = 32 << 20  # a generation, or a transaction, is one record at any size
 
 
@@ -29,19 +32,26 @@ def new_internal_topic(name: str, broker: BrokerConfig) -> NewTopic:
     counts = {
         OFFSETS_TOPIC: broker.offsets_topic_partitions,
         TRANSACTIONS_TOPIC: broker.transactions_topic_partitions,
+        SHARE_STATE_TOPIC: broker.share_state_topic_partitions,
     }
     return NewTopic(
         name=name,
         partition_count=counts[name],
-        config=internal_config(broker),
+        config=internal_config(name, broker),
         is_internal=True,
     )
 
 
-def internal_config(broker: BrokerConfig) -> dict[str, str]:
+def internal_config(name: str, broker: BrokerConfig) -> dict[str, str]:
     """Settings of a topic that brokers write for themselves."""
+    if name == SHARE_STATE_TOPIC:
+        # Never compacted: of updates that follow a snapshot the last one alone would be left. The
+        # share coordinator itself deletes what lies before the oldest snapshot that counts.
+        kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    else:
+        kept = {"cleanup.policy": "compact"}  # a record is kept until a newer one replaces it
     return {
-        "cleanup.policy": "compact",  # a record is kept until a newer one replaces it
+        **kept,
         "compression.type": "producer",
         "max.message.bytes": str(_RECORD_BYTES_MAX),
         "segment.bytes": str(broker.offsets_topic_segment_bytes),

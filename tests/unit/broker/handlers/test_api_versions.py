@@ -1,17 +1,18 @@
 """ApiVersions lists what is served, in a form that every client can read."""
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from ottla.broker.apis import HANDLERS
-from ottla.broker.handlers.api_versions import ApiVersions, unsupported_version
+from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import ErrorCode
 from ottla.protocol.api import APIS, ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-SERVICES = cast("Services", None)  # it uses none
+SERVICES = cast("Services", SimpleNamespace(serves_share_groups=True))  # it uses no other
 
 
 def ask(version: int, name: str = "client", software: str = "1.0") -> ApiVersionsResponse:
@@ -29,7 +30,7 @@ def test_every_handler_is_listed_with_its_versions() -> None:
 
 
 def test_an_unknown_version_gets_the_whole_list() -> None:
-    response = unsupported_version()
+    response = ApiVersions(SERVICES).unsupported_version()
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert response.api_keys == ask(0).api_keys
 
@@ -47,10 +48,12 @@ def test_features_begin_at_level_0_which_older_clients_cannot_read() -> None:
     supported = ask(4).supported_features
     assert {one.name: (one.min_version, one.max_version) for one in supported} == {
         "group.version": (0, 1),
+        "share.version": (0, 1),
         "transaction.version": (0, 2),
     }
     finalized = ask(3).finalized_features
     assert {one.name: (one.min_version_level, one.max_version_level) for one in finalized} == {
         "group.version": (1, 1),
+        "share.version": (1, 1),
         "transaction.version": (2, 2),
     }

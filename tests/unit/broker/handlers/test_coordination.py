@@ -26,7 +26,7 @@ def test_older_versions_ask_for_one_key_and_newer_ones_for_many(tmp_path: Path) 
     handle(tmp_path, scenario)
 
 
-def test_share_groups_are_refused_for_good(tmp_path: Path) -> None:
+def test_share_partitions_are_refused_for_good(tmp_path: Path) -> None:
     async def scenario(handled: Handled) -> None:
         request = FindCoordinatorRequest(coordinator_keys=["a"], key_type=SHARE)
         response = await handled.call(ApiKey.FIND_COORDINATOR, request, 6)

@@ -1,0 +1,50 @@
+"""Metrics of share groups: sessions, share partitions, lag; zeros until a member has fetched."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from ottla.telemetry import Metric, MetricKind
+
+_GAUGE: Final = MetricKind.GAUGE
+_NAME_LENGTH_MAX: Final = 255  # of a group's id; a longer one is unreadable in a chart
+
+
+class ShareCounts(NamedTuple):
+    """Counts of a broker's share partitions."""
+
+    sessions: int = 0
+    partitions: int = 0
+    acquired_records: int = 0
+    lags: Sequence[tuple[str, str, int]] = ()  # group, topic, records that are not finished
+
+
+def collect_share_groups(counts: ShareCounts, *, series_max: int) -> Iterable[Metric]:
+    yield Metric(
+        "ottla_share_sessions",
+        _GAUGE,
+        "Share sessions: members of share groups that fetch from this broker.",
+        (),
+        [((), counts.sessions)],
+    )
+    yield Metric(
+        "ottla_share_partitions",
+        _GAUGE,
+        "Partitions that members of share groups fetch, counted once for each group.",
+        (),
+        [((), counts.partitions)],
+    )
+    yield Metric(
+        "ottla_share_records_acquired_total",
+        MetricKind.COUNTER,
+        "Records that members of share groups have acquired, each time one was.",
+        (),
+        [((), counts.acquired_records)],
+    )
+    lags = [lag for lag in counts.lags if len(lag[0]) <= _NAME_LENGTH_MAX]
+    yield Metric(
+        "ottla_share_group_lag",
+        _GAUGE,
+        "Records of a topic that a share group has not finished, of partitions its members fetch.",
+        ("group", "topic"),
+        [((group_id, topic), lag) for group_id, topic, lag in lags[:series_max]],
+    )

@@ -1,0 +1,198 @@
+"""Records of share partitions, in the formats Kafka keeps in __share_group_state.
+
+A snapshot is the whole state of a share partition, an update what has changed since. So the topic
+is never compacted: that would keep the last update alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct, error
+from typing import Final, TypeVar
+
+from ottla.coordinator.runtime.log_entries import UnreadableRecord
+from ottla.errors import ProtocolViolation
+from ottla.model import Offset, TimestampMs, Uuid
+from ottla.protocol.codec import decode, encode
+from ottla.protocol.messages.share_state import StateBatch as _StateBatch
+from ottla.protocol.schema import array, int32, int64, message, string, uuid, wire
+from ottla.queues.share_state import DeliveryState, SharePartitionKey, StateBatch
+
+_VERSION: Final = Struct(">h")
+_SNAPSHOT_KEY: Final = 0
+_UPDATE_KEY: Final = 1
+_VALUE: Final = 0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The whole state of a share partition."""
+
+    key: SharePartitionKey
+    snapshot_epoch: int = 0  # snapshots are counted; an update belongs to one
+    state_epoch: int
+    leader_epoch: int
+    start_offset: Offset
+    complete_count: int = -1
+    created_ms: TimestampMs
+    written_ms: TimestampMs
+    batches: tuple[StateBatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A change of a share partition's state since its last snapshot."""
+
+    key: SharePartitionKey
+    snapshot_epoch: int
+    leader_epoch: int
+    start_offset: Offset
+    complete_count: int = -1
+    batches: tuple[StateBatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateDropped:
+    """Tombstone of a share partition's state."""
+
+    key: SharePartitionKey
+
+
+ShareRecord = Snapshot | Update | StateDropped
+
+
+@message(versions="0-1", flexible="none")
+class _Key:
+    group_id: str = wire(string, "0+")
+    topic_id: Uuid = wire(uuid, "0+")
+    partition: int = wire(int32, "0+")
+
+
+@message(versions="0", flexible="0+")
+class _SnapshotValue:
+    snapshot_epoch: int = wire(int32, "0+")
+    state_epoch: int = wire(int32, "0+")
+    leader_epoch: int = wire(int32, "0+")
+    start_offset: int = wire(int64, "0+")
+    delivery_complete_count: int = wire(int32, "0+", tag=0, default=-1)
+    create_timestamp: int = wire(int64, "0+")
+    write_timestamp: int = wire(int64, "0+")
+    state_batches: list[_StateBatch] = wire(array(_StateBatch), "0+")
+
+
+@message(versions="0", flexible="0+")
+class _UpdateValue:
+    snapshot_epoch: int = wire(int32, "0+")
+    leader_epoch: int = wire(int32, "0+")
+    start_offset: int = wire(int64, "0+")
+    delivery_complete_count: int = wire(int32, "0+", tag=0, default=-1)
+    state_batches: list[_StateBatch] = wire(array(_StateBatch), "0+")
+
+
+def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
+    """Key and value for the log; a tombstone has no value."""
+    match record:
+        case Snapshot():
+            value: object = _SnapshotValue(
+                snapshot_epoch=record.snapshot_epoch,
+                state_epoch=record.state_epoch,
+                leader_epoch=record.leader_epoch,
+                start_offset=record.start_offset,
+                delivery_complete_count=record.complete_count,
+                create_timestamp=record.created_ms,
+                write_timestamp=record.written_ms,
+                state_batches=_state_batches(record.batches),
+            )
+            return _key(_SNAPSHOT_KEY, record.key), _VERSION.pack(_VALUE) + encode(value, _VALUE)
+        case Update():
+            value = _UpdateValue(
+                snapshot_epoch=record.snapshot_epoch,
+                leader_epoch=record.leader_epoch,
+                start_offset=record.start_offset,
+                delivery_complete_count=record.complete_count,
+                state_batches=_state_batches(record.batches),
+            )
+            return _key(_UPDATE_KEY, record.key), _VERSION.pack(_VALUE) + encode(value, _VALUE)
+        case StateDropped(key):
+            return _key(_SNAPSHOT_KEY, key), None
+
+
+def from_bytes(key: bytes, value: bytes | None) -> ShareRecord | None:
+    """The inverse of `to_bytes`; None for a kind of record that a newer version wrote."""
+    try:
+        return _from_bytes(key, value)
+    except (error, ProtocolViolation, ValueError) as problem:
+        raise UnreadableRecord(f"not a record of a share partition: {problem}") from None
+
+
+def _from_bytes(key: bytes, value: bytes | None) -> ShareRecord | None:
+    (kind,) = _VERSION.unpack_from(key)
+    if kind not in {_SNAPSHOT_KEY, _UPDATE_KEY}:
+        return None
+    named = decode(_Key, kind, key, _VERSION.size)
+    share_key = SharePartitionKey(named.group_id, named.topic_id, named.partition)
+    if kind == _UPDATE_KEY:
+        return None if value is None else _update(share_key, _read(_UpdateValue, value))
+    return StateDropped(share_key) if value is None else _snapshot(share_key, value)
+
+
+def _snapshot(key: SharePartitionKey, value: bytes) -> Snapshot:
+    found = _read(_SnapshotValue, value)
+    return Snapshot(
+        key=key,
+        snapshot_epoch=found.snapshot_epoch,
+        state_epoch=found.state_epoch,
+        leader_epoch=found.leader_epoch,
+        start_offset=Offset(found.start_offset),
+        complete_count=found.delivery_complete_count,
+        created_ms=TimestampMs(found.create_timestamp),
+        written_ms=TimestampMs(found.write_timestamp),
+        batches=_batches(found.state_batches),
+    )
+
+
+def _update(key: SharePartitionKey, found: _UpdateValue) -> Update:
+    return Update(
+        key=key,
+        snapshot_epoch=found.snapshot_epoch,
+        leader_epoch=found.leader_epoch,
+        start_offset=Offset(found.start_offset),
+        complete_count=found.delivery_complete_count,
+        batches=_batches(found.state_batches),
+    )
+
+
+def _key(kind: int, key: SharePartitionKey) -> bytes:
+    named = _Key(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition)
+    return _VERSION.pack(kind) + encode(named, kind)
+
+
+def _read(message_class: type[_T], value: bytes) -> _T:
+    (version,) = _VERSION.unpack_from(value)
+    if version != _VALUE:
+        raise UnreadableRecord(f"values of version {version} are not known")
+    return decode(message_class, version, value, _VERSION.size)
+
+
+def _state_batches(batches: Iterable[StateBatch]) -> list[_StateBatch]:
+    return [
+        _StateBatch(
+            first_offset=batch.first,
+            last_offset=batch.last,
+            delivery_state=batch.state,
+            delivery_count=batch.deliveries,
+        )
+        for batch in batches
+    ]
+
+
+def _batches(found: Iterable[_StateBatch]) -> tuple[StateBatch, ...]:
+    return tuple(
+        StateBatch(
+            Offset(item.first_offset),
+            Offset(item.last_offset),
+            DeliveryState(item.delivery_state),
+            item.delivery_count,
+        )
+        for item in found
+    )

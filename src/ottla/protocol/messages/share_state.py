@@ -1,0 +1,196 @@
+"""The state of share partitions, between brokers: initialise, read, write, delete, summarise."""
+
+from ottla.model import Uuid
+from ottla.protocol.schema import (
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    message,
+    string,
+    struct,
+    uuid,
+    wire,
+)
+
+
+@struct
+class StateBatch:
+    first_offset: int = wire(int64, "0+")
+    last_offset: int = wire(int64, "0+")
+    delivery_state: int = wire(int8, "0+")
+    delivery_count: int = wire(int16, "0+")
+
+
+@struct
+class PartitionResult:
+    partition: int = wire(int32, "0+")
+    error_code: int = wire(int16, "0+")
+    error_message: str | None = wire(string, "0+", nullable="0+", default=None)
+
+
+@struct
+class TopicResult:
+    topic_id: Uuid = wire(uuid, "0+")
+    partitions: list[PartitionResult] = wire(array(PartitionResult), "0+")
+
+
+@struct
+class InitializePartition:
+    partition: int = wire(int32, "0+")
+    state_epoch: int = wire(int32, "0+")
+    start_offset: int = wire(int64, "0+")
+
+
+@struct
+class InitializeTopic:
+    topic_id: Uuid = wire(uuid, "0+")
+    partitions: list[InitializePartition] = wire(array(InitializePartition), "0+")
+
+
+@message(versions="0", flexible="0+")
+class InitializeShareGroupStateRequest:
+    """Begin the state of share partitions, or begin it anew in a higher state epoch."""
+
+    group_id: str = wire(string, "0+")
+    topics: list[InitializeTopic] = wire(array(InitializeTopic), "0+")
+
+
+@message(versions="0", flexible="0+")
+class InitializeShareGroupStateResponse:
+    """The result for each partition."""
+
+    results: list[TopicResult] = wire(array(TopicResult), "0+")
+
+
+@struct
+class ReadPartition:
+    partition: int = wire(int32, "0+")
+    leader_epoch: int = wire(int32, "0+")
+
+
+@struct
+class ReadTopic:
+    topic_id: Uuid = wire(uuid, "0+")
+    partitions: list[ReadPartition] = wire(array(ReadPartition), "0+")
+
+
+@message(versions="0", flexible="0+")
+class ReadShareGroupStateRequest:
+    """Read the state of share partitions, as their leader in this epoch."""
+
+    group_id: str = wire(string, "0+")
+    topics: list[ReadTopic] = wire(array(ReadTopic), "0+")
+
+
+@struct
+class ReadPartitionResult:
+    partition: int = wire(int32, "0+")
+    error_code: int = wire(int16, "0+")
+    error_message: str | None = wire(string, "0+", nullable="0+", default=None)
+    state_epoch: int = wire(int32, "0+")
+    start_offset: int = wire(int64, "0+")
+    state_batches: list[StateBatch] = wire(array(StateBatch), "0+")
+
+
+@struct
+class ReadTopicResult:
+    topic_id: Uuid = wire(uuid, "0+")
+    partitions: list[ReadPartitionResult] = wire(array(ReadPartitionResult), "0+")
+
+
+@message(versions="0", flexible="0+")
+class ReadShareGroupStateResponse:
+    """Start offset and records in flight of each partition."""
+
+    results: list[ReadTopicResult] = wire(array(ReadTopicResult), "0+")
+
+
+@struct
+class WritePartition:
+    partition: int = wire(int32, "0+")
+    state_epoch: int = wire(int32, "0+")
+    leader_epoch: int = wire(int32, "0+")
+    start_offset: int = wire(int64, "0+")
+    delivery_complete_count: int = wire(int32, "1+", default=-1)
+    state_batches: list[StateBatch] = wire(array(StateBatch), "0+")
+
+
+@struct
+class WriteTopic:
+    topic_id: Uuid = wire(uuid, "0+")
+    partitions: list[WritePartition] = wire(array(WritePartition), "0+")
+
+
+@message(versions="0-1", flexible="0+")
+class WriteShareGroupStateRequest:
+    """Change the state of share partitions."""
+
+    group_id: str = wire(string, "0+")
+    topics: list[WriteTopic] = wire(array(WriteTopic), "0+")
+
+
+@message(versions="0-1", flexible="0+")
+class WriteShareGroupStateResponse:
+    """The result for each partition."""
+
+    results: list[TopicResult] = wire(array(TopicResult), "0+")
+
+
+@struct
+class DeletePartition:
+    partition: int = wire(int32, "0+")
+
+
+@struct
+class DeleteTopic:
+    topic_id: Uuid = wire(uuid, "0+")
+    partitions: list[DeletePartition] = wire(array(DeletePartition), "0+")
+
+
+@message(versions="0", flexible="0+")
+class DeleteShareGroupStateRequest:
+    """Delete the state of share partitions."""
+
+    group_id: str = wire(string, "0+")
+    topics: list[DeleteTopic] = wire(array(DeleteTopic), "0+")
+
+
+@message(versions="0", flexible="0+")
+class DeleteShareGroupStateResponse:
+    """The result for each partition."""
+
+    results: list[TopicResult] = wire(array(TopicResult), "0+")
+
+
+@message(versions="0-1", flexible="0+")
+class ReadShareGroupStateSummaryRequest:
+    """Read start offsets of share partitions, without the records in flight."""
+
+    group_id: str = wire(string, "0+")
+    topics: list[ReadTopic] = wire(array(ReadTopic), "0+")
+
+
+@struct
+class SummaryPartitionResult:
+    partition: int = wire(int32, "0+")
+    error_code: int = wire(int16, "0+")
+    error_message: str | None = wire(string, "0+", nullable="0+", default=None)
+    state_epoch: int = wire(int32, "0+")
+    leader_epoch: int = wire(int32, "0+")
+    start_offset: int = wire(int64, "0+")
+    delivery_complete_count: int = wire(int32, "1+", default=-1)
+
+
+@struct
+class SummaryTopicResult:
+    topic_id: Uuid = wire(uuid, "0+")
+    partitions: list[SummaryPartitionResult] = wire(array(SummaryPartitionResult), "0+")
+
+
+@message(versions="0-1", flexible="0+")
+class ReadShareGroupStateSummaryResponse:
+    """The start offset of each partition."""
+
+    results: list[SummaryTopicResult] = wire(array(SummaryTopicResult), "0+")

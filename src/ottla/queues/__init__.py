@@ -1,0 +1,1 @@
+"""Queues on the log: which records of a partition a share group has acquired and finished."""

@@ -1,0 +1,103 @@
+"""The state of a share partition as values: what its leader writes and what is kept of it."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from ottla.model import Offset, Uuid, format_uuid
+
+NO_START: Final = Offset(-1)  # not decided yet: the leader resolves `share.auto.offset.reset`
+
+
+class SharePartitionKey(NamedTuple):
+    """A partition as one share group reads it."""
+
+    group_id: str
+    topic_id: Uuid
+    partition: int
+
+    def __str__(self) -> str:
+        """The key as FindCoordinator has it; its hash decides which shard keeps the state."""
+        return f"{self.group_id}:{format_uuid(self.topic_id)}:{self.partition}"
+
+
+class DeliveryState(IntEnum):
+    """States of a record; the numbers are Kafka's."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1  # by a member, for a while; never persisted
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4  # rejected, delivered too often, or not a record at all
+
+    @property
+    def is_final(self) -> bool:
+        """True if the record will not be delivered again."""
+        return self in {DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED}
+
+
+class StateBatch(NamedTuple):
+    """The state of adjacent offsets; `last` is inside, as on the wire and in the log."""
+
+    first: Offset
+    last: Offset
+    state: DeliveryState
+    deliveries: int
+
+
+class StateWrite(NamedTuple):
+    """A change of a share partition's state."""
+
+    start_offset: Offset
+    complete_count: int  # records from the start offset on that are finished
+    batches: tuple[StateBatch, ...]
+
+
+class StateRead(NamedTuple):
+    """The state of a share partition as its next leader reads it."""
+
+    state_epoch: int
+    start_offset: Offset
+    batches: tuple[StateBatch, ...]
+
+
+class StateSummary(NamedTuple):
+    """The state of a share partition without its records."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: Offset
+    complete_count: int
+
+
+def combine(
+    known: Iterable[StateBatch], changed: Iterable[StateBatch], start: Offset
+) -> tuple[StateBatch, ...]:
+    """The batches after a change: sorted, without overlaps, none below `start`.
+
+    A later batch counts where two overlap; adjacent equal ones become one.
+    """
+    merged = sorted(known)
+    for batch in changed:
+        merged = _overlay(merged, batch)
+    found: list[StateBatch] = []
+    for batch in merged:
+        if batch.last < start:
+            continue
+        cut = batch._replace(first=Offset(max(batch.first, start)))
+        last = found[-1] if found else None
+        if last is not None and last.last + 1 == cut.first and last[2:] == cut[2:]:
+            found[-1] = last._replace(last=cut.last)
+        else:
+            found.append(cut)
+    return tuple(found)
+
+
+def _overlay(known: list[StateBatch], batch: StateBatch) -> list[StateBatch]:
+    """`known`, which is sorted, with `batch` in place of what it covers."""
+    before = [b for b in known if b.first < batch.first]
+    after = [b for b in known if b.last > batch.last]
+    if before and before[-1].last >= batch.first:
+        before[-1] = before[-1]._replace(last=Offset(batch.first - 1))
+    if after and after[0].first <= batch.last:
+        after[0] = after[0]._replace(first=Offset(batch.last + 1))
+    return [*before, batch, *after]

@@ -1,0 +1,38 @@
+"""A share consumer in a process of its own: `share_process.py ADDRESS GROUP TOPIC`.
+
+Prints "got VALUE" for each record before it acknowledges it, and "done VALUE" once that is
+committed. SIGTERM makes it close, SIGKILL does what it always does.
+"""
+
+import signal
+import sys
+
+from confluent_kafka import AcknowledgeType, ShareConsumer
+
+
+def main(address: str, group: str, topic: str) -> None:
+    ending: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
+    consumer = ShareConsumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "share.acknowledgement.mode": "explicit",
+            "max.poll.records": 20,
+        }
+    )
+    consumer.subscribe([topic])
+    while not ending:
+        values = []
+        for message in consumer.poll(0.5):
+            assert message.error() is None, message.error()
+            values.append((message.value() or b"").decode())
+            print("got", values[-1], flush=True)  # noqa: T201
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+        if values and not any((consumer.commit_sync(30.0)).values()):
+            for value in values:
+                print("done", value, flush=True)  # noqa: T201
+    consumer.close()
+
+
+main(*sys.argv[1:])

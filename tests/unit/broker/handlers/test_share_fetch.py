@@ -1,0 +1,217 @@
+"""Share fetches: locks that end, logs that are pruned, brokers with peers."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.handled import Handled, handle
+from ottla.broker.apis import SHARE_GROUPS, Handlers
+from ottla.broker.services import RequestContext
+from ottla.broker.share_partitions import SharePartitions
+from ottla.broker.share_reading import duration_ms
+from ottla.broker.share_settings import GroupSettings
+from ottla.coordinator.runtime.internal_topics import SHARE_STATE_TOPIC
+from ottla.errors import ErrorCode
+from ottla.model import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.share_groups import (
+    AcknowledgementBatch,
+    ShareAcknowledgePartition,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeTopic,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchTopic,
+    ShareGroupHeartbeatRequest,
+)
+from ottla.queues.share_state import DeliveryState, SharePartitionKey
+from ottla.records.batch import Marker, MarkerKind, Record, build_batch
+from ottla.replication.partition import ACKS_ALL
+
+TP = TopicPartition("t", 0)
+ACCEPT, RELEASE = 1, 2
+
+
+class Member:
+    """A member of the group "g" that reads one partition."""
+
+    def __init__(self, handled: Handled, member_id: str = "m") -> None:
+        self.handled = handled
+        self.member_id = member_id
+        self.topic_id = handled.services.state.image.topics["t"].id
+        self.epoch = 0
+
+    async def join(self) -> None:
+        request = ShareGroupHeartbeatRequest(
+            group_id="g", member_id=self.member_id, subscribed_topic_names=["t"]
+        )
+        response = await self.handled.call(ApiKey.SHARE_GROUP_HEARTBEAT, request, 1)
+        assert not response.error_code, response
+
+    async def take(self, wait_ms: int = 10_000) -> list[tuple[int, int, int]]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        partition = ShareFetchPartition(partition_index=0)
+        request = ShareFetchRequest(
+            group_id="g",
+            member_id=self.member_id,
+            share_session_epoch=epoch,
+            max_wait_ms=wait_ms,
+            max_records=500,
+            topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=[partition])],
+        )
+        response = await self.handled.call(ApiKey.SHARE_FETCH, request, 2)
+        assert not response.error_code, response
+        return [
+            (one.first_offset, one.last_offset, one.delivery_count)
+            for topic in response.responses
+            for found in topic.partitions
+            for one in found.acquired_records
+        ]
+
+    async def acknowledge(self, first: int, last: int, types: Sequence[int]) -> int:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        batch = AcknowledgementBatch(
+            first_offset=first, last_offset=last, acknowledge_types=list(types)
+        )
+        partition = ShareAcknowledgePartition(partition_index=0, acknowledgement_batches=[batch])
+        topic = ShareAcknowledgeTopic(topic_id=self.topic_id, partitions=[partition])
+        request = ShareAcknowledgeRequest(
+            group_id="g", member_id=self.member_id, share_session_epoch=epoch, topics=[topic]
+        )
+        response = await self.handled.call(ApiKey.SHARE_ACKNOWLEDGE, request, 2)
+        return int(response.responses[0].partitions[0].error_code)
+
+
+async def begin(handled: Handled, *members: str) -> list[Member]:
+    await handled.create_topic("t")
+    await handled.find_coordinators()
+    made = [Member(handled, member) for member in members]
+    for member in made:
+        await member.join()
+    return made
+
+
+def put(handled: Handled, count: int) -> None:
+    partition = handled.services.replicas.leaders[TP]
+    batch = build_batch([Record(value=b"x") for _ in range(count)])
+    partition.append(memoryview(batch), ACKS_ALL, TimestampMs(1))
+
+
+def test_a_lock_that_ends_lets_another_member_have_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = SharePartitions.settings_of
+
+    def impatient(partitions: SharePartitions, group_id: str) -> GroupSettings:
+        """Locks of 200 ms, which no setting allows."""
+        found = known(partitions, group_id)
+        return replace(found, limits=found.limits._replace(lock_ms=200))
+
+    async def scenario(handled: Handled) -> None:
+        monkeypatch.setattr(SharePartitions, "settings_of", impatient)
+        slow, fast = await begin(handled, "slow", "fast")
+        assert await slow.take(100) == []
+        put(handled, 2)
+        assert await slow.take() == [(0, 1, 1)]
+        assert await fast.take(60_000) == [(0, 1, 2)]
+        assert await slow.acknowledge(0, 1, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
+        assert await fast.acknowledge(0, 1, [ACCEPT]) == 0
+
+    handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
+
+
+def test_a_long_stretch_without_records_is_passed_in_several_turns(tmp_path: Path) -> None:
+    """Markers alone, a megabyte and more: the fetch goes on by itself to the record behind them."""
+
+    async def scenario(handled: Handled) -> None:
+        (member,) = await begin(handled, "m")
+        assert await member.take(100) == []
+        partition = handled.services.replicas.leaders[TP]
+        marker = Marker(MarkerKind.COMMIT, 0)
+        for _ in range(20_000):  # of 78 bytes each
+            partition.append_marker(marker, ProducerId(1), ProducerEpoch(0), TimestampMs(1))
+        put(handled, 1)
+        assert await member.take(60_000) == [(20_000, 20_000, 1)]
+
+    handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
+
+
+def test_the_log_of_states_is_pruned_and_read_again(tmp_path: Path) -> None:
+    key: list[SharePartitionKey] = []
+
+    async def write(handled: Handled) -> None:
+        (member,) = await begin(handled, "m")
+        assert await member.take(100) == []
+        put(handled, 100)
+        assert await member.take() == [(0, 99, 1)]
+        share = handled.services.share
+        state_log = handled.services.replicas.leaders[TopicPartition(SHARE_STATE_TOPIC, 0)].log
+        for round_number in range(3):
+            for offset in range(10):
+                at = round_number * 10 + offset
+                assert await member.acknowledge(at, at, [ACCEPT]) == 0
+            await share.expire()
+        assert state_log.start_offset > 0
+        key.append(SharePartitionKey("g", member.topic_id, 0))
+        assert share.machines()[0].states[key[0]].snapshot.start_offset == 30
+
+    async def read(handled: Handled) -> None:
+        handled.services.open_coordinators()
+        while True:  # until it has read its log
+            if handled.services.share.machines():
+                break
+            await asyncio.sleep(0.01)
+        found = handled.services.share.machines()[0].states[key[0]].snapshot
+        assert found.start_offset == 30
+        assert all(batch.state is DeliveryState.ACKNOWLEDGED for batch in found.batches)
+
+    settings = {"share_coordinator_state_topic_num_partitions": "1"}
+    handle(tmp_path, write, **settings)
+    handle(tmp_path, read, **settings)
+
+
+def test_a_broker_with_peers_neither_lists_nor_serves_share_groups(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.find_coordinators()
+        services = replace(handled.services, serves_share_groups=False)
+        handlers = Handlers(services)
+        context = RequestContext(4, "test", "127.0.0.1")
+
+        async def ask(key: ApiKey, request: object) -> Any:
+            handler = handlers.get(key)
+            assert handler is not None
+            response = handler(request, context)
+            return await response if asyncio.iscoroutine(response) else response
+
+        request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+        listed = await ask(ApiKey.API_VERSIONS, request)
+        assert not {one.api_key for one in listed.api_keys} & SHARE_GROUPS
+        assert "share.version" not in {one.name for one in listed.finalized_features}
+        beat = ShareGroupHeartbeatRequest(group_id="g", member_id="m", subscribed_topic_names=["t"])
+        for key, refused in (
+            (ApiKey.SHARE_GROUP_HEARTBEAT, beat),
+            (ApiKey.SHARE_FETCH, ShareFetchRequest(group_id="g", member_id="m")),
+            (ApiKey.SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest(group_id="g", member_id="m")),
+        ):
+            assert (await ask(key, refused)).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    handle(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("PT0S", 0),
+        ("PT1.5S", 1500),
+        ("P1D", 86_400_000),
+        ("P1DT2H3M4S", 93_784_000),
+        ("PT90M", 5_400_000),
+    ],
+)
+def test_durations(text: str, expected: int) -> None:
+    assert duration_ms(text) == expected

@@ -1,0 +1,255 @@
+"""A partition as a share group reads it."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from ottla.errors import InvalidRequest
+from ottla.model import Offset
+from ottla.queues.errors import InvalidRecordState
+from ottla.queues.share_partition import (
+    Acknowledgement,
+    AcknowledgeType,
+    Acquired,
+    ShareLimits,
+    SharePartition,
+    Stretch,
+    portion_max,
+)
+from ottla.queues.share_state import DeliveryState, StateBatch, StateRead, StateWrite
+
+LIMITS = ShareLimits(deliveries_max=5, locks_max=100, lock_ms=30_000)
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+AVAILABLE, ACKNOWLEDGED = DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED
+ARCHIVED = DeliveryState.ARCHIVED
+
+
+def batch(first: int, last: int, state: DeliveryState, count: int) -> StateBatch:
+    return StateBatch(Offset(first), Offset(last), state, count)
+
+
+def stretch(start: int, end: int, *, has_records: bool = True) -> Stretch:
+    return Stretch(Offset(start), Offset(end), has_records)
+
+
+def begin(start: int = 0, *batches: StateBatch) -> SharePartition:
+    return SharePartition.restore(StateRead(1, Offset(start), batches))
+
+
+def acquire(
+    partition: SharePartition,
+    member: str,
+    *found: Stretch,
+    records_max: int = 500,
+    now_ms: int = 0,
+    limits: ShareLimits = LIMITS,
+    is_strict: bool = False,
+) -> list[tuple[int, ...]]:
+    acquired = partition.acquire(member, found, limits, records_max, now_ms, is_strict=is_strict)
+    return [tuple(item) for item in acquired]
+
+
+def acknowledge(
+    partition: SharePartition,
+    member: str,
+    first: int,
+    last: int,
+    *types: int,
+    now_ms: int = 0,
+    may_renew: bool = False,
+) -> StateWrite | None:
+    said = [Acknowledgement(Offset(first), Offset(last), types)]
+    return partition.acknowledge(member, said, LIMITS, now_ms, may_renew=may_renew)
+
+
+def test_two_members_get_different_records() -> None:
+    partition = begin()
+    log = (stretch(0, 10), stretch(10, 20))
+    assert acquire(partition, "a", *log, records_max=10) == [(0, 9, 1)]
+    assert partition.next_offset() == 10
+    assert acquire(partition, "b", *log, records_max=10) == [(10, 19, 1)]
+
+
+def test_batches_stay_whole_unless_the_number_of_records_is_strict() -> None:
+    assert acquire(begin(), "a", stretch(0, 10), records_max=3) == [(0, 9, 1)]
+    strict = begin()
+    assert acquire(strict, "a", stretch(0, 10), records_max=3, is_strict=True) == [(0, 2, 1)]
+    assert strict.next_offset() == 3
+
+
+def test_what_is_accepted_moves_the_start_once_nothing_is_open_below() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 10))
+    assert acknowledge(partition, "a", 5, 9, ACCEPT) == StateWrite(
+        Offset(0), 5, (batch(5, 9, ACKNOWLEDGED, 1),)
+    )
+    assert partition.start_offset == 0
+    written = acknowledge(partition, "a", 0, 4, ACCEPT)
+    assert written is not None
+    assert written.start_offset == partition.start_offset == 10
+    assert written.complete_count == 0
+
+
+def test_what_is_released_is_delivered_again_with_a_higher_count() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 4))
+    assert acknowledge(partition, "a", 0, 3, ACCEPT, RELEASE, RELEASE, ACCEPT) == StateWrite(
+        Offset(1), 1, (batch(1, 2, AVAILABLE, 1), batch(3, 3, ACKNOWLEDGED, 1))
+    )
+    assert acquire(partition, "b", stretch(0, 4)) == [(1, 2, 2)]
+
+
+def test_at_the_delivery_limit_a_record_is_archived() -> None:
+    partition = begin(0, batch(0, 0, AVAILABLE, 4))
+    assert acquire(partition, "a", stretch(0, 1)) == [(0, 0, 5)]
+    written = acknowledge(partition, "a", 0, 0, RELEASE)
+    assert written == StateWrite(Offset(1), 0, ())
+
+
+def test_a_rejected_record_does_not_come_again() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 2))
+    acknowledge(partition, "a", 1, 1, REJECT)
+    acknowledge(partition, "a", 0, 0, RELEASE)
+    assert acquire(partition, "a", stretch(0, 2)) == [(0, 0, 2)]
+
+
+def test_only_the_member_that_acquired_a_record_may_acknowledge_it() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 2))
+    with pytest.raises(InvalidRecordState):
+        acknowledge(partition, "b", 0, 1, ACCEPT)
+    acknowledge(partition, "a", 1, 1, ACCEPT)
+    with pytest.raises(InvalidRecordState):
+        acknowledge(partition, "a", 0, 1, ACCEPT)
+    assert acknowledge(partition, "a", 0, 0, ACCEPT) is not None  # the refused one changed nothing
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "types"),
+    [
+        (0, 9, ()),
+        (0, 9, (1, 1)),
+        (3, 2, (1,)),
+        (0, 9, (9,)),
+        (0, 9, (-1,)),
+        (0, 10, (1,)),
+        (0, 2**62, (1,)),
+        (-5, 3, (1,)),
+        (0, 9, (4,)),
+    ],
+)
+def test_a_wrong_acknowledgement_changes_nothing(
+    first: int, last: int, types: Sequence[int]
+) -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 10))
+    with pytest.raises(InvalidRequest):
+        acknowledge(partition, "a", first, last, *types)
+    assert partition.unfinished_count == 10
+
+
+def test_acknowledgements_must_ascend() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 10))
+    said = [
+        Acknowledgement(Offset(4), Offset(5), [ACCEPT]),
+        Acknowledgement(Offset(5), Offset(6), [ACCEPT]),
+    ]
+    with pytest.raises(InvalidRequest):
+        partition.acknowledge("a", said, LIMITS, 0, may_renew=False)
+
+
+def test_offsets_below_the_start_are_ignored() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 10))
+    acknowledge(partition, "a", 0, 4, ACCEPT)
+    assert acknowledge(partition, "a", 0, 4, ACCEPT) is None
+    assert acknowledge(partition, "a", 3, 5, ACCEPT) is not None
+
+
+def test_a_lock_ends_and_renewing_prolongs_it() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 2), now_ms=1000)
+    assert partition.next_lock_ms() == 31_000
+    assert (
+        acknowledge(partition, "a", 1, 1, AcknowledgeType.RENEW, now_ms=20_000, may_renew=True)
+        is None
+    )
+    assert partition.expire(LIMITS, 30_999) is None
+    assert partition.expire(LIMITS, 31_000) == StateWrite(
+        Offset(0), 0, (batch(0, 0, AVAILABLE, 1),)
+    )
+    assert partition.next_lock_ms() == 50_000
+    assert acquire(partition, "b", stretch(0, 2)) == [(0, 0, 2)]
+
+
+def test_a_member_that_leaves_in_order_has_not_used_up_a_delivery() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 2))
+    acquire(partition, "b", stretch(0, 2), stretch(2, 4))
+    partition.release_member("a", LIMITS, counts=False)
+    assert acquire(partition, "c", stretch(0, 4)) == [(0, 1, 1)]
+    partition.release_member("c", LIMITS, counts=True)
+    assert acquire(partition, "c", stretch(0, 4)) == [(0, 1, 2)]
+
+
+def test_the_window_counts_unfinished_records_and_not_its_length() -> None:
+    partition = begin()
+    log = [stretch(at, at + 50) for at in range(0, 1000, 50)]
+    assert acquire(partition, "a", *log) == [(0, 99, 1)]
+    assert not partition.has_room(LIMITS)
+    assert acquire(partition, "b", *log[2:]) == []
+    acknowledge(partition, "a", 1, 99, ACCEPT)
+    assert acquire(partition, "b", *log[2:]) == [(100, 199, 1)]
+    assert partition.start_offset == 0
+
+
+def test_the_last_delivery_is_of_one_record_alone() -> None:
+    partition = begin(0, batch(0, 9, AVAILABLE, 4))
+    assert acquire(partition, "a", stretch(0, 20)) == [(0, 0, 5)]
+    assert acquire(partition, "b", stretch(0, 20)) == [(1, 1, 5)]
+
+
+def test_records_that_were_delivered_often_do_not_follow_others() -> None:
+    partition = begin(0, batch(0, 3, AVAILABLE, 0), batch(4, 7, AVAILABLE, 2))
+    assert acquire(partition, "a", stretch(0, 10)) == [(0, 3, 1)]
+    assert acquire(partition, "a", stretch(4, 10)) == [(4, 5, 3)]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, None), (1, None), (2, 50), (3, 25), (4, 1), (5, 1)]
+)
+def test_portions_shrink(count: int, expected: int | None) -> None:
+    assert portion_max(count, 100, 5) == expected
+
+
+def test_markers_and_gaps_are_finished_at_once() -> None:
+    partition = begin()
+    found = (stretch(0, 2), stretch(2, 5, has_records=False), stretch(5, 6))
+    assert acquire(partition, "a", *found) == [(0, 1, 1), (5, 5, 1)]
+    written = partition.take_write()
+    assert written == StateWrite(Offset(0), 3, (batch(2, 4, ARCHIVED, 0),))
+
+
+def test_records_that_retention_removed_are_forgotten() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 10))
+    written = partition.note_log_start(4)
+    assert written == StateWrite(Offset(4), 0, ())
+    assert partition.note_log_start(4) is None
+    assert acknowledge(partition, "a", 0, 9, ACCEPT) is not None
+    written = partition.note_log_start(50)
+    assert written == StateWrite(Offset(50), 0, ())
+    assert partition.next_offset() == 50
+
+
+def test_holes_in_what_was_written_are_available() -> None:
+    partition = begin(0, batch(3, 4, ACKNOWLEDGED, 1), batch(7, 7, AVAILABLE, 2))
+    assert partition.end_offset == 8
+    limits = LIMITS._replace(deliveries_max=10)
+    assert partition.acquire("a", [stretch(0, 8)], limits, 500, 0) == [
+        Acquired(Offset(0), Offset(2), 1),
+        Acquired(Offset(5), Offset(6), 1),
+        Acquired(Offset(7), Offset(7), 3),
+    ]
