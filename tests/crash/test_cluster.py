@@ -70,7 +70,10 @@ class Cluster:
 
 @contextmanager
 def cluster(directory: Path, *settings: str, store: str | None = None) -> Iterator[Cluster]:
-    """Three brokers on one store, which is a file of theirs unless another is named."""
+    """Three brokers on one store, which is a file of theirs unless another is named.
+
+    Each is in a rack of its own.
+    """
     store = store or f"sqlite:{directory / 'cluster.sqlite'}"
     with ExitStack() as stack:
         yield Cluster(
@@ -79,6 +82,7 @@ def cluster(directory: Path, *settings: str, store: str | None = None) -> Iterat
                     broker_process(
                         directory / f"broker{number}",
                         *(f"--node-id={number}", f"--store={store}", *_SETTINGS, *settings),
+                        f"--rack=rack-{number}",
                         f"--metrics=127.0.0.1:{free_port()}",
                     )
                 )
@@ -213,7 +217,7 @@ def test_a_replica_that_catches_up_fetches_no_faster_than_it_may(tmp_path: Path)
         behind.arguments += (f"--metrics={page}", f"--set={limit}=1")
         behind.start()
         fetched = f'ottla_replica_fetch_bytes_total{{leader="{leader}"}}'
-        wait_until(lambda: _metric(page, fetched, 0.0) > 0, "what comes at once has come")
+        wait_until(lambda: metric(page, fetched, 0.0) > 0, "what comes at once has come")
         _send(running.bootstrap, 300)
         assert number not in running.in_sync(admin), "it may go on in some days"
         lifted = run_ottla(
@@ -259,19 +263,19 @@ def test_groups_outlive_their_first_broker_once_others_have_come(tmp_path: Path)
         assert _replica_counts(admin, "safe") == {(3, 3)}
         shown = run_ottla("topic", "describe", "safe", "--broker", first.address)
         assert "min.insync.replicas" in shown.stdout, shown.stdout
-        leaders = [_metric(page, "ottla_leaders") for page in pages]
+        leaders = [metric(page, "ottla_leaders") for page in pages]
         assert sum(leaders) == 2 + 1 + 1, "partitions of three topics"
-        assert _metric(pages[1], f'ottla_replica_fetch_bytes_total{{leader="{0}"}}') > 0
-        assert _metric(pages[0], 'ottla_isr_changes_total{kind="grow"}') >= 4
+        assert metric(pages[1], f'ottla_replica_fetch_bytes_total{{leader="{0}"}}') > 0
+        assert metric(pages[0], 'ottla_isr_changes_total{kind="grow"}') >= 4
         first.kill()
         group = ConsumerGroupTopicPartitions("readers", [TopicPartition(_TOPIC, 0)])
         admin = admin_of(",".join(broker.address for broker in others))
         committed = admin.list_consumer_group_offsets([group])["readers"].result(PATIENCE_S)
         assert [one.offset for one in committed.topic_partitions] == [17]
-        assert _metric(pages[1], 'ottla_partitions{state="offline"}') == 1, "its only replica died"
-        elected = [_metric(page, 'ottla_elections_total{kind="clean"}') for page in pages[1:]]
+        assert metric(pages[1], 'ottla_partitions{state="offline"}') == 1, "its only replica died"
+        elected = [metric(page, 'ottla_elections_total{kind="clean"}') for page in pages[1:]]
         assert sum(elected) >= 2
-        behind = [_metric(page, 'ottla_partitions{state="under_replicated"}') for page in pages[1:]]
+        behind = [metric(page, 'ottla_partitions{state="under_replicated"}') for page in pages[1:]]
         assert sum(behind) == 2 + 1
 
 
@@ -285,7 +289,7 @@ def _commit_offset(address: str, offset: int) -> None:
     consumer.close()
 
 
-def _metric(page: str, sample: str, missing: float | None = None) -> float:
+def metric(page: str, sample: str, missing: float | None = None) -> float:
     with urlopen(f"http://{page}/metrics", timeout=PATIENCE_S) as response:
         lines = response.read().decode().splitlines()
     found = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample + " ")]

@@ -57,6 +57,7 @@ def fetch_requests(draw: st.DrawFn) -> tuple[int, hot_fetch.FetchRequest]:
         int32s if version >= 9 else st.just(-1),
         int32s if version >= 12 else st.just(-1),
         int64s if version >= 5 else st.just(-1),
+        int64s if version >= 18 else st.just(hot_fetch.NO_WATERMARK),
     )
     topics = [
         (draw(topic_keys(by_id=by_id)), draw(st.lists(partition, max_size=3)))
@@ -79,6 +80,7 @@ def fetch_requests(draw: st.DrawFn) -> tuple[int, hot_fetch.FetchRequest]:
         *session,
         topics,
         forgotten,
+        rack=draw(names) if version >= hot_fetch.FETCH_RACKS else "",
     )
 
 
@@ -112,7 +114,7 @@ def generic_fetch_request(
                         last_fetched_epoch=p.last_fetched_epoch,
                         log_start_offset=p.log_start_offset,
                         partition_max_bytes=p.bytes_max,
-                        high_watermark=7,
+                        high_watermark=p.high_watermark,
                     )
                     for p in partitions
                 ],
@@ -123,7 +125,7 @@ def generic_fetch_request(
             generic_fetch.ForgottenTopic(topic=name(key), topic_id=uuid(key), partitions=indexes)
             for key, indexes in request.forgotten
         ],
-        rack_id="somewhere",
+        rack_id=request.rack or "",
     )
 
 
@@ -154,6 +156,7 @@ def test_a_fetch_request_reads_as_the_codec_wrote_it(
                 st.none() | st.tuples(st.integers(0, 9), st.integers(0, 99)),
                 st.none() | st.builds(FakeRange, st.binary(min_size=1, max_size=200)),
                 st.none() | hints,
+                int32s,
             ),
             max_size=3,
         ),
@@ -230,5 +233,6 @@ def _generic_fetched(
             generic_fetch.AbortedTransaction(producer_id=producer_id, first_offset=first)
             for producer_id, first in p.aborted
         ],
+        preferred_read_replica=p.preferred,
         records=b"" if p.records is None else p.records.content,
     )

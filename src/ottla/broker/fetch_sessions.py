@@ -83,7 +83,7 @@ class FetchSession:
         if fetched.records is not None:
             self.partitions[index] = self.partitions.pop(index)
             return True
-        return marks != known or fetched.diverging is not None
+        return marks != known or fetched.is_urgent
 
 
 class FetchSessions:

@@ -1,7 +1,9 @@
 """Reads for followers: up to the log's end, and each of them says how far the follower is."""
 
+from collections.abc import Callable
 from hmac import compare_digest
 
+from ottla.broker.consumer_reads import Readable
 from ottla.cluster.image import ClusterImage
 from ottla.errors import (
     ApiError,
@@ -10,7 +12,12 @@ from ottla.errors import (
     StaleBrokerEpoch,
 )
 from ottla.model import BrokerId, LeaderEpoch, Offset
-from ottla.protocol.hot_fetch import FetchedPartition, FetchPartition, FetchRequest
+from ottla.protocol.hot_fetch import (
+    NO_WATERMARK,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+)
 from ottla.replication.partition import LeaderPartition
 from ottla.storage.log_read import FileRange
 
@@ -37,16 +44,13 @@ class ReplicaReads:
         self._epoch = request.replica_epoch
         self._session = request.session_id, request.session_epoch
         self._now_s = now_s
+        self._read_near: dict[LeaderPartition, None] = {}  # the follower has consumers of these
 
     def read(
-        self,
-        partition: LeaderPartition,
-        want: FetchPartition,
-        left_bytes: int,
-        *,
-        at_least_one: bool,
+        self, partition: Readable, want: FetchPartition, left_bytes: int, *, at_least_one: bool
     ) -> FetchedPartition[FileRange]:
         """A refused fetch, or one that shows that the logs differ, says nothing of the follower."""
+        assert isinstance(partition, LeaderPartition), "a follower is served by leaders"
         partition.check_follower(self._broker)
         partition.check_epoch(want.leader_epoch)
         log = partition.log
@@ -59,6 +63,7 @@ class ReplicaReads:
                     high_watermark=watermark,
                     log_start_offset=log.start_offset,
                     diverging=(epoch, epoch_end),
+                    is_urgent=True,
                 )
         if not log.start_offset <= want.offset <= log.end_offset:
             return FetchedPartition(
@@ -76,12 +81,27 @@ class ReplicaReads:
         bytes_max = min(want.bytes_max, left_bytes)
         if offset < log.end_offset and (bytes_max > 0 or at_least_one):
             records = log.read(offset, log.end_offset, max(bytes_max, 0), at_least_one=at_least_one)
+        watermark = partition.high_watermark
+        if want.high_watermark != NO_WATERMARK:
+            self._read_near[partition] = None
         return FetchedPartition(
             want.partition,
-            high_watermark=partition.high_watermark,
+            high_watermark=watermark,
             log_start_offset=log.start_offset,
             records=records,
+            is_urgent=want.high_watermark < watermark,
         )
+
+    def watch(self, partition: Readable, wake: Callable[[], None]) -> None:
+        assert isinstance(partition, LeaderPartition), "a follower is served by leaders"
+        partition.add_fetch(wake)
+        if partition in self._read_near:
+            partition.add_reader(wake)
+
+    def unwatch(self, partition: Readable, wake: Callable[[], None]) -> None:
+        assert isinstance(partition, LeaderPartition), "a follower is served by leaders"
+        partition.remove_fetch(wake)
+        partition.remove_reader(wake)
 
 
 class RefusedReads:
@@ -91,11 +111,12 @@ class RefusedReads:
         self._refused = refused
 
     def read(
-        self,
-        partition: LeaderPartition,
-        want: FetchPartition,
-        left_bytes: int,
-        *,
-        at_least_one: bool,
+        self, partition: Readable, want: FetchPartition, left_bytes: int, *, at_least_one: bool
     ) -> FetchedPartition[FileRange]:
         raise self._refused
+
+    def watch(self, partition: Readable, wake: Callable[[], None]) -> None:
+        raise AssertionError("a refused fetch does not wait")
+
+    def unwatch(self, partition: Readable, wake: Callable[[], None]) -> None:
+        raise AssertionError("a refused fetch does not wait")

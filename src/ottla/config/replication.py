@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ottla.config.setting import INT32_MAX, MIB, NumberOrAuto, number, number_or_auto
+from ottla.config.setting import INT32_MAX, MIB, NumberOrAuto, choice, number, number_or_auto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,14 @@ class ReplicationConfig:
         "How many bytes a follower fetches from a leader at once.",
         low=1024,
         high=INT32_MAX,
+    )
+    replica_selector: str = choice(
+        "replica.selector",
+        "leader",
+        ("leader", "rack"),
+        "Where consumers read: from the leader, or, if they say in which rack they are, from an"
+        " in-sync replica in that rack.",
+        shared=True,
     )
     reassignment_concurrent_max: int = number(
         "reassignment.concurrent.max",

@@ -191,9 +191,11 @@ def choice(
     make: Callable[[str], Any] = str,
     kind: Kind = Kind.STRING,
     broker: str = "",
+    shared: bool = False,
 ) -> Any:
     """A field with one of several values."""
-    row = Setting(name, kind, doc, ", ".join(choices), _one_of(choices, make), broker or None)
+    parse = _one_of(choices, make)
+    row = Setting(name, kind, doc, ", ".join(choices), parse, broker or None, shared)
     return field(default=make(default), metadata={"setting": row})
 
 

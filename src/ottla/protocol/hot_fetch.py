@@ -32,11 +32,14 @@ from ottla.protocol.hot_fields import (
 )
 from ottla.protocol.primitives import read_tagged_fields, write_unsigned_varint
 
+FETCH_RACKS: Final = 11
 FETCH_FLEXIBLE: Final = 12
 REPLICA_STATE_TAG: Final = 1
 REPLICA_TOKEN_TAG: Final = 10_000  # ours: far from what Kafka may come to use
 FETCH_TOPIC_IDS: Final = 13
 _LEADER_HINTS_MIN: Final = 16
+NO_WATERMARK: Final = 2**63 - 1  # of a follower that does not say what it knows
+_WATERMARK_TAG: Final = 1
 
 _ELEMENTS_MAX: Final = 200_000  # topics and partitions, unless the caller sets another limit
 
@@ -50,6 +53,7 @@ class FetchPartition(NamedTuple):
     leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    high_watermark: int = NO_WATERMARK  # that a follower knows
 
 
 class FetchRequest(NamedTuple):
@@ -66,6 +70,7 @@ class FetchRequest(NamedTuple):
     forgotten: list[tuple[TopicKey, list[int]]]
     replica_epoch: int = -1  # of the registration of the broker that fetches as a follower
     replica_token: bytes = b""  # that proves to be it
+    rack: str | None = ""  # of a consumer
 
 
 class Sendable(Protocol):
@@ -90,6 +95,8 @@ class FetchedPartition(NamedTuple, Generic[R]):
     diverging: tuple[int, int] | None = None  # (epoch, end offset), for followers
     records: R | None = None
     leader: LeaderHint | None = None
+    preferred: int = -1  # the broker to read from instead
+    is_urgent: bool = False  # the response does not wait for records
 
 
 def read_fetch(
@@ -157,10 +164,20 @@ def _read_fetch_classic(
             indexes = list(Struct(f">{index_count}i").unpack_from(view, position))
             position += 4 * index_count
             forgotten.append((name, indexes))
-    if version >= 11:
-        read_string(view, position)  # rack
+    rack: str | None = ""
+    if version >= FETCH_RACKS:
+        rack, _ = read_string(view, position)
     return FetchRequest(
-        replica_id, wait, low, high, isolation, session_id, session_epoch, topics, forgotten
+        replica_id,
+        wait,
+        low,
+        high,
+        isolation,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        rack=rack,
     )
 
 
@@ -208,12 +225,19 @@ def _read_fetch_flexible(
             index, epoch, offset, last_epoch, log_start, size = _FETCH_PARTITION_V12.unpack_from(
                 view, position
             )
-            position = skip_tags(view, position + _FETCH_PARTITION_V12.size)
-            partitions.append(FetchPartition(index, offset, size, epoch, last_epoch, log_start))
+            position += _FETCH_PARTITION_V12.size
+            watermark = NO_WATERMARK
+            if view[position]:
+                watermark, position = _watermark_from_tags(view, position)
+            else:
+                position += 1
+            partitions.append(
+                FetchPartition(index, offset, size, epoch, last_epoch, log_start, watermark)
+            )
         position = skip_tags(view, position)
         topics.append((key, partitions))
     forgotten, position = _forgotten_flexible(view, position, by_id, elements_max - sum_count)
-    _, position = read_compact_string(view, position)  # rack
+    rack, position = read_compact_string(view, position)
     if version >= 15:
         replica_id, replica_epoch, token = _replica_from_tags(view, position)
     else:
@@ -230,7 +254,18 @@ def _read_fetch_flexible(
         forgotten,
         replica_epoch,
         token,
+        rack,
     )
+
+
+def _watermark_from_tags(view: memoryview, position: int) -> tuple[int, int]:
+    """The high watermark that a follower knows, and the position behind the tags."""
+    watermark = NO_WATERMARK
+    tags, position = read_tagged_fields(view, position, len(view))
+    for tag, start, _ in tags:
+        if tag == _WATERMARK_TAG:
+            (watermark,) = INT64.unpack_from(view, start)
+    return watermark, position
 
 
 def _forgotten_flexible(
@@ -344,8 +379,8 @@ def _write_fetched_head(out: bytearray, version: int, partition: FetchedPartitio
         out += _ABORTED.pack(producer_id, first_offset)
         if version >= FETCH_FLEXIBLE:
             out.append(0)
-    if version >= 11:
-        out += b"\xff\xff\xff\xff"  # no preferred read replica
+    if version >= FETCH_RACKS:
+        out += INT32.pack(partition.preferred)
 
 
 def _write_fetched_tags(

@@ -30,7 +30,7 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.replication.catch_up import CatchUpBudget
 from ottla.replication.counts import ReplicationCounts
-from ottla.replication.follower import FollowerPartition, ReplicaDiverged
+from ottla.replication.follower import FollowerPartition, LeaderContact, ReplicaDiverged
 from ottla.replication.peer_deaths import PeerDeaths
 from ottla.replication.peers import connect_peer
 
@@ -74,6 +74,7 @@ class ReplicaFetcher:
         self._keys: dict[tuple[Uuid, int], FollowerPartition] = {}
         self._changed = asyncio.Event()
         self._rest_s = _SYNC_S  # until there may be something to fetch
+        self._contact = LeaderContact()
         self._session = _NO_SESSION  # its id, and the epoch of the next request
         self._sent: dict[tuple[Uuid, int], FetchPartition] = {}  # the leader's session has these
         self.task = self._loop.create_task(self._run(), name=f"ottla-fetch-{leader}")
@@ -83,6 +84,7 @@ class ReplicaFetcher:
         return not self._partitions
 
     def add(self, partition: FollowerPartition) -> None:
+        partition.contact = self._contact
         self._partitions[partition.tp] = partition
         self._keys[partition.topic_id, partition.tp.partition] = partition
         self._changed.set()
@@ -135,6 +137,7 @@ class ReplicaFetcher:
                 if response.error_code:
                     return False
                 has_fetched = True
+                self._contact.heard_s = self._environment.clock.monotonic_s()
                 await self._take(response)
             return has_fetched
         finally:
@@ -186,7 +189,7 @@ class ReplicaFetcher:
             if due_s > now_s:
                 retry_s = min(retry_s or due_s, due_s)
             else:
-                wanted[key] = partition.request()
+                wanted[key] = partition.request(now_s)
         if not wanted:
             next_s = _SYNC_S if retry_s is None else retry_s - now_s
             self._rest_s = min(max(next_s, _SYNC_S), _REST_MAX_S)
@@ -259,6 +262,7 @@ class ReplicaFetcher:
         return False
 
     def _delay(self, partition: FollowerPartition, reason: str) -> None:
+        partition.is_refused = True
         log.debug("replica fetch refused", extra={"tp": partition.tp, "reason": reason})
         partition.retry_s = self._environment.clock.monotonic_s() + _PARTITION_RETRY_S
 

@@ -1,20 +1,34 @@
 """A partition that this broker follows: its log, and what its leader says about it."""
 
+from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from ottla.config import Durability
-from ottla.errors import CorruptBatch
+from ottla.errors import CorruptBatch, NotLeader, OffsetNotAvailable, OffsetOutOfRange
 from ottla.model import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition, Uuid
+from ottla.protocol.hot_fetch import NO_WATERMARK
 from ottla.protocol.messages.fetch import FetchPartition, FetchPartitionResponse
 from ottla.records.batch import read_header
+from ottla.replication.partition import check_reader_epoch
 from ottla.storage.log import Log
 from ottla.storage.log_follow import split_batches
 
 PARTITION_BYTES_MAX: Final = 1 << 20  # of one partition in one response, unless a batch is larger
+_READ_RECENTLY_S: Final = 10.0  # ago: so long a consumer counts as one that reads here
 
 
 class ReplicaDiverged(Exception):
     """The log differs from its leader's below its high watermark: one of them is defective."""
+
+
+class LeaderContact:
+    """When a leader last responded to fetches; one for all partitions that are fetched together."""
+
+    __slots__ = ("heard_s",)
+
+    def __init__(self) -> None:
+        self.heard_s = -inf
 
 
 class FollowerPartition:
@@ -25,8 +39,12 @@ class FollowerPartition:
     """
 
     __slots__ = (
+        "_read_s",
+        "_readers",
+        "contact",
         "high_watermark",
         "is_in_sync",
+        "is_refused",
         "leader",
         "leader_epoch",
         "log",
@@ -56,6 +74,10 @@ class FollowerPartition:
         self.is_in_sync = is_in_sync
         self.high_watermark = log.noted_watermark
         self.retry_s = 0.0  # when to fetch again, after an error
+        self.is_refused = False  # the leader's last response for it was an error
+        self.contact = LeaderContact()  # of the fetcher that it is added to
+        self._read_s = -inf  # when a consumer last read here
+        self._readers: dict[Callable[[], None], None] = {}
         # A leader that wrote nothing leaves no trace: the last batch says what this log is.
         log.epochs.truncate_end(log.end_offset)
 
@@ -70,8 +92,12 @@ class FollowerPartition:
             return log.durable_offset
         return log.end_offset
 
-    def request(self) -> FetchPartition:
-        """A fetch of everything from the log's end on. Says that all below is here."""
+    def request(self, now_s: float) -> FetchPartition:
+        """A fetch of everything from the log's end on. Says that all below is here.
+
+        While consumers read here it also says which high watermark is known, so that the leader
+        responds when there is a newer one.
+        """
         assert self.promised_end == self.log.end_offset, f"{self.tp}: its end is not on disk"
         log = self.log
         return FetchPartition(
@@ -81,6 +107,9 @@ class FollowerPartition:
             last_fetched_epoch=log.epochs.latest,
             log_start_offset=log.start_offset,
             partition_max_bytes=PARTITION_BYTES_MAX,
+            high_watermark=self.high_watermark
+            if now_s - self._read_s < _READ_RECENTLY_S
+            else NO_WATERMARK,
         )
 
     def take(self, fetched: FetchPartitionResponse, now_ms: TimestampMs) -> bool:
@@ -93,6 +122,7 @@ class FollowerPartition:
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
             self._truncate(LeaderEpoch(diverging.epoch), Offset(diverging.end_offset), now_ms)
             return False
+        self.is_refused = False
         log = self.log
         end_before = log.end_offset
         records = memoryview(fetched.records or b"")
@@ -105,11 +135,54 @@ class FollowerPartition:
             log.restart_at(base, now_ms)
         log.append_as_follower(records, now_ms)
         reached = min(Offset(fetched.high_watermark), log.end_offset)
+        is_more_committed = reached > self.high_watermark
         self.high_watermark = max(self.high_watermark, reached)
         start = min(Offset(fetched.log_start_offset), self.high_watermark)
         if start > log.start_offset:
             log.advance_start(start)
+        if is_more_committed:
+            self.wake_readers()
         return log.end_offset > end_before
+
+    # Consumers that read here (KIP-392)
+
+    @property
+    def is_leader(self) -> bool:
+        return False
+
+    def note_read(self, now_s: float, lag_max_s: float) -> None:
+        """A consumer wants to read here. Refused while the leader is not heard of."""
+        if self.is_refused or now_s - self.contact.heard_s > lag_max_s:
+            raise NotLeader(f"{self.tp} is followed here, and its leader is not heard of")
+        self._read_s = now_s
+
+    def check_epoch(self, epoch: int) -> None:
+        """Refuse a reader that knows an older leader, or a newer one than we do (KIP-320)."""
+        check_reader_epoch(self.tp, self.leader_epoch, epoch)
+
+    def check_offset(self, offset: int) -> None:
+        """Above its end a follower knows nothing: the leader may have more."""
+        if offset > self.log.end_offset:
+            raise OffsetNotAvailable(f"{self.tp} is followed here up to {self.log.end_offset}")
+        if offset < self.log.start_offset:
+            raise OffsetOutOfRange(f"{self.tp} begins at {self.log.start_offset}, not {offset}")
+
+    def readable_end(self, *, read_committed: bool) -> Offset:
+        """The offset at which a consumer must stop."""
+        if read_committed:
+            return self.log.last_stable_offset(self.high_watermark)
+        return self.high_watermark
+
+    def add_reader(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever there is more to read, until it is removed."""
+        self._readers[wake] = None
+
+    def remove_reader(self, wake: Callable[[], None]) -> None:
+        self._readers.pop(wake, None)
+
+    def wake_readers(self) -> None:
+        for wake in list(self._readers):
+            wake()
 
     def _check_epochs(self, records: memoryview) -> None:
         """Refuse batches whose epochs go back, or that are newer than their leader."""

@@ -150,7 +150,11 @@ class Following:
                 fetcher.task.cancel()
                 del self._fetchers[followed.leader]
             self._end_rounds(followed, None)
+            followed.wake_readers()
         return followed
+
+    def find(self, topic: str, index: int) -> "FollowerPartition | None":
+        return self.partitions.get(TopicPartition(topic, index))
 
     def forget(self, tp: TopicPartition) -> None:
         """The topic was deleted."""

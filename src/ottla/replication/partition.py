@@ -17,6 +17,7 @@ from ottla.errors import (
 )
 from ottla.model import (
     BrokerId,
+    LeaderEpoch,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -49,6 +50,15 @@ class Receipt(NamedTuple):
     append_time_ms: TimestampMs  # -1 unless the broker's clock gave the records their time
     log_start_offset: Offset
     is_settled: bool  # True when what the producer's acks promise holds already
+
+
+def check_reader_epoch(tp: TopicPartition, known: LeaderEpoch, epoch: int) -> None:
+    """Refuse a reader that knows an older leader than `known`, or a newer one; -1 is any."""
+    if epoch == -1 or epoch == known:
+        return
+    if epoch < known:
+        raise FencedLeaderEpoch(f"{tp} has leader epoch {known}, not {epoch}")
+    raise UnknownLeaderEpoch(f"{tp} has leader epoch {known}, not {epoch}")
 
 
 class LeaderPartition:
@@ -131,6 +141,10 @@ class LeaderPartition:
             want_isr_change()
 
     @property
+    def is_leader(self) -> bool:
+        return True
+
+    @property
     def isr(self) -> tuple[BrokerId, ...]:
         """The in-sync replicas, as they are committed."""
         return self.image.isr
@@ -200,11 +214,8 @@ class LeaderPartition:
 
     def check_epoch(self, epoch: int) -> None:
         """Refuse a reader that knows an older leader, or a newer one than we do (KIP-320)."""
-        if epoch == -1 or epoch == self.leader_epoch:
-            return
-        if epoch < self.leader_epoch:
-            raise FencedLeaderEpoch(f"{self.tp} has leader epoch {self.leader_epoch}, not {epoch}")
-        raise UnknownLeaderEpoch(f"{self.tp} has leader epoch {self.leader_epoch}, not {epoch}")
+        if epoch != -1 and epoch != self.leader_epoch:
+            check_reader_epoch(self.tp, self.leader_epoch, epoch)
 
     def check_offset(self, offset: int) -> None:
         if not self.log.start_offset <= offset <= self.log.end_offset:

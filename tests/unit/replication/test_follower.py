@@ -5,8 +5,16 @@ import pytest
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.config import Durability, TopicConfig
-from ottla.errors import CorruptBatch
+from ottla.errors import (
+    CorruptBatch,
+    FencedLeaderEpoch,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
 from ottla.model import BrokerId, LeaderEpoch, Offset, Uuid
+from ottla.protocol.hot_fetch import NO_WATERMARK
 from ottla.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
 from ottla.replication.follower import FollowerPartition, ReplicaDiverged
 from ottla.storage.log import Log
@@ -62,12 +70,12 @@ def content(log: Log) -> bytes:
 
 def test_a_follower_becomes_the_same_log_byte_for_byte() -> None:
     source, followed = leader(OLD, OLD, NEW), follower()
-    assert followed.request().last_fetched_epoch == -1
+    assert followed.request(0.0).last_fetched_epoch == -1
     assert fetch(source, followed)
     followed.log.flush()
     assert content(followed.log) == content(source)
     assert followed.log.epochs.entries() == source.epochs.entries()
-    request = followed.request()
+    request = followed.request(0.0)
     assert (request.fetch_offset, request.last_fetched_epoch) == (6, NEW)
     assert not fetch(source, followed), "there is no more"
 
@@ -85,9 +93,9 @@ def test_a_log_that_starts_inside_of_a_batch_is_followed_from_the_whole_batch_on
 def test_a_fetch_says_only_what_is_on_disk_unless_the_topic_promises_less() -> None:
     followed = follower(leader(OLD))
     with pytest.raises(AssertionError, match="not on disk"):
-        followed.request()
+        followed.request(0.0)
     followed.log.config = TopicConfig(durability=Durability.REPLICATED)
-    assert followed.request().fetch_offset == 2
+    assert followed.request(0.0).fetch_offset == 2
     followed.is_in_sync = False
     assert followed.promised_end == 0, "it does not count yet, and will not count for less"
     followed.log.flush()
@@ -118,14 +126,14 @@ def test_a_leader_that_wrote_nothing_leaves_no_epoch_behind() -> None:
     log = leader(OLD)
     log.flush()
     log.epochs.note(LeaderEpoch(4), log.end_offset)
-    assert follower(log).request().last_fetched_epoch == OLD
+    assert follower(log).request(0.0).last_fetched_epoch == OLD
 
 
 def test_what_the_leader_never_had_is_cut_off() -> None:
     followed = follower(leader(OLD, OLD, LeaderEpoch(4)))
     assert not followed.take(diverging(OLD, 2), build.NOW_MS)
     assert followed.log.end_offset == 2
-    assert followed.request().last_fetched_epoch == OLD
+    assert followed.request(0.0).last_fetched_epoch == OLD
 
 
 def test_the_shorter_of_two_ends_of_an_epoch_counts() -> None:
@@ -175,3 +183,66 @@ def test_a_part_of_a_batch_is_refused() -> None:
         part = (whole + whole)[:size_bytes]
         with pytest.raises(CorruptBatch, match="part of a batch"):
             list(split_batches(memoryview(part)))
+
+
+def test_consumers_read_what_is_known_to_be_committed() -> None:
+    source, followed = leader(OLD, OLD), follower()
+    woken: list[str] = []
+
+    def wake() -> None:
+        woken.append("once")
+
+    followed.add_reader(wake)
+    fetch(source, followed, watermark=2)
+    assert (followed.readable_end(read_committed=False), woken) == (2, ["once"])
+    fetch(source, followed, watermark=2)
+    assert woken == ["once"], "no more is committed"
+    followed.remove_reader(wake)
+    fetch(source, followed, watermark=4)
+    assert (followed.readable_end(read_committed=True), woken) == (4, ["once"])
+
+
+def test_a_follower_does_not_say_that_there_is_nothing_above_its_end() -> None:
+    source, followed = leader(OLD, OLD), follower()
+    fetch(source, followed, watermark=4)
+    for offset in (0, 4):
+        followed.check_offset(offset)
+    with pytest.raises(OffsetNotAvailable):
+        followed.check_offset(5)
+    source.advance_start(Offset(2))
+    fetch(source, followed, watermark=4)
+    with pytest.raises(OffsetOutOfRange):
+        followed.check_offset(1)
+    followed.check_epoch(-1)
+    followed.check_epoch(NEW)
+    with pytest.raises(FencedLeaderEpoch):
+        followed.check_epoch(OLD)
+    with pytest.raises(UnknownLeaderEpoch):
+        followed.check_epoch(NEW + 1)
+
+
+def test_a_follower_serves_nobody_while_its_leader_is_silent_or_refuses_it() -> None:
+    source, followed = leader(OLD), follower()
+    with pytest.raises(NotLeader):
+        followed.note_read(100.0, lag_max_s=10.0)
+    followed.contact.heard_s = 95.0
+    followed.note_read(100.0, lag_max_s=10.0)
+    with pytest.raises(NotLeader):
+        followed.note_read(106.0, lag_max_s=10.0)
+    followed.contact.heard_s = 106.0
+    followed.is_refused = True
+    with pytest.raises(NotLeader):
+        followed.note_read(106.0, lag_max_s=10.0)
+    fetch(source, followed)
+    followed.note_read(106.0, lag_max_s=10.0)
+
+
+def test_a_follower_that_is_read_asks_for_newer_watermarks() -> None:
+    source, followed = leader(OLD), follower()
+    fetch(source, followed, watermark=2)
+    followed.log.flush()
+    assert followed.request(100.0).high_watermark == NO_WATERMARK
+    followed.contact.heard_s = 100.0
+    followed.note_read(100.0, lag_max_s=10.0)
+    assert followed.request(105.0).high_watermark == 2
+    assert followed.request(111.0).high_watermark == NO_WATERMARK, "its consumers have gone"

@@ -17,6 +17,12 @@ from contextlib import suppress
 from types import CoroutineType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
+from ottla.broker.consumer_reads import (
+    ConsumerReads,
+    NearReads,
+    NearReplicas,
+    Readable,
+)
 from ottla.broker.fetch_sessions import (
     FULL_FETCH_EPOCH,
     NO_SESSION_EPOCH,
@@ -30,7 +36,6 @@ from ottla.broker.replica_reads import RefusedReads, ReplicaReads, check_followe
 from ottla.broker.services import Services
 from ottla.broker.traffic import Traffic
 from ottla.errors import ApiError
-from ottla.model import LeaderEpoch, Offset
 from ottla.protocol.hot_fetch import (
     FETCH_TOPIC_IDS,
     FetchedPartition,
@@ -40,11 +45,8 @@ from ottla.protocol.hot_fetch import (
     write_fetched,
 )
 from ottla.protocol.hot_fields import TopicKey
-from ottla.records.batch import HEADER_BYTES
-from ottla.replication.partition import LeaderPartition
 from ottla.storage.log_read import FileRange
 
-_READ_COMMITTED: Final = 1
 _COSTLY_PARTITIONS: Final = 100  # in one fetch; with fewer, looking again costs next to nothing
 _REST_S_PER_PARTITION: Final = 1e-4  # after a look in vain: ten times of what the look took
 _MANY_BYTES: Final = 16 * SESSION_PARTITIONS_MAX  # a request is larger that names too many for one
@@ -54,7 +56,7 @@ Wanted = list[tuple[TopicKey, list[FetchPartition]]]
 FetchedHere = FetchedPartition[FileRange]
 Many: TypeAlias = "CoroutineType[Any, Any, list[Part]]"  # of the response for very many partitions
 Fetched = list[tuple[TopicKey, list[FetchedHere]]]
-Locate = Callable[[TopicKey, int], LeaderPartition]
+Locate = Callable[[TopicKey, int], Readable]
 
 
 class Exchange(NamedTuple):
@@ -66,19 +68,20 @@ class Exchange(NamedTuple):
     version: int
     correlation_id: int
     reads: "Reads"
+    locate: Locate
 
 
 class Reads(Protocol):
     """The way in which a fetch reads one partition: as a consumer, or as a follower."""
 
     def read(
-        self,
-        partition: LeaderPartition,
-        want: FetchPartition,
-        left_bytes: int,
-        *,
-        at_least_one: bool,
+        self, partition: Readable, want: FetchPartition, left_bytes: int, *, at_least_one: bool
     ) -> FetchedHere: ...
+
+    def watch(self, partition: Readable, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever there may be more to read, until `unwatch`."""
+
+    def unwatch(self, partition: Readable, wake: Callable[[], None]) -> None: ...
 
 
 class Reading(NamedTuple):
@@ -86,8 +89,8 @@ class Reading(NamedTuple):
 
     fetched: Fetched
     total_bytes: int
-    has_error: bool
-    partitions: list[LeaderPartition]  # those that were read; all of them if there is no error
+    is_urgent: bool  # there is an error, or something else than records that must be known
+    partitions: list[Readable]  # those that were read; all of them if there is no error
 
 
 class Fetch:
@@ -99,6 +102,7 @@ class Fetch:
         self._clock = services.clock
         self._loop = asyncio.get_running_loop()
         self._locate = services.replicas.locate
+        self._near = NearReplicas(services.replicas, services.settings, services.clock)
         self.sessions = FetchSessions(services.settings.broker.fetch_sessions_max)
         self.monotonic_s = services.clock.monotonic_s
         self.traffic = Traffic()
@@ -114,14 +118,18 @@ class Fetch:
         request = read_fetch(frame, position, version, elements_max)
         if request.replica_id < 0:
             is_large = len(frame) > _MANY_BYTES
-            return self._take(request, ConsumerReads(request), version, correlation_id, is_large)
+            locate: Locate = self._locate
+            consumer = ConsumerReads(request)
+            if request.rack and self._near.is_enabled:
+                locate, consumer = self._near.locate, NearReads(request, self._state.image)
+            return self._take(request, consumer, version, correlation_id, locate, is_large)
         try:
             check_follower(self._state.image, request)
         except ApiError as refused:
             alone = request._replace(session_id=0, session_epoch=NO_SESSION_EPOCH)
-            return self._take(alone, RefusedReads(refused), version, correlation_id)
+            return self._take(alone, RefusedReads(refused), version, correlation_id, self._locate)
         reads = ReplicaReads(request, self._clock.monotonic_s())
-        response = self._take(request, reads, version, correlation_id)
+        response = self._take(request, reads, version, correlation_id, self._locate)
         reads.is_first = False
         return response
 
@@ -131,6 +139,7 @@ class Fetch:
         reads: Reads,
         version: int,
         correlation_id: int,
+        locate: Locate,
         is_large: bool = False,
     ) -> "Response | Many":
         try:
@@ -140,7 +149,7 @@ class Fetch:
             nothing: Fetched = []
             return write_fetched(correlation_id, version, nothing, error_code=refused.code)
         wanted = request.topics if session is None else session.topics()
-        exchange = Exchange(request, session, wanted, version, correlation_id, reads)
+        exchange = Exchange(request, session, wanted, version, correlation_id, reads, locate)
         if session is None and is_large:
             return cast("Many", self._fetch_many(exchange))
         reading = self.read(exchange)
@@ -168,12 +177,14 @@ class Fetch:
 
     def read(self, exchange: Exchange) -> Reading:
         """Read every partition of a request as it is now."""
-        return _read_all(self._locate, exchange.wanted, exchange.reads, self._bytes_max(exchange))
+        return _read_all(
+            exchange.locate, exchange.wanted, exchange.reads, self._bytes_max(exchange)
+        )
 
     def is_enough(self, request: FetchRequest, reading: Reading) -> bool:
         """True if a read is worth sending: a reader does not wait for more than one response
         can hold, nor behind an error."""
-        if reading.has_error:
+        if reading.is_urgent:
             return True
         fetch_bytes_max = self._settings.broker.fetch_bytes_max
         return reading.total_bytes >= min(request.bytes_min, request.bytes_max, fetch_bytes_max)
@@ -181,14 +192,14 @@ class Fetch:
     def respond(self, exchange: Exchange, reading: Reading) -> list[Part]:
         """The response; within a session it has only the partitions that changed."""
         session, fetched = exchange.session, reading.fetched
-        if reading.has_error and exchange.request.replica_id < 0:
+        if reading.is_urgent and exchange.request.replica_id < 0:
             self._hint(fetched)
         if session is not None:
             changed = session.changes(fetched)
             # The first response of a session, like one without, lists every partition.
             if exchange.request.session_epoch != FULL_FETCH_EPOCH:
                 fetched = changed
-        if (reading.total_bytes or reading.has_error) and exchange.request.replica_id < 0:
+        if (reading.total_bytes or reading.is_urgent) and exchange.request.replica_id < 0:
             self._count(reading)
         return write_fetched(
             exchange.correlation_id,
@@ -232,18 +243,18 @@ class Fetch:
 
     async def _read_many(self, exchange: Exchange) -> Reading:
         fetched: Fetched = []
-        total_bytes, has_error = 0, False
+        total_bytes, is_urgent = 0, False
         for some in _slices(exchange.wanted):
             found = _read_all(
-                self._locate, some, exchange.reads, self._bytes_max(exchange), total_bytes
+                exchange.locate, some, exchange.reads, self._bytes_max(exchange), total_bytes
             )
             total_bytes = found.total_bytes
-            has_error = has_error or found.has_error
+            is_urgent = is_urgent or found.is_urgent
             if fetched and found.fetched and fetched[-1][0] == found.fetched[0][0]:
                 fetched[-1][1].extend(found.fetched.pop(0)[1])  # the rest of a topic that was cut
             fetched += found.fetched
             await asyncio.sleep(0)
-        return Reading(fetched, total_bytes, has_error, [])
+        return Reading(fetched, total_bytes, is_urgent, [])
 
     def _bytes_max(self, exchange: Exchange) -> int:
         return min(exchange.request.bytes_max, self._settings.broker.fetch_bytes_max)
@@ -259,7 +270,6 @@ class _WaitingFetch(Pending):
         "_exchange",
         "_handler",
         "_has_more",
-        "_is_follower",
         "_loop",
         "_parked_s",
         "_partitions",
@@ -271,7 +281,7 @@ class _WaitingFetch(Pending):
         self,
         handler: Fetch,
         exchange: Exchange,
-        partitions: list[LeaderPartition],
+        partitions: list[Readable],
         wait_s: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -283,13 +293,9 @@ class _WaitingFetch(Pending):
         self._timer = loop.call_later(wait_s, self.time_out)
         self._rest: asyncio.TimerHandle | None = None
         self._has_more = False  # a partition grew during a rest
-        self._is_follower = exchange.request.replica_id >= 0
         self._parked_s = handler.monotonic_s()
         for partition in partitions:
-            if self._is_follower:
-                partition.add_fetch(self._wake)
-            else:
-                partition.add_reader(self._wake)
+            exchange.reads.watch(partition, self._wake)
         self.on_abandon(self._stop)
 
     def _wake(self) -> None:
@@ -329,10 +335,7 @@ class _WaitingFetch(Pending):
     def _stop(self) -> None:
         self._handler.note_done(self)
         for partition in self._partitions:
-            if self._is_follower:
-                partition.remove_fetch(self._wake)
-            else:
-                partition.remove_reader(self._wake)
+            self._exchange.reads.unwatch(partition, self._wake)
         self._partitions.clear()
         self._timer.cancel()
         if self._rest is not None:
@@ -345,9 +348,9 @@ def _read_all(
     """Read partitions in the order of the request; the first one with data gives at least one
     batch. `total_bytes` were read before, from other partitions of the same request."""
     left_bytes = bytes_max - total_bytes
-    has_error = False
+    is_urgent = False
     fetched: Fetched = []
-    located: list[LeaderPartition] = []
+    located: list[Readable] = []
     for key, partitions in wanted:
         results = []
         for want in partitions:
@@ -357,14 +360,14 @@ def _read_all(
                 result = reads.read(partition, want, left_bytes, at_least_one=not total_bytes)
             except ApiError as refused:
                 result = FetchedPartition(want.partition, refused.code)
-                has_error = True
+                is_urgent = True
             if result.records is not None:
                 total_bytes += result.records.size_bytes
                 left_bytes -= result.records.size_bytes
-            has_error = has_error or result.diverging is not None
+            is_urgent = is_urgent or result.is_urgent
             results.append(result)
         fetched.append((key, results))
-    return Reading(fetched, total_bytes, has_error, located)
+    return Reading(fetched, total_bytes, is_urgent, located)
 
 
 def _slices(wanted: Wanted) -> Iterator[Wanted]:
@@ -381,59 +384,3 @@ def _slices(wanted: Wanted) -> Iterator[Wanted]:
                 some, left = [], _PARTITIONS_PER_SLICE
     if some:
         yield some
-
-
-class ConsumerReads:
-    """The reads of a consumer: what is committed, or decided."""
-
-    __slots__ = ("_read_committed",)
-
-    def __init__(self, request: FetchRequest) -> None:
-        self._read_committed = request.isolation_level == _READ_COMMITTED
-
-    def read(
-        self,
-        partition: LeaderPartition,
-        want: FetchPartition,
-        left_bytes: int,
-        *,
-        at_least_one: bool,
-    ) -> FetchedHere:
-        partition.check_epoch(want.leader_epoch)
-        log = partition.log
-        read_committed = self._read_committed
-        high_watermark = partition.high_watermark
-        end = partition.readable_end(read_committed=read_committed)
-        stable = end if read_committed else log.last_stable_offset(high_watermark)
-        if want.last_fetched_epoch >= 0:
-            epoch, epoch_end = log.epoch_end(LeaderEpoch(want.last_fetched_epoch))
-            if epoch != want.last_fetched_epoch or epoch_end < want.offset:
-                return FetchedPartition(
-                    want.partition,
-                    0,
-                    high_watermark,
-                    stable,
-                    log.start_offset,
-                    diverging=(epoch, epoch_end),
-                )
-        partition.check_offset(want.offset)
-        records = None
-        bytes_max = min(want.bytes_max, left_bytes)
-        if want.offset < end and (bytes_max > 0 or at_least_one):
-            bytes_max = max(bytes_max, 0)
-            records = log.read(Offset(want.offset), end, bytes_max, at_least_one=at_least_one)
-            if (
-                records is not None and not records.size_bytes % HEADER_BYTES
-            ):  # may be empty batches
-                records = log.read_on(records, end, bytes_max, at_least_one=at_least_one)
-        aborted: list[tuple[int, int]] | None = None
-        if read_committed:
-            aborted = []
-            if records is not None:
-                aborted = [
-                    (one.producer_id, one.first_offset)
-                    for one in log.aborted_transactions(records.start_offset, records.end_offset)
-                ]
-        return FetchedPartition(
-            want.partition, 0, high_watermark, stable, log.start_offset, aborted, None, records
-        )
