@@ -6,8 +6,8 @@ too until their directory is synced; and operations fail on request.
 
 import errno
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +89,35 @@ class SyncRound:
         self.names: dict[Path, dict[Path, _Inode]] = {}  # of directories, as they were before
 
 
+class _Names(dict[Path, _Inode]):
+    """Files by their paths, and also by their directories."""
+
+    def __init__(self, known: Mapping[Path, _Inode] | None = None) -> None:
+        super().__init__()
+        self._by_dir: defaultdict[Path, dict[Path, _Inode]] = defaultdict(dict)
+        for path, inode in (known or {}).items():
+            self[path] = inode
+
+    def __setitem__(self, path: Path, inode: _Inode) -> None:
+        super().__setitem__(path, inode)
+        self._by_dir[path.parent][path] = inode
+
+    def __delitem__(self, path: Path) -> None:
+        super().__delitem__(path)
+        del self._by_dir[path.parent][path]
+
+    def within(self, directory: Path) -> dict[Path, _Inode]:
+        """The files of one directory."""
+        return dict(self._by_dir.get(directory, {}))
+
+    def replace(self, directory: Path, files: Mapping[Path, _Inode]) -> None:
+        """Let a directory have these files and no others."""
+        for path in self.within(directory):
+            del self[path]
+        for path, inode in files.items():
+            self[path] = inode
+
+
 class MemoryFiles:
     """One disk. `cut_power` gives the disk as the next start finds it."""
 
@@ -97,8 +126,8 @@ class MemoryFiles:
         self.read_bytes: Counter[str] = Counter()  # asked for, by the suffix of the file
         self.space = DiskSpace(1 << 40, 1 << 39)
         self.now_ms = 1_700_000_000_000  # when files are said to be changed
-        self._names: dict[Path, _Inode] = {}
-        self._synced_names: dict[Path, _Inode] = {}
+        self._names = _Names()
+        self._synced_names = _Names()
         self._dirs: set[Path] = set()
         self._locked: set[Path] = set()
         self._faults: list[_Fault] = []
@@ -168,8 +197,7 @@ class MemoryFiles:
         for inode, synced in round_.inodes.items():
             inode.synced = synced
         for directory, names in round_.names.items():
-            others = {p: i for p, i in self._synced_names.items() if p.parent != directory}
-            self._synced_names = others | names
+            self._synced_names.replace(directory, names)
 
     def note_sync(self, inode: _Inode) -> None:
         if self._round is not None:
@@ -186,15 +214,15 @@ class MemoryFiles:
         for path, inode in names.items():
             content = bytearray(_survives(inode, rng))
             after._names[path] = _Inode(content, bytes(content))
-        after._synced_names = dict(after._names)
+        after._synced_names = _Names(after._names)
         return after
 
     def kill(self) -> "MemoryFiles":
         """The same disk after only the process died: everything written is there, unsynced."""
         after = MemoryFiles()
         after._dirs = set(self._dirs)
-        after._names = dict(self._names)
-        after._synced_names = dict(self._synced_names)
+        after._names = _Names(self._names)
+        after._synced_names = _Names(self._synced_names)
         return after
 
     # What Files asks
@@ -225,8 +253,7 @@ class MemoryFiles:
         self.fail_if_asked("list", directory)
         found = [
             Entry(path.name, False, len(inode.content))
-            for path, inode in self._names.items()
-            if path.parent == directory
+            for path, inode in self._names.within(directory).items()
         ]
         found += [Entry(path.name, True, 0) for path in self._dirs if path.parent == directory]
         return sorted(found)
@@ -247,19 +274,23 @@ class MemoryFiles:
         if old in self._dirs:
             self._rename_dir(old, new)
         else:
-            self._names[new] = self._names.pop(old)
+            inode = self._names[old]
+            del self._names[old]
+            self._names[new] = inode
 
     def _rename_dir(self, old: Path, new: Path) -> None:
         self._dirs.remove(old)
         self._dirs.add(new)
         for names in (self._names, self._synced_names):
-            for path in [path for path in names if path.parent == old]:
-                names[new / path.name] = names.pop(path)
+            for path, inode in names.within(old).items():
+                del names[path]
+                names[new / path.name] = inode
 
     def unlink(self, path: StrPath) -> None:
         path = Path(path)
         self.fail_if_asked("unlink", path)
-        self._names.pop(path, None)
+        if path in self._names:
+            del self._names[path]
 
     def remove_dir(self, path: StrPath) -> None:
         path = Path(path)
@@ -270,21 +301,16 @@ class MemoryFiles:
         path = Path(path)
         self.fail_if_asked("sync_dir", path)
         self.counts["sync_dir"] += 1
-        before = {name: i for name, i in self._synced_names.items() if name.parent == path}
         if self._round is not None:
-            self._round.names.setdefault(path, before)
-        for name in before:
-            del self._synced_names[name]
-        for name, inode in self._names.items():
-            if name.parent == path:
-                self._synced_names[name] = inode
+            self._round.names.setdefault(path, self._synced_names.within(path))
+        self._synced_names.replace(path, self._names.within(path))
 
     def sync_all(self, lock: Lock) -> None:
         self.fail_if_asked("sync_all", Path())
         self.counts["sync_all"] += 1
         for inode in self._names.values():
             inode.synced = bytes(inode.content)
-        self._synced_names = dict(self._names)
+        self._synced_names = _Names(self._names)
 
     def disk_space(self, path: StrPath) -> DiskSpace:
         return self.space

@@ -63,14 +63,25 @@ def _replicas(
         others = others[shift:] + others[:shift]
     chosen = [ring[leader_at]]
     while len(chosen) < count:
-        machines = Counter(map(machine_of, chosen))
-        racks = Counter(broker.rack for broker in chosen)
-        follower = min(
-            others, key=lambda broker: (racks[broker.rack], machines[machine_of(broker)])
-        )
+        follower = _farthest(others, chosen)
         others.remove(follower)
         chosen.append(follower)
     return tuple(broker.id for broker in chosen)
+
+
+def _farthest(others: Sequence[BrokerImage], chosen: Sequence[BrokerImage]) -> BrokerImage:
+    """The first broker that shares its rack, then its machine, with the fewest of those chosen."""
+    machines = Counter(map(machine_of, chosen))
+    racks = Counter(broker.rack for broker in chosen)
+    least = min(racks[rack] for rack in {broker.rack for broker in others}), 0
+    best, best_shared = others[0], (len(chosen) + 1, 0)
+    for broker in others:
+        shared = racks[broker.rack], machines[machine_of(broker)]
+        if shared < best_shared:
+            best, best_shared = broker, shared
+            if shared == least:
+                break  # mostly the first: there are more machines than replicas
+    return best
 
 
 def replication_factor(wanted: NumberOrAuto, brokers: Iterable[BrokerImage]) -> int:

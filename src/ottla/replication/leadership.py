@@ -1,11 +1,14 @@
 """The replicas of a broker, and which of them it leads, from one image to the next."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.values import PartitionImage
 from ottla.errors import ApiError, NotLeader, UnknownTopicOrPartition
-from ottla.model import BrokerId, TopicPartition, Uuid
+from ottla.model import BrokerId, TopicPartition
+
+ChangedPartitions = list[tuple[TopicPartition, PartitionImage]]
 
 
 def lost_partitions(
@@ -16,13 +19,15 @@ def lost_partitions(
         new = after.topics.get(name)
         if new is old:
             continue
-        for index, partition in enumerate(old.partitions):
-            tp = TopicPartition(name, index)
-            if partition.leader != broker:
-                continue
-            if new is None or new.id != old.id:
-                yield tp, UnknownTopicOrPartition(f"{tp} has been deleted")
-            elif not _goes_on(partition, new.partitions[index]):
+        if new is None or new.id != old.id:
+            for index, partition in enumerate(old.partitions):
+                if partition.leader == broker:
+                    tp = TopicPartition(name, index)
+                    yield tp, UnknownTopicOrPartition(f"{tp} has been deleted")
+            continue
+        for index, was, now in _changes(old, new):
+            if was.leader == broker and not _goes_on(was, now):
+                tp = TopicPartition(name, index)
                 yield tp, NotLeader(f"this broker no longer leads {tp} in the epoch it did")
 
 
@@ -34,10 +39,18 @@ def kept_partitions(
         new = after.topics.get(name)
         if new is None or new is old or new.id != old.id:
             continue
-        for index, partition in enumerate(old.partitions):
-            now = new.partitions[index]
-            if partition.leader == broker and now is not partition and _goes_on(partition, now):
+        for index, was, now in _changes(old, new):
+            if was.leader == broker and _goes_on(was, now):
                 yield TopicPartition(name, index), now
+
+
+def _changes(
+    old: TopicImage, new: TopicImage
+) -> Iterator[tuple[int, PartitionImage, PartitionImage]]:
+    """The partitions of a topic that have changed: few of many, so this is all that is done."""
+    for index, (was, now) in enumerate(zip(old.partitions, new.partitions, strict=False)):
+        if was is not now:
+            yield index, was, now
 
 
 def _goes_on(old: PartitionImage, new: PartitionImage) -> bool:
@@ -59,11 +72,25 @@ def restarted_brokers(before: ClusterImage, after: ClusterImage) -> list[BrokerI
     ]
 
 
-def replicas_on(
-    topics: Iterable[TopicImage], broker: BrokerId
-) -> Iterator[tuple[TopicPartition, Uuid]]:
-    """The partitions of some topics with a replica on the broker, each with its topic's id."""
-    for topic in topics:
-        for index, partition in enumerate(topic.partitions):
-            if broker in partition.replicas:
-                yield TopicPartition(topic.name, index), topic.id
+def changed_topics(
+    before: Mapping[str, TopicImage], after: Mapping[str, TopicImage], again: Container[str]
+) -> list[tuple[TopicImage, ChangedPartitions]]:
+    """The topics that have changed, with those of their partitions that have.
+
+    With all of them, if the topic has new settings or is in `again`.
+    """
+    changed: list[tuple[TopicImage, ChangedPartitions]] = []
+    for name, topic in after.items():
+        old = before.get(name)
+        if old is topic and name not in again:
+            continue
+        known: Sequence[PartitionImage] = ()
+        if old is not None and old.id == topic.id and old.config == topic.config:
+            known = () if name in again else old.partitions
+        partitions = [
+            (TopicPartition(name, index), now)
+            for index, (was, now) in enumerate(zip_longest(known, topic.partitions))
+            if was is not now
+        ]
+        changed.append((topic, partitions))
+    return changed

@@ -24,9 +24,10 @@ from ottla.protocol.hot_fields import TopicKey
 from ottla.replication.chores import Chores
 from ottla.replication.following import Following
 from ottla.replication.leadership import (
+    ChangedPartitions,
+    changed_topics,
     kept_partitions,
     lost_partitions,
-    replicas_on,
     restarted_brokers,
 )
 from ottla.replication.log_maker import LogMaker
@@ -106,6 +107,7 @@ class Replicas:
         self._news = asyncio.Event()
         self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
         self._unfinished = UnfinishedTopics()
+        self._unserved: set[str] = set()  # topics with partitions that could not be led yet
         self._follower: asyncio.Task[None] | None = None
 
     def open(self, image: ClusterImage, *, is_checked: bool = True) -> "asyncio.Task[None]":
@@ -257,38 +259,36 @@ class Replicas:
         # registration of its id may have led the same partitions, in the epochs of the image.
         may_serve = self._broker_id in image.brokers
         is_new = may_serve and self._broker_id not in self._applied.brokers
-        changed = [
-            topic
-            for name, topic in image.topics.items()
-            if is_new or old.get(name) is not topic or name in self._unfinished
-        ]
+        again, self._unserved = {*self._unfinished, *self._unserved}, set()
+        changed = changed_topics({} if is_new else old, image.topics, again)
         if may_serve:
-            await self._prepare_many(changed)
-        for topic in changed:
-            await self._apply_topic(topic, old.get(topic.name), may_serve=may_serve)
+            await self._prepare(changed)
+        for topic, partitions in changed:
+            await self._apply_topic(topic, partitions, may_serve=may_serve)
         self._maker.forget_prepared()
 
-    async def _prepare_many(self, topics: Sequence[TopicImage]) -> None:
+    async def _prepare(self, changed: Iterable[tuple[TopicImage, ChangedPartitions]]) -> None:
         """Prepare the logs that are missing together."""
-        here = replicas_on(topics, self._broker_id)
-        missing = [(tp, topic_id) for tp, topic_id in here if tp not in self._log_dir.logs]
-        await self._maker.prepare(missing)
+        logs = self._log_dir.logs
+        await self._maker.prepare(
+            [
+                (tp, topic.id)
+                for topic, partitions in changed
+                for tp, partition in partitions
+                if tp not in logs and self._broker_id in partition.replicas
+            ]
+        )
 
     async def _apply_topic(
-        self, topic: TopicImage, old: TopicImage | None, *, may_serve: bool
+        self, topic: TopicImage, changed: ChangedPartitions, *, may_serve: bool
     ) -> None:
         self.topic_names[topic.id] = topic.name
         config = self._topic_config(topic.config)
         problem: StorageFailed | None = None
         dropped: list[TopicPartition] = []
-        known: Sequence[PartitionImage] = ()
-        if old is not None and old.id == topic.id and old.config == topic.config:
-            known = old.partitions
-        for index, partition in enumerate(topic.partitions):
-            tp = TopicPartition(topic.name, index)
+        for tp, partition in changed:
             if tp in self.leaders:
-                if index >= len(known) or known[index] is not partition:
-                    self.leaders[tp].configure(config)
+                self.leaders[tp].configure(config)
             elif self._broker_id not in partition.replicas:
                 if tp in self._log_dir.logs and may_serve:
                     dropped.append(tp)
@@ -316,9 +316,12 @@ class Replicas:
         partition = now.partitions[tp.partition]
         if self._broker_id not in partition.replicas:
             return None  # it has just been moved: its log goes with the next image
-        if partition.leader == self._broker_id and self._broker_id in self._image.brokers:
-            self._lead(tp, partition, opened)
-        elif partition.leader is not None and partition.leader != self._broker_id:
+        if partition.leader == self._broker_id:
+            if self._broker_id in self._image.brokers:
+                self._lead(tp, partition, opened)
+            else:
+                self._unserved.add(topic.name)  # until it is registered again
+        elif partition.leader is not None:
             self.following.follow(tp, topic.id, partition, opened)
         return None
 

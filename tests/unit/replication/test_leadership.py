@@ -1,16 +1,19 @@
 """What a broker leads no more, from one image to the next."""
 
+from collections.abc import Container, Mapping
+from dataclasses import replace
+
 from fakes.cluster_images import CONFIG, after, back, cluster, create, gone, with_topic
 from ottla.cluster.controller.reassignment import begin_move
-from ottla.cluster.image import ClusterImage
+from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.store import Revision
 from ottla.cluster.values import Change, topic_key
 from ottla.errors import NotLeader, UnknownTopicOrPartition
 from ottla.model import BrokerId, TopicPartition
 from ottla.replication.leadership import (
+    changed_topics,
     kept_partitions,
     lost_partitions,
-    replicas_on,
     restarted_brokers,
 )
 
@@ -80,8 +83,18 @@ def test_brokers_that_are_gone_or_registered_anew_have_restarted() -> None:
     assert restarted_brokers(gone(before, 2), before) == []
 
 
-def test_a_replica_has_its_topics_id() -> None:
-    image = with_topic(cluster(1, 2, 3), (1, 2), (2, 3), (3, 1))
-    topic = image.topics["orders"]
-    here = [(TopicPartition("orders", 0), topic.id), (TopicPartition("orders", 2), topic.id)]
-    assert list(replicas_on([topic], ONE)) == here
+def test_only_partitions_that_have_changed_are_looked_at_again() -> None:
+    before = with_topic(cluster(1, 2, 3), (1, 2), (2, 3), (3, 1))
+    now = gone(before, 2).topics
+    (topic,) = now.values()
+
+    def changed(known: Mapping[str, TopicImage], again: Container[str] = ()) -> list[int]:
+        found = changed_topics(known, now, again)
+        assert all(one is topic for one, _ in found)
+        return [tp.partition for _, partitions in found for tp, _ in partitions]
+
+    assert changed(before.topics) == [0, 1]
+    assert changed(before.topics, {"orders"}) == changed({}) == [0, 1, 2]
+    assert changed({"orders": replace(topic, config={"a": "b"})}) == [0, 1, 2]
+    assert changed(now) == []
+    assert changed(now, {"orders"}) == [0, 1, 2]
