@@ -169,6 +169,31 @@ def test_a_broker_that_stops_hands_over_and_one_that_lost_its_disk_gets_all_of_i
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
+def test_brokers_are_restarted_one_after_the_other_and_no_client_sees_an_error(
+    tmp_path: Path,
+) -> None:
+    """A rolling upgrade, as docs/cluster.md says: the next when the cluster is whole again."""
+
+    def is_whole() -> bool:
+        status = run_ottla("cluster", "status", f"--broker={running.bootstrap}")
+        return status.returncode == 0
+
+    with cluster(tmp_path) as running:
+        _, loads = begin(running)
+        try:
+            wait_until(is_whole, "the cluster is whole")
+            for broker in running.brokers:
+                assert broker.stop() == 0
+                for load in loads:
+                    load.wait_acked(load.acked_count + 200)
+                broker.start()
+                wait_until(is_whole, "the cluster is whole")
+        finally:
+            finish(running, loads)
+
+
+@pytest.mark.slow
 def test_a_broker_whose_disk_hangs_or_fails_leads_nothing_until_it_is_back(tmp_path: Path) -> None:
     control = tmp_path / "disk"
     control.touch()

@@ -1,5 +1,6 @@
 """Three brokers on an etcd of three members: any of them is killed, and all of etcd goes away."""
 
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -157,3 +158,31 @@ def test_a_member_of_etcd_that_hangs_is_left_though_its_connections_stay_open(
                 here.members[0].resume()
         finally:
             finish(here.cluster, loads)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_last_member_of_etcd_becomes_a_new_one_that_the_brokers_follow(tmp_path: Path) -> None:
+    """Two of three members are lost for good: docs/cluster.md says what to do."""
+    with machines(tmp_path) as here:
+        admin, loads = begin(here.cluster)
+        try:
+            here.cluster.wait_in_sync(admin)
+            kept, *lost = here.members
+            for member in lost:
+                member.kill()
+                shutil.rmtree(member.data)
+            here.wait_metric("ottla_store_up", 0)
+            more_acknowledged(loads)
+            kept.kill()
+            kept.arguments = ("--force-new-cluster",)
+            kept.start()
+            here.wait_metric("ottla_store_up", 1)
+            wait_until(lambda: refusal(admin, "on-one-member") is None, "a topic is created")
+            here.wait_known("on-one-member")
+            here.cluster.wait_in_sync(admin)
+            more_acknowledged(loads)
+        finally:
+            finish(here.cluster, loads)
+        for broker in here.cluster.brokers:
+            assert broker.stop() == 0, broker.said()
