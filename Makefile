@@ -34,8 +34,8 @@ NIGHTLY := \
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-run: $(STAMP) ## a broker on 127.0.0.1:9092 and the news example on it; with ONCE=1 it ends by itself
-	@$(BIN)/python -m examples.news --data $(DATA) --listen $(LISTEN) $(if $(ONCE),--once) $(FEEDS:%=--feed %)
+run: $(STAMP) ## a broker on 127.0.0.1:9092 and the news example on it; with ONCE=1 it ends by itself; with KILLS=1 it is killed on its way
+	@$(BIN)/python -m examples.news --data $(DATA) --listen $(LISTEN) $(if $(ONCE),--once) $(if $(KILLS),--kills) $(FEEDS:%=--feed %)
 
 broker: $(BROKER_STAMP) ## only the broker, with its data in ./data as well; sets up what it needs, without Spark
 	@$(BIN)/ottla serve --data $(DATA) --listen $(LISTEN) --hints

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # ruff: noqa: PLC0415  # Spark is imported where it is needed: the first line does not wait for it
 
+Broker = subprocess.Popen[str]
+
 READY: Final = "ottla ready on "
 VISIT_EVERY_S: Final = 5.0
 ARTICLES_PER_VISIT: Final = 4  # so that there is something to watch for a while
@@ -52,11 +54,19 @@ class Run:
     listen: str
     sources: Sequence[str]
     is_once: bool
+    broker: str | None = None  # one that runs already
+    is_checked: bool = False
+    is_killed: bool = False
 
     @property
     def home(self) -> Path:
         """The example's own part of the broker's directory."""
         return self.data / "news"
+
+    @property
+    def client_log(self) -> Path:
+        """What clients of the broker say while it is killed."""
+        return self.home / "clients.log"
 
 
 class BrokerEnded(Exception):
@@ -71,6 +81,10 @@ class SparkAway(Exception):
     """Spark cannot be started; the text says why."""
 
 
+class CheckFailed(Exception):
+    """Records were lost or doubled; the lines before say where."""
+
+
 class StageFailed(Exception):
     """A stream has ended that should go on; the text says why."""
 
@@ -80,10 +94,15 @@ def run(asked: Run) -> int:
     # Also where a shell made it ignore Ctrl-C, and for whoever asks politely.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.default_int_handler)
-    say(f"news       {len(asked.sources)} feeds, a broker on {asked.listen}, and Spark")
+    address = asked.broker or asked.listen
+    say(f"news       {len(asked.sources)} feeds, a broker on {address}, and Spark")
     try:
+        if asked.broker is not None:
+            return run_on_broker(asked, None, asked.broker)
         with own_terminal(), running_broker(asked) as (broker, address):
             return run_on_broker(asked, broker, address)
+    except CheckFailed:
+        return 1
     except BrokerEnded as ended:
         return ended.status or 1
     except StageFailed as problem:
@@ -93,16 +112,16 @@ def run(asked: Run) -> int:
         return INTERRUPTED if asked.is_once else 0  # who asked for an end has not seen it
 
 
-def run_on_broker(asked: Run, broker: subprocess.Popen[str], address: str) -> int:
+def run_on_broker(asked: Run, broker: Broker | None, address: str) -> int:
     topics.create_topics(address)
     with contextlib.closing(Crawler(address, asked.sources)) as crawler:
         crawl(crawler, None if asked.is_once else ARTICLES_PER_VISIT)
         try:
             with running_spark(asked) as spark:
-                run_on_spark(broker, crawler, context_of(asked, spark, address))
+                run_on_spark(asked, broker, crawler, context_of(asked, spark, address))
         except SparkAway as problem:
             say(f"Spark      cannot start: {problem}")
-            if asked.is_once:
+            if asked.is_once or broker is None:
                 return 1
             say(f"news       the broker stays up on {address}; Ctrl-C ends it")
             raise BrokerEnded(broker.wait()) from None
@@ -115,11 +134,15 @@ def context_of(asked: Run, spark: "SparkSession", address: str) -> "StageContext
     return StageContext(spark, address, asked.home, asked.is_once)
 
 
-def run_on_spark(broker: subprocess.Popen[str], crawler: Crawler, context: "StageContext") -> None:
+def run_on_spark(
+    asked: Run, broker: Broker | None, crawler: Crawler, context: "StageContext"
+) -> None:
     if context.is_once:
         run_once(context)
         say_tables(context.address)
         say(show.summary(count_all(context), context.lake))
+        if asked.is_checked:
+            check(context, asked.sources)
     else:
         with contextlib.closing(Readers(context.address)) as readers:
             stay(broker, crawler, readers, context)
@@ -170,11 +193,21 @@ def count_all(context: "StageContext") -> show.Totals:
     )
 
 
+def check(context: "StageContext", sources: Sequence[str]) -> None:
+    """Say for each step what went in and came out; `CheckFailed` if something is wrong."""
+    from examples.news.audit import audit
+
+    checks = audit(context, sources)
+    say("\n".join(map(show.check_line, checks)))
+    if not all(one.is_right for one in checks):
+        raise CheckFailed
+
+
 # Until Ctrl-C: all stages side by side
 
 
 def stay(
-    broker: subprocess.Popen[str], crawler: Crawler, readers: Readers, context: "StageContext"
+    broker: Broker | None, crawler: Crawler, readers: Readers, context: "StageContext"
 ) -> NoReturn:
     """Crawl, click and show what streams do, until the broker is gone or somebody says so."""
     from examples.news.stages import STAGES
@@ -185,7 +218,7 @@ def stay(
     tables: list[str] = []
     tables_at_s = 0.0
     are_tables_old = False
-    while broker.poll() is None:
+    while broker is None or broker.poll() is None:
         now_s = time.monotonic()
         if now_s >= visit_at_s:
             crawl(crawler, ARTICLES_PER_VISIT, is_quiet=True)
@@ -309,27 +342,35 @@ def first_line(problem: Exception) -> str:
 
 
 @contextlib.contextmanager
-def running_broker(asked: Run) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running_broker(asked: Run) -> Iterator[tuple[Broker, str]]:
     """`ottla serve` in a process of its own; it is told to stop when everything else has."""
-    words = ["serve", "--data", str(asked.data), "--listen", asked.listen]
-    with subprocess.Popen(
-        [sys.executable, "-m", "ottla.cli.main", *words, "--hints", "--log-level", "warning"],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for this process; the broker has to outlive Spark
-    ) as broker:
+    broker, address = start_broker(asked, "--hints")
+    with broker:
         try:
-            assert broker.stdout is not None
-            ready = broker.stdout.readline()
-            if not ready.startswith(READY):
-                raise BrokerEnded(broker.wait(PATIENCE_S))
-            say(ready.rstrip())
-            threading.Thread(target=say_lines, args=(broker.stdout,), daemon=True).start()
-            yield broker, ready.removeprefix(READY).strip()
+            yield broker, address
         finally:
             ignore_signals()
             broker.terminate()
             broker.wait(PATIENCE_S)
+
+
+def start_broker(asked: Run, *more: str) -> tuple[Broker, str]:
+    """`ottla serve`, when it is ready, and its address; or `BrokerEnded`."""
+    words = ["serve", "--data", str(asked.data), "--listen", asked.listen, *more]
+    broker = subprocess.Popen(
+        [sys.executable, "-m", "ottla.cli.main", *words, "--log-level", "warning"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for this process; the broker has to outlive Spark
+    )
+    assert broker.stdout is not None
+    ready = broker.stdout.readline()
+    if not ready.startswith(READY):
+        broker.stdout.close()
+        raise BrokerEnded(broker.wait(PATIENCE_S))
+    say(ready.rstrip())
+    threading.Thread(target=say_lines, args=(broker.stdout,), daemon=True).start()
+    return broker, ready.removeprefix(READY).strip()
 
 
 @contextlib.contextmanager

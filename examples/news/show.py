@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
+from examples.news.audit import Check
 from examples.news.crawl import Visited, is_web_address
 
 WINDOWS_SHOWN: Final = 4
@@ -90,6 +91,13 @@ def summary(totals: Totals, lake: PurePath) -> str:
         f" {totals.windows} windows, {totals.clicks} clicks,"
         f" {totals.recommendations} readers with recommendations;"
         f" {totals.lake_rows} rows in {lake}"
+    )
+
+
+def check_line(check: Check) -> str:
+    return (
+        f"check      {check.step:<16} {check.records_in:>5} in {check.records_out:>5} out"
+        f"  lost {check.lost}  doubled {check.doubled}"
     )
 
 

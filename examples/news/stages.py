@@ -8,6 +8,8 @@ The functions know nothing of topics: they take what was read and say what is to
 ties them to a broker is at the end of the file.
 """
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from examples.news import topics
+from examples.news.audit import Fingerprinted
 from ottla.spark import with_json_values
 
 SAME_STORY_FOR: Final = "7 days"  # a title that comes again after that is a new story
@@ -200,15 +203,7 @@ def start_trends(context: StageContext) -> StreamingQuery:
 
 def start_recommend(context: StageContext) -> StreamingQuery:
     clicks = values(stream(context, topics.CLICKS, "recommend"), CLICK)
-    known = published_articles(
-        values(
-            context.spark.read.format("ottla")
-            .option("kafka.bootstrap.servers", context.address)
-            .option("subscribe", topics.CLEAN)
-            .load(),
-            ARTICLE,
-        )
-    )
+    known = published_articles(values(batch(context, topics.CLEAN), ARTICLE))
     advice = as_records(recommend(clicks, known), F.col("reader"))
     return start(context, "recommend", changes_to(context, advice, topics.RECOMMENDED))
 
@@ -227,6 +222,32 @@ def start_archive(context: StageContext) -> StreamingQuery:
     return start(context, "archive", writer)
 
 
+# What the audit compares with
+
+
+def normalised_batch(context: StageContext, topic: str) -> list[Fingerprinted]:
+    """The articles of a topic as `clean` compares them, in the order of their records."""
+    articles = values(batch(context, topic), ARTICLE).where("id IS NOT NULL AND title IS NOT NULL")
+    rows = articles.select(
+        "id",
+        fingerprint(F.col("title"), F.col("feed"), F.col("id")).alias("title"),
+        F.col("crawled").cast("double").alias("at_s"),
+    )
+    return [Fingerprinted(row["id"], row["title"], row["at_s"]) for row in rows.collect()]
+
+
+def recount_topics(context: StageContext) -> Counter[tuple[str, str]]:
+    """The articles of each window and topic, counted at once; by the start that records have."""
+    articles = published_articles(values(batch(context, topics.CLEAN), ARTICLE))
+    counts = count_topics(articles).select("topic", "articles", F.to_json(F.struct("start")))
+    return Counter(
+        {
+            (json.loads(start)["start"], topic): articles
+            for topic, articles, start in counts.collect()
+        }
+    )
+
+
 STAGES: Final[Mapping[str, Callable[[StageContext], StreamingQuery]]] = {
     "clean": start_clean,
     "trends": start_trends,
@@ -243,6 +264,16 @@ def stream(context: StageContext, topic: str, stage: str) -> DataFrame:
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("commitGroup", f"news-{stage}")
+        .load()
+    )
+
+
+def batch(context: StageContext, topic: str) -> DataFrame:
+    """A topic as it is now."""
+    return (
+        context.spark.read.format("ottla")
+        .option("kafka.bootstrap.servers", context.address)
+        .option("subscribe", topic)
         .load()
     )
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import confluent_kafka
@@ -18,7 +18,7 @@ VISITS: Final = "articles.visits"  # what the crawler remembers, by feed: the la
 
 ALL: Final = (RAW, CLEAN, CLICKS, TRENDS, RECOMMENDED, VISITS)
 ARCHIVED: Final = (RAW, CLEAN, CLICKS, TRENDS, RECOMMENDED)
-_LAST_HOLDS: Final = (TRENDS, RECOMMENDED, VISITS)
+LAST_HOLDS: Final = (TRENDS, RECOMMENDED, VISITS)
 _PATIENCE_S: Final = 60
 _PAUSE_S: Final = 0.05
 
@@ -30,14 +30,19 @@ def create_topics(address: str) -> None:
 
     Nothing is deleted by age, for the example is meant to be looked at again.
     """
+    create(address, ALL, LAST_HOLDS)
+
+
+def create(address: str, names: Collection[str], compacted: Collection[str]) -> None:
+    """Make topics of one partition that are not there, which keep their records for ever."""
     admin = AdminClient({"bootstrap.servers": address})
     wanted = [
         NewTopic(
             name,
             num_partitions=1,
-            config={"cleanup.policy": "compact"} if name in _LAST_HOLDS else {"retention.ms": "-1"},
+            config={"cleanup.policy": "compact"} if name in compacted else {"retention.ms": "-1"},
         )
-        for name in ALL
+        for name in names
     ]
     for made in admin.create_topics(wanted).values():
         try:
@@ -71,6 +76,19 @@ def _ends(admin: AdminClient, isolation: IsolationLevel) -> dict[str, int]:
 
 def read_all(address: str, topic: str) -> Iterator[tuple[str, Value]]:
     """Key and value of every committed record, from the beginning of a topic to its end."""
+    for message in _read(address, topic):
+        yield (message.key() or b"").decode(), value_of(message)
+
+
+def read_offsets(address: str, topic: str) -> Iterator[int]:
+    """The offset of every committed record."""
+    for message in _read(address, topic):
+        offset = message.offset()
+        assert offset is not None
+        yield offset
+
+
+def _read(address: str, topic: str) -> Iterator[confluent_kafka.Message]:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": address,
@@ -82,7 +100,7 @@ def read_all(address: str, topic: str) -> Iterator[tuple[str, Value]]:
     try:
         consumer.assign([TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
         while (message := consumer.poll(_PATIENCE_S)) is not None and not is_at_end(message):
-            yield (message.key() or b"").decode(), value_of(message)
+            yield message
         if message is None:
             raise TimeoutError(f"{topic}: no answer from {address} within {_PATIENCE_S} s")
     finally:

@@ -4,6 +4,7 @@
 <!-- file NAME -->       the block is a file that later commands use
 <!-- from PATH -->       the block is an excerpt of a file of the repository
 <!-- spark -->           commands that need Spark: tests/spark runs them, with one Spark for all
+<!-- shown: REASON -->   the commands are not run; options of `ottla` are compared with its help
 """
 
 import re
@@ -20,6 +21,10 @@ _BLOCK: Final = re.compile(
     r"```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
+
+
+_RUN: Final = re.compile(r"^<!-- (?:test|spark) -->$")
+_SHOWN: Final = re.compile(r"^<!-- shown: \S.* -->$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,32 @@ def blocks(page: Path) -> list[Block]:
         )
         for found in _BLOCK.finditer(text)
     ]
+
+
+def unmarked_shell_blocks(page: Path) -> list[int]:
+    """The lines of shell blocks that are neither run nor say why not."""
+    lines = page.read_text().splitlines()
+    return [
+        number
+        for number, line in enumerate(lines)
+        if line in ("```sh", "```console")
+        and not _RUN.match(lines[number - 1])
+        and not _SHOWN.match(lines[number - 1])
+    ]
+
+
+def shown_ottla_commands(page: Path) -> list[str]:
+    """The `ottla` commands of blocks that are not run, a line each."""
+    lines = iter(page.read_text().splitlines())
+    found = list[str]()
+    for line in lines:
+        if not _SHOWN.match(line):
+            continue
+        prompt = "$ " if next(lines) == "```console" else ""
+        text = "\n".join(iter(lambda: next(lines), "```")).replace("\\\n", " ")
+        start = f"{prompt}ottla "
+        found += [one.removeprefix(prompt) for one in text.splitlines() if one.startswith(start)]
+    return found
 
 
 def commands(block: Block) -> Iterator[Command]:

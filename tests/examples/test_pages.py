@@ -1,7 +1,9 @@
 """What README and docs show is run, compared and followed."""
 
+import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,17 @@ from textwrap import dedent, indent
 
 import pytest
 
-from examples.pages import PAGES, ROOT, Command, blocks, commands, is_like
+from cli.processes import call_ottla
+from examples.pages import (
+    PAGES,
+    ROOT,
+    Command,
+    blocks,
+    commands,
+    is_like,
+    shown_ottla_commands,
+    unmarked_shell_blocks,
+)
 from ottla.cli.serve import read_config
 
 DEFAULT_ADDRESS = "127.0.0.1:9092"
@@ -67,6 +79,25 @@ def test_the_commands_of_a_page_do_what_it_says(
                 assert shown is None or is_like(shown, printed), f"{command.text}\n{printed}"
     for file in checkout.glob("*.toml"):
         read_config(file, [])  # raises what is wrong with a setting
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_shell_block_is_run_or_says_why_not(page: Path) -> None:
+    assert [f"{page.name}:{line}" for line in unmarked_shell_blocks(page)] == []
+
+
+SHOWN = sorted({command for page in PAGES for command in shown_ottla_commands(page)})
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_a_command_that_is_only_shown_has_the_options_that_it_shows(command: str) -> None:
+    words = shlex.split(command.partition(" #")[0])[1:]
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    names = list(itertools.takewhile(re.compile("[a-z-]+$").match, words))
+    # Names of commands, then perhaps an argument that looks like one.
+    helps = (call_ottla(*names[:count], "--help") for count in range(len(names), 0, -1))
+    shown = next(one for one in helps if one.returncode == 0)
+    assert [option for option in options if option not in shown.stdout] == []
 
 
 @pytest.mark.parametrize("page", WITH_EXCERPTS, ids=name_of)

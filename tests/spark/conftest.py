@@ -60,17 +60,13 @@ def _check_group(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Spark as pip installed it, less the zip from which its Python processes import PySpark.
+    """SPARK_HOME as `session()` sets it, for all sessions of tests: workers start in time."""
+    from ottla.spark.spark_home import link_spark_home
 
-    Nothing in the zip is compiled. From the installed package a process starts in half the time,
-    and Spark gives it ten seconds, however busy the machine is.
-    """
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
-    home = tmp_path_factory.mktemp("spark-home")
-    for name in ("bin", "jars", "sbin"):
-        (home / name).symlink_to(Path(spec.origin).parent / name)
+    home = link_spark_home(Path(spec.origin).parent, tmp_path_factory.mktemp("spark-home"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(home))
         yield

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ottla.testing
-from examples.pages import PAGES, Block, Command, blocks, commands, is_like
+from examples.logs.__main__ import main as run_logs
+from examples.pages import PAGES, ROOT, Block, Command, blocks, commands, is_like
 from ottla.cli.main import run
 from ottla.spark.registration import register
 
@@ -22,12 +23,16 @@ FOR_SPARK = [page for page in PAGES if any(block.mark == "spark" for block in bl
 
 
 def run_here(command: Command) -> str:
-    """The output of `ottla`, errors included, run in this process with the shared session."""
-    program, *words = shlex.split(command.text)
-    assert program == "ottla"
+    """The output of a program, errors included, run in this process with the shared session."""
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
-        run(words)
+        match shlex.split(command.text):
+            case ["ottla", *words]:
+                run(words)
+            case ["python", "-m", "examples.logs", *words]:
+                run_logs(words)
+            case words:
+                raise AssertionError(f"{words[0]} cannot be run here")
     return printed.getvalue()
 
 
@@ -62,6 +67,7 @@ def test_the_commands_of_a_page_do_what_it_says(
 ) -> None:
     register(spark)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     with ottla.testing.broker() as address:
         monkeypatch.setenv("OTTLA_BROKER", address)
         for block in blocks(page):

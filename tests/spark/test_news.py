@@ -17,7 +17,7 @@ from examples.news.__main__ import SHIPPED_FEEDS
 from examples.news.crawl import find_sources
 from examples.news.feed import parse_feed
 from examples.news.readers import clicks_on
-from examples.news_process import PATIENCE_S, NewsProcess, news_process
+from examples.news_process import PATIENCE_S, ROOT, NewsProcess, news_process
 from spark import news_oracle
 from spark.news_oracle import Article
 
@@ -89,7 +89,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def first_run(data: Path) -> NewsProcess:
     """The feeds that are shipped, worked on once."""
-    with news_process("--data", str(data), "--listen", "127.0.0.1:0", "--once") as news:
+    with news_process("--data", str(data), "--listen", "127.0.0.1:0", "--once", "--check") as news:
         status = news.process.wait(PATIENCE_S)
     assert status == 0, news.lines
     return news
@@ -163,6 +163,63 @@ def test_a_run_that_ends_says_what_came_of_it(first_run: NewsProcess, first: Fou
     assert f"; {first.record_count} rows in " in summary
     assert first_run.said("Try it from another terminal:") is not None
     assert first_run.said("clean      batch 0 ") is not None
+
+
+def test_the_readme_shows_such_a_run(first_run: NewsProcess) -> None:
+    shown = (ROOT / "README.md").read_text().partition("$ make run ONCE=1\n")[2].partition("```")[0]
+    lines = iter(first_run.lines)
+    for line in shown.splitlines():
+        wanted = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", line).partition(" rows in ")[0]
+        if line not in ("", "..."):  # in this order, with others between them
+            found = (re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", one) for one in lines)
+            assert any(one.partition(" rows in ")[0] == wanted for one in found), line
+
+
+STEPS = (
+    "feeds to raw",
+    "raw to clean",
+    "clean to trends",
+    "clean to clicks",
+    "topics to lake",
+)
+
+
+def checks_of(news: NewsProcess) -> dict[str, list[int]]:
+    """The numbers of each check: in, out, lost, doubled."""
+    return {
+        step: list(map(int, re.findall(r"\d+", line)))
+        for step in STEPS
+        if (line := news.said(f"check      {step} ")) is not None
+    }
+
+
+def test_a_check_compares_every_step(first_run: NewsProcess, first: Found) -> None:
+    checks = checks_of(first_run)
+    raw, clean, clicks = len(first.raw), len(first.clean), len(first.clicks)
+    counted = sum(first.trends.values())
+    assert checks == {
+        "feeds to raw": [raw, raw, 0, 0],
+        "raw to clean": [raw, clean, 0, 0],
+        "clean to trends": [counted, counted, 0, 0],
+        "clean to clicks": [clicks, clicks, 0, 0],
+        "topics to lake": [first.record_count, first.record_count, 0, 0],
+    }
+
+
+@pytest.mark.nightly  # two sessions of Spark, one after the other
+def test_kills_of_broker_and_driver_lose_and_double_nothing(tmp_path: Path) -> None:
+    arguments = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--kills")
+    with news_process(*arguments) as news:
+        assert news.process.wait(PATIENCE_S) == 0, news.lines
+    said = [line.split("  ")[0] for line in news.lines]
+    assert said.count("kill") == 2
+    assert sum(line.startswith("ottla ready on ") for line in news.lines) == 2
+    assert sum(line.startswith("Spark      is up") for line in news.lines) == 2
+    checks = checks_of(news)
+    assert set(checks) == set(STEPS)
+    assert all(check[2:] == [0, 0] for check in checks.values())
+    assert checks["feeds to raw"][0] == len(crawled(SHIPPED_FEEDS))
+    assert news.lines[-1] == "done: broker killed 1 time, driver killed 1 time; lost 0, doubled 0"
 
 
 @pytest.mark.nightly

@@ -95,6 +95,31 @@ def test_a_stream_goes_on_until_it_is_told_to_stop(topic: Topic, tmp_path: Path)
         pipeline.line("^5 records read in 2 batches")
 
 
+LATE_PYTHON = """#!/bin/sh
+case "$*" in *python_streaming_source_runner*)
+  [ -e "{once}" ] || {{ : > "{once}"; exec sleep 15; }};;
+esac
+exec "{python}" "$@"
+"""
+
+
+@pytest.mark.nightly  # Spark waits ten seconds for a Python worker
+def test_a_worker_that_starts_late_is_started_again(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.fill(range(3))
+    python, once = tmp_path / "python", tmp_path / "was-late"
+    python.write_text(LATE_PYTHON.format(once=once, python=sys.executable))
+    python.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", str(python))  # which runs sources
+    words = ("archive", topic.name, "lake", "--format", "delta", "--broker", topic.address)
+    code, said = ottla(tmp_path, *words, "--master", "local[1]", "--once", *MEMORY)
+    assert code == 0, said
+    assert once.exists()
+    assert "trying again" in said
+    assert "3 records read in 1 batch" in said
+
+
 def ottla(directory: Path, *words: str) -> tuple[int, str]:
     """A command that ends by itself: its exit code, and what it has said."""
     done = subprocess.run(

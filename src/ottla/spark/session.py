@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from ottla.spark.java_home import find_java_home
 from ottla.spark.kernel import warn_if_missing
 from ottla.spark.progress import BatchDone, BatchListener
 from ottla.spark.registration import register
+from ottla.spark.spark_home import find_spark_home
 
 _CHECKPOINTS: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -56,6 +58,10 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = str(java_home())
+    if master.startswith("local"):  # other machines have a SPARK_HOME of their own
+        package = Path(pyspark.__file__).parent
+        if (home := find_spark_home(os.environ, _cache(), package)) is not None:
+            os.environ["SPARK_HOME"] = str(home)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings(master, has_ui=has_ui, conf=conf or {}).items():
         builder = builder.config(key, value)
@@ -78,5 +84,8 @@ def settings(master: str, *, has_ui: bool, conf: Mapping[str, str]) -> dict[str,
 
 def java_home() -> Path:
     """A directory for JAVA_HOME with a Java that runs Spark, or `NoJava`."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return find_java_home(os.environ, Path(home, "ottla"))
+    return find_java_home(os.environ, _cache())
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ottla")

@@ -41,6 +41,9 @@ Built = TypeVar("Built")
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # of PySpark
 _POLL_S: Final = 1  # how soon a signal takes effect
 _REPORT_TIMEOUT_S: Final = 30
+# Spark waits ten seconds for a Python worker to start, which a busy machine may exceed.
+_WORKER_LATE: Final = "Python worker failed to connect back"
+_STARTS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,7 @@ def run_query(query: TopicQuery, running: Running, rows_max: int) -> int:
             _show_plan(query.declaration, rows, running)
             return OK
         try:
-            _print_rows(rows, running, rows_max)
+            _retry_late_workers(lambda: _print_rows(rows, running, rows_max))
         except PySparkException as problem:
             return _failed(problem)
     return OK
@@ -161,17 +164,35 @@ def _follow(
             terminal.print_note(f"metrics on http://{endpoint}/metrics")
         spark.streams.addListener(listener)
         stack.callback(spark.streams.removeListener, listener)
-        try:
+
+        def run_query() -> None:
             query = writer.option("checkpointLocation", str(checkpoint.directory)).start()
             terminal.print_note(f"reading; the checkpoint is {checkpoint.directory}")
             _wait(query)
             listener.wait_ended(str(query.runId), _REPORT_TIMEOUT_S)
+
+        try:
+            _retry_late_workers(run_query)  # goes on from its checkpoint
         except PySparkException as problem:
             return _failed(problem)
     batches, rows = metrics.totals()
     read = terminal.counted(rows, "record")
     terminal.print_note(f"{read} read in {terminal.counted(batches, 'batch', 'batches')}")
     return OK
+
+
+def _retry_late_workers(run: Callable[[], None]) -> None:
+    """Run again what failed because a Python worker did not start in time; nothing else."""
+    for _ in range(_STARTS_MAX - 1):
+        try:
+            run()
+        except PySparkException as problem:
+            if _WORKER_LATE not in str(problem):
+                raise
+            terminal.print_note("a Python worker did not start within Spark's 10 s: trying again")
+        else:
+            return
+    run()
 
 
 def _wait(query: StreamingQuery) -> None:
