@@ -168,6 +168,6 @@ class OffsetForLeaderEpoch:
             epoch, end = partition.log.epoch_end(LeaderEpoch(requested.leader_epoch))
         except ApiError as refused:
             return EpochEndOffset(partition=index, error_code=refused.code)
-        # A consumer must not learn of records that are not committed.
-        end_offset = min(end, partition.high_watermark)
-        return EpochEndOffset(partition=index, leader_epoch=epoch, end_offset=end_offset)
+        # Not the high watermark, of which a new leader knows an older one than consumers have
+        # read up to: they would take that for a truncation, and skip what they have not processed.
+        return EpochEndOffset(partition=index, leader_epoch=epoch, end_offset=end)

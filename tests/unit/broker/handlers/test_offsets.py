@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes import build
 from fakes.handled import Handled, handle
 from ottla.broker.handlers import offsets
 from ottla.errors import ErrorCode
+from ottla.model import Offset, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offsets import (
     ListOffsetsPartition,
@@ -16,6 +18,7 @@ from ottla.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from ottla.replication.partition import ACKS_LEADER
 
 
 def request_of(*timestamps: int) -> ListOffsetsRequest:
@@ -62,6 +65,23 @@ def test_a_partition_that_is_named_twice_is_refused_twice(tmp_path: Path) -> Non
         response = await handled.call(ApiKey.LIST_OFFSETS, request, 7)
         codes = [partition.error_code for partition in response.topics[0].partitions]
         assert codes == [ErrorCode.INVALID_REQUEST] * 2
+
+    handle(tmp_path, scenario)
+
+
+def test_an_epoch_ends_where_the_log_does_though_a_new_leader_knows_an_older_watermark(
+    tmp_path: Path,
+) -> None:
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t")
+        leader = handled.services.replicas.find(TopicPartition("t", 0))
+        leader.append(memoryview(build.batch(3)), ACKS_LEADER, build.NOW_MS)
+        leader.high_watermark = Offset(1)
+        partition = OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+        topics = [OffsetForLeaderTopic(topic="t", partitions=[partition])]
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+        response = await handled.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request, 4)
+        assert response.topics[0].partitions[0].end_offset == 3
 
     handle(tmp_path, scenario)
 
