@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 
 from chaos.network import enter, namespace_problem
-from chaos.plan import WHOLE, Sizes, draw
+from chaos.plan import CUTS, KILLS, POWER, WHOLE, Sizes, draw, draw_kinds
 from chaos.run import run, show
+from sim.planted import PLANTS
 
 _INSIDE = "OTTLA_CHAOS_INSIDE"
 
@@ -25,8 +26,13 @@ def main() -> int:
         arguments.seed = int.from_bytes(os.urandom(4))
     fields = dataclasses.fields(Sizes)
     sizes = Sizes(**{field.name: getattr(arguments, field.name) for field in fields})
+    kinds = [kind for kind in arguments.faults.split(",") if kind]
+    if unknown := set(kinds) - {*KILLS, *CUTS, *POWER}:
+        sys.stderr.write(f"chaos: no such faults: {', '.join(sorted(unknown))}\n")
+        return 2
+    faults = draw_kinds(arguments.seed, kinds, sizes) if kinds else draw(arguments.seed, sizes)
     if arguments.show:
-        for planned in draw(arguments.seed, sizes):
+        for planned in faults:
             sys.stdout.write(f"{planned}\n")
         return 0
     if os.environ.get(_INSIDE) is None:
@@ -38,7 +44,7 @@ def main() -> int:
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="ottla-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     sys.stdout.write(f"seed {arguments.seed}, logs in {folder}\n")
-    verdict = run(arguments.seed, sizes, folder)
+    verdict = run(arguments.seed, sizes, faults, folder, arguments.plant)
     show(verdict)
     for image in folder.glob("*.ext4"):
         image.unlink()
@@ -55,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="that draws the faults (default: a new one)")
     parser.add_argument("--folder", help="for logs and disks (default: a new one)")
+    parser.add_argument("--faults", default="", metavar="KIND,KIND", help="instead of drawn ones")
+    parser.add_argument("--plant", default="", choices=["", *sorted(PLANTS)], help="with this bug")
     parser.add_argument("--show", action="store_true", help="only show the faults of the seed")
     for field in dataclasses.fields(Sizes):
         default = getattr(WHOLE, field.name)

@@ -22,7 +22,7 @@ _LOOK_S: Final = 0.1
 
 
 class NotInTime(Exception):
-    """Something did not happen, though minutes went by."""
+    """Something did not happen, though minutes went by, or cannot happen any more."""
 
 
 class Cluster:
@@ -32,6 +32,7 @@ class Cluster:
         self.machines = {machine.number: machine for machine in machines}
         self.network = network
         self.bootstrap = ",".join(str(machine.endpoint) for machine in machines)
+        self.problems: list[str] = []  # of clients: a run ends at the first
         self._never = threading.Event()
         self._admin = admin_of(self.bootstrap)
 
@@ -92,6 +93,8 @@ class Cluster:
     def wait_until(self, is_true: Callable[[], bool], what: str) -> None:
         deadline_s = time.monotonic() + TIMEOUT_S
         while not is_true():
+            if self.problems:
+                raise NotInTime(f"a client died before: {what}")
             if time.monotonic() > deadline_s:
                 raise NotInTime(f"not within {TIMEOUT_S:g} s: {what}")
             self.pass_time(_LOOK_S)
@@ -115,13 +118,16 @@ _NONE: Final = PartitionMetadata()
 
 
 @contextmanager
-def running_cluster(folder: Path) -> Iterator[Cluster]:
-    """Machines that run, with empty disks; their logs and disks are in `folder`."""
+def running_cluster(folder: Path, plant: str = "") -> Iterator[Cluster]:
+    """Machines that run, with empty disks; their logs and disks are in `folder`.
+
+    Their brokers have the bug `plant`, if one is named.
+    """
     network = Network(MACHINES)
     network.make()
     machines: list[Machine] = []
     try:
-        machines += (Machine(number, MACHINES, folder) for number in MACHINES)
+        machines += (Machine(number, MACHINES, folder, plant) for number in MACHINES)
         cluster = Cluster(machines, network)
         for machine in machines:
             machine.store.spawn()

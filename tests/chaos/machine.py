@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ class StoreProcess:
 class Machine:
     """What runs on one address, and the disk below it, whose power can be cut."""
 
-    def __init__(self, number: int, machines: Sequence[int], folder: Path) -> None:
+    def __init__(self, number: int, machines: Sequence[int], folder: Path, plant: str) -> None:
         self.number = number
         self.endpoint = Endpoint(host_of(number), _BROKER_PORT)
         self.disk = Ext4(folder / f"disk{number}.ext4", folder / f"disk{number}", _DISK_BYTES)
@@ -95,7 +96,8 @@ class Machine:
             log_file=folder / f"broker{number}.log",
         )
         self.broker.address = str(self.endpoint)
-        self.broker.command = [*inside(number), *COMMAND]
+        command = [sys.executable, "-m", "chaos.planted", plant] if plant else COMMAND
+        self.broker.command = [*inside(number), *command]
         log_file = folder / f"store{number}.log"
         self.store = StoreProcess(number, machines, self.disk.path / "store", log_file)
 

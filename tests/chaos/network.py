@@ -25,7 +25,7 @@ def namespace_problem() -> str | None:
     """Why no network can be made here; None when one can."""
     if os.geteuid() != 0:
         return f"making network namespaces needs root, and this is user {os.geteuid()}"
-    for tool in ("nft", "ip", "unshare", "nsenter"):
+    for tool in ("nft", "ip", "unshare", "nsenter", "setpriv"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed"
     rules = "nft add table inet chaos && ip link add br0 type bridge"

@@ -1,5 +1,6 @@
 """The faults of a run and its sizes, drawn from a seed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
@@ -82,6 +83,16 @@ def draw(seed: int, sizes: Sizes) -> list[Planned]:
     ]
     rng.shuffle(faults)
     return faults
+
+
+def draw_kinds(seed: int, kinds: Sequence[str], sizes: Sizes) -> list[Planned]:
+    """Faults of these kinds in this order."""
+    rng = Random(f"chaos {seed}")
+    found = []
+    for kind in kinds:
+        within_s = _KILL_S if kind in KILLS else _CUT_S if kind in CUTS else _POWER_S
+        found += _of(rng, (kind,), 1, within_s, sizes)
+    return found
 
 
 def _of(

@@ -8,19 +8,19 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from chaos.clients import SETTINGS, TIMEOUT_S, Worker, error_of
-from fakes.consumed import position_of
 from histories.history import History, Outcome, Sent, Transaction, value_of
 from ottla.model import TopicPartition
 
 _UNSETTLED_MAX: Final = 2_000
 _TURN_S: Final = 0.02
+_SETTLED_S: Final = 250.0
 _FILLER: Final = b"." * 60
 _TRANSACTION_MS: Final = 30_000
 _ABORTED: Final = 0.15
 
 
 class Writer(Worker):
-    """Writes to all partitions at a steady rate, and goes on whatever happens."""
+    """Writes to all partitions at a steady rate. A fatal error of its producer ends the run."""
 
     def __init__(
         self,
@@ -39,16 +39,9 @@ class Writer(Worker):
         self.acked_count = 0
         self.failed_count = 0
         self.acked_begun_s = dict.fromkeys(tps, 0.0)  # when the newest acknowledged one was sent
-        self._instance = 0
         self._number = 0
 
     def work(self) -> None:
-        while not self.is_over.is_set():
-            self._instance += 1  # a name of its own: order holds within one producer
-            self._number = 0
-            self._write(f"{self.name}.{self._instance}")
-
-    def _write(self, name: str) -> None:
         producer = Producer(
             {
                 **SETTINGS,
@@ -58,33 +51,26 @@ class Writer(Worker):
                 "message.timeout.ms": 240_000,
             }
         )
+        try:
+            self._write(producer)
+        finally:
+            if left := producer.flush(_SETTLED_S):
+                self._problems.append(f"{self.name}: {left} records were never settled")
+
+    def _write(self, producer: Producer) -> None:
         begun_s, sent_count = time.monotonic(), 0
-        is_fatal = False
-        while not self.is_over.is_set() and not is_fatal:
+        while not self.is_over.is_set():
             due = int((time.monotonic() - begun_s) * self._rate)
             if due - sent_count > self._rate:  # it stood still: go on, do not catch up
                 begun_s, sent_count, due = time.monotonic(), 0, 0
             while sent_count < due and len(producer) < _UNSETTLED_MAX:
-                self._send(producer, name)
+                self._send(producer)
                 sent_count += 1
             producer.poll(_TURN_S)
-            is_fatal = self._is_fatal(producer)
-        left = producer.flush(240.0)
-        if left:
-            self._problems.append(f"{name}: {left} records were never settled")
 
-    def _is_fatal(self, producer: Producer) -> bool:
-        if self.failed_count == 0:
-            return False
-        try:
-            producer.list_topics(self._tps[0].topic, timeout=0.1)
-        except KafkaException as problem:
-            return bool(error_of(problem).fatal())
-        return False
-
-    def _send(self, producer: Producer, name: str) -> None:
+    def _send(self, producer: Producer) -> None:
         tp = self._tps[self._number % len(self._tps)]
-        number = self._number
+        name, number = self.name, self._number
         self._number += 1
 
         def note(error: KafkaError | None, message: Message) -> None:
@@ -96,7 +82,7 @@ class Writer(Worker):
                 return
             self.acked_count += 1
             self.acked_begun_s[tp] = max(self.acked_begun_s[tp], begun_s)
-            offset = position_of(message)[2]
+            offset = _offset_of(message)
             self._history.sent.append(
                 Sent(name, tp, number, Outcome.DONE, offset, None, begun_s, ended_s)
             )
@@ -231,10 +217,19 @@ class Transactor(Worker):
                     tp,
                     number,
                     Outcome.DONE if is_done else Outcome.UNKNOWN,
-                    position_of(message)[2] if is_done else None,
+                    _offset_of(message) if is_done else None,
                     transaction=id_,
                 )
             )
 
         value = value_of(self.name, number)
         producer.produce(tp.topic, partition=tp.partition, value=value, on_delivery=note)
+
+
+def _offset_of(message: Message) -> int | None:
+    """The offset of an acknowledged record; None if an earlier attempt had written it.
+
+    Its leader knows that it has the batch, and not where, once five others have followed.
+    """
+    offset = message.offset()
+    return None if offset is None or offset < 0 else offset

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from chaos.clients import Worker
-from chaos.cluster import TIMEOUT_S, Cluster
+from chaos.cluster import TIMEOUT_S, Cluster, NotInTime
 from chaos.members import CLASSIC, CONSUMER, Auditor, Churn, Commits, Group, Ledger
 from chaos.plan import Sizes
 from chaos.producers import Transactor, Writer
@@ -35,7 +35,7 @@ class Workload:
         seed: int,
         tps: Sequence[TopicPartition],
     ) -> None:
-        self.problems: list[str] = []
+        self.problems = cluster.problems
         self._cluster = cluster
         self._history = history
         self._sizes = sizes
@@ -117,7 +117,8 @@ class Workload:
             now = (self.acked_count, self.transaction_count, self.churn.count)
             if now != before:
                 before, since_s = now, time.monotonic()
-            assert time.monotonic() < since_s + TIMEOUT_S, f"nothing goes on: {now}"
+            if self.problems or time.monotonic() > since_s + TIMEOUT_S:
+                raise NotInTime(f"nothing goes on: {now}")
             self._cluster.pass_time(0.2)
 
     def stop(self) -> None:
