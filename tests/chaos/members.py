@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Position
 
 from chaos.clients import SETTINGS, TIMEOUT_S, Worker
@@ -64,7 +64,7 @@ class Member(Worker):
         self._commits = commits
         self._sessions: dict[TopicPartition, int] = {}
         self.is_assigned = threading.Event()
-        self.assigned_count = 0
+        self._found: dict[TopicPartition, list[tuple[int, str]]] = {}
 
     def work(self) -> None:
         consumer = Consumer(
@@ -79,28 +79,53 @@ class Member(Worker):
                 "fetch.wait.max.ms": 100,
             }
         )
-        consumer.subscribe(self._topics, on_assign=self._note_assigned)
+        consumer.subscribe(
+            self._topics,
+            on_assign=self._note_assigned,
+            on_revoke=lambda consumer, _: self._settle(consumer),
+            on_lost=self._note_lost,
+        )
         try:
             while not self.is_over.is_set():
-                messages = [one for one in consumer.consume(_BATCH, _POLL_S) if one.error() is None]
-                if messages:
-                    self._commit(consumer, self._note_read(messages))
+                self._read(consumer)
+                self._settle(consumer)
         finally:
             consumer.close()
 
+    def _read(self, consumer: Consumer) -> None:
+        """Read what there is, up to a limit.
+
+        One by one: `consume` of librdkafka 2.16 leaves out records, or returns some again, where a
+        partition gets another leader while it fills its list.
+        """
+        wait_s = _POLL_S
+        for _ in range(_BATCH):
+            message = consumer.poll(wait_s)
+            if message is None:
+                return
+            if message.error() is None:
+                topic, partition, offset = position_of(message)
+                records = self._found.setdefault(TopicPartition(topic, partition), [])
+                records.append((offset, value_of(message).decode()))
+                wait_s = 0.0
+
     def _note_assigned(self, consumer: Consumer, positions: list[Position]) -> None:
-        self.assigned_count += 1
+        self._note_read()
         for one in positions:
             self._sessions[TopicPartition(one.topic, one.partition)] = next(_SESSIONS)
         self.is_assigned.set()
 
-    def _note_read(self, messages: list[Message]) -> dict[TopicPartition, int]:
+    def _note_lost(self, consumer: Consumer, positions: list[Position]) -> None:
+        self._note_read()  # not committed: another member reads it again
+
+    def _settle(self, consumer: Consumer) -> None:
+        """Note and commit what was read."""
+        if ends := self._note_read():
+            self._commit(consumer, ends)
+
+    def _note_read(self) -> dict[TopicPartition, int]:
         """Note records by partition; returns where each partition is to be read on."""
-        found: dict[TopicPartition, list[tuple[int, str]]] = {}
-        for message in messages:
-            topic, partition, offset = position_of(message)
-            records = found.setdefault(TopicPartition(topic, partition), [])
-            records.append((offset, value_of(message).decode()))
+        found, self._found = self._found, {}
         for tp, records in found.items():
             session = self._sessions.get(tp, 0)
             self._history.reads.append(

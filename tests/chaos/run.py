@@ -138,7 +138,7 @@ def show(verdict: Verdict) -> None:
         _say(line)
     counts = Counter[str]()
     for problem in verdict.problems:
-        kind = problem.partition(":")[0]
+        kind = " ".join(word for word in problem.split()[:2] if word.isalpha() or word[-1] == ":")
         counts[kind] += 1
         if counts[kind] <= _SHOWN:
             _say(f"PROBLEM {problem}")
