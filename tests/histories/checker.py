@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
-from histories.history import Gap, History, Outcome, Sent, Transaction
+from histories.history import Fault, Gap, History, Outcome, Sent, Transaction
 from ottla.model import TopicPartition
 
 
@@ -42,14 +42,14 @@ def gaps(history: History) -> list[Gap]:
     return sorted(found, key=lambda gap: -gap.length_s)
 
 
-def gap_s_max(history: History, gap: Gap) -> float | None:
-    """How long this gap may be: what the faults that it touches allow; None if it is not judged."""
-    allowed = [
-        fault.gap_s_max
-        for fault in history.faults
-        if fault.begun_s < gap.ended_s and gap.begun_s < fault.ended_s
-    ]
-    return max(allowed, default=history.calm_gap_s_max)
+def fault_of(history: History, gap: Gap) -> Fault | None:
+    """The fault that a gap belongs to: of those that it touches, the one with most of it."""
+
+    def common_s(fault: Fault) -> float:
+        return min(fault.ended_s, gap.ended_s) - max(fault.begun_s, gap.begun_s)
+
+    touched = [fault for fault in history.faults if common_s(fault) > 0]
+    return max(touched, key=common_s, default=None)
 
 
 def redelivered_share(history: History) -> float:
@@ -249,8 +249,9 @@ def _gaps(history: History) -> Iterator[str]:
     for gap in gaps(history):
         if gap.length_s <= shortest_s:
             return
-        allowed = gap_s_max(history, gap)
-        if allowed is not None and gap.length_s > allowed:
+        fault = fault_of(history, gap)
+        allowed = history.calm_gap_s_max if fault is None else fault.gap_s_max
+        if gap.length_s > allowed:
             yield (
                 f"silent: {gap.tp} acknowledged nothing for {gap.length_s:.1f} s"
                 f" from {gap.begun_s:.1f} s on, {allowed:g} s at most"

@@ -224,7 +224,7 @@ def timed(*ended_s: float) -> History:
     return history
 
 
-def test_a_gap_may_be_as_long_as_the_faults_that_it_touches_allow() -> None:
+def test_a_gap_may_be_as_long_as_the_fault_allows_that_it_belongs_to() -> None:
     history = timed(1.0, 5.0, 13.0, 14.0)
     assert judge(history) == [
         "silent: t-0 acknowledged nothing for 8.0 s from 5.0 s on, 5 s at most"
@@ -233,7 +233,11 @@ def test_a_gap_may_be_as_long_as_the_faults_that_it_touches_allow() -> None:
     assert judge(history) == []
     history.faults[0] = Fault("kill", 4.0, 6.0, gap_s_max=7.0)
     assert [one.split(",")[1] for one in judge(history)] == [" 7 s at most"]
-    history.faults[0] = Fault("kill", 13.0, 20.0, gap_s_max=10.0)
+    history.faults.append(Fault("cut", 6.0, 9.0, gap_s_max=10.0))
+    assert judge(history) == [], "most of it belongs to the cut"
+    history.faults.append(Fault("kill", 9.0, 20.0, gap_s_max=7.5))
+    assert [one.split(",")[1] for one in judge(history)] == [" 7.5 s at most"]
+    history.faults[:] = [Fault("kill", 13.0, 20.0, gap_s_max=10.0)]
     assert [one.split(",")[1] for one in judge(history)] == [" 5 s at most"]
     history.calm_gap_s_max = None
     assert judge(history) == []
