@@ -93,11 +93,7 @@ class Member(Worker):
             consumer.close()
 
     def _read(self, consumer: Consumer) -> None:
-        """Read what there is, up to a limit.
-
-        One by one: `consume` of librdkafka 2.16 leaves out records, or returns some again, where a
-        partition gets another leader while it fills its list.
-        """
+        """Read what there is, up to a limit."""
         wait_s = _POLL_S
         for _ in range(_BATCH):
             message = consumer.poll(wait_s)
