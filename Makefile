@@ -25,11 +25,11 @@ NIGHTLY := \
   OTTLA_POWER_CUTS=20 OTTLA_UNCLEAN_MIB=1024 OTTLA_GROUP_KILLS=30 OTTLA_REBALANCE_ROUNDS=4 \
   OTTLA_CLUSTER_KILLS=20 OTTLA_CLUSTER_TRANSACTIONS=5000 OTTLA_CLUSTER_COORDINATOR_KILLS=20 \
   OTTLA_SIM_SEEDS=500 OTTLA_PLANT_SEEDS=500 OTTLA_CAPACITY_BROKERS=50 OTTLA_CAPACITY_PARTITIONS=20000 OTTLA_MOVED_PARTITIONS=60 \
-  OTTLA_REBALANCE_ALL=1 OTTLA_OUTAGE_S=30 OTTLA_CRASH_DAMAGES=8000 OTTLA_DAMAGE_CASES=10000 OTTLA_REPLICA_DAMAGES=200 \
+  OTTLA_CHAOS=whole OTTLA_REBALANCE_ALL=1 OTTLA_OUTAGE_S=30 OTTLA_CRASH_DAMAGES=8000 OTTLA_DAMAGE_CASES=10000 OTTLA_REPLICA_DAMAGES=200 \
   OTTLA_SPARK_CHAOS_RECORDS=1000000 OTTLA_SPARK_CHAOS_SEED=$(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help run broker setup quick test nightly sim coverage check lint package format compat bench lock clean
+.PHONY: help run broker setup quick test nightly sim chaos coverage check lint package format compat bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ nightly: $(STAMP) ## every test at its full size, and those that start a Spark o
 sim: $(STAMP) ## simulated clusters: SEEDS=n, or SEED=k with its trace; PROFILE=p; SHRINK=1 shortens a seed that fails
 	@PYTHONPATH=tests $(BIN)/python -m sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) \
 	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(SHRINK),--shrink)
+
+chaos: $(STAMP) ## three brokers and three members of etcd under kills, cuts and power cuts: most of an hour, as root; SEED=k
+	@PYTHONPATH=tests:. $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(SIZES)
 
 lint: $(STAMP) ## style, types, layering
 	$(BIN)/ruff format --check .

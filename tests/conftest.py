@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final, TypeVar
 
 import pytest
@@ -28,12 +28,14 @@ IN_CI: Final = os.environ.get("CI", "").lower() not in {"", "0", "false", "no"}
 ACCEPTED_SKIPS: Final = {
     "needs root": "a runner may give no root",
     "cannot be mounted here": "a container may have root and not the right to mount",
+    "namespaces cannot be made here": "a container may have root and not the right to make them",
     "chattr: Operation not supported": "tmpfs and overlayfs have no immutable files",
     "chattr: Operation not permitted": "a container may lack CAP_LINUX_IMMUTABLE",
 }
 # Tools that tests are skipped without, by a part of the reason, each with how it is had.
 TOOLS: Final = {
     "etcd is": "etcd (Debian: apt-get install etcd-server)",
+    "nft is": "nft (Debian: apt-get install nftables)",
     "kcat": "kcat (Debian: apt-get install kcat)",
     "openssl": "openssl (Debian: apt-get install openssl)",
     "strace": "strace (Debian: apt-get install strace)",
@@ -48,6 +50,12 @@ def _no_blocking_calls_on_loops() -> Iterator[None]:
     """For all tests at once: replacing some sixty calls for each would take longer than most."""
     with blocking_calls_fail():
         yield
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Counts of a test, shown in the terminal's summary. They never decide it."""
+    return lambda line: request.node.user_properties.append(("figures", line))
 
 
 @pytest.hookimpl(trylast=True)

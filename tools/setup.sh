@@ -49,6 +49,7 @@ all)
   echo "setting up $venv with what Spark and all tests need (a few minutes the first time: Spark is large)"
   need cc gcc libc6-dev
   need kcat kcat
+  need nft nftables
   need openssl openssl
   need strace strace
   ;;

@@ -1,8 +1,8 @@
-"""Seeds that can be set, figures that are shown at the end, file systems that go away again."""
+"""Seeds that can be set, and file systems that go away again."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -12,8 +12,6 @@ from crash.mounts import Ext4, SmallDisk, mounting_problem
 
 SEED_VARIABLE = "OTTLA_CRASH_SEED"
 
-Report = Callable[[str], None]
-
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> Random:
@@ -21,12 +19,6 @@ def rng(request: pytest.FixtureRequest) -> Random:
     seed = int(os.environ.get(SEED_VARIABLE, "") or int.from_bytes(os.urandom(4)))
     sys.stdout.write(f"{SEED_VARIABLE}={seed}\n")  # shown when the test fails
     return Random(f"{seed} {request.node.name}")
-
-
-@pytest.fixture
-def report(request: pytest.FixtureRequest) -> Report:
-    """Figures of a test, shown in the terminal's summary. They never decide it."""
-    return lambda line: request.node.user_properties.append(("figures", line))
 
 
 @pytest.fixture

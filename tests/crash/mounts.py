@@ -18,11 +18,11 @@ _WITHOUT_LOG_FLUSH: Final = 2
 class Ext4:
     """ext4 in a file. Where it is mounted, `cut_power` loses whatever has not been synced."""
 
-    def __init__(self, image: Path, mount_point: Path) -> None:
+    def __init__(self, image: Path, mount_point: Path, size_bytes: int = _DISK_BYTES) -> None:
         self.path = mount_point
         self._image = image
         with image.open("wb") as file:
-            file.truncate(_DISK_BYTES)
+            file.truncate(size_bytes)
         _run("mkfs.ext4", "-q", "-F", str(image))
         mount_point.mkdir()
 

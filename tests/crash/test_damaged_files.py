@@ -7,6 +7,7 @@ import asyncio
 import os
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -14,7 +15,6 @@ from typing import Final
 import pytest
 
 from crash import damaged
-from crash.conftest import Report
 from crash.damaged import Fault, Prepared
 
 _CASES: Final = os.environ.get("OTTLA_CRASH_DAMAGES", "40")
@@ -28,7 +28,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Prepar
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("end", [0, 1], ids=["killed", "stopped"])
 def test_no_fault_of_a_small_file_loses_a_record_in_silence(
-    prepared: tuple[Prepared, Prepared], end: int, tmp_path: Path, rng: Random, report: Report
+    prepared: tuple[Prepared, Prepared],
+    end: int,
+    tmp_path: Path,
+    rng: Random,
+    report: Callable[[str], None],
 ) -> None:
     faults = damaged.faults(prepared[end], rng)
     drawn = faults if _CASES == "all" else rng.sample(faults, min(int(_CASES) // 2, len(faults)))

@@ -10,11 +10,11 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from histories.checker import judge
+from histories.history import History
 from ottla.model import TopicPartition
-from sim.checker import judge
 from sim.child import run_in_child
 from sim.cluster import Cluster
-from sim.history import History
 from sim.nemesis import PROFILES, Fault, Nemesis, draw
 from sim.network import SimNetworkLoop
 from sim.planted import PLANTS

@@ -6,22 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Final, TypeVar
 
-from ottla.client.admin import create_topic
-from ottla.client.client import Client
-from ottla.client.errors import ClientError, Refused, Unreachable
-from ottla.client.group_member import GroupMember, MemberTimes
-from ottla.client.group_reader import Assigned, GroupEvent, GroupReader
-from ottla.client.groups import commit_offsets, committed_offsets
-from ottla.client.partitions import FetchLimits, Isolation, list_offsets
-from ottla.client.producer import IdempotentProducer
-from ottla.client.reader import ReadRange, read
-from ottla.client.transactional_producer import TransactionalProducer
-from ottla.errors import ErrorCode
-from ottla.model import Offset, TopicPartition
-from ottla.protocol.messages.offsets import LATEST
-from ottla.records.batch import Record, pack
-from sim.cluster import Cluster
-from sim.history import (
+from histories.final import read_final
+from histories.history import (
     Committed,
     History,
     Outcome,
@@ -32,6 +18,19 @@ from sim.history import (
     Written,
     value_of,
 )
+from ottla.client.admin import create_topic
+from ottla.client.client import Client
+from ottla.client.errors import ClientError, Refused, Unreachable
+from ottla.client.group_member import GroupMember, MemberTimes
+from ottla.client.group_reader import Assigned, GroupEvent, GroupReader
+from ottla.client.groups import commit_offsets, committed_offsets
+from ottla.client.partitions import FetchLimits
+from ottla.client.producer import IdempotentProducer
+from ottla.client.transactional_producer import TransactionalProducer
+from ottla.errors import ErrorCode
+from ottla.model import Offset, TopicPartition
+from ottla.records.batch import Record, pack
+from sim.cluster import Cluster
 from sim.invariants import Invariants
 
 Result = TypeVar("Result")
@@ -300,17 +299,9 @@ class Workload:
 
         async def run() -> None:
             async with self.client("checker") as client:
-                history = self.history
-                history.final = await _read_all(client, tps, Isolation.READ_UNCOMMITTED)
-                history.final_committed = await _read_all(client, tps, Isolation.READ_COMMITTED)
-                for group, wanted in groups.items():
-                    found = await committed_offsets(client, group, wanted)
-                    history.final_offsets |= {(group, tp): found.get(tp) for tp in wanted}
+                await read_final(client, self.history, tps, groups)
 
-        try:
-            await self.cluster.run_client(run(), "checker")
-        except ClientError as problem:
-            self.history.unread = str(problem)
+        await self.cluster.run_client(run(), "checker")
 
     async def probe(self, tps: list[TopicPartition], within_s: float) -> None:
         """Every partition must acknowledge a record in time; all faults are over."""
@@ -334,18 +325,6 @@ class Workload:
                     await one
 
         await self.cluster.run_client(run(), "probe")
-
-
-async def _read_all(
-    client: Client, tps: list[TopicPartition], isolation: Isolation
-) -> dict[TopicPartition, list[tuple[int, str]]]:
-    ends = await list_offsets(client, dict.fromkeys(tps, LATEST), isolation)
-    ranges = {tp: ReadRange(Offset(0), end) for tp, end in ends.items()}
-    found: dict[TopicPartition, list[tuple[int, str]]] = {tp: [] for tp in tps}
-    async for batches in read(client, ranges, isolation=isolation, limits=_LIMITS):
-        for batch in batches:
-            found[batch.tp] += [(record.offset, _text(record)) for record in batch.records()]
-    return found
 
 
 def _outcome(problem: ClientError, *, is_first: bool) -> Outcome:

@@ -5,9 +5,20 @@ from dataclasses import replace
 
 import pytest
 
+from histories.checker import judge
+from histories.history import (
+    Committed,
+    Fault,
+    History,
+    Isolation,
+    Outcome,
+    Read,
+    Seen,
+    Sent,
+    Transaction,
+    Written,
+)
 from ottla.model import TopicPartition
-from sim.checker import judge
-from sim.history import Committed, History, Outcome, Read, Seen, Sent, Transaction, Written
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
@@ -198,3 +209,67 @@ def test_an_offset_that_was_replaced_before_it_was_asked_for_is_outdated(
     history.seen.append(Seen("g", offset, begun_s))
     found = judge(history)
     assert [one.split(":")[0] for one in found] == ["outdated"] * is_outdated
+
+
+def timed(*ended_s: float) -> History:
+    """Records that were acknowledged at these times, by broker 1, each after half a second."""
+    history = History(calm_gap_s_max=5.0)
+    for number, end_s in enumerate(ended_s):
+        history.sent.append(
+            Sent("p", TP, number, Outcome.DONE, number, None, end_s - 0.5, end_s, broker=1)
+        )
+    history.final[TP] = history.final_committed[TP] = [
+        (number, f"p#{number}") for number in range(len(ended_s))
+    ]
+    return history
+
+
+def test_a_gap_may_be_as_long_as_the_fault_allows_that_it_belongs_to() -> None:
+    history = timed(1.0, 5.0, 13.0, 14.0)
+    assert judge(history) == [
+        "silent: t-0 acknowledged nothing for 8.0 s from 5.0 s on, 5 s at most"
+    ]
+    history.faults.append(Fault("kill", 4.0, 6.0, gap_s_max=10.0))
+    assert judge(history) == []
+    history.faults[0] = Fault("kill", 4.0, 6.0, gap_s_max=7.0)
+    assert [one.split(",")[1] for one in judge(history)] == [" 7 s at most"]
+    history.faults.append(Fault("cut", 6.0, 9.0, gap_s_max=10.0))
+    assert judge(history) == [], "most of it belongs to the cut"
+    history.faults.append(Fault("kill", 9.0, 20.0, gap_s_max=7.5))
+    assert [one.split(",")[1] for one in judge(history)] == [" 7.5 s at most"]
+    history.faults[:] = [Fault("kill", 13.0, 20.0, gap_s_max=10.0)]
+    assert [one.split(",")[1] for one in judge(history)] == [" 5 s at most"]
+    history.calm_gap_s_max = None
+    assert judge(history) == []
+
+
+@pytest.mark.parametrize(
+    ("broker", "begun_s", "ended_s", "is_found"),
+    [
+        (1, 1.0, 9.0, True),
+        (2, 1.0, 9.0, False),
+        (1, 1.6, 9.0, False),  # it was sent before, and may have been replicated
+        (1, 1.0, 1.9, False),  # it was acknowledged afterwards
+    ],
+)
+def test_an_isolated_leader_acknowledges_nothing_that_was_sent_to_it_since(
+    broker: int, begun_s: float, ended_s: float, is_found: bool
+) -> None:
+    history = timed(2.0)
+    history.isolations.append(Isolation(broker, begun_s, ended_s))
+    says = "acknowledged by an isolated leader: p#0 of t-0 by broker 1"
+    assert judge(history) == [says] * is_found
+
+
+def test_groups_may_read_a_share_of_the_records_again() -> None:
+    history = timed(1.0, 2.0, 3.0, 4.0)
+    records = tuple(history.final[TP])
+    history.reads = [
+        Read("one", TP, records, group="g"),
+        Read("two", TP, records[3:], group="g"),
+        Read("three", TP, records, group="h"),
+    ]
+    history.redelivered_max = 0.12
+    assert judge(history) == []
+    history.redelivered_max = 0.1
+    assert judge(history) == ["redelivered: 11.11% of the records, 10.00% at most"]

@@ -1,6 +1,7 @@
 """What clients did, and what came of it: the input of the checker.
 
-The same history is made by simulated clients and by processes against real brokers.
+The same history is made by simulated clients and by real ones against brokers in processes of their
+own. Times are those of one monotonic clock; a history without times is not judged by them.
 """
 
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ class Sent:
     outcome: Outcome
     offset: int | None = None  # if the broker said so
     transaction: str | None = None
+    begun_s: float | None = None
+    ended_s: float | None = None  # when it was acknowledged
+    broker: int | None = None  # that was asked, if the client chose it
 
     @property
     def value(self) -> str:
@@ -61,6 +65,7 @@ class Read:
     records: tuple[tuple[int, str], ...]
     is_committed: bool = False  # read with isolation read_committed
     session: int = 0  # a group's assignment: within it nothing is read twice
+    group: str = ""  # that the reader is a member of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,38 @@ class Seen:
     begun_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault, from its beginning until all replicas are in sync again."""
+
+    name: str
+    begun_s: float
+    ended_s: float
+    gap_s_max: float  # for which a partition may acknowledge nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """A broker that had no connection to any other one: clients may reach it, and are refused."""
+
+    broker: int
+    begun_s: float  # nothing passes from here on
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time for which a partition acknowledged nothing, though producers wrote to it."""
+
+    tp: TopicPartition
+    begun_s: float
+    ended_s: float
+
+    @property
+    def length_s(self) -> float:
+        return self.ended_s - self.begun_s
+
+
 @dataclass(slots=True)
 class History:
     """Everything that happened, in order, and the logs as they are in the end."""
@@ -96,6 +133,10 @@ class History:
     final_offsets: dict[tuple[str, TopicPartition], int | None] = field(default_factory=dict)
     unavailable: list[TopicPartition] = field(default_factory=list)  # when all faults were over
     unread: str = ""  # why the logs could not be read in the end
+    faults: list[Fault] = field(default_factory=list)
+    isolations: list[Isolation] = field(default_factory=list)
+    calm_gap_s_max: float | None = None  # the limit for gaps outside of faults; None judges none
+    redelivered_max: float | None = None  # of the records that groups read: the share read again
 
 
 def value_of(producer: str, number: int) -> str:

@@ -4,11 +4,13 @@ Everything that clients were told must be true in the end; what they were not to
 have happened, but whole and once.
 """
 
-from collections import defaultdict
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 
+from histories.history import Fault, Gap, History, Outcome, Sent, Transaction
 from ottla.model import TopicPartition
-from sim.history import History, Outcome, Sent, Transaction
 
 
 def judge(history: History) -> list[str]:
@@ -24,7 +26,41 @@ def judge(history: History) -> list[str]:
         *_transactions(history),
         *_commits(history),
         *_outdated(history),
+        *_isolated(history),
+        *_gaps(history),
+        *_redelivered(history),
     ]
+
+
+def gaps(history: History) -> list[Gap]:
+    """The times between two acknowledgements of each partition, the longest first."""
+    acked: dict[TopicPartition, list[float]] = defaultdict(list)
+    for sent in history.sent:
+        if sent.outcome is Outcome.DONE and sent.ended_s is not None:
+            acked[sent.tp].append(sent.ended_s)
+    found = [Gap(tp, *pair) for tp, times in acked.items() for pair in pairwise(sorted(times))]
+    return sorted(found, key=lambda gap: -gap.length_s)
+
+
+def fault_of(history: History, gap: Gap) -> Fault | None:
+    """The fault that a gap belongs to: of those that it touches, the one with most of it."""
+
+    def common_s(fault: Fault) -> float:
+        return min(fault.ended_s, gap.ended_s) - max(fault.begun_s, gap.begun_s)
+
+    touched = [fault for fault in history.faults if common_s(fault) > 0]
+    return max(touched, key=common_s, default=None)
+
+
+def redelivered_share(history: History) -> float:
+    """Of the records that groups' members read, the share that had been read before."""
+    times = Counter(
+        (read.group, read.tp, offset)
+        for read in history.reads
+        if read.group
+        for offset, _ in read.records
+    )
+    return 1 - len(times) / times.total() if times else 0.0
 
 
 def _availability(history: History) -> Iterator[str]:
@@ -83,6 +119,7 @@ def _reads(history: History) -> Iterator[str]:
     """What a reader saw is what is there in the end, in order, and without gaps."""
     final = {tp: dict(records) for tp, records in history.final.items()}
     committed = {tp: dict(records) for tp, records in history.final_committed.items()}
+    offsets = {False: _sorted_offsets(final), True: _sorted_offsets(committed)}
     ends: dict[tuple[str, int, TopicPartition], int] = {}
     for read in history.reads:
         there = (committed if read.is_committed else final).get(read.tp, {})
@@ -98,10 +135,15 @@ def _reads(history: History) -> Iterator[str]:
                     f"{read.reader} read {value} of {read.tp} at {offset},"
                     f" where in the end is {there.get(offset)}"
                 )
-        for offset in sorted(there.keys() - set(seen)):
-            if before < offset < last:
-                yield f"{read.reader} skipped {there[offset]} of {read.tp} at {offset}"
+        known = offsets[read.is_committed].get(read.tp, [])
+        between = known[bisect_right(known, before) : bisect_left(known, last)]
+        for offset in sorted(set(between) - set(seen)):
+            yield f"{read.reader} skipped {there[offset]} of {read.tp} at {offset}"
         ends[key] = last
+
+
+def _sorted_offsets(logs: dict[TopicPartition, dict[int, str]]) -> dict[TopicPartition, list[int]]:
+    return {tp: sorted(records) for tp, records in logs.items()}
 
 
 def _transactions(history: History) -> Iterator[str]:
@@ -162,17 +204,64 @@ def _outdated(history: History) -> Iterator[str]:
     A write whose outcome its program does not know may be applied at any time, also behind later
     ones.
     """
+    done: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    unknown: dict[str, set[int]] = defaultdict(set)
+    for one in history.written:
+        if one.ended_s is None:
+            unknown[one.group].add(one.offset)
+        else:
+            done[one.group].append((one.ended_s, one.offset))
+    ended = {group: sorted(written) for group, written in done.items()}
+    newest = {
+        group: list(accumulate((offset for _, offset in written), max))
+        for group, written in ended.items()
+    }
     for seen in history.seen:
-        of_group = [one for one in history.written if one.group == seen.group]
-        before = [
-            one.offset for one in of_group if one.ended_s is not None and one.ended_s < seen.begun_s
-        ]
-        unknown = {one.offset for one in of_group if one.ended_s is None}
-        newest = max(before, default=None)
-        if newest is None or seen.offset in unknown:
+        count = bisect_left(ended.get(seen.group, []), (seen.begun_s,))
+        if not count or seen.offset in unknown[seen.group]:
             continue
-        if seen.offset is None or seen.offset < newest:
-            yield f"outdated: offset {seen.offset} of {seen.group}, {newest} was stored before"
+        stored = newest[seen.group][count - 1]
+        if seen.offset is None or seen.offset < stored:
+            yield f"outdated: offset {seen.offset} of {seen.group}, {stored} was stored before"
+
+
+def _isolated(history: History) -> Iterator[str]:
+    """Nothing that was sent to an isolated broker is acknowledged while it is isolated."""
+    acked = [
+        sent for sent in history.sent if sent.broker is not None and sent.outcome is Outcome.DONE
+    ]
+    for isolation in history.isolations:
+        for sent in acked:
+            assert sent.begun_s is not None, sent
+            assert sent.ended_s is not None, sent
+            is_meanwhile = isolation.begun_s < sent.begun_s and sent.ended_s < isolation.ended_s
+            if sent.broker == isolation.broker and is_meanwhile:
+                yield (
+                    f"acknowledged by an isolated leader: {sent.value} of {sent.tp}"
+                    f" by broker {isolation.broker}"
+                )
+
+
+def _gaps(history: History) -> Iterator[str]:
+    if history.calm_gap_s_max is None:
+        return
+    shortest_s = min([history.calm_gap_s_max, *(fault.gap_s_max for fault in history.faults)])
+    for gap in gaps(history):
+        if gap.length_s <= shortest_s:
+            return
+        fault = fault_of(history, gap)
+        allowed = history.calm_gap_s_max if fault is None else fault.gap_s_max
+        if gap.length_s > allowed:
+            yield (
+                f"silent: {gap.tp} acknowledged nothing for {gap.length_s:.1f} s"
+                f" from {gap.begun_s:.1f} s on, {allowed:g} s at most"
+            )
+
+
+def _redelivered(history: History) -> Iterator[str]:
+    share = redelivered_share(history)
+    if history.redelivered_max is not None and share > history.redelivered_max:
+        yield f"redelivered: {share:.2%} of the records, {history.redelivered_max:.2%} at most"
 
 
 def _places(history: History) -> dict[TopicPartition, dict[str, list[int]]]:

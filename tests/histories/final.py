@@ -1,0 +1,46 @@
+"""The logs and the groups' offsets as they are in the end, for the checker."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from histories.history import History
+from ottla.client.client import Client
+from ottla.client.errors import ClientError
+from ottla.client.groups import committed_offsets
+from ottla.client.partitions import FetchLimits, Isolation, list_offsets
+from ottla.client.reader import ReadRange, read
+from ottla.model import Offset, TopicPartition
+from ottla.protocol.messages.offsets import LATEST
+
+_LIMITS: Final = FetchLimits(wait_ms_max=200)
+
+
+async def read_final(
+    client: Client,
+    history: History,
+    tps: Sequence[TopicPartition],
+    groups: Mapping[str, Sequence[TopicPartition]],
+) -> None:
+    """Note every record of `tps` and the offsets of the groups; or why they cannot be read."""
+    try:
+        history.final = await _read_all(client, tps, Isolation.READ_UNCOMMITTED)
+        history.final_committed = await _read_all(client, tps, Isolation.READ_COMMITTED)
+        for group, wanted in groups.items():
+            found = await committed_offsets(client, group, wanted)
+            history.final_offsets |= {(group, tp): found.get(tp) for tp in wanted}
+    except ClientError as problem:
+        history.unread = str(problem)
+
+
+async def _read_all(
+    client: Client, tps: Sequence[TopicPartition], isolation: Isolation
+) -> dict[TopicPartition, list[tuple[int, str]]]:
+    ends = await list_offsets(client, dict.fromkeys(tps, LATEST), isolation)
+    ranges = {tp: ReadRange(Offset(0), end) for tp, end in ends.items()}
+    found: dict[TopicPartition, list[tuple[int, str]]] = {tp: [] for tp in tps}
+    async for batches in read(client, ranges, isolation=isolation, limits=_LIMITS):
+        for batch in batches:
+            found[batch.tp] += [
+                (record.offset, (record.value or b"").decode()) for record in batch.records()
+            ]
+    return found
