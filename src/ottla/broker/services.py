@@ -16,7 +16,7 @@ from ottla.coordinator.runtime.internal_topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
 )
-from ottla.model import BrokerId, TopicPartition
+from ottla.model import BrokerId, ProducerId, TopicPartition
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
 from ottla.telemetry import Metric
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.peer_verification import PeerVerification
     from ottla.coordinator.transactions.producer_ids import ProducerIds
     from ottla.coordinator.transactions.routing import TransactionRouter
+    from ottla.replication.forwarding import ForwardedPartition, Forwarding
     from ottla.replication.peers import Peers
 
 
@@ -91,10 +92,16 @@ class Services:
                 self.clock,
                 lambda: self.groups,
                 self._write_elsewhere,
+                self._marker_targets,
             ),
         )
         coordinator.follow()
         return coordinator
+
+    def _marker_targets(
+        self, tp: TopicPartition, producer_id: ProducerId
+    ) -> "list[tuple[TopicPartition, ProducerId]]":
+        return self.forwarding.marker_targets(tp, producer_id)
 
     async def _write_elsewhere(self, tp: TopicPartition, end: "TransactionEnd") -> None:
         await self.peer_markers.write(tp, end)
@@ -140,10 +147,25 @@ class Services:
         return ProducerIds(self.state, self.replicas.remember_store)
 
     @cached_property
+    def forwarding(self) -> "Forwarding":
+        """Batches for partitions that are sealed, or were."""
+        from ottla.replication.forwarding import Forwarding  # noqa: PLC0415
+
+        return Forwarding(self.replicas, lambda: self.state.image)
+
+    @cached_property
     def produce_verification(self) -> "ProduceVerification":
         from ottla.broker.produce_verification import ProduceVerification  # noqa: PLC0415
 
-        return ProduceVerification(self.replicas, self.transaction_router, self.note_defect)
+        return ProduceVerification(
+            self.replicas,
+            self.transaction_router,
+            self.note_defect,
+            self._route,
+        )
+
+    def _route(self, tp: TopicPartition) -> "ForwardedPartition":
+        return self.forwarding.route(tp)
 
     # The coordinators that exist
 

@@ -47,17 +47,20 @@ from ottla.replication.partition import (
     ACKS_LEADER,
     ACKS_NONE,
     LeaderPartition,
+    PartitionForwarded,
     Receipt,
 )
 
 if TYPE_CHECKING:
     from ottla.broker.produce_verification import Retake, Verifications
+    from ottla.replication.forwarding import ForwardedPartition
 
 _ZSTD_VERSION_MIN: Final = 7
 _ANSWERED: Final = (ACKS_LEADER, ACKS_ALL)
 
 Produced = list[tuple[TopicKey, list[ProducedPartition]]]
-Unsettled = list[tuple[LeaderPartition, Offset, int, int]]  # with the result's indexes
+# With the result's indexes.
+Unsettled = list[tuple["LeaderPartition | ForwardedPartition", Offset, int, int]]
 
 
 class Produce:
@@ -65,7 +68,7 @@ class Produce:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._replicas = services.replicas
+        self._locate_writable = services.replicas.writable.locate
         self._clock = services.clock
         self._monotonic_s = services.clock.monotonic_s
         self._waiting: dict[_WaitingBatch | _WaitingBatches, float] = {}  # with their deadlines
@@ -84,6 +87,8 @@ class Produce:
         try:
             partition = self._locate(target.key, target.partition)
             receipt = partition.append(batch, acks, self._clock.now_ms())
+        except PartitionForwarded:
+            return self._take_all(frame, position, version, correlation_id)
         except ApiError as refused:
             refusal = self.refuse(target.key, target.partition, refused)
             return write_produced(correlation_id, version, [(target.key, [refusal])])
@@ -124,7 +129,7 @@ class Produce:
             for index, sent in batches:
                 try:
                     batch = _checked(sent, request, version)
-                    partition = self._locate(key, index)
+                    partition = self._locate_any(key, index)
                     if verifications is not None:
                         verifications.check(partition, batch)
                     base_offset, end_offset, time_ms, log_start, is_settled = partition.append(
@@ -149,8 +154,15 @@ class Produce:
         waiting.begin(acks)
         return waiting
 
+    def _locate_any(self, key: TopicKey, index: int) -> "LeaderPartition | ForwardedPartition":
+        """The partition, or its route if its batches do not end up there."""
+        try:
+            return self._locate(key, index)
+        except PartitionForwarded as forwarded:
+            return self._services.forwarding.route(forwarded.tp)
+
     def _locate(self, key: TopicKey, index: int) -> LeaderPartition:
-        partition = self._replicas.locate(key, index)
+        partition = self._locate_writable(key, index)
         if partition.tp[0] in INTERNAL_TOPICS:
             raise InvalidTopic(f"only brokers write to {partition.tp.topic}")
         return partition

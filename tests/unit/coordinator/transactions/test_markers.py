@@ -53,7 +53,7 @@ class FakeReplicas:
     """Partitions that come and go as the test says."""
 
     def __init__(self, *tps: TopicPartition) -> None:
-        self.leaders = {tp: partition(tp) for tp in tps}
+        self.leaders = self.writable = {tp: partition(tp) for tp in tps}
         self.known = {A, B, OFFSETS}
         self.asked = asyncio.Event()
 
@@ -95,7 +95,13 @@ async def nowhere(tp: TopicPartition, end: TransactionEnd) -> None:
 
 
 def markers(replicas: FakeReplicas, groups: GroupMarkers | None = None) -> Markers:
-    return Markers(cast("Replicas", replicas), SystemClock(), lambda: groups or NoGroups(), nowhere)
+    return Markers(
+        cast("Replicas", replicas),
+        SystemClock(),
+        lambda: groups or NoGroups(),
+        nowhere,
+        lambda tp, producer_id: [],
+    )
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -24,6 +24,7 @@ from ottla.errors import (
 )
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
 from ottla.replication.partition import LeaderPartition
+from ottla.storage.producers import Producer
 
 PRODUCER = ProducerIdentity(ProducerId(7), ProducerEpoch(1))
 
@@ -46,6 +47,9 @@ class FakeLog:
 class FakePartition:
     tp: TopicPartition
     log: FakeLog = field(default_factory=FakeLog)
+
+    def producer(self, producer_id: ProducerId) -> Producer | None:
+        return self.log.producers.get(producer_id)
 
 
 class FakeCoordinator:
