@@ -254,7 +254,7 @@ class TopicConfig:
     partition_retire_ms: int = number(
         "partition.retire.ms",
         DAY_MS,
-        "How long clients are still told of a sealed partition without records.",
+        "How long a sealed partition without records is still listed.",
     )
     preallocate: bool = flag(
         "preallocate",

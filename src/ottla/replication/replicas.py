@@ -425,17 +425,13 @@ class Replicas:
         self.following.hold(tp)
 
     def note_offline(self, reason: str) -> None:
-        for tp in list(self.leaders):
-            self._give_up(TopicPartition(*tp), StorageFailed(reason))
+        for topic, index in list(self.leaders):
+            self._give_up(TopicPartition(topic, index), StorageFailed(reason))
         self.following.note_offline()
-
-    # Deleted records
 
     async def commit_deletions(self) -> None:
         """Return once nothing can bring back the records that were deleted until now."""
         await wait_called(self._deletions.commit)
-
-    # Unfinished topics
 
     def failure_of(self, topic: str) -> StorageFailed | None:
         """The reason why logs of a topic are missing on this broker; None if they are not."""

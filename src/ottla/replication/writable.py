@@ -12,7 +12,7 @@ from ottla.replication.partition import LeaderPartition, PartitionForwarded
 
 
 class WritablePartitions:
-    """Those of `leaders` whose batches are in their own logs, and always were.
+    """Partitions of `leaders` whose batches are in their own logs, and always were.
 
     `locate` is called for every batch: it costs the same whether any partition is sealed or not.
     """
@@ -48,7 +48,7 @@ class WritablePartitions:
         return partition
 
     def add(self, leader: LeaderPartition, topic: TopicImage) -> None:
-        """This broker leads a partition from now on."""
+        """Note that this broker leads a partition from now on."""
         if is_direct(topic, leader.tp.partition):
             self._partitions[leader.tp] = leader
 

@@ -36,6 +36,9 @@ _RETRY_MAX_S: Final = 1.0
 _MARKERS_PER_TURN: Final = 200  # markers that are written in one turn of the loop
 
 
+# The partitions that a producer's marker for one is written to, each with the producer's id there.
+MarkerTargets = Callable[[TopicPartition, ProducerId], Sequence[tuple[TopicPartition, ProducerId]]]
+
 _FINAL: Final = (InvalidProducerEpoch, CoordinatorFenced)
 
 
@@ -74,9 +77,7 @@ class Markers:
         clock: Clock,
         groups: Callable[[], GroupMarkers],
         write_remotely: Callable[[TopicPartition, TransactionEnd], Awaitable[None]],
-        targets: Callable[
-            [TopicPartition, ProducerId], Sequence[tuple[TopicPartition, ProducerId]]
-        ],
+        targets: MarkerTargets,
     ) -> None:
         self._replicas = replicas
         self._clock = clock

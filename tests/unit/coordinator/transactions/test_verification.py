@@ -24,7 +24,6 @@ from ottla.errors import (
 )
 from ottla.model import ProducerEpoch, ProducerId, TopicPartition
 from ottla.replication.partition import LeaderPartition
-from ottla.storage.producers import Producer
 
 PRODUCER = ProducerIdentity(ProducerId(7), ProducerEpoch(1))
 
@@ -48,7 +47,7 @@ class FakePartition:
     tp: TopicPartition
     log: FakeLog = field(default_factory=FakeLog)
 
-    def producer(self, producer_id: ProducerId) -> Producer | None:
+    def producer(self, producer_id: ProducerId) -> FakeProducer | None:
         return self.log.producers.get(producer_id)
 
 
