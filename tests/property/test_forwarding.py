@@ -15,8 +15,9 @@ from ottla.cluster.image import TopicImage
 from ottla.config import Durability, TopicConfig
 from ottla.errors import OutOfOrderSequence
 from ottla.model import BrokerId, LeaderEpoch, TopicPartition
-from ottla.replication.forwarding import ForwardedPartition
+from ottla.replication.forwarding import Forwarding
 from ottla.replication.partition import ACKS_ALL, LeaderPartition
+from ottla.replication.peer_forwarding import PeerForwarding
 from ottla.storage.log import Log
 from sizes import examples
 
@@ -28,6 +29,10 @@ IN_FLIGHT = 5
 class NoFlusher:
     def request(self, log: Log) -> None:
         return
+
+
+def no_peers() -> PeerForwarding:
+    raise AssertionError("all partitions are led here")
 
 
 def leader(index: int) -> LeaderPartition:
@@ -54,6 +59,7 @@ class SealedTopic(RuleBasedStateMachine):
         self.leaders: dict[tuple[str, int], LeaderPartition] = {
             ("orders", index): leader(index) for index in range(COUNT)
         }
+        self.forwarding = Forwarding(self.leaders, lambda: self.image, no_peers)
         # Of each producer in each partition: the first sequence and offset of its last batches.
         self.sent: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         self.epochs: dict[tuple[int, int], int] = {}
@@ -69,7 +75,7 @@ class SealedTopic(RuleBasedStateMachine):
         batch = build.batch(
             count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
         )
-        way = ForwardedPartition(TopicPartition("orders", index), self.topic, self.leaders)
+        way = self.forwarding.route(TopicPartition("orders", index))
         return way.append(memoryview(batch), ACKS_ALL, build.NOW_MS).base_offset
 
     @rule(producer=st.integers(7, 8), index=st.integers(0, COUNT - 1), count=st.integers(1, 3))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.producer_ids import ProducerIds
     from ottla.coordinator.transactions.routing import TransactionRouter
     from ottla.replication.forwarding import ForwardedPartition, Forwarding
+    from ottla.replication.peer_forwarding import PeerForwarding
     from ottla.replication.peers import Peers
 
 
@@ -98,10 +99,10 @@ class Services:
         coordinator.follow()
         return coordinator
 
-    def _marker_targets(
+    async def _marker_targets(
         self, tp: TopicPartition, producer_id: ProducerId
     ) -> "list[tuple[TopicPartition, ProducerId]]":
-        return self.forwarding.marker_targets(tp, producer_id)
+        return await self.forwarding.marker_targets(tp, producer_id)
 
     async def _write_elsewhere(self, tp: TopicPartition, end: "TransactionEnd") -> None:
         await self.peer_markers.write(tp, end)
@@ -151,7 +152,14 @@ class Services:
         """Batches for partitions that are sealed, or were."""
         from ottla.replication.forwarding import Forwarding  # noqa: PLC0415
 
-        return Forwarding(self.replicas, lambda: self.state.image)
+        return Forwarding(
+            self.replicas.leaders, lambda: self.state.image, self._make_peer_forwarding
+        )
+
+    def _make_peer_forwarding(self) -> "PeerForwarding":
+        from ottla.replication.peer_forwarding import PeerForwarding  # noqa: PLC0415
+
+        return PeerForwarding(self.peers, lambda: self.state.image, self.replicas.leaders)
 
     @cached_property
     def produce_verification(self) -> "ProduceVerification":

@@ -6,12 +6,25 @@ it: a batch is repeated if any log on its way has it, and it may be appended if 
 newest of their sequences. That also holds for a partition that is active again.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Final
 
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.routes import holders_of, is_direct, mapped_id, owner_of, target_of
+from ottla.cluster.values import topic_key
 from ottla.config import TimestampType
-from ottla.errors import InvalidRecord, NotLeader, UnknownTopicOrPartition
+from ottla.errors import (
+    ApiError,
+    ClusterAuthorizationFailed,
+    InvalidRecord,
+    NotLeader,
+    UnknownProducerId,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from ottla.model import (
     MAPPED_IDS_FROM,
     NO_TIMESTAMP,
@@ -19,13 +32,27 @@ from ottla.model import (
     ProducerId,
     TimestampMs,
     TopicPartition,
+    Uuid,
 )
-from ottla.records.batch import BatchHeader, check_batch, stamp_producer_id
+from ottla.protocol.hot_fields import TopicKey
+from ottla.protocol.hot_produce import Forwarder
+from ottla.records.batch import (
+    NO_PRODUCER_EPOCH,
+    BatchHeader,
+    check_batch,
+    read_header,
+    read_producer,
+    stamp_producer_id,
+)
 from ottla.replication.partition import LeaderPartition, Receipt
-from ottla.replication.replicas import Replicas
 from ottla.replication.waiters import Settled
 from ottla.storage.producers import ProducedBatch, Producer
 from ottla.storage.sequences import find_repeated
+
+if TYPE_CHECKING:  # a broker without peers does not need what a client needs
+    from ottla.replication.peer_forwarding import PeerForwarding
+
+_ENDED_MAX: Final = 10_000  # producers with a marker that other brokers have written
 
 Leaders = dict[tuple[str, int], LeaderPartition]
 
@@ -33,15 +60,61 @@ Leaders = dict[tuple[str, int], LeaderPartition]
 class Forwarding:
     """Routes of partitions led here whose batches go, or went, to others."""
 
-    def __init__(self, replicas: Replicas, image: Callable[[], ClusterImage]) -> None:
-        self._leaders = replicas.leaders
+    def __init__(
+        self,
+        leaders: Leaders,
+        image: Callable[[], ClusterImage],
+        make_peers: "Callable[[], PeerForwarding]",
+    ) -> None:
+        self._leaders = leaders
         self._image = image
+        self._make_peers = make_peers
+        self._peers: PeerForwarding | None = None
+        self._ended: dict[tuple[TopicPartition, ProducerId], Producer] = {}
+        self._sequences: dict[bytes, int] = {}  # of the newest request of each broker, by token
+
+    @property
+    def peers(self) -> "PeerForwarding":
+        """The routes over other brokers, made on first use."""
+        if self._peers is None:
+            self._peers = self._make_peers()
+        return self._peers
+
+    def is_busy(self, tp: TopicPartition) -> bool:
+        """True while batches for a partition wait for other brokers."""
+        return self._peers is not None and self._peers.is_busy(tp)
+
+    def check_forwarder(self, forwarder: Forwarder, topic: str) -> None:
+        """Refuse a request that is not of a broker, is outdated, or knows other routes."""
+        image = self._image()
+        token = forwarder.token
+        tokens = {one.token for one in image.registered.values() if one.token}
+        if not any(compare_digest(one, token) for one in tokens):
+            raise ClusterAuthorizationFailed("only brokers of this cluster forward batches")
+        if forwarder.sequence < self._sequences.get(token, 0):
+            raise NotLeader("the broker has sent a later request: this one is outdated")
+        if token not in self._sequences:
+            self._sequences = {one: last for one, last in self._sequences.items() if one in tokens}
+        self._sequences[token] = forwarder.sequence
+        if forwarder.topic_revision != image.mod_revision(topic_key(topic)):
+            raise NotLeader(f"the routes of {topic!r} have changed: retry")
+
+    def receive(self, forwarder: Forwarder, key: TopicKey, index: int) -> "ReceivedPartition":
+        """The partition that another broker forwards a batch to."""
+        topic = None if isinstance(key, str) else self._image().topic_by_id(Uuid(key))
+        if topic is None:
+            raise UnknownTopicId("no topic has this id")
+        self.check_forwarder(forwarder, topic.name)
+        leader = self._leaders.get((topic.name, index))
+        if leader is None or index >= topic.active_count:
+            raise NotLeader(f"this broker does not lead {topic.name}-{index}, or it is sealed")
+        return ReceivedPartition(leader, is_continued=forwarder.is_continued)
 
     def route(self, tp: TopicPartition) -> "ForwardedPartition":
         """The way of a batch for this partition."""
-        return ForwardedPartition(tp, self._topic(tp), self._leaders)
+        return ForwardedPartition(tp, self._topic(tp), self._leaders, self)
 
-    def marker_targets(
+    async def marker_targets(
         self, tp: TopicPartition, producer_id: ProducerId
     ) -> list[tuple[TopicPartition, ProducerId]]:
         """The partitions to write a producer's marker for this one to, each with its id there.
@@ -50,6 +123,10 @@ class Forwarding:
         and all others that may have batches of an open transaction.
         """
         topic = self._topic(tp)
+        if any((tp.topic, one) not in self._leaders for one in holders_of(topic, tp.partition)):
+            self._note_marker(tp, producer_id)
+            await self.peers.settle(tp)
+            topic = self._topic(tp)
         is_sealed = tp.partition >= topic.active_count
         holders: list[tuple[TopicPartition, ProducerId]] = []
         if not is_sealed or self._has_open(tp, producer_id):
@@ -63,6 +140,18 @@ class Forwarding:
             if index == target or self._may_be_open(other, mapped):
                 holders.append((other, mapped))
         return holders
+
+    def _note_marker(self, tp: TopicPartition, producer_id: ProducerId) -> None:
+        """Count a marker that other brokers write: it makes verifications under way void."""
+        ended = self._ended.pop((tp, producer_id), None) or Producer(NO_PRODUCER_EPOCH)
+        ended.marker_count += 1
+        while len(self._ended) >= _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        self._ended[tp, producer_id] = ended
+
+    def ended(self, tp: TopicPartition, producer_id: ProducerId) -> Producer | None:
+        """The markers of a producer whose batches other brokers have."""
+        return self._ended.get((tp, producer_id))
 
     def _may_be_open(self, tp: TopicPartition, producer_id: ProducerId) -> bool:
         """False if the producer surely has no open transaction in this partition."""
@@ -83,13 +172,50 @@ class Forwarding:
         return topic
 
 
+class ReceivedPartition:
+    """A partition led here that another broker forwards a batch to."""
+
+    __slots__ = ("_is_continued", "_leader")
+    receipt: Final = None  # of a batch that another broker has appended
+
+    def __init__(self, leader: LeaderPartition, *, is_continued: bool) -> None:
+        self._leader = leader
+        self._is_continued = is_continued
+
+    @property
+    def tp(self) -> TopicPartition:
+        return self._leader.tp
+
+    def producer(self, producer_id: ProducerId) -> Producer | None:
+        """The state of a producer in this partition's log."""
+        return self._leader.producer(producer_id)
+
+    def append(self, batch: memoryview, acks: int, now_ms: TimestampMs) -> Receipt:
+        """Append a batch that its producer sent to another partition."""
+        if self._is_continued:
+            return append_next(self._leader, batch, acks, now_ms)
+        producer_id, _ = read_producer(batch)
+        if producer_id >= 0 and self._leader.producer(producer_id) is None:
+            raise UnknownProducerId(f"{self.tp} has no batch of producer {producer_id}: look it up")
+        return self._leader.append(batch, acks, now_ms)
+
+    def wait_settled(self, end: Offset, acks: int, settled: Settled) -> None:
+        """`LeaderPartition.wait_settled`."""
+        self._leader.wait_settled(end, acks, settled)
+
+
 class ForwardedPartition:
     """A partition led here, as the way of one batch to where it is appended."""
 
-    __slots__ = ("_landed", "_leaders", "_topic", "tp")
+    __slots__ = ("_forwarding", "_landed", "_leaders", "_pending", "_topic", "receipt", "tp")
 
-    def __init__(self, tp: TopicPartition, topic: TopicImage, leaders: Leaders) -> None:
+    def __init__(
+        self, tp: TopicPartition, topic: TopicImage, leaders: Leaders, forwarding: Forwarding
+    ) -> None:
         self.tp = tp
+        self.receipt: Receipt | None = None  # of a batch that another broker has appended
+        self._forwarding = forwarding
+        self._pending: asyncio.Future[Receipt] | None = None
         self._topic = topic
         self._leaders = leaders
         self._landed: LeaderPartition | None = None
@@ -106,50 +232,74 @@ class ForwardedPartition:
     def producer(self, producer_id: ProducerId) -> Producer | None:
         """The state that a client's producer has where its batches are appended now."""
         owner = self._owner_or_none()
-        return None if owner is None else owner.producer(self._id_at(owner, producer_id))
+        if owner is None:
+            return self._forwarding.ended(self.tp, producer_id)
+        return owner.producer(self._id_at(owner, producer_id))
 
     def append(self, batch: memoryview, acks: int, now_ms: TimestampMs) -> Receipt:
         """Append a producer's batch where it belongs, unless a log on the way has it."""
         header = check_batch(batch)
-        owner = self._leader(owner_of(self._topic, self.tp.partition))
-        if header.producer_id >= 0:
-            if header.producer_id >= MAPPED_IDS_FROM:
-                raise InvalidRecord(
-                    f"producer id {header.producer_id} is none that a broker gives to clients: ask"
-                    " for one with InitProducerId"
-                )
-            holders = [self._leader(index) for index in holders_of(self._topic, self.tp.partition)]
-            repeated = find_repeated(header, self._states(holders, header))
-            if repeated is not None:
-                return self._repeat(holders[repeated.at], repeated.batch, acks)
-            header = self._introduce(owner, header, batch, now_ms)
+        if header.producer_id >= MAPPED_IDS_FROM:
+            raise InvalidRecord(
+                f"producer id {header.producer_id} is none that a broker gives to clients: ask"
+                " for one with InitProducerId"
+            )
+        owner = self._owner_or_none()
+        holders = self._holders()
+        if self._forwarding.is_busy(self.tp) or owner is None:
+            return self._forward(batch, header, acks, now_ms)
+        if header.producer_id < 0 or self._continues(owner, header):
+            self._landed = owner
+            return owner.append(batch, acks, now_ms)
+        if None in holders:
+            return self._forward(batch, header, acks, now_ms)
+        here = [one for one in holders if one is not None]
+        repeated = find_repeated(header, self._states(here, header))
+        if repeated is not None:
+            return self._repeat(here[repeated.at], repeated.batch, acks)
+        producer_id = self._id_at(owner, ProducerId(header.producer_id))
+        if producer_id != header.producer_id:
+            stamp_producer_id(batch, producer_id)
         self._landed = owner
-        return owner.append(batch, acks, now_ms)
+        return append_next(owner, batch, acks, now_ms)
+
+    def _continues(self, owner: LeaderPartition, header: BatchHeader) -> bool:
+        """True if the partition is active again, and has the producer's newest batch since then."""
+        known = owner.producer(ProducerId(header.producer_id)) if owner.tp == self.tp else None
+        if known is None or not known.batches or known.epoch != header.producer_epoch:
+            return False
+        written = owner.log.epochs.at(known.batches[-1].last_offset)
+        reopened = self._topic.partitions[self.tp.partition].reopened_epoch
+        return known.next_sequence == header.base_sequence and written >= reopened
+
+    def _forward(
+        self, batch: memoryview, header: BatchHeader, acks: int, now_ms: TimestampMs
+    ) -> Receipt:
+        """Have the batch go over other brokers; its offsets are known when it is settled."""
+        self._pending = self._forwarding.peers.forward(self.tp, batch, acks, now_ms)
+        count = Offset(header.last_offset_delta + 1)
+        return Receipt(Offset(0), count, NO_TIMESTAMP, Offset(0), is_settled=False)
 
     def wait_settled(self, end: Offset, acks: int, settled: Settled) -> None:
         """`LeaderPartition.wait_settled` of the partition that has the batch."""
+        if self._pending is not None:
+            self._pending.add_done_callback(partial(self._note_forwarded, settled))
+            return
         assert self._landed is not None, "an append comes first"
         self._landed.wait_settled(end, acks, settled)
+
+    def _note_forwarded(self, settled: Settled, done: "asyncio.Future[Receipt]") -> None:
+        problem = done.exception()
+        if problem is None:
+            self.receipt = done.result()
+        assert problem is None or isinstance(problem, ApiError), problem
+        settled(problem)
 
     def _states(
         self, holders: Sequence[LeaderPartition], header: BatchHeader
     ) -> list[Producer | None]:
         producer_id = ProducerId(header.producer_id)
         return [holder.producer(self._id_at(holder, producer_id)) for holder in holders]
-
-    def _introduce(
-        self, owner: LeaderPartition, header: BatchHeader, batch: memoryview, now_ms: TimestampMs
-    ) -> BatchHeader:
-        """Have the owner take the batch as the next of its producer."""
-        producer_id = self._id_at(owner, ProducerId(header.producer_id))
-        if producer_id != header.producer_id:
-            stamp_producer_id(batch, producer_id)
-            header = header._replace(producer_id=producer_id)
-        known = owner.producer(producer_id)
-        is_next = known is not None and known.epoch == header.producer_epoch
-        if known is None or not is_next or known.next_sequence != header.base_sequence:
-            owner.log.producers.introduce(header, owner.log.config, now_ms)
-        return header
 
     def _repeat(self, holder: LeaderPartition, batch: ProducedBatch, acks: int) -> Receipt:
         self._landed = holder
@@ -168,8 +318,20 @@ class ForwardedPartition:
     def _owner_or_none(self) -> LeaderPartition | None:
         return self._leaders.get((self.tp.topic, owner_of(self._topic, self.tp.partition)))
 
-    def _leader(self, index: int) -> LeaderPartition:
-        leader = self._leaders.get((self.tp.topic, index))
-        if leader is None:
-            raise NotLeader(f"batches for {self.tp} go to a partition that is not led here")
-        return leader
+    def _holders(self) -> list[LeaderPartition | None]:
+        """The partitions that may have the producer's batches; None for those led elsewhere."""
+        indexes = holders_of(self._topic, self.tp.partition)
+        return [self._leaders.get((self.tp.topic, index)) for index in indexes]
+
+
+def append_next(
+    owner: LeaderPartition, batch: memoryview, acks: int, now_ms: TimestampMs
+) -> Receipt:
+    """Append a batch that is its producer's next one, whatever the log says."""
+    header = read_header(batch)
+    if header.producer_id >= 0:
+        known = owner.producer(ProducerId(header.producer_id))
+        is_next = known is not None and known.epoch == header.producer_epoch
+        if known is None or not is_next or known.next_sequence != header.base_sequence:
+            owner.log.producers.introduce(header, owner.log.config, now_ms)
+    return owner.append(batch, acks, now_ms)

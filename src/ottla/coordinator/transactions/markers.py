@@ -37,7 +37,9 @@ _MARKERS_PER_TURN: Final = 200  # markers that are written in one turn of the lo
 
 
 # The partitions that a producer's marker for one is written to, each with the producer's id there.
-MarkerTargets = Callable[[TopicPartition, ProducerId], Sequence[tuple[TopicPartition, ProducerId]]]
+MarkerTargets = Callable[
+    [TopicPartition, ProducerId], Awaitable[Sequence[tuple[TopicPartition, ProducerId]]]
+]
 
 _FINAL: Final = (InvalidProducerEpoch, CoordinatorFenced)
 
@@ -148,7 +150,7 @@ class Markers:
     async def _write_to_targets(self, partition: LeaderPartition, end: TransactionEnd) -> None:
         """Write a marker wherever the producer's batches for this partition are."""
         writes: list[Awaitable[None]] = []
-        for tp, producer_id in self._targets(partition.tp, end.producer.id):
+        for tp, producer_id in await self._targets(partition.tp, end.producer.id):
             if tp == partition.tp:
                 writes.append(self._commit_here(partition, end))
             else:

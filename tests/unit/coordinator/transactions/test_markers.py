@@ -94,13 +94,19 @@ async def nowhere(tp: TopicPartition, end: TransactionEnd) -> None:
     raise NotLeader("its leader cannot be reached")
 
 
+async def no_targets(
+    tp: TopicPartition, producer_id: ProducerId
+) -> list[tuple[TopicPartition, ProducerId]]:
+    raise AssertionError(f"{tp} is not sealed")
+
+
 def markers(replicas: FakeReplicas, groups: GroupMarkers | None = None) -> Markers:
     return Markers(
         cast("Replicas", replicas),
         SystemClock(),
         lambda: groups or NoGroups(),
         nowhere,
-        lambda tp, producer_id: [],
+        no_targets,
     )
 
 
