@@ -27,6 +27,7 @@ class Sent:
     outcome: Outcome
     offset: int | None = None  # if the broker said so
     transaction: str | None = None
+    sent_to: TopicPartition | None = None  # the partition it was sent to, if it is in another
 
     @property
     def value(self) -> str:
@@ -95,6 +96,7 @@ class History:
     final_committed: dict[TopicPartition, list[tuple[int, str]]] = field(default_factory=dict)
     final_offsets: dict[tuple[str, TopicPartition], int | None] = field(default_factory=dict)
     unavailable: list[TopicPartition] = field(default_factory=list)  # when all faults were over
+    resized: tuple[str, ...] = ()  # topics of which partitions were sealed and opened
     unread: str = ""  # why the logs could not be read in the end
 
 
