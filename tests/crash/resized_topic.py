@@ -8,16 +8,23 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from aiokafka.errors import CommitFailedError as AiokafkaCommitFailed
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its files the old way
     from kafka import KafkaConsumer
+    from kafka.errors import CommitFailedError, RebalanceInProgressError
 
 TOPIC = "orders"
 _REFRESH_MS = 300  # how soon clients learn of other partitions
 _KEYS = 97
 _PAUSE_S = 0.01
+_REBALANCING = (
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+)
 
 
 class Clients:
@@ -100,7 +107,8 @@ class Clients:
         self.sent[(message.value() or b"").decode()] += 1
         self.sent_to[message.partition() or 0] += 1
 
-    # Groups: each commits what it has read before it reads on, so nothing is read twice.
+    # Groups: each commits what it has read before it reads on, so nothing is read twice. If it
+    # cannot, because the group rebalances, it gets the same records again, and they count then.
 
     def _read_with_confluent(self, read: Counter[str]) -> None:
         consumer = Consumer(
@@ -119,9 +127,15 @@ class Clients:
             for message in messages:
                 problem = message.error()
                 assert problem is None, problem
-                read[(message.value() or b"").decode()] += 1
-            if messages:
+            if not messages:
+                continue
+            try:
                 consumer.commit(asynchronous=False)
+            except KafkaException as refused:
+                if refused.args[0].code() not in _REBALANCING:
+                    raise
+                continue
+            read.update((message.value() or b"").decode() for message in messages)
         consumer.close()
 
     def _read_with_kafka_python(self, read: Counter[str]) -> None:
@@ -136,10 +150,14 @@ class Clients:
         )
         while not self._have_all.is_set():
             found = consumer.poll(100)
+            if not found:
+                continue
+            try:
+                consumer.commit()
+            except (CommitFailedError, RebalanceInProgressError):
+                continue
             for records in found.values():
                 read.update(record.value.decode() for record in records)
-            if found:
-                consumer.commit()
         consumer.close()
 
     def _read_with_aiokafka(self, read: Counter[str]) -> None:
@@ -157,10 +175,14 @@ class Clients:
             try:
                 while not self._have_all.is_set():
                     found = await consumer.getmany(timeout_ms=100)
+                    if not found:
+                        continue
+                    try:
+                        await consumer.commit()
+                    except AiokafkaCommitFailed:
+                        continue
                     for records in found.values():
                         read.update((record.value or b"").decode() for record in records)
-                    if found:
-                        await consumer.commit()
             finally:
                 await consumer.stop()
 

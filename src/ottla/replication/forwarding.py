@@ -13,7 +13,7 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING, Final
 
 from ottla.cluster.image import ClusterImage, TopicImage
-from ottla.cluster.routes import holders_of, is_direct, mapped_id, owner_of, target_of
+from ottla.cluster.routes import holders_of, mapped_id, owner_of
 from ottla.cluster.values import topic_key
 from ottla.config import TimestampType
 from ottla.errors import (
@@ -120,26 +120,33 @@ class Forwarding:
         """The partitions to write a producer's marker for this one to, each with its id there.
 
         Those are where its batches go now, so that a batch which comes later is recognised,
-        and all others that may have batches of an open transaction.
+        and all others that may have batches of an open transaction. Brokers that get a marker for
+        a mapped id pass it on to none: two that waited for each other would wait for ever.
         """
         topic = self._topic(tp)
+        if producer_id >= MAPPED_IDS_FROM:
+            is_active = tp.partition < topic.active_count
+            return [(tp, producer_id)] if is_active or self._may_be_open(tp, producer_id) else []
         if any((tp.topic, one) not in self._leaders for one in holders_of(topic, tp.partition)):
             self._note_marker(tp, producer_id)
             await self.peers.settle(tp)
             topic = self._topic(tp)
-        is_sealed = tp.partition >= topic.active_count
-        holders: list[tuple[TopicPartition, ProducerId]] = []
-        if not is_sealed or self._has_open(tp, producer_id):
-            holders.append((tp, producer_id))
-        target = target_of(topic, tp.partition) if is_sealed else None
-        mapped = mapped_id(producer_id, tp.partition)
-        for index in dict.fromkeys((*topic.partitions[tp.partition].forwarded_to, target)):
-            if index is None:
-                continue
-            other = TopicPartition(tp.topic, index)
-            if index == target or self._may_be_open(other, mapped):
-                holders.append((other, mapped))
-        return holders
+        owner = owner_of(topic, tp.partition)
+        targets: list[tuple[TopicPartition, ProducerId]] = []
+        for index in holders_of(topic, tp.partition):
+            mapped = producer_id if index == tp.partition else mapped_id(producer_id, tp.partition)
+            holder = TopicPartition(tp.topic, index)
+            if index == owner or self._may_be_open(holder, mapped):
+                targets.append((holder, mapped))
+        return targets
+
+    def _may_be_open(self, tp: TopicPartition, producer_id: ProducerId) -> bool:
+        """False if the producer surely has no open transaction in this partition."""
+        leader = self._leaders.get(tp)
+        if leader is None:
+            return True
+        known = leader.producer(producer_id)
+        return known is not None and known.transaction_start >= 0
 
     def _note_marker(self, tp: TopicPartition, producer_id: ProducerId) -> None:
         """Count a marker that other brokers write: it makes verifications under way void."""
@@ -152,18 +159,6 @@ class Forwarding:
     def ended(self, tp: TopicPartition, producer_id: ProducerId) -> Producer | None:
         """The markers of a producer whose batches other brokers have."""
         return self._ended.get((tp, producer_id))
-
-    def _may_be_open(self, tp: TopicPartition, producer_id: ProducerId) -> bool:
-        """False if the producer surely has no open transaction in this partition."""
-        if tp not in self._leaders or not is_direct(self._topic(tp), tp.partition):
-            return True
-        return self._has_open(tp, producer_id)
-
-    def _has_open(self, tp: TopicPartition, producer_id: ProducerId) -> bool:
-        """True if the log of a partition that is led here has an open transaction of it."""
-        leader = self._leaders.get(tp)
-        known = None if leader is None else leader.producer(producer_id)
-        return known is not None and known.transaction_start >= 0
 
     def _topic(self, tp: TopicPartition) -> TopicImage:
         topic = self._image().topics.get(tp.topic)
