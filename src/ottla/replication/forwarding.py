@@ -80,9 +80,9 @@ class Forwarding:
             self._peers = self._make_peers()
         return self._peers
 
-    def is_busy(self, tp: TopicPartition) -> bool:
-        """True while batches for a partition wait for other brokers."""
-        return self._peers is not None and self._peers.is_busy(tp)
+    def is_busy(self, tp: TopicPartition, producer_id: ProducerId) -> bool:
+        """True while batches of a producer for a partition wait for other brokers."""
+        return self._peers is not None and self._peers.is_busy(tp, producer_id)
 
     def check_forwarder(self, forwarder: Forwarder, topic: str) -> None:
         """Refuse a request that is not of a broker, is outdated, or knows other routes."""
@@ -129,7 +129,7 @@ class Forwarding:
             return [(tp, producer_id)] if is_active or self._may_be_open(tp, producer_id) else []
         if any((tp.topic, one) not in self._leaders for one in holders_of(topic, tp.partition)):
             self._note_marker(tp, producer_id)
-            await self.peers.settle(tp)
+            await self.peers.settle(tp, producer_id)
             topic = self._topic(tp)
         owner = owner_of(topic, tp.partition)
         targets: list[tuple[TopicPartition, ProducerId]] = []
@@ -241,7 +241,8 @@ class ForwardedPartition:
             )
         owner = self._owner_or_none()
         holders = self._holders()
-        if self._forwarding.is_busy(self.tp) or owner is None:
+        is_busy = self._forwarding.is_busy(self.tp, ProducerId(header.producer_id))
+        if is_busy or owner is None:
             return self._forward(batch, header, acks, now_ms)
         if header.producer_id < 0 or self._continues(owner, header):
             self._landed = owner

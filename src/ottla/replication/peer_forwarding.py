@@ -1,8 +1,9 @@
 """Batches for sealed partitions whose route leads over other brokers.
 
-The batches of one partition wait in a queue and go one by one, so that a producer's batches are
+The batches of a producer for one partition wait in a queue and go one by one, so that they are
 appended in their order, and one that fails is not overtaken: those behind it do not continue the
-sequence. Where another broker leads the owner, a batch is sent to it with an ordinary Produce.
+sequence. Batches without a producer id share a queue. Where another broker leads the owner, a batch
+is sent to it with an ordinary Produce.
 """
 
 import asyncio
@@ -60,9 +61,12 @@ from ottla.replication.waiting import wait_called
 from ottla.storage.producers import ProducedBatch
 from ottla.storage.sequences import SequenceState, find_repeated
 
-_QUEUE_MAX: Final = 500  # batches of one partition that wait
+_QUEUE_MAX: Final = 500  # batches of a queue that wait
 _RESPONSE_S: Final = 10.0
 _LANE: Final = "forward"
+_LOOKED_UP_AGAIN: Final = frozenset(
+    {ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+)
 _PRODUCERS_MAX: Final = 10_000
 _NUMBERS: Final = 5  # of each batch in a description
 
@@ -100,7 +104,7 @@ class PeerForwarding:
         self._peers = peers
         self._image = image
         self._leaders = leaders
-        self._queues: dict[TopicPartition, list[_Item]] = {}
+        self._queues: dict[tuple[TopicPartition, ProducerId], list[_Item]] = {}
         self._sequence = itertools.count(1)
         # Producers whose newest state is that of the owner, with its index and the
         # revision of their topic.
@@ -111,26 +115,28 @@ class PeerForwarding:
         self, tp: TopicPartition, batch: memoryview, acks: int, now_ms: TimestampMs
     ) -> "asyncio.Future[Receipt]":
         """Queue a batch; the receipt comes once its acks hold where it was appended."""
-        queue = self._queues.get(tp)
+        header = check_batch(batch)
+        key = tp, ProducerId(header.producer_id)
+        queue = self._queues.get(key)
         if queue is not None and len(queue) >= _QUEUE_MAX:
             raise RequestTimedOut(f"{len(queue)} batches for {tp} wait to be forwarded: retry")
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         receipt.add_done_callback(_retrieve)  # a producer with acks=0 does not wait for it
-        item = _Item(bytearray(batch), check_batch(batch), acks, now_ms, receipt)
+        item = _Item(bytearray(batch), header, acks, now_ms, receipt)
         if queue is None:
-            queue = self._queues[tp] = [item]
-            self._peers.spawn(self._run(tp, queue))
+            queue = self._queues[key] = [item]
+            self._peers.spawn(self._run(key, queue))
         else:
             queue.append(item)
         return receipt
 
-    def is_busy(self, tp: TopicPartition) -> bool:
-        """True while batches for this partition wait."""
-        return tp in self._queues
+    def is_busy(self, tp: TopicPartition, producer_id: ProducerId) -> bool:
+        """True while batches of a producer for this partition wait."""
+        return (tp, producer_id) in self._queues
 
-    async def settle(self, tp: TopicPartition) -> None:
-        """Return when no batch that was sent for this partition until now can arrive later."""
-        waiting = [item.receipt for item in self._queues.get(tp, ())]
+    async def settle(self, tp: TopicPartition, producer_id: ProducerId) -> None:
+        """Return when no batch of a producer that came until now can arrive later."""
+        waiting = [item.receipt for item in self._queues.get((tp, producer_id), ())]
         if waiting:
             await asyncio.wait(waiting)
         topic = self._topic(tp)
@@ -140,7 +146,8 @@ class PeerForwarding:
                 # A newer request than those that may still be on their way: they are refused.
                 await self._look_up(topic, index, ProducerId(0))
 
-    async def _run(self, tp: TopicPartition, queue: list[_Item]) -> None:
+    async def _run(self, key: tuple[TopicPartition, ProducerId], queue: list[_Item]) -> None:
+        tp, _ = key
         try:
             while queue:
                 item = queue[0]
@@ -150,12 +157,11 @@ class PeerForwarding:
                     self._forget(tp, item.header)
                     _fail(item, refused)
                 else:
-                    self._note(tp, item.header)
                     if not item.receipt.done():
                         item.receipt.set_result(receipt)
                 queue.pop(0)
         finally:
-            del self._queues[tp]
+            del self._queues[key]
             for item in queue:
                 _fail(item, RequestTimedOut("this broker is stopping"))
 
@@ -164,7 +170,7 @@ class PeerForwarding:
         try:
             return await self._forward(tp, item)
         except PeerError as refused:
-            if refused.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
+            if refused.code not in _LOOKED_UP_AGAIN:
                 raise
         self._forget(tp, item.header)
         return await self._forward(tp, item)
@@ -183,7 +189,10 @@ class PeerForwarding:
         owner = owner_of(topic, tp.partition)
         leader = self._leaders.get((tp.topic, owner))
         if leader is None:
-            return await self._produce(tp, topic, owner, item, is_continued=is_continued)
+            receipt = await self._produce(tp, topic, owner, item, is_continued=is_continued)
+            self._note(tp, header)
+            return receipt
+        assert is_continued or header.producer_id < 0, "only owners elsewhere are known"
         if owner != tp.partition:
             stamp_producer_id(item.batch, mapped_id(ProducerId(header.producer_id), tp.partition))
         receipt = append_next(leader, memoryview(item.batch), item.acks, item.now_ms)
@@ -198,8 +207,8 @@ class PeerForwarding:
 
     def _is_known(self, tp: TopicPartition, header: BatchHeader) -> bool:
         """True if the owner has the newest batch of the producer, as far as this broker knows."""
-        key = tp, header.producer_id, header.producer_epoch
-        return self._continued.get(key) == self._route(tp)
+        key, route = (tp, header.producer_id, header.producer_epoch), self._route(tp)
+        return (tp.topic, route[0]) not in self._leaders and self._continued.get(key) == route
 
     def _note(self, tp: TopicPartition, header: BatchHeader) -> None:
         if header.producer_id < 0:
