@@ -37,6 +37,13 @@ def begin(bootstrap: str, replicas: int) -> tuple[AdminClient, Clients]:
     clients = Clients(bootstrap)
     clients.start()
     wait_sent(clients, 300)
+
+    def have_committed() -> bool:
+        clients.check()
+        return all(clients.read.values())
+
+    # Only groups that have offsets are waited for before records are dropped.
+    wait_until(have_committed, "every group has committed offsets")
     return admin, clients
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 _TAIL_BYTES: Final = 1 << 16  # of markers behind the last record, which some clients do not commit
+_WITHOUT_MEMBERS: Final = frozenset({"Empty", "Dead"})
 _GROUPS_S: Final = 10.0  # for all groups to be asked
 
 
@@ -137,13 +138,17 @@ class PartitionRetirement:
 
 
 async def _positions(client: "Client", topic: str, tp: TopicPartition) -> list[Offset | None]:
-    """The committed offset of each group that has any of the topic; None without one of `tp`."""
+    """The committed offset of each group that has any of the topic; None without one of `tp`.
+
+    None as well for a group that has members and no offsets at all: it may have begun to read.
+    """
     from ottla.client.groups import list_groups, stable_offsets  # noqa: PLC0415
 
     positions: list[Offset | None] = []
     for group in await list_groups(client):
         committed = await stable_offsets(client, group.group_id)
-        if any(one.topic == topic for one in committed):
+        has_begun = not committed and group.state not in _WITHOUT_MEMBERS
+        if has_begun or any(one.topic == topic for one in committed):
             positions.append(committed.get(tp))
     return positions
 
