@@ -4,7 +4,7 @@ import asyncio
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from aiokafka import AIOKafkaConsumer
@@ -17,6 +17,7 @@ with warnings.catch_warnings():
     from kafka.errors import CommitFailedError, RebalanceInProgressError
 
 TOPIC = "orders"
+GROUPS = ("confluent", "kafka-python", "aiokafka")
 _REFRESH_MS = 300  # how soon clients learn of other partitions
 _KEYS = 97
 _PAUSE_S = 0.01
@@ -30,8 +31,9 @@ _REBALANCING = (
 class Clients:
     """Threads that write and read until `stop`; a failure of any of them is raised there."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, groups: Sequence[str] = GROUPS) -> None:
         self.bootstrap = bootstrap
+        self._groups = groups
         self.sent = Counter[str]()  # acknowledged values
         self.sent_to = Counter[int]()  # the partitions that producers chose
         self.errors: list[str] = []
@@ -52,7 +54,8 @@ class Clients:
             "kafka-python": self._read_with_kafka_python,
             "aiokafka": self._read_with_aiokafka,
         }
-        for group, reader in readers.items():
+        for group in self._groups:
+            reader = readers[group]
             self.read[group] = Counter()
             self._consumers.append(_run(lambda r=reader, g=group: r(self.read[g])))  # type: ignore[misc]
 
