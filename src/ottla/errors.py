@@ -463,6 +463,14 @@ class InvalidRegularExpression(ApiError):
     code = ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
+class PeerError(ApiError):
+    """An error that another broker responded with, on behalf of a client."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = ErrorCode(code)  # type: ignore[misc]  # each one has its own
+
+
 class ProtocolViolation(Exception):
     """Bytes that violate the protocol: the connection has to be closed."""
 

@@ -17,6 +17,7 @@ Uuid = NewType("Uuid", bytes)  # 16 raw bytes, as on the wire
 NO_OFFSET = Offset(-1)
 NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER = ProducerId(-1)
+MAPPED_IDS_FROM = 1 << 40  # from here on, ids of producers whose batches are forwarded
 NO_SEQUENCE = Sequence(-1)
 NO_TIMESTAMP = TimestampMs(-1)
 NO_UUID = Uuid(bytes(16))

@@ -62,9 +62,23 @@ def test_a_topic_grows_and_changes_its_settings(ottla: Ottla) -> None:
     topic = json.loads(ottla("topic", "describe", "grown", "--json").stdout)
     assert len(topic["partitions"]) == 4
     assert topic["settings"] == {"retention.ms": "5000"}
-    shrunk = ottla("topic", "alter", "grown", "--partitions", "2")
-    assert shrunk.returncode == 1
-    assert shrunk.stderr.startswith("ottla: topic grown: ")
+
+
+def test_a_topic_gets_fewer_active_partitions_and_more_again(ottla: Ottla) -> None:
+    ottla("topic", "create", "shrunk", "--partitions", "4")
+    shrunk = ottla("topic", "alter", "shrunk", "--partitions", "2", "--drop-when", "read")
+    assert shrunk.returncode == 0
+    assert "partitions from 2 on are sealed" in shrunk.stderr
+    topic = json.loads(ottla("topic", "describe", "shrunk", "--json").stdout)
+    assert len(topic["partitions"]) == 4
+    assert topic["settings"] == {"active.partitions": "2", "partition.drop.when": "read"}
+    again = ottla("topic", "alter", "shrunk", "--partitions", "2")
+    assert again.returncode == 0
+    grown = ottla("topic", "alter", "shrunk", "--partitions", "5")
+    assert (grown.returncode, grown.stderr) == (0, "topic shrunk changed\n")
+    topic = json.loads(ottla("topic", "describe", "shrunk", "--json").stdout)
+    assert len(topic["partitions"]) == 5
+    assert topic["settings"] == {"partition.drop.when": "read"}
 
 
 def test_what_the_broker_refuses_is_one_line(ottla: Ottla) -> None:

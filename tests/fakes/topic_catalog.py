@@ -13,6 +13,10 @@ class FakeTopic:
     partitions: range
     is_internal: bool = False
 
+    @property
+    def listed_count(self) -> int:
+        return len(self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class FakeTopics:

@@ -7,6 +7,7 @@ have happened, but whole and once.
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from histories.history import Fault, Gap, History, Outcome, Sent, Transaction
@@ -17,8 +18,10 @@ def judge(history: History) -> list[str]:
     """Everything that is wrong, a sentence each; empty if nothing is."""
     if history.unread:
         return [*_availability(history), f"the logs cannot be read: {history.unread}"]
+    doubled = list(_relocate(history))
     return [
         *_availability(history),
+        *doubled,
         *_loss(history),
         *_duplicates(history),
         *_order(history),
@@ -68,6 +71,21 @@ def _availability(history: History) -> Iterator[str]:
         yield f"{tp} does not acknowledge after all faults are over"
 
 
+def _relocate(history: History) -> Iterator[str]:
+    """Note where records are that were sent to partitions which may have been sealed."""
+    found: dict[tuple[str, str], list[TopicPartition]] = defaultdict(list)
+    for tp, records in history.final.items():
+        if tp.topic in history.resized:
+            for _, value in records:
+                found[tp.topic, value].append(tp)
+    for at, sent in enumerate(history.sent):
+        tps = dict.fromkeys(found.get((sent.tp.topic, sent.value), ()))
+        if len(tps) > 1:
+            yield f"doubled: {sent.value} of {sent.tp} is in {', '.join(map(str, tps))}"
+        elif tps and sent.tp not in tps:
+            history.sent[at] = replace(sent, tp=next(iter(tps)), sent_to=sent.tp)
+
+
 def _loss(history: History) -> Iterator[str]:
     """Acknowledged records are there, at the offset that was said; refused ones are not."""
     places = _places(history)
@@ -100,7 +118,7 @@ def _order(history: History) -> Iterator[str]:
     """The records of a producer are in a partition in the order in which it sent them."""
     numbers = {(sent.tp, sent.value): sent for sent in history.sent}
     for tp, records in history.final.items():
-        last: dict[str, Sent] = {}
+        last: dict[tuple[str, TopicPartition], Sent] = {}
         before = -1
         for offset, value in records:
             if offset <= before:
@@ -109,10 +127,11 @@ def _order(history: History) -> Iterator[str]:
             sent = numbers.get((tp, value))
             if sent is None:
                 continue
-            previous = last.get(sent.producer)
+            key = (sent.producer, sent.sent_to or sent.tp)
+            previous = last.get(key)
             if previous is not None and previous.number > sent.number:
                 yield f"reordered: {value} of {tp} at {offset}, behind {previous.value}"
-            last[sent.producer] = sent
+            last[key] = sent
 
 
 def _reads(history: History) -> Iterator[str]:

@@ -31,6 +31,7 @@ class Sent:
     begun_s: float | None = None
     ended_s: float | None = None  # when it was acknowledged
     broker: int | None = None  # that was asked, if the client chose it
+    sent_to: TopicPartition | None = None  # the partition it was sent to, if it is in another
 
     @property
     def value(self) -> str:
@@ -132,6 +133,7 @@ class History:
     final_committed: dict[TopicPartition, list[tuple[int, str]]] = field(default_factory=dict)
     final_offsets: dict[tuple[str, TopicPartition], int | None] = field(default_factory=dict)
     unavailable: list[TopicPartition] = field(default_factory=list)  # when all faults were over
+    resized: tuple[str, ...] = ()  # topics of which partitions were sealed and opened
     unread: str = ""  # why the logs could not be read in the end
     faults: list[Fault] = field(default_factory=list)
     isolations: list[Isolation] = field(default_factory=list)

@@ -77,6 +77,10 @@ class Leaders:
             soon=lambda wake: wake(),
         )
 
+    @property
+    def writable(self) -> "Leaders":
+        return self
+
     def locate(self, key: TopicKey, index: int) -> LeaderPartition:
         if isinstance(key, bytes):
             name = {pad(name): name for name in self.partitions}.get(key)

@@ -111,7 +111,8 @@ def carry_out(groups: Groups, step: Step) -> list[Record | TransactionEnded]:
             decision = groups.delete(FakeTicket(1), step.group_id, 0)
         case _:
             assert step.kind is Kind.DROP_TOPIC
-            decision = groups.drop_topics(FakeTicket(1), lambda name: name == step.tps[0].topic, 0)
+            topic = step.tps[0].topic
+            decision = groups.drop_partitions(FakeTicket(1), lambda tp: tp.topic == topic, 0)
     return [record for record in decision.records if not isinstance(record, GroupDropped)]
 
 

@@ -2,6 +2,7 @@
 
 from ottla.broker.app import Broker
 from ottla.cluster.image import ClusterImage
+from ottla.cluster.routes import holders_of
 from ottla.cluster.values import PartitionImage
 from ottla.config import Durability
 from ottla.model import BrokerId, Offset, TopicPartition, Uuid
@@ -114,7 +115,17 @@ class Invariants:
         return own is not None and own == self._stored.brokers.get(broker_id)
 
     def check_acknowledged(self, tp: TopicPartition, offset: int) -> None:
-        """A record is acknowledged only once it is committed, by this leader or one before."""
+        """A record is acknowledged only once it is committed, by this leader or one before.
+
+        It may be in any partition that batches for this one were forwarded to.
+        """
+        topic = self._stored.topics[tp.topic]
+        indexes = holders_of(topic, tp.partition)
+        if all(self._reached(TopicPartition(tp.topic, index)) <= offset for index in indexes):
+            self._note(f"{tp}: {offset} was acknowledged above the high watermark")
+
+    def _reached(self, tp: TopicPartition) -> int:
+        """The highest high watermark that a leader of a partition had."""
         topic = self._stored.topics[tp.topic]
         reached, _ = self._committed.get((topic.id, tp.partition), (0, b""))
         for machine in self._cluster.machines:
@@ -122,8 +133,7 @@ class Invariants:
                 partition = machine.broker.services.replicas.leaders.get(tp)
                 if partition is not None:
                     reached = max(reached, partition.high_watermark)
-        if offset >= reached:
-            self._note(f"{tp}: {offset} was acknowledged above the high watermark {reached}")
+        return reached
 
     def _note(self, text: str) -> None:
         if len(self.violations) < 100:

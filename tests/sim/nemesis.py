@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from ottla.client.admin import resize_topic
 from ottla.client.client import Client
 from ottla.client.errors import ClientError
 from ottla.client.placement import move_partitions, set_draining
@@ -28,6 +29,13 @@ PROFILES["all"] = tuple(dict.fromkeys(kind for kinds in PROFILES.values() for ki
 PROFILES["move"] = (
     *("move", "move", "move", "cancel", "drain"),
     *("kill", "power", "partition", "lease_lost", "response_lost", "watch_held"),
+)
+RESIZED: Final = "alpha"  # the topic of which partitions are sealed and opened
+PARTITION_COUNTS: Final = (8, 5, 3)  # that it has then; first all of them
+PROFILES["shrink"] = (
+    *("resize", "resize", "resize", "resize"),
+    *("kill", "power", "partition", "one_way", "reset", "pause", "lease_lost"),
+    *("response_lost", "watch_held"),
 )
 _REPLICAS_MIN: Final = 2  # one alone would have to come back before anything can be read
 
@@ -77,8 +85,8 @@ class Nemesis:
                 return self._end_processes(machine, fault.kind)
             case "partition" | "one_way" | "isolate":
                 return self._partition(machine, fault.kind)
-            case "move" | "cancel" | "drain":
-                return self._replace_replicas(machine, fault.kind)
+            case "move" | "cancel" | "drain" | "resize":
+                return self._do_as_operator(machine, fault.kind)
             case "reset":
                 self._cluster.network.reset_some(0.3)
                 return _do_nothing
@@ -169,9 +177,13 @@ class Nemesis:
 
         return go_on
 
-    def _replace_replicas(self, machine: Machine, kind: str) -> Callable[[], object]:
+    def _do_as_operator(self, machine: Machine, kind: str) -> Callable[[], object]:
         if kind == "drain":
             return self._drain(machine)
+        if kind == "resize":
+            count = self._rng.choice(PARTITION_COUNTS)
+            self._operate(lambda client: self._resize(client, count), f"resize-{count}")
+            return _do_nothing
         self._move(is_cancelled=kind == "cancel")
         return _do_nothing
 
@@ -197,6 +209,11 @@ class Nemesis:
     ) -> None:
         refused = await move_partitions(client, {tp: target})
         self._cluster.trace("move", tp, target, *(one.code.name for one in refused.values()))
+
+    async def _resize(self, client: Client, count: int) -> None:
+        """An operator has fewer partitions, or more again."""
+        await resize_topic(client, RESIZED, count, {})
+        self._cluster.trace("resized", RESIZED, count)
 
     def _drain(self, machine: Machine) -> Callable[[], object]:
         """An operator drains a broker, and changes his mind."""

@@ -15,7 +15,7 @@ from histories.history import History
 from ottla.model import TopicPartition
 from sim.child import run_in_child
 from sim.cluster import Cluster
-from sim.nemesis import PROFILES, Fault, Nemesis, draw
+from sim.nemesis import PARTITION_COUNTS, PROFILES, RESIZED, Fault, Nemesis, draw
 from sim.network import SimNetworkLoop
 from sim.planted import PLANTS
 from sim.workload import Workload
@@ -155,6 +155,9 @@ def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
 
 async def _run(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     counts = {"alpha": 3, "beta": 2}
+    if plan.profile == "shrink":
+        counts[RESIZED] = max(PARTITION_COUNTS)
+        workload.history.resized = (RESIZED,)
     tps = [TopicPartition(name, index) for name, count in counts.items() for index in range(count)]
     cluster.start()
     await cluster.wait_ready()

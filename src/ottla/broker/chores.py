@@ -5,6 +5,7 @@ from typing import Final
 
 from ottla.broker.background import Chore
 from ottla.broker.dispatch import Dispatcher
+from ottla.broker.partition_retirement import PartitionRetirement
 from ottla.broker.server import Server
 from ottla.broker.services import Services
 from ottla.config import BrokerConfig
@@ -46,6 +47,11 @@ def broker_chores(
             "retention",
             lambda: config().retention_check_ms / 1000,
             replicas.chores.delete_old_segments,
+        ),
+        Chore(
+            "sealed partitions",
+            lambda: config().partition_check_ms / 1000,
+            PartitionRetirement(services).look,
         ),
         Chore(
             "compaction",

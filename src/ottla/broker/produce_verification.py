@@ -6,6 +6,7 @@ back the requests behind it on its connection, and is then handled as if it had 
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ottla.broker.pending import Pending, Response
 from ottla.broker.transaction_versions import known_refusal, transaction_version
@@ -14,17 +15,23 @@ from ottla.coordinator.transactions.verification import (
     TransactionalWriter,
     Verification,
     Verifier,
+    WrittenPartition,
     is_verified,
     verify_partitions,
 )
 from ottla.errors import ApiError, NotEnoughReplicas
+from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
+from ottla.protocol.hot_fields import TopicKey
 from ottla.protocol.hot_produce import ProduceRequest
 from ottla.records.batch import FLAGS_AT, HEADER_BYTES, TRANSACTIONAL, read_producer
-from ottla.replication.partition import LeaderPartition
+from ottla.replication.partition import PartitionForwarded
 from ottla.replication.replicas import Replicas
 
-Unverified = dict[ProducerIdentity, list[LeaderPartition]]
+if TYPE_CHECKING:
+    from ottla.replication.forwarding import ForwardedPartition
+
+Unverified = dict[ProducerIdentity, list[WrittenPartition]]
 Retake = Callable[["Verifications"], Response]
 
 
@@ -35,7 +42,7 @@ class Verifications:
         self._version = version
         self._verdicts = {verdict.partition: verdict for verdict in verdicts}
 
-    def check(self, partition: LeaderPartition, batch: memoryview) -> None:
+    def check(self, partition: WrittenPartition, batch: memoryview) -> None:
         """Refuse a write that the transaction must not have, right before the append.
 
         What was verified when the request came may have changed while it waited: the transaction
@@ -61,8 +68,10 @@ class ProduceVerification:
         replicas: Replicas,
         coordinator: Verifier,
         note_defect: Callable[[BaseException], None],
+        route: "Callable[[TopicPartition], ForwardedPartition]",
     ) -> None:
         self._replicas = replicas
+        self._route = route
         self._coordinator = coordinator
         self._note_defect = note_defect
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -96,13 +105,19 @@ class ProduceVerification:
                 if not batch[FLAGS_AT] & TRANSACTIONAL:
                     continue
                 try:
-                    partition = self._replicas.locate(key, index)
+                    partition = self._locate(key, index)
                 except ApiError:
                     continue
                 producer = ProducerIdentity(*read_producer(batch))
                 if not is_verified(partition, producer):
                     unverified.setdefault(producer, []).append(partition)
         return unverified
+
+    def _locate(self, key: TopicKey, index: int) -> WrittenPartition:
+        try:
+            return self._replicas.writable.locate(key, index)
+        except PartitionForwarded as forwarded:
+            return self._route(forwarded.tp)
 
     async def _verify(
         self,

@@ -18,7 +18,7 @@ from ottla.coordinator.runtime.internal_topics import (
     SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
 )
-from ottla.model import BrokerId, TopicPartition
+from ottla.model import BrokerId, ProducerId, TopicPartition
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
 from ottla.telemetry import Metric
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.peer_verification import PeerVerification
     from ottla.coordinator.transactions.producer_ids import ProducerIds
     from ottla.coordinator.transactions.routing import TransactionRouter
+    from ottla.replication.forwarding import ForwardedPartition, Forwarding
+    from ottla.replication.peer_forwarding import PeerForwarding
     from ottla.replication.peers import Peers
 
 
@@ -99,10 +101,16 @@ class Services:
                 self.clock,
                 lambda: self.groups,
                 self._write_elsewhere,
+                self._marker_targets,
             ),
         )
         coordinator.follow()
         return coordinator
+
+    async def _marker_targets(
+        self, tp: TopicPartition, producer_id: ProducerId
+    ) -> "list[tuple[TopicPartition, ProducerId]]":
+        return await self.forwarding.marker_targets(tp, producer_id)
 
     async def _write_elsewhere(self, tp: TopicPartition, end: "TransactionEnd") -> None:
         await self.peer_markers.write(tp, end)
@@ -172,10 +180,32 @@ class Services:
         return ProducerIds(self.state, self.replicas.remember_store)
 
     @cached_property
+    def forwarding(self) -> "Forwarding":
+        """Batches for partitions that are sealed, or were."""
+        from ottla.replication.forwarding import Forwarding  # noqa: PLC0415
+
+        return Forwarding(
+            self.replicas.leaders, lambda: self.state.image, self._make_peer_forwarding
+        )
+
+    def _make_peer_forwarding(self) -> "PeerForwarding":
+        from ottla.replication.peer_forwarding import PeerForwarding  # noqa: PLC0415
+
+        return PeerForwarding(self.peers, lambda: self.state.image, self.replicas.leaders)
+
+    @cached_property
     def produce_verification(self) -> "ProduceVerification":
         from ottla.broker.produce_verification import ProduceVerification  # noqa: PLC0415
 
-        return ProduceVerification(self.replicas, self.transaction_router, self.note_defect)
+        return ProduceVerification(
+            self.replicas,
+            self.transaction_router,
+            self.note_defect,
+            self._route,
+        )
+
+    def _route(self, tp: TopicPartition) -> "ForwardedPartition":
+        return self.forwarding.route(tp)
 
     # The coordinators that exist
 

@@ -19,6 +19,7 @@ from ottla.client.configs import alter_settings, topic_resource
 from ottla.client.errors import ClientError, NoSuchTopic, Refused
 from ottla.client.positions import parse_log_position
 from ottla.clock import SystemClock
+from ottla.config.topic import DropWhen
 from ottla.errors import ErrorCode, UsageRefused
 from ottla.model import topic_name_problem
 from ottla.protocol.messages.topics import BROKER_DEFAULT
@@ -152,7 +153,19 @@ def alter(
     name: TopicName,
     partitions: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="New number of partitions; it can only grow."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="New number of partitions; with fewer, the others are sealed, and go when empty.",
+        ),
+    ] = None,
+    drop_when: Annotated[
+        DropWhen | None,
+        typer.Option(
+            "--drop-when",
+            help="When records of sealed partitions go: with retention, or once every group"
+            " has read them.",
+        ),
     ] = None,
     assign: Annotated[
         list[str], typer.Option("--set", metavar="NAME=VALUE", help="Topic setting; repeatable.")
@@ -170,6 +183,7 @@ def alter(
     \b
     Examples:
       ottla topic alter orders --partitions 12
+      ottla topic alter orders --partitions 3 --drop-when read
       ottla topic alter orders --set retention.ms=3600000 --delete segment.bytes
     """
     settings = parse_assignments("--set", assign)
@@ -177,16 +191,25 @@ def alter(
         raise UsageRefused(f"{', '.join(sorted(both))}: either --set or --delete, not both")
     if partitions is None and not settings and not remove:
         raise UsageRefused("nothing to change: give --partitions, --set or --delete")
+    if drop_when is not None and partitions is None:
+        raise UsageRefused("--drop-when goes with --partitions")
+    dropping = {} if drop_when is None else {"partition.drop.when": drop_when.value}
 
-    async def work(client: Client) -> None:
+    async def work(client: Client) -> bool:
         await check_removed(client, topic_resource(name), remove)
         if settings or remove:
             await alter_settings(client, topic_resource(name), assign=settings, remove=remove)
-        if partitions is not None:
-            await admin.grow_topic(client, name, partitions)
+        if partitions is None:
+            return False
+        return await admin.resize_topic(client, name, partitions, dropping)
 
-    run_with_client(broker, work)
+    is_sealed = run_with_client(broker, work)
     terminal.print_note(f"topic {name} changed")
+    if is_sealed:
+        terminal.print_note(
+            f"partitions from {partitions} on are sealed: they are read as before, go when they"
+            " are empty, and records for them go to the others"
+        )
     return OK
 
 

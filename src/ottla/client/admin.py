@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from ottla.client.client import Client
-from ottla.client.errors import NoSuchTopic, NotSupported, check
+from ottla.client.configs import alter_settings, topic_resource
+from ottla.client.errors import NoSuchTopic, NotSupported, Refused, check
 from ottla.client.partitions import by_topic
+from ottla.config.topic import ACTIVE_PARTITIONS
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.messages.log_dirs import (
@@ -71,6 +73,25 @@ async def grow_topic(client: Client, name: str, partition_count: int) -> None:
     response = await client.send_to_any(request, CreatePartitionsResponse)
     for result in response.results:
         _check(result.error_code, name, result.error_message)
+
+
+async def resize_topic(
+    client: Client, name: str, partition_count: int, settings: Mapping[str, str]
+) -> bool:
+    """Have a topic with so many active partitions; True if it lists others, which are sealed.
+
+    `settings` are made at the same time.
+    """
+    try:
+        await grow_topic(client, name, partition_count)
+    except Refused as refusal:
+        if refusal.code is not ErrorCode.INVALID_PARTITIONS:
+            raise
+        settings = {ACTIVE_PARTITIONS: str(partition_count), **settings}
+    if settings:
+        await alter_settings(client, topic_resource(name), assign=settings, remove=())
+    view = await client.describe([name])
+    return len(view.topics[name].partitions) > partition_count
 
 
 async def delete_records(

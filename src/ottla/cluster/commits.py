@@ -110,5 +110,8 @@ def _announced(
     topic = next((one.value for one in changes if isinstance(one.value, StoredTopic)), None)
     if topic is None or topic.id in image.making or not _is_partition(first[0]):
         return first
+    known = image.topics.get(topic.name)
+    if known is not None and len(known.partitions) == topic.partition_count:
+        return first  # no partition is new, so each counts by itself
     making = Making(topic.id, topic.name, topic.partition_count)
     return (Change(making_key(topic.id), making), *first)

@@ -32,6 +32,7 @@ from ottla.cluster.values import (
     Value,
     parse_partition_key,
 )
+from ottla.config.topic import ACTIVE_PARTITIONS, ALL_PARTITIONS
 from ottla.model import BrokerId, TopicPartition, Uuid, parse_uuid
 
 K = TypeVar("K")
@@ -47,6 +48,21 @@ class TopicImage:
     partitions: tuple[PartitionImage, ...]
     config: Mapping[str, str] = field(default_factory=dict)
     is_internal: bool = False
+    listed: int | None = None  # see `listed_count`
+
+    @property
+    def active_count(self) -> int:
+        """The partitions that producers write to are those below this number.
+
+        The others are sealed: batches for them are forwarded, and their records can be read.
+        """
+        active = int(self.config.get(ACTIVE_PARTITIONS, ALL_PARTITIONS))
+        return len(self.partitions) if active == ALL_PARTITIONS else active
+
+    @property
+    def listed_count(self) -> int:
+        """The partitions that clients see are those below this number."""
+        return len(self.partitions) if self.listed is None else self.listed
 
 
 def fold_name(topic: str) -> str | None:
@@ -271,7 +287,12 @@ class ImageDraft:
             self._drop_topic(stored.name)
         added = self._attach(stored, len(known))
         self.topics.writable()[stored.name] = TopicImage(
-            stored.name, stored.id, (*known, *added), stored.config, stored.is_internal
+            stored.name,
+            stored.id,
+            (*known, *added),
+            stored.config,
+            stored.is_internal,
+            stored.listed_count,
         )
         self.topic_names.writable()[stored.id] = stored.name
         if (folded := fold_name(stored.name)) is not None:

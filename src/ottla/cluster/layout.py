@@ -25,6 +25,7 @@ from ottla.cluster.values import (
     GROUP_SETTINGS_PREFIX,
     MAKING_PREFIX,
     MEMBER_PREFIX,
+    NEVER_RETIRED,
     PARTITION_PREFIX,
     READY_PREFIX,
     TOMBSTONE_PREFIX,
@@ -277,6 +278,7 @@ def _fields(value: Value) -> dict[str, Any]:
                 "internal": value.is_internal,
                 "config": dict(value.config),
                 "partitions": value.partition_count,
+                **({} if value.listed_count is None else {"listed": value.listed_count}),
             }
         case PartitionImage():
             return _partition_fields(value)
@@ -332,8 +334,13 @@ def _read_broker(
 
 
 def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
-    """The fields of a partition; those of a move only while there is one."""
+    """The fields of a partition; those of a move or a seal only if there is or was one."""
     moves = {"adding": partition.adding, "removing": partition.removing}
+    seals = {
+        "forwarded_to": partition.forwarded_to,
+        "reopened_epoch": partition.reopened_epoch,
+        "retired_ms": partition.retired_ms,
+    }
     return {
         "leader": partition.leader,
         "leader_epoch": partition.leader_epoch,
@@ -344,6 +351,7 @@ def _partition_fields(partition: PartitionImage) -> dict[str, Any]:
         "unclean_epoch": partition.unclean_epoch,
         "new": partition.is_new,
         **{name: brokers for name, brokers in moves.items() if brokers},
+        **(seals if partition.forwarded_to else {}),
     }
 
 
@@ -354,6 +362,7 @@ def _read_topic(name: str, fields: Mapping[str, Any]) -> StoredTopic:
         partition_count=fields["partitions"],
         config=fields["config"],
         is_internal=fields["internal"],
+        listed_count=fields.get("listed"),
     )
 
 
@@ -370,6 +379,9 @@ def _read_partition(fields: Mapping[str, Any]) -> PartitionImage:
         is_new=fields.get("new", False),
         adding=tuple(fields.get("adding", ())),
         removing=tuple(fields.get("removing", ())),
+        forwarded_to=tuple(fields.get("forwarded_to", ())),
+        reopened_epoch=LeaderEpoch(fields.get("reopened_epoch", NO_EPOCH)),
+        retired_ms=fields.get("retired_ms", NEVER_RETIRED),
     )
 
 

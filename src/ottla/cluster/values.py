@@ -20,6 +20,7 @@ ClusterId = NewType("ClusterId", str)
 NO_CLUSTER: Final = ClusterId("")  # of a store that no broker has used yet
 
 CLIENT_LISTENER: Final = "PLAINTEXT"  # Kafka's name for a listener without TLS and authentication
+NEVER_RETIRED: Final = -1
 UNREGISTERED: Final = -1  # the epoch of a broker that the store does not know yet
 
 CLUSTER_KEY: Final = "cluster"
@@ -99,6 +100,11 @@ class PartitionImage:
     is_new: bool = False  # its leader has not begun: nothing was committed, so no log is missing
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    # Partitions of the topic that batches for this one were forwarded to, the last one last: that
+    # is where they go while the partition is sealed.
+    forwarded_to: tuple[int, ...] = ()
+    reopened_epoch: LeaderEpoch = NO_EPOCH  # of the leader when it was last sealed no more
+    retired_ms: int = NEVER_RETIRED  # when it was found to have no records to read, while sealed
 
     @property
     def is_moving(self) -> bool:
@@ -121,13 +127,17 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """A topic's own key. Each of its partitions has another, so that they change independently."""
+    """A topic's own key. Each of its partitions has another, so that they change independently.
+
+    `listed_count` says how many of them clients see; None means all.
+    """
 
     name: str
     id: Uuid
     partition_count: int
     config: Mapping[str, str] = field(default_factory=dict)
     is_internal: bool = False
+    listed_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,6 +327,13 @@ class BrokerConfig(ShareConfig):
         low=100,
         high=INT32_MAX,
     )
+    partition_check_ms: int = number(
+        "partition.check.interval.ms",
+        10_000,
+        "How often the broker looks for sealed partitions that have no records any more, or that"
+        " were retired long ago.",
+        low=10,
+    )
     retention_check_ms: int = number(
         "log.retention.check.interval.ms",
         5 * MINUTE_MS,

@@ -150,6 +150,13 @@ def level(name: str, default: int, doc: str, *, low: int, high: int, also: int) 
     return field(default=default, metadata={"setting": row})
 
 
+def number_or_all(name: str, everything: int, doc: str) -> Any:
+    """A field with a count, or by default with the number that means all."""
+    allowed = f"1 or more, or {everything}"
+    row = Setting(name, Kind.INT, doc, allowed, _integer_or(everything, 1, INT32_MAX))
+    return field(default=everything, metadata={"setting": row})
+
+
 def never(name: str, doc: str, refusal: str) -> Any:
     """A field with a boolean that can only be false; `refusal` says why."""
 

@@ -18,6 +18,7 @@ from ottla.config.setting import (
     matching,
     never,
     number,
+    number_or_all,
     parse_all,
     settings_of,
     several,
@@ -25,6 +26,17 @@ from ottla.config.setting import (
 
 _REPLICAS: Final = r"(\*|\d+:\d+(,\d+:\d+)*)?"
 _REPLICAS_ALLOWED: Final = "*, or PARTITION:BROKER, or several"
+
+
+ACTIVE_PARTITIONS: Final = "active.partitions"
+ALL_PARTITIONS: Final = -1
+
+
+class DropWhen(StrEnum):
+    """When the records of a sealed partition go."""
+
+    EXPIRED = "expired"
+    READ = "read"
 
 
 class Durability(StrEnum):
@@ -45,6 +57,13 @@ class TimestampType(StrEnum):
 class TopicConfig:
     """The settings of a topic; broker settings of the same meaning are their defaults."""
 
+    active_partitions: int = number_or_all(
+        ACTIVE_PARTITIONS,
+        ALL_PARTITIONS,
+        "How many partitions producers write to; -1 is all. The others are sealed: they can be"
+        " read, what is sent to them goes to the active ones, and once empty they are no longer"
+        " listed.",
+    )
     cleanup_policy: tuple[str, ...] = several(
         "cleanup.policy",
         ("delete",),
@@ -217,6 +236,25 @@ class TopicConfig:
         low=1,
         high=INT32_MAX,
         broker="log.max.producers",
+    )
+    partition_drain_ms: int = number(
+        "partition.drain.ms",
+        10 * MINUTE_MS,
+        "How long a sealed partition stays as it is at least: as long as a producer may repeat a"
+        " batch that it sent before.",
+    )
+    partition_drop_when: DropWhen = choice(
+        "partition.drop.when",
+        "expired",
+        ("expired", "read"),
+        "When the records of a sealed partition go: with retention, or as soon as every group that"
+        " has offsets of the topic has committed their end.",
+        make=DropWhen,
+    )
+    partition_retire_ms: int = number(
+        "partition.retire.ms",
+        DAY_MS,
+        "How long a sealed partition without records is still listed.",
     )
     preallocate: bool = flag(
         "preallocate",

@@ -15,7 +15,7 @@ INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 UUID_BYTES: Final = 16
-_TAGS_MAX: Final = 8  # in a struct that repeats; Kafka 4.3 defines at most two there
+TAGS_MAX: Final = 8  # in a struct that repeats; Kafka 4.3 defines at most two there
 
 TopicKey = str | bytes  # a name, or from the id versions on an id of 16 bytes
 
@@ -102,7 +102,7 @@ def check_element_count(element_count: int, elements_max: int) -> None:
 def skip_tags(view: memoryview, position: int) -> int:
     if view[position] == 0:
         return position + 1
-    return read_tagged_fields(view, position, len(view), count_max=_TAGS_MAX)[1]
+    return read_tagged_fields(view, position, len(view), count_max=TAGS_MAX)[1]
 
 
 def write_count(out: bytearray, count: int) -> None:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from ottla.errors import ProtocolViolation, RecordError
 from ottla.protocol.hot_fields import (
     INT32,
+    TAGS_MAX,
     UUID_BYTES,
     LeaderHint,
     TopicKey,
@@ -30,7 +31,11 @@ from ottla.protocol.hot_fields import (
     write_leader_tag,
     write_string,
 )
-from ottla.protocol.primitives import read_unsigned_varint, write_unsigned_varint
+from ottla.protocol.primitives import (
+    read_tagged_fields,
+    read_unsigned_varint,
+    write_unsigned_varint,
+)
 
 PRODUCE_FLEXIBLE: Final = 9
 PRODUCE_TOPIC_IDS: Final = 13
@@ -41,6 +46,19 @@ _INDEX_SIZE: Final = Struct(">ii")
 _BATCHES_MAX: Final = 20_000  # topics and batches of a request; clients send a megabyte of them
 
 
+class Forwarder(NamedTuple):
+    """The broker that forwards batches for a sealed partition, and what it knows.
+
+    Its token proves who it is, `topic_revision` that both brokers agree which partitions are
+    sealed. Its requests are numbered, so that one which arrives late is recognised.
+    """
+
+    token: bytes
+    topic_revision: int
+    sequence: int
+    is_continued: bool  # the batch is its producer's next one, whatever the partition's log says
+
+
 class ProduceRequest(NamedTuple):
     """A decoded Produce request; `topics` holds (key, [(partition, batch or None)])."""
 
@@ -48,6 +66,7 @@ class ProduceRequest(NamedTuple):
     acks: int
     timeout_ms: int
     topics: list[tuple[TopicKey, list[tuple[int, memoryview | None]]]]
+    forwarder: Forwarder | None = None
 
 
 class ProducedPartition(NamedTuple):
@@ -258,10 +277,30 @@ def _read_produce_flexible(view: memoryview, position: int, by_id: bool) -> Prod
             partitions.append((index, batch))
         position = skip_tags(view, position)
         topics.append((key, partitions))
+    forwarder = _read_forwarder(view, position) if by_id and view[position] else None
     skip_tags(view, position)
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, forwarder)
 
 
+def _read_forwarder(view: memoryview, position: int) -> Forwarder | None:
+    token, revision, sequence, is_continued = b"", 0, 0, False
+    for tag, start, stop in read_tagged_fields(view, position, len(view), count_max=TAGS_MAX)[0]:
+        if tag == _TOKEN_TAG:
+            token = bytes(view[start:stop])
+        elif tag == _REVISION_TAG:
+            (revision,) = _INT64.unpack_from(view, start)
+        elif tag == _SEQUENCE_TAG:
+            (sequence,) = _INT64.unpack_from(view, start)
+        elif tag == _CONTINUED_TAG:
+            is_continued = bool(view[start])
+    return Forwarder(token, revision, sequence, is_continued) if token else None
+
+
+_TOKEN_TAG: Final = 10_000
+_REVISION_TAG: Final = 10_001
+_SEQUENCE_TAG: Final = 10_002
+_CONTINUED_TAG: Final = 10_003
+_INT64: Final = Struct(">q")
 _PRODUCED_V3: Final = Struct(">ihqq")
 _PRODUCED_V5: Final = Struct(">ihqqq")
 _PRODUCED_V8_FINE: Final = Struct(">ihqqqih")  # no record errors, null message

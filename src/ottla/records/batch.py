@@ -273,6 +273,12 @@ def stamp(buffer: bytearray | memoryview, base_offset: Offset, leader_epoch: Lea
     _STAMP.pack_into(buffer, 0, base_offset, len(buffer) - LENGTH_END, leader_epoch)
 
 
+def stamp_producer_id(buffer: bytearray | memoryview, producer_id: ProducerId) -> None:
+    """Give the batch another producer; the CRC is computed anew."""
+    struct.pack_into(">q", buffer, _PRODUCER_AT, producer_id)
+    _stamp_crc(buffer)
+
+
 def stamp_time(buffer: bytearray | memoryview, now_ms: TimestampMs) -> None:
     """Set the log append time of every record of the batch; the CRC is computed anew."""
     (attributes,) = struct.unpack_from(">h", buffer, ATTRIBUTES_AT)

@@ -29,6 +29,7 @@ from ottla.replication.follower_contacts import FollowerContacts
 from ottla.replication.followers import Followers
 from ottla.replication.waiters import OffsetWaiters, Settled
 from ottla.storage.log import Log
+from ottla.storage.producers import Producer
 
 ACKS_ALL = -1
 ACKS_NONE = 0
@@ -40,6 +41,17 @@ class Flushes(Protocol):
     """A flusher, as far as a partition calls it: brings a log to disk and notifies it."""
 
     def request(self, log: Log) -> None: ...
+
+
+class PartitionForwarded(NotLeader):
+    """Batches for this partition, which is led here, are forwarded to another, or were once.
+
+    Caught where they are forwarded; a client that gets it retries.
+    """
+
+    def __init__(self, tp: TopicPartition) -> None:
+        super().__init__(f"batches for {tp} are forwarded")
+        self.tp = tp
 
 
 class Receipt(NamedTuple):
@@ -180,6 +192,10 @@ class LeaderPartition:
             self._wake_fetches_soon()
         is_settled = self.is_settled(end_offset, acks)
         return Receipt(base_offset, end_offset, append_time_ms, log.start_offset, is_settled)
+
+    def producer(self, producer_id: ProducerId) -> Producer | None:
+        """The state of a producer that writes here."""
+        return self.log.producers.get(producer_id)
 
     def append_marker(
         self,

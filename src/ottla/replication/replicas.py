@@ -37,6 +37,7 @@ from ottla.replication.store_memory import StoreMemory
 from ottla.replication.strays import expected_id, judge, missing_logs
 from ottla.replication.unfinished import UnfinishedTopics
 from ottla.replication.waiting import wait_called
+from ottla.replication.writable import WritablePartitions
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
 from ottla.storage.disk_worker import Worker
@@ -54,7 +55,7 @@ _LOGS_PER_STEP: Final = 64  # of a checkpoint, before the loop does what others 
 class Replicas:
     """Owner of every partition here. Follows the image, and takes no commands.
 
-    `leaders` and `topic_names` are read on the hot path and changed only in here.
+    `leaders`, `writable` and `topic_names` are read on the hot path and changed only in here.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Replicas:
         self.following = following
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
         self.topic_names: dict[bytes, str] = {}
+        self.writable = WritablePartitions(self.leaders, self.topic_names, self.absence)
         self._log_dir = log_dir
         self._topic_config = topic_config
         self._clock = clock
@@ -196,6 +198,7 @@ class Replicas:
             self.topic_names.pop(topic_id, None)
         for tp, error in lost_partitions(before, image, self._broker_id):
             self._give_up(tp, error)
+        self.writable.note_image(before, image)
         self.following.note_image(image)
         now_s = self._clock.monotonic_s()
         for tp, partition in kept_partitions(before, image, self._broker_id):
@@ -326,7 +329,7 @@ class Replicas:
         return None
 
     def _lead(self, tp: TopicPartition, partition: PartitionImage, opened: Log) -> None:
-        self.leaders[tp] = LeaderPartition(
+        leader = LeaderPartition(
             tp,
             opened,
             partition,
@@ -336,6 +339,8 @@ class Replicas:
             want_isr_change=self._want_isr_change,
             now_s=self._clock.monotonic_s(),
         )
+        self.leaders[tp] = leader
+        self.writable.add(leader, self._image.topics[tp.topic])
 
     async def checkpoint_watermarks(self) -> None:
         """Keep the high watermarks on disk: a new leader begins with the one that it knows."""
@@ -376,6 +381,7 @@ class Replicas:
 
     def _give_up(self, tp: TopicPartition, error: ApiError) -> None:
         partition = self.leaders.pop(tp, None)
+        self.writable.remove(tp)
         if partition is not None:
             partition.give_up(error)
 
@@ -422,18 +428,13 @@ class Replicas:
         self.following.hold(tp)
 
     def note_offline(self, reason: str) -> None:
-        for tp in list(self.leaders):
-            partition = self.leaders.pop(tp)
-            partition.give_up(StorageFailed(reason))
+        for topic, index in list(self.leaders):
+            self._give_up(TopicPartition(topic, index), StorageFailed(reason))
         self.following.note_offline()
-
-    # Deleted records
 
     async def commit_deletions(self) -> None:
         """Return once nothing can bring back the records that were deleted until now."""
         await wait_called(self._deletions.commit)
-
-    # Unfinished topics
 
     def failure_of(self, topic: str) -> StorageFailed | None:
         """The reason why logs of a topic are missing on this broker; None if they are not."""

@@ -16,11 +16,19 @@ from ottla.config import TopicConfig
 from ottla.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
+    InvalidRecord,
     InvalidTxnState,
     OutOfOrderSequence,
     PolicyViolation,
 )
-from ottla.model import NO_OFFSET, Offset, ProducerEpoch, ProducerId, TimestampMs
+from ottla.model import (
+    MAPPED_IDS_FROM,
+    NO_OFFSET,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+)
 from ottla.records.batch import SEQUENCE_MASK, TRANSACTIONAL, BatchHeader, Marker, MarkerKind
 from ottla.records.crc import crc32c
 from ottla.storage.index import AbortedTransaction
@@ -112,15 +120,31 @@ class Producers:
         Producers that have been silent for long are forgotten before their time. Those that may
         still repeat a batch are not: rather than write it twice, the new producer is refused.
         """
-        if header.producer_id in self._producers or len(self._producers) < config.producers_max:
+        if header.producer_id in self._producers:
             return self.check(header)
+        if header.producer_id >= MAPPED_IDS_FROM:
+            raise InvalidRecord(
+                f"producer id {header.producer_id} is none that a broker gives to clients: ask for"
+                " one with InitProducerId"
+            )
+        self._make_room(config, now_ms)
+        return None
+
+    def introduce(self, header: BatchHeader, config: TopicConfig, now_ms: TimestampMs) -> None:
+        """Have a batch continue its producer's sequence, which is in another partition's log."""
+        if header.producer_id not in self._producers:
+            self._make_room(config, now_ms)
+        self._at_epoch(header).next_sequence = header.base_sequence
+
+    def _make_room(self, config: TopicConfig, now_ms: TimestampMs) -> None:
+        if len(self._producers) < config.producers_max:
+            return
         self.expire(now_ms, _MAY_REPEAT_MS)
         if len(self._producers) >= config.producers_max:
             raise PolicyViolation(
                 f"{len(self._producers)} producers write to the partition, and the topic's"
                 f" max.producers allows {config.producers_max}: use fewer at a time, or raise it"
             )
-        return None
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """Refuse what may not be appended next; return the first copy of a repeated batch."""

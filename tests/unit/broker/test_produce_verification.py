@@ -26,6 +26,7 @@ from ottla.model import BrokerId, ProducerEpoch, ProducerId, TopicPartition
 from ottla.protocol.hot_fields import TopicKey
 from ottla.protocol.hot_produce import ProduceRequest
 from ottla.records.batch import Marker, MarkerKind
+from ottla.replication.forwarding import ForwardedPartition
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
 from ottla.storage.log import Log
@@ -59,6 +60,10 @@ class FakeReplicas:
             )
             for index in (0, 1)
         }
+
+    @property
+    def writable(self) -> "FakeReplicas":
+        return self
 
     def locate(self, key: TopicKey, index: int) -> LeaderPartition:
         if (key, index) not in self.partitions:
@@ -107,6 +112,10 @@ class FakeCoordinator:
         return self.error
 
 
+def unrouted(tp: TopicPartition) -> ForwardedPartition:
+    raise AssertionError(f"{tp} is not sealed")
+
+
 class Bench:
     def __init__(self) -> None:
         self.replicas = FakeReplicas()
@@ -118,6 +127,7 @@ class Bench:
             cast("Replicas", self.replicas),
             cast("TransactionCoordinator", self.coordinator),
             self.defects.append,
+            unrouted,
         )
 
     def hold(self, *batches: tuple[int, bytes | None], version: int = NEW) -> Pending | None:

@@ -151,7 +151,7 @@ class Metadata:
             is_internal=topic.is_internal,
             partitions=[
                 self._partition(image, TopicPartition(topic.name, index), partition)
-                for index, partition in enumerate(topic.partitions)
+                for index, partition in enumerate(topic.partitions[: topic.listed_count])
             ],
         )
 
@@ -220,7 +220,7 @@ class DescribeTopicPartitions:
                 else ErrorCode.INVALID_TOPIC_EXCEPTION
             )
             return DescribeTopicPartitionsResponseTopic(error_code=code, name=name), 0, 0
-        end = min(len(topic.partitions), first + limit)
+        end = min(topic.listed_count, first + limit)
         partitions = [
             DescribeTopicPartitionsResponsePartition(
                 partition_index=index,
@@ -242,7 +242,7 @@ class DescribeTopicPartitions:
             partitions=partitions,
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
-        return described, end, len(topic.partitions)
+        return described, end, topic.listed_count
 
 
 def _once(topics: Iterable[MetadataRequestTopic], *, by_id: bool) -> list[MetadataRequestTopic]:

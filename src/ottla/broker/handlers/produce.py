@@ -47,17 +47,22 @@ from ottla.replication.partition import (
     ACKS_LEADER,
     ACKS_NONE,
     LeaderPartition,
+    PartitionForwarded,
     Receipt,
 )
 
 if TYPE_CHECKING:
     from ottla.broker.produce_verification import Retake, Verifications
+    from ottla.replication.forwarding import ForwardedPartition, ReceivedPartition
+
+    Written = LeaderPartition | ForwardedPartition | ReceivedPartition
 
 _ZSTD_VERSION_MIN: Final = 7
 _ANSWERED: Final = (ACKS_LEADER, ACKS_ALL)
 
 Produced = list[tuple[TopicKey, list[ProducedPartition]]]
-Unsettled = list[tuple[LeaderPartition, Offset, int, int]]  # with the result's indexes
+# With the result's indexes.
+Unsettled = list[tuple["Written", Offset, int, int]]
 
 
 class Produce:
@@ -65,7 +70,7 @@ class Produce:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._replicas = services.replicas
+        self._locate_writable = services.replicas.writable.locate
         self._clock = services.clock
         self._monotonic_s = services.clock.monotonic_s
         self._waiting: dict[_WaitingBatch | _WaitingBatches, float] = {}  # with their deadlines
@@ -84,6 +89,8 @@ class Produce:
         try:
             partition = self._locate(target.key, target.partition)
             receipt = partition.append(batch, acks, self._clock.now_ms())
+        except PartitionForwarded:
+            return self._take_all(frame, position, version, correlation_id)
         except ApiError as refused:
             refusal = self.refuse(target.key, target.partition, refused)
             return write_produced(correlation_id, version, [(target.key, [refusal])])
@@ -124,7 +131,7 @@ class Produce:
             for index, sent in batches:
                 try:
                     batch = _checked(sent, request, version)
-                    partition = self._locate(key, index)
+                    partition = self._locate_any(key, index, request)
                     if verifications is not None:
                         verifications.check(partition, batch)
                     base_offset, end_offset, time_ms, log_start, is_settled = partition.append(
@@ -149,8 +156,17 @@ class Produce:
         waiting.begin(acks)
         return waiting
 
+    def _locate_any(self, key: TopicKey, index: int, request: ProduceRequest) -> "Written":
+        """The partition, or its route if its batches do not end up there."""
+        if request.forwarder is not None:
+            return self._services.forwarding.receive(request.forwarder, key, index)
+        try:
+            return self._locate(key, index)
+        except PartitionForwarded as forwarded:
+            return self._services.forwarding.route(forwarded.tp)
+
     def _locate(self, key: TopicKey, index: int) -> LeaderPartition:
-        partition = self._replicas.locate(key, index)
+        partition = self._locate_writable(key, index)
         if partition.tp[0] in INTERNAL_TOPICS:
             raise InvalidTopic(f"only brokers write to {partition.tp.topic}")
         return partition
@@ -266,10 +282,15 @@ class _WaitingBatches(Pending):
         if index not in self._left:
             return  # it has timed out meanwhile
         self._left.remove(index)
+        partition, _, topic, result = self._unsettled[index]
+        key, results = self._produced[topic]
         if error is not None:
-            _, _, topic, result = self._unsettled[index]
-            key, results = self._produced[topic]
             results[result] = self._handler.refuse(key, results[result].partition, error)
+        elif not isinstance(partition, LeaderPartition) and partition.receipt is not None:
+            base_offset, _, time_ms, log_start, _ = partition.receipt
+            results[result] = results[result]._replace(
+                base_offset=base_offset, append_time_ms=time_ms, log_start_offset=log_start
+            )
         if not self._left:
             self._handler.note_done(self)
             self.complete(write_produced(self._correlation_id, self._version, self._produced))
@@ -291,7 +312,7 @@ def _checked(batch: memoryview | None, request: ProduceRequest, version: int) ->
         raise InvalidRecord("a produce request carries exactly one batch per partition")
     attributes = batch[FLAGS_AT]
     if attributes & TRANSACTIONAL:
-        if request.transactional_id is None:
+        if request.transactional_id is None and request.forwarder is None:
             raise TransactionalIdRefused("a transactional batch without a transactional id")
         if request.acks != ACKS_ALL:
             raise InvalidRequiredAcks("transactions need acks=all")

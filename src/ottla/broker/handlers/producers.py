@@ -9,9 +9,10 @@ from ottla.broker.transaction_versions import known_error
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
 from ottla.coordinator.transactions.transactions import Init
 from ottla.errors import ApiError
-from ottla.model import ProducerEpoch, ProducerId, TopicPartition
+from ottla.model import NO_UUID, ProducerEpoch, ProducerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.codec import Steps
+from ottla.protocol.hot_produce import Forwarder
 from ottla.protocol.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -72,6 +73,7 @@ class InitProducerId:
 
 class DescribeProducers:
     def __init__(self, services: Services) -> None:
+        self._services = services
         self._replicas = services.replicas
 
     def __call__(
@@ -87,11 +89,42 @@ class DescribeProducers:
                 DescribeProducersResponseTopic(name=topic.name, partitions=partitions)
             )
             for index in topic.partition_indexes:
-                described = self._describe(TopicPartition(topic.name, index))
+                tp = TopicPartition(topic.name, index)
+                if request.broker_token != NO_UUID:
+                    described = self._describe_one(tp, request)
+                else:
+                    described = self._describe(tp)
                 partitions.append(described)
                 yield 1 + len(described.active_producers)
             yield 1
         return response
+
+    def _describe_one(
+        self, tp: TopicPartition, request: DescribeProducersRequest
+    ) -> DescribeProducersResponsePartition:
+        """A producer with its last batches, for a broker that forwards batches of it."""
+        from ottla.replication.peer_forwarding import describe_batches  # noqa: PLC0415
+
+        described = DescribeProducersResponsePartition(partition_index=tp.partition)
+        forwarder = Forwarder(
+            request.broker_token, request.topic_revision, request.sequence, is_continued=False
+        )
+        try:
+            self._services.forwarding.check_forwarder(forwarder, tp.topic)
+            leader = self._replicas.find(tp)
+        except ApiError as refused:
+            described.error_code, described.error_message = refused.code, str(refused)
+            return described
+        producer = leader.producer(ProducerId(request.producer_id))
+        if producer is not None:
+            described.active_producers = [
+                ProducerState(
+                    producer_id=request.producer_id,
+                    producer_epoch=producer.epoch,
+                    batches=describe_batches(leader, producer.batches),
+                )
+            ]
+        return described
 
     def _describe(self, tp: TopicPartition) -> DescribeProducersResponsePartition:
         try:

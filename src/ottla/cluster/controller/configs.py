@@ -8,6 +8,7 @@ from typing import Final
 
 from ottla.cluster.controller.decision import Decision, find_topic, topic_changes
 from ottla.cluster.controller.leaders import replication_rules, settle_leaders, settled_partitions
+from ottla.cluster.controller.partition_count import with_active_count
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import (
     Change,
@@ -71,7 +72,7 @@ def replace_topic_config(
     topic = find_topic(image, name)
     given = values_given(config)
     defaults.topic.override(given)
-    changed = replace(topic, config=given)
+    changed = with_active_count(topic, replace(topic, config=given))
     # Leaders are elected at once, because the change may have allowed one that was not.
     rules = replication_rules(image.broker_config, defaults)
     settled = settled_partitions(image, changed, rules)

@@ -62,7 +62,14 @@ def find_topic(image: ClusterImage, name: str) -> TopicImage:
 
 
 def stored_topic(topic: TopicImage) -> StoredTopic:
-    return StoredTopic(topic.name, topic.id, len(topic.partitions), topic.config, topic.is_internal)
+    return StoredTopic(
+        topic.name,
+        topic.id,
+        len(topic.partitions),
+        topic.config,
+        topic.is_internal,
+        topic.listed,
+    )
 
 
 def topic_changes(image: ClusterImage, topic: TopicImage) -> Iterator[Change]:

@@ -8,6 +8,7 @@ from ottla.cluster.controller.configs import values_given
 from ottla.cluster.controller.decision import Decision, find_topic, topic_changes
 from ottla.cluster.controller.internal_replicas import INTERNAL_FACTORS, internal_factor
 from ottla.cluster.controller.leaders import with_isr_min
+from ottla.cluster.controller.partition_count import open_sealed
 from ottla.cluster.image import ClusterImage, TopicImage, fold_name
 from ottla.cluster.placement import place, replication_factor
 from ottla.cluster.values import (
@@ -26,7 +27,9 @@ from ottla.cluster.values import (
 from ottla.config import (
     BrokerConfig,
 )
+from ottla.config.topic import ACTIVE_PARTITIONS, ALL_PARTITIONS
 from ottla.errors import (
+    InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -87,7 +90,11 @@ def create_topic(
     """
     _check_name(image, wanted.name)
     given = values_given(wanted.config)
-    defaults.topic.override(given)
+    if defaults.topic.override(given).active_partitions != ALL_PARTITIONS:
+        raise InvalidConfig(
+            f"a new topic has active partitions only: create it with as many as {ACTIVE_PARTITIONS}"
+            " says, and leave that out"
+        )
     placed = _place_new_topic(image, wanted, defaults, start)
     config = with_isr_min(given, len(placed[0]), defaults)
     _check_partition_limit(image, len(placed), defaults)
@@ -226,14 +233,16 @@ def add_partitions(
     start: int,
     assignments: Sequence[Sequence[BrokerId]] | None = None,
 ) -> Decision[TopicImage]:
-    """Grow a topic to `total` partitions; existing ones are unchanged."""
-    topic = find_topic(image, name)
+    """Grow a topic to `total` active partitions: sealed ones are opened before any are added."""
+    topic = open_sealed(image, name, total)
     count = len(topic.partitions)
-    if total <= count:
-        raise InvalidPartitions(
-            f"topic {name!r} has {count} partitions and partitions cannot be removed:"
-            f" request {count + 1} or more, not {total}"
+    if assignments is not None and find_topic(image, name).active_count < count:
+        raise InvalidReplicaAssignment(
+            f"sealed partitions of {name!r} are opened first, with the replicas that they have:"
+            " leave the assignments out"
         )
+    if total <= count:
+        return Decision(_made(image, topic), topic)
     _check_partition_limit(image, total - count, defaults)
     factor = len(topic.partitions[0].target)
     placed: Sequence[Sequence[BrokerId]]

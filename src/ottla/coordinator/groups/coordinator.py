@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from ottla.clock import Clock
-from ottla.cluster.image import ClusterImage
+from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.state import ClusterState
 from ottla.coordinator.groups.all_groups import AllGroups
 from ottla.coordinator.groups.classic_protocol import GroupLimits
@@ -21,6 +21,7 @@ from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC, TopicCreato
 from ottla.coordinator.runtime.log_entries import Entry, ProducerIdentity, TransactionEnded
 from ottla.coordinator.runtime.shard import Shard
 from ottla.errors import ApiError
+from ottla.model import TopicPartition
 from ottla.records.batch import Marker, MarkerKind
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
@@ -94,33 +95,38 @@ class GroupCoordinator(Coordinator[AllGroups, GroupEvent]):
             with_partitions=config.group_metrics_partitions,
         )
 
-    # Deleted topics
+    # Partitions that are gone
 
     def note_image(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Follow leadership, and drop offsets of topics that the new image has not."""
+        """Follow leadership, and drop offsets of partitions that the new image does not list."""
         super().note_image(old, new)
-        gone = {
-            name
-            for name, topic in old.topics.items()
-            if name not in new.topics or new.topics[name].id != topic.id
-        }
-        if gone and not self._is_closed:
-            self.spawn(self._drop_topics(gone.__contains__, list(self._shards.values())))
+        kept = {name: _listed_still(topic, new) for name, topic in _shrunk_topics(old, new)}
+        if kept and not self._is_closed:
+            self.spawn(
+                self._drop_partitions(
+                    lambda tp: tp.partition >= kept.get(tp.topic, tp.partition + 1),
+                    list(self._shards.values()),
+                )
+            )
 
     async def note_loaded(self, shard: GroupShard) -> None:
-        await self._drop_topics(lambda name: name not in self._state.image.topics, [shard])
+        def is_gone(tp: TopicPartition) -> bool:
+            topic = self._state.image.topics.get(tp.topic)
+            return topic is None or tp.partition >= topic.listed_count
 
-    async def _drop_topics(
-        self, is_gone: Callable[[str], bool], shards: Sequence[GroupShard]
+        await self._drop_partitions(is_gone, [shard])
+
+    async def _drop_partitions(
+        self, is_gone: Callable[[TopicPartition], bool], shards: Sequence[GroupShard]
     ) -> None:
         for shard in shards:
             try:
                 await shard.run(
-                    lambda groups, ticket, now_ms: groups.drop_topics(ticket, is_gone, now_ms)
+                    lambda groups, ticket, now_ms: groups.drop_partitions(ticket, is_gone, now_ms)
                 )
             except ApiError as problem:  # a shard that loads drops them itself afterwards
                 log.debug(
-                    "offsets of deleted topics kept",
+                    "offsets of partitions that are gone kept",
                     extra={"tp": shard.log.partition.tp, "reason": problem},
                 )
 
@@ -195,3 +201,18 @@ class GroupCoordinator(Coordinator[AllGroups, GroupEvent]):
     def _new_id(self) -> str:
         digits = f"{self._rng.getrandbits(128):032x}"
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _shrunk_topics(old: ClusterImage, new: ClusterImage) -> Iterator[tuple[str, TopicImage]]:
+    """The topics that are deleted, or of which fewer partitions are listed."""
+    if old.topics is new.topics:
+        return
+    for name, topic in old.topics.items():
+        if new.topics.get(name) is not topic and _listed_still(topic, new) < topic.listed_count:
+            yield name, topic
+
+
+def _listed_still(topic: TopicImage, new: ClusterImage) -> int:
+    """The number of a topic's partitions that the new image lists."""
+    now = new.topics.get(topic.name)
+    return 0 if now is None or now.id != topic.id else now.listed_count

@@ -368,11 +368,12 @@ class Groups:
         records = expired_records(self.groups, self.offsets, now_ms - retention_ms)
         return self._replayed(records, (ticket.respond(count_expired(records)),), now_ms)
 
-    def drop_topics(
-        self, ticket: Ticket[None], is_gone: Callable[[str], bool], now_ms: int
+    def drop_partitions(
+        self, ticket: Ticket[None], is_gone: Callable[[TopicPartition], bool], now_ms: int
     ) -> GroupDecision:
-        """Drop the offsets of deleted topics."""
-        return self._replayed(self.offsets.drop_topics(is_gone), (ticket.respond(None),), now_ms)
+        """Drop the offsets of partitions that are gone."""
+        dropped = self.offsets.drop_partitions(is_gone)
+        return self._replayed(dropped, (ticket.respond(None),), now_ms)
 
     # Time
 

@@ -100,13 +100,15 @@ class CommittedOffsets:
     def drop_all(self, group_id: str) -> tuple[OffsetDropped, ...]:
         return self.drop(group_id, self._known(group_id))
 
-    def drop_topics(self, is_gone: Callable[[str], bool]) -> tuple[OffsetDropped, ...]:
-        """Tombstones of all groups' offsets of deleted topics."""
+    def drop_partitions(
+        self, is_gone: Callable[[TopicPartition], bool]
+    ) -> tuple[OffsetDropped, ...]:
+        """Tombstones of all groups' offsets of partitions that are gone."""
         return tuple(
             OffsetDropped(group_id, tp)
             for group_id in dict.fromkeys((*self.by_group, *self._pending))
             for tp in self._known(group_id)
-            if is_gone(tp.topic)
+            if is_gone(tp)
         )
 
     def _known(self, group_id: str) -> dict[TopicPartition, None]:

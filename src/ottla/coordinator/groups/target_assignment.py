@@ -27,7 +27,7 @@ def target_records(group: ReplayedGroup, assignor: str, topics: Topics) -> Itera
         for member in group.members.values()
     }
     counts = {
-        known[name].id: len(known[name].partitions)
+        known[name].id: known[name].listed_count
         for name in group.subscribed_topics()
         if name in known
     }

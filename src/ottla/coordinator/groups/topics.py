@@ -1,6 +1,6 @@
 """Topics as consumer groups see them: ids, names, and numbers of partitions."""
 
-from collections.abc import Collection, Iterable, Mapping, Sized
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
@@ -14,7 +14,7 @@ class Topic(Protocol):
     @property
     def id(self) -> Uuid: ...
     @property
-    def partitions(self) -> Sized: ...
+    def listed_count(self) -> int: ...
     @property
     def is_internal(self) -> bool: ...
 
@@ -78,7 +78,7 @@ def to_names(partitions: Iterable[IdPartition], topics: Topics) -> dict[str, lis
 
 
 def topics_fingerprint(names: Collection[str], topics: Topics) -> int:
-    """A hash that changes when one of these topics is created, deleted or extended.
+    """A hash that changes when one of these topics is created, deleted, extended or shortened.
 
     Only ever compared with one that was computed here, so any good hash will do.
     """
@@ -88,5 +88,5 @@ def topics_fingerprint(names: Collection[str], topics: Topics) -> int:
     digest = blake2b(digest_size=8)
     for name in known:
         topic = topics.topics[name]
-        digest.update(b"%b\0%b%d\0" % (name.encode(), topic.id, len(topic.partitions)))
+        digest.update(b"%b\0%b%d\0" % (name.encode(), topic.id, topic.listed_count))
     return int.from_bytes(digest.digest(), "big", signed=True)

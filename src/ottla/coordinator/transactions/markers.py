@@ -8,7 +8,7 @@ replay it in the order of the log.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from ottla.clock import Clock
@@ -24,7 +24,7 @@ from ottla.errors import (
     NotLeader,
     UnknownTopicOrPartition,
 )
-from ottla.model import NO_EPOCH, TopicPartition
+from ottla.model import NO_EPOCH, ProducerId, TopicPartition
 from ottla.records.batch import Marker, MarkerKind
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
@@ -34,6 +34,14 @@ log = logging.getLogger("ottla.coordinator")
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _MARKERS_PER_TURN: Final = 200  # markers that are written in one turn of the loop
+
+
+# The partitions that a producer's marker for one is written to, each with the producer's id there.
+MarkerTargets = Callable[
+    [TopicPartition, ProducerId], Awaitable[Sequence[tuple[TopicPartition, ProducerId]]]
+]
+
+_FINAL: Final = (InvalidProducerEpoch, CoordinatorFenced)
 
 
 class GroupMarkers(Protocol):
@@ -61,7 +69,8 @@ class Markers:
     """Writer of markers.
 
     `groups` returns the group coordinator of this broker; `write_remotely` has the broker that
-    leads a partition write a marker, and returns once it is committed there.
+    leads a partition write a marker, and returns once it is committed there. `targets` returns the
+    partitions that may have a producer's batches for one from which they are forwarded, or were.
     """
 
     def __init__(
@@ -70,11 +79,13 @@ class Markers:
         clock: Clock,
         groups: Callable[[], GroupMarkers],
         write_remotely: Callable[[TopicPartition, TransactionEnd], Awaitable[None]],
+        targets: MarkerTargets,
     ) -> None:
         self._replicas = replicas
         self._clock = clock
         self._groups = groups
         self._write_remotely = write_remotely
+        self._targets = targets
 
     async def write_all(
         self, prepared: Transaction, coordinator_epoch: int, is_coordinator: Callable[[], bool]
@@ -99,19 +110,22 @@ class Markers:
     async def _try(self, tp: TopicPartition, end: TransactionEnd) -> bool:
         """True if this partition needs no marker any more."""
         try:
-            if tp in self._replicas.leaders or not self._is_elsewhere(tp):
-                await self.write(tp, end)
-            else:
-                await self._write_remotely(tp, end)
+            await self._write_anywhere(tp, end)
         except UnknownTopicOrPartition:
             return True  # deleted, and its records with it
-        except (InvalidProducerEpoch, CoordinatorFenced) as replaced:
+        except _FINAL as replaced:
             log.info("marker skipped", extra={"tp": tp, "reason": replaced})
             return True
         except ApiError as problem:
             log.debug("marker postponed", extra={"tp": tp, "reason": problem})
             return False
         return True
+
+    async def _write_anywhere(self, tp: TopicPartition, end: TransactionEnd) -> None:
+        if tp in self._replicas.leaders or not self._is_elsewhere(tp):
+            await self.write(tp, end)
+        else:
+            await self._write_remotely(tp, end)
 
     def _is_elsewhere(self, tp: TopicPartition) -> bool:
         """True if another broker may lead the partition; it exists, and is not led here."""
@@ -128,6 +142,28 @@ class Markers:
         if partition is None:
             raise self._replicas.absence(tp.topic, tp.partition)
         partition.check_epoch(leader_epoch)
+        if tp not in self._replicas.writable:
+            await self._write_to_targets(partition, end)
+            return
+        await self._commit_here(partition, end)
+
+    async def _write_to_targets(self, partition: LeaderPartition, end: TransactionEnd) -> None:
+        """Write a marker wherever the producer's batches for this partition are."""
+        writes: list[Awaitable[None]] = []
+        for tp, producer_id in await self._targets(partition.tp, end.producer.id):
+            if tp == partition.tp:
+                writes.append(self._commit_here(partition, end))
+            else:
+                mapped = end.producer._replace(id=producer_id)
+                writes.append(self._write_anywhere(tp, end._replace(producer=mapped)))
+        done = await asyncio.gather(*writes, return_exceptions=True)
+        problems = [one for one in done if one is not None]
+        # An error after which the marker is tried again comes before one that is final.
+        problems.sort(key=lambda one: isinstance(one, _FINAL))
+        if problems:
+            raise problems[0]
+
+    async def _commit_here(self, partition: LeaderPartition, end: TransactionEnd) -> None:
         written = self._write_here(partition, end)
         written.add_done_callback(_retrieve)  # `shield` forgets it when the caller is cancelled
         # A caller that stops waiting must not cancel the commit that a shard waits for.

@@ -23,8 +23,8 @@ from ottla.errors import (
     ProducerFenced,
     TransactionAbortable,
 )
-from ottla.model import TopicPartition
-from ottla.replication.partition import LeaderPartition
+from ottla.model import ProducerId, TopicPartition
+from ottla.storage.producers import Producer
 
 _REFUSALS: Final[dict[ErrorCode, ApiError]] = {
     error.code: error
@@ -35,6 +35,17 @@ _REFUSALS: Final[dict[ErrorCode, ApiError]] = {
         TransactionAbortable("the partition is not part of the producer's transaction"),
     )
 }
+
+
+class WrittenPartition(Protocol):
+    """A partition that a producer sends batches to, wherever these are appended."""
+
+    @property
+    def tp(self) -> TopicPartition: ...
+
+    def producer(self, producer_id: ProducerId) -> Producer | None:
+        """The state of a producer where its batches are appended."""
+        ...
 
 
 class Verifier(Protocol):
@@ -71,7 +82,7 @@ class TransactionalWriter(NamedTuple):
 class Verification(NamedTuple):
     """The coordinator's verdict on one partition, and what makes it void."""
 
-    partition: LeaderPartition
+    partition: WrittenPartition
     producer: ProducerIdentity
     marker_count: int
     refusal: ApiError | None
@@ -84,16 +95,16 @@ class Verification(NamedTuple):
             raise TransactionAbortable("the transaction has ended meanwhile")
 
 
-def is_verified(partition: LeaderPartition, producer: ProducerIdentity) -> bool:
+def is_verified(partition: WrittenPartition, producer: ProducerIdentity) -> bool:
     """True if the partition's log has an open transaction of this producer."""
-    known = partition.log.producers.get(producer.id)
+    known = partition.producer(producer.id)
     return known is not None and known.has_open(producer.epoch)
 
 
 async def verify_partitions(
     coordinator: Verifier,
     writer: TransactionalWriter,
-    partitions: Sequence[LeaderPartition],
+    partitions: Sequence[WrittenPartition],
 ) -> list[Verification]:
     """Verify all of them at once; if the coordinator fails, its error refuses them all."""
     counts = [_marker_count(partition, writer.producer) for partition in partitions]
@@ -114,7 +125,7 @@ async def verify_partitions(
 async def _verify(
     coordinator: Verifier,
     writer: TransactionalWriter,
-    partitions: Sequence[LeaderPartition],
+    partitions: Sequence[WrittenPartition],
 ) -> list[ErrorCode]:
     transactional_id, producer, version = writer
     tps = [partition.tp for partition in partitions]
@@ -129,6 +140,6 @@ def _refusal(error: ErrorCode) -> ApiError:
     return known or NotCoordinator(f"the transaction coordinator responded {error.name}")
 
 
-def _marker_count(partition: LeaderPartition, producer: ProducerIdentity) -> int:
-    known = partition.log.producers.get(producer.id)
+def _marker_count(partition: WrittenPartition, producer: ProducerIdentity) -> int:
+    known = partition.producer(producer.id)
     return 0 if known is None else known.marker_count

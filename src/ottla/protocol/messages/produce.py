@@ -4,6 +4,7 @@ from ottla.model import Uuid
 from ottla.protocol.schema import (
     Records,
     array,
+    boolean,
     int16,
     int32,
     int64,
@@ -37,6 +38,11 @@ class ProduceRequest:
     acks: int = wire(int16, "0+")
     timeout_ms: int = wire(int32, "0+")
     topic_data: list[TopicProduceData] = wire(array(TopicProduceData), "0+")
+    # Ottla's own, of a broker that forwards batches for a sealed partition: see `Forwarder`.
+    broker_token: Uuid = wire(uuid, "13+", tag=10_000)
+    topic_revision: int = wire(int64, "13+", tag=10_001)
+    sequence: int = wire(int64, "13+", tag=10_002)
+    is_continued: bool = wire(boolean, "13+", tag=10_003)
 
 
 @struct

@@ -1,6 +1,7 @@
 """InitProducerId and DescribeProducers: the identity behind idempotent writes."""
 
-from ottla.protocol.schema import array, int16, int32, int64, message, string, struct, wire
+from ottla.model import Uuid
+from ottla.protocol.schema import array, int16, int32, int64, message, string, struct, uuid, wire
 
 
 @message(versions="0-5", flexible="2+")
@@ -34,6 +35,11 @@ class DescribeProducersRequest:
     """Describe the producers that have written to these partitions."""
 
     topics: list[DescribeProducersRequestTopic] = wire(array(DescribeProducersRequestTopic), "0+")
+    # Ottla's own, of a broker that asks about one producer of a partition.
+    broker_token: Uuid = wire(uuid, "0+", tag=10_000)
+    topic_revision: int = wire(int64, "0+", tag=10_001)
+    sequence: int = wire(int64, "0+", tag=10_002)
+    producer_id: int = wire(int64, "0+", tag=10_003, default=-1)
 
 
 @struct
@@ -44,6 +50,9 @@ class ProducerState:
     last_timestamp: int = wire(int64, "0+", default=-1)
     coordinator_epoch: int = wire(int32, "0+")
     current_txn_start_offset: int = wire(int64, "0+", default=-1)
+    # Ottla's own, for brokers: of each of the last batches the first and last sequence, the first
+    # and last offset, and the time; then the high watermark.
+    batches: list[int] = wire(array(int64), "0+", tag=10_000)
 
 
 @struct

@@ -64,6 +64,10 @@ class Leaders:
     def request(self, log: Log) -> None:
         return
 
+    @property
+    def writable(self) -> "Leaders":
+        return self
+
     def locate(self, _key: object, index: int) -> LeaderPartition:
         return self.partitions[index]
 

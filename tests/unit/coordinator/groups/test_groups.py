@@ -147,7 +147,7 @@ def test_consumers_whose_metadata_nobody_can_read_may_read_anything(groups: Grou
 def test_deleted_topics_are_forgotten_everywhere(groups: Groups) -> None:
     commit(groups, "g", T, U)
     commit(groups, "h", U)
-    decision = groups.drop_topics(FakeTicket(1), lambda name: name == "u", 0)
+    decision = groups.drop_partitions(FakeTicket(1), lambda tp: tp.topic == "u", 0)
     assert set(decision.records) == {OffsetDropped("g", U), OffsetDropped("h", U)}
     assert list(groups.offsets.by_group) == ["g"]
 

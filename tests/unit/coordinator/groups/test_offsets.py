@@ -64,7 +64,7 @@ def test_a_group_whose_last_offset_went_takes_no_room() -> None:
 
 def test_offsets_of_deleted_topics_are_found_in_every_group() -> None:
     offsets = committed((A, 1, 0), (B, 1, 0))
-    assert offsets.drop_topics(lambda name: name == "b") == (OffsetDropped("g", B),)
+    assert offsets.drop_partitions(lambda tp: tp.topic == "b") == (OffsetDropped("g", B),)
 
 
 def test_an_offset_ages_from_the_later_of_its_commit_and_the_last_member() -> None:
@@ -176,7 +176,7 @@ def test_what_is_only_pending_can_be_dropped_and_does_not_come_back() -> None:
     pending(offsets, P, A, 5)
     assert offsets.drop("g", [A, B]) == (OffsetDropped("g", A),)
     assert offsets.drop_all("g") == (OffsetDropped("g", A),)
-    assert offsets.drop_topics(lambda name: name == "a") == (OffsetDropped("g", A),)
+    assert offsets.drop_partitions(lambda tp: tp.topic == "a") == (OffsetDropped("g", A),)
     offsets.replay_drop(OffsetDropped("g", A))
     end(offsets, P, is_committed=True)
     assert place(offsets, A) is None

@@ -53,7 +53,7 @@ class FakeReplicas:
     """Partitions that come and go as the test says."""
 
     def __init__(self, *tps: TopicPartition) -> None:
-        self.leaders = {tp: partition(tp) for tp in tps}
+        self.leaders = self.writable = {tp: partition(tp) for tp in tps}
         self.known = {A, B, OFFSETS}
         self.asked = asyncio.Event()
 
@@ -94,8 +94,20 @@ async def nowhere(tp: TopicPartition, end: TransactionEnd) -> None:
     raise NotLeader("its leader cannot be reached")
 
 
+async def no_targets(
+    tp: TopicPartition, producer_id: ProducerId
+) -> list[tuple[TopicPartition, ProducerId]]:
+    raise AssertionError(f"{tp} is not sealed")
+
+
 def markers(replicas: FakeReplicas, groups: GroupMarkers | None = None) -> Markers:
-    return Markers(cast("Replicas", replicas), SystemClock(), lambda: groups or NoGroups(), nowhere)
+    return Markers(
+        cast("Replicas", replicas),
+        SystemClock(),
+        lambda: groups or NoGroups(),
+        nowhere,
+        no_targets,
+    )
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

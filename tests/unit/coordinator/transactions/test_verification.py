@@ -47,6 +47,9 @@ class FakePartition:
     tp: TopicPartition
     log: FakeLog = field(default_factory=FakeLog)
 
+    def producer(self, producer_id: ProducerId) -> FakeProducer | None:
+        return self.log.producers.get(producer_id)
+
 
 class FakeCoordinator:
     """Responds with one error, and notes whether it was to add or to verify."""
