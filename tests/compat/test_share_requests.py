@@ -1,5 +1,6 @@
 """Requests of share groups: what clients rely on, and what no well-behaved one would send."""
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from itertools import count
@@ -13,9 +14,11 @@ from compat.served import ServedBroker
 from compat.share_wire import RawMember, partitions, set_group, values
 from compat.test_group_requests import find
 from compat.wire import batch, create_topic, delete_topic, produce
+from ottla.broker.partition_retirement import read_positions
+from ottla.client.client import Client
 from ottla.clock import SystemClock
 from ottla.errors import ErrorCode
-from ottla.model import TimestampMs
+from ottla.model import Endpoint, Offset, TimestampMs, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.classic_groups import DeleteGroupsRequest, ListGroupsRequest
@@ -357,6 +360,24 @@ def test_what_was_acquired_can_be_acknowledged_after_its_partition_was_forgotten
     assert member.take(forget=True, max_wait_ms=0) == []
     assert member.acknowledge((0, 1, [1])) == 0
     assert offsets_of(raw, member.group) == [(2, 0)]
+
+
+def test_a_partition_is_read_when_its_share_groups_have_finished_it(
+    broker: ServedBroker, raw: RawConnection, member: RawMember
+) -> None:
+    def positions() -> list[Offset | None]:
+        async def find() -> list[Offset | None]:
+            host, port = broker.address.split(":")
+            async with Client([Endpoint(host, int(port))], client_id="t") as client:
+                return await read_positions(client, TopicPartition(member.topic, 0))
+
+        return asyncio.run(find())
+
+    put(raw, member.topic, 1, 2)
+    assert member.take() == [(0, 1, 1)]
+    assert positions() == [None]
+    assert member.acknowledge((0, 1, [1])) == 0
+    assert positions() == [2]
 
 
 def test_there_are_no_more_sessions_than_allowed(broker: ServedBroker, member: RawMember) -> None:

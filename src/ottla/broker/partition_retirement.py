@@ -6,13 +6,12 @@ group has read them. The controller ends the listing of partitions that were ret
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.services import Services
 from ottla.cluster.controller.partition_count import retire, unlist
-from ottla.cluster.image import TopicImage
 from ottla.cluster.values import NEVER_RETIRED
 from ottla.config.topic import DropWhen
 from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC
@@ -45,26 +44,26 @@ class PartitionRetirement:
         """Retire what can be retired, and end the listing of what was retired long ago."""
         sealed = list(self._sealed())
         now_s = self._clock.monotonic_s()
-        self._sealed_s = {one: self._sealed_s.get(one, now_s) for _, one in sealed}
-        for topic, partition in sealed:
+        self._sealed_s = {one: self._sealed_s.get(one, now_s) for one in sealed}
+        for partition in sealed:
             try:
-                await self._advance(topic, partition, now_s)
+                await self._advance(partition, now_s)
             except ApiError as problem:
                 extra = {"tp": str(partition.tp), "reason": problem}
                 log.info("retirement of a sealed partition postponed", extra=extra)
         if self._state.image.controller_id == self._services.node_id:
             await self._unlist()
 
-    def _sealed(self) -> Iterator[tuple[TopicImage, LeaderPartition]]:
+    def _sealed(self) -> Iterator[LeaderPartition]:
         """The sealed partitions that are led here and not retired."""
         for topic in self._state.image.topics.values():
             active_count = topic.active_count
             for index, partition in enumerate(topic.partitions[active_count:], active_count):
                 leader = self._leaders.get((topic.name, index))
                 if leader is not None and partition.retired_ms == NEVER_RETIRED:
-                    yield topic, leader
+                    yield leader
 
-    async def _advance(self, topic: TopicImage, partition: LeaderPartition, now_s: float) -> None:
+    async def _advance(self, partition: LeaderPartition, now_s: float) -> None:
         config = partition.log.config
         if (now_s - self._sealed_s[partition]) * 1000 < config.partition_drain_ms:
             return
@@ -74,7 +73,7 @@ class PartitionRetirement:
         if partition.log.start_offset < end:
             if config.partition_drop_when is not DropWhen.READ:
                 return
-            if not await self._is_read(topic, partition, end):
+            if not await self._is_read(partition, end):
                 return
             if not self._is_complete(partition, end):
                 return  # another leader, or active again, while groups were asked
@@ -96,7 +95,7 @@ class PartitionRetirement:
             and partition.readable_end(read_committed=True) == end
         )
 
-    async def _is_read(self, topic: TopicImage, partition: LeaderPartition, end: Offset) -> bool:
+    async def _is_read(self, partition: LeaderPartition, end: Offset) -> bool:
         """True if groups have offsets of the topic, and each has committed this partition's end."""
         from ottla.client.client import Client  # noqa: PLC0415
         from ottla.client.errors import ClientError  # noqa: PLC0415
@@ -110,7 +109,7 @@ class PartitionRetirement:
             return False  # a group that no broker lists may have more to read
         client = Client([own.endpoint], client_id="ottla-retirement", timeout_s=_GROUPS_S)
         try:
-            positions = await _positions(client, topic.name, partition.tp)
+            positions = await read_positions(client, partition.tp)
         except ClientError as problem:
             extra = {"tp": str(partition.tp), "reason": str(problem)}
             log.info("groups could not be asked what they have read", extra=extra)
@@ -137,20 +136,33 @@ class PartitionRetirement:
                 log.info("end of a partition's listing postponed", extra=extra)
 
 
-async def _positions(client: "Client", topic: str, tp: TopicPartition) -> list[Offset | None]:
+async def read_positions(client: "Client", tp: TopicPartition) -> list[Offset | None]:
     """The committed offset of each group that has any of the topic; None without one of `tp`.
 
-    None as well for a group that has members and no offsets at all: it may have begun to read.
+    None as well for a share group that has not finished every record, and for a group that has
+    members and no offsets at all: it may have begun to read.
     """
-    from ottla.client.groups import list_groups, stable_offsets  # noqa: PLC0415
+    from ottla.client.groups import SHARE_TYPE, list_groups, stable_offsets  # noqa: PLC0415
 
     positions: list[Offset | None] = []
     for group in await list_groups(client):
-        committed = await stable_offsets(client, group.group_id)
-        has_begun = not committed and group.state not in _WITHOUT_MEMBERS
-        if has_begun or any(one.topic == topic for one in committed):
-            positions.append(committed.get(tp))
+        known: Mapping[TopicPartition, Offset | None]
+        if group.type == SHARE_TYPE:
+            known = await _finished_offsets(client, group.group_id)
+        else:
+            known = await stable_offsets(client, group.group_id)
+        has_begun = not known and group.state not in _WITHOUT_MEMBERS
+        if has_begun or any(one.topic == tp.topic for one in known):
+            positions.append(known.get(tp))
     return positions
+
+
+async def _finished_offsets(client: "Client", group_id: str) -> dict[TopicPartition, Offset | None]:
+    """The start offset of each partition of a share group; None if something is not finished."""
+    from ottla.client.share_offsets import describe_share_offsets  # noqa: PLC0415
+
+    described = await describe_share_offsets(client, group_id)
+    return {tp: one.start if one.lag == 0 else None for tp, one in described.items()}
 
 
 def _is_at_end(partition: LeaderPartition, position: Offset, end: Offset) -> bool:

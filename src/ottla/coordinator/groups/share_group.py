@@ -390,4 +390,4 @@ class ShareGroup:
 def _counts(names: Iterable[str], topics: Topics) -> dict[Uuid, int]:
     """Numbers of partitions of the topics that exist."""
     known = topics.topics
-    return {known[name].id: len(known[name].partitions) for name in names if name in known}
+    return {known[name].id: known[name].listed_count for name in names if name in known}
