@@ -16,6 +16,7 @@ class ShareCounts(NamedTuple):
     partitions: int = 0
     acquired_records: int = 0
     lags: Sequence[tuple[str, str, int]] = ()  # group, topic, records that are not finished
+    waiting_records: int = 0
 
 
 def collect_share_groups(counts: ShareCounts, *, series_max: int) -> Iterable[Metric]:
@@ -39,6 +40,13 @@ def collect_share_groups(counts: ShareCounts, *, series_max: int) -> Iterable[Me
         "Records that members of share groups have acquired, each time one was.",
         (),
         [((), counts.acquired_records)],
+    )
+    yield Metric(
+        "ottla_share_records_waiting",
+        _GAUGE,
+        "Records that were released and are not delivered again before their backoff is over.",
+        (),
+        [((), counts.waiting_records)],
     )
     lags = [lag for lag in counts.lags if len(lag[0]) <= _NAME_LENGTH_MAX]
     yield Metric(

@@ -5,7 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from ottla.config.broker import BrokerConfig
-from ottla.config.setting import INT32_MAX, choice, flag, number, parse_all, settings_of, text
+from ottla.config.setting import (
+    DAY_MS,
+    INT32_MAX,
+    MINUTE_MS,
+    choice,
+    flag,
+    number,
+    parse_all,
+    settings_of,
+    text,
+)
 from ottla.errors import InvalidConfig
 
 # Java's Duration, not negative: days, hours, minutes, seconds, at least one of them.
@@ -103,6 +113,19 @@ class GroupConfig:
         "Whether a consumer of a share group may keep an acquired record for longer.",
         broker="share.renew.acknowledge.enable",
     )
+    share_retry_backoff_ms: int = number(
+        "share.retry.backoff.ms",
+        0,
+        "How long a record waits before its second delivery to a share group, when it was released"
+        " or its lock has ended. The wait is twice as long before each further delivery.",
+        high=DAY_MS,
+    )
+    share_retry_backoff_max_ms: int = number(
+        "share.retry.backoff.max.ms",
+        5 * MINUTE_MS,
+        "The longest of these waits; not less than share.retry.backoff.ms.",
+        high=DAY_MS,
+    )
     share_session_timeout_ms: int = number(
         "share.session.timeout.ms",
         45_000,
@@ -161,6 +184,10 @@ class GroupConfig:
             **parse_all(raw, rows, "group"),
         )
         made._check_limits(broker)
+        if made.share_retry_backoff_ms > made.share_retry_backoff_max_ms:
+            raise InvalidConfig(
+                "share.retry.backoff.ms must not be more than share.retry.backoff.max.ms"
+            )
         return made
 
     def _check_limits(self, broker: BrokerConfig) -> None:

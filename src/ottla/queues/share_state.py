@@ -27,12 +27,24 @@ class DeliveryState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1  # by a member, for a while; never persisted
     ACKNOWLEDGED = 2
+    ARCHIVING = 3  # not delivered again; its dead letter is not written yet
     ARCHIVED = 4  # rejected, delivered too often, or not a record at all
 
     @property
     def is_final(self) -> bool:
-        """True if the record will not be delivered again."""
-        return self in {DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED}
+        """True if nothing remains to be done for the record."""
+        return self in _FINAL
+
+
+_FINAL: Final = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
+
+
+class Cause(IntEnum):
+    """Why a record goes to the dead-letter topic of its group."""
+
+    NONE = 0
+    DELIVERY_LIMIT = 1
+    REJECTED = 2
 
 
 class StateBatch(NamedTuple):
@@ -42,6 +54,9 @@ class StateBatch(NamedTuple):
     last: Offset
     state: DeliveryState
     deliveries: int
+    not_before_ms: int = 0  # of available records: until then they wait
+    cause: Cause = Cause.NONE  # of those that are archiving
+    is_sending: bool = False  # of those that are archiving: in the batch that is being written
 
 
 class StateWrite(NamedTuple):

@@ -15,7 +15,7 @@ from ottla.model import Offset, TimestampMs, Uuid
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.messages.share_state import StateBatch as _StateBatch
 from ottla.protocol.schema import array, int32, int64, message, string, uuid, wire
-from ottla.queues.share_state import DeliveryState, SharePartitionKey, StateBatch
+from ottla.queues.share_state import Cause, DeliveryState, SharePartitionKey, StateBatch
 
 _VERSION: Final = Struct(">h")
 _SNAPSHOT_KEY: Final = 0
@@ -181,6 +181,9 @@ def _state_batches(batches: Iterable[StateBatch]) -> list[_StateBatch]:
             last_offset=batch.last,
             delivery_state=batch.state,
             delivery_count=batch.deliveries,
+            not_before_ms=batch.not_before_ms,
+            cause=batch.cause,
+            is_sending=batch.is_sending,
         )
         for batch in batches
     ]
@@ -193,6 +196,9 @@ def _batches(found: Iterable[_StateBatch]) -> tuple[StateBatch, ...]:
             Offset(item.last_offset),
             DeliveryState(item.delivery_state),
             item.delivery_count,
+            item.not_before_ms,
+            Cause(item.cause),
+            item.is_sending,
         )
         for item in found
     )
