@@ -68,12 +68,12 @@ def consumer(broker: ServedBroker, topic: str, **settings: Any) -> Any:
 class Process:
     """A consumer in a process of its own; its lines so far."""
 
-    def __init__(self, broker: ServedBroker, topic: str) -> None:
+    def __init__(self, broker: ServedBroker, topic: str, *more: str) -> None:
         self.got: list[int] = []
         self.done: list[int] = []
         self._errors: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), broker.address, topic, topic],
+            [sys.executable, str(_PROGRAM), broker.address, topic, topic, *more],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

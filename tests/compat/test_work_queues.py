@@ -3,21 +3,37 @@
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 
 import pytest
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
+from compat.adapter import PATIENCE_S, wait_until
 from compat.raw import RawConnection, connected
 from compat.served import ServedBroker
-from compat.share_wire import RawMember, set_group
+from compat.share_wire import RawMember, partitions, set_group
 from compat.test_group_requests import find
-from compat.test_share_requests import put
-from compat.wire import create_topic
+from compat.test_share_consumers import Process
+from compat.test_share_requests import offsets_of, put
+from compat.wire import create_topic, produce
+from ottla.errors import ErrorCode
+from ottla.model import TimestampMs
 from ottla.protocol.messages.share_groups import AcknowledgementBatch
+from ottla.records.batch import Record, build_batch
 
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 LONG_MS = 60_000  # that a fetch may wait for what must come
 _numbers = count(1)
+
+Headers = dict[str, bytes | None]
 
 
 @pytest.fixture(scope="module")
@@ -51,26 +67,44 @@ def topic(raw: RawConnection) -> str:
     return name
 
 
+@pytest.fixture
+def dead_topic(raw: RawConnection, topic: str) -> str:
+    """The topic for dead letters of the group."""
+    name = f"dlq.{topic}"
+    create_topic(raw, name, 2, errors_deadletterqueue_group_enable="true")
+    set_group(raw, topic, errors_deadletterqueue_topic_name=name)
+    return name
+
+
 def joined(raw: RawConnection, topic: str, member_id: str = "m") -> RawMember:
     made = RawMember(raw, topic, member_id, topic)
     made.join()
     return made
 
 
-def test_a_released_record_waits_and_holds_up_no_other(
+def test_a_record_that_waits_holds_up_no_other(
     broker: ServedBroker, raw: RawConnection, topic: str
 ) -> None:
-    set_group(raw, topic, share_retry_backoff_ms="400")
+    set_group(raw, topic, share_retry_backoff_ms="3600000", share_retry_backoff_max_ms="86400000")
     member = joined(raw, topic)
     put(raw, topic, 0, 1, 2)
     assert member.take(max_wait_ms=LONG_MS) == [(0, 2, 1)]
-    begun_s = time.monotonic()
     assert member.acknowledge((0, 0, [RELEASE]), (1, 2, [ACCEPT])) == 0
-    assert broker.metric("ottla_share_records_waiting") == 1
+    assert broker.metric("ottla_share_records_waiting") >= 1
     put(raw, topic, 3)
     assert member.take(max_wait_ms=LONG_MS) == [(3, 3, 1)]
-    assert member.take(max_wait_ms=LONG_MS) == [(0, 0, 2)], "the fetch is woken in time"
-    assert time.monotonic() - begun_s >= 0.4
+    assert member.take(max_wait_ms=0) == []
+
+
+def test_a_fetch_is_woken_when_a_wait_is_over(raw: RawConnection, topic: str) -> None:
+    set_group(raw, topic, share_retry_backoff_ms="400")
+    member = joined(raw, topic)
+    put(raw, topic, 0)
+    assert member.take(max_wait_ms=LONG_MS) == [(0, 0, 1)]
+    begun_s = time.monotonic()
+    assert member.acknowledge((0, 0, [RELEASE])) == 0
+    assert member.take(max_wait_ms=LONG_MS) == [(0, 0, 2)]
+    assert 0.4 <= time.monotonic() - begun_s < LONG_MS / 1000
 
 
 def test_waits_are_durable_and_a_member_says_how_long_they_are(
@@ -92,3 +126,176 @@ def test_waits_are_durable_and_a_member_says_how_long_they_are(
         member = joined(again, topic, "n")
         assert member.take(max_wait_ms=LONG_MS) == [(1, 1, 1), (2, 2, 2)]
         assert member.take(max_wait_ms=0) == []
+
+
+# Dead letters
+
+
+def dead_letters(broker: ServedBroker, topic: str, total: int) -> list[Message]:
+    """The records of a topic, which are so many and no more."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    found: list[Message] = []
+    ended: set[int | None] = set()
+    with closing(consumer):
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(2)])
+
+        def is_read() -> bool:
+            message = consumer.poll(1.0)
+            if message is not None:
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ended.add(message.partition())
+            return len(found) >= total and len(ended) == 2
+
+        wait_until(is_read, f"{total} dead letters are written")
+    assert len(found) == total
+    return found
+
+
+def headers_of(message: Message) -> Headers:
+    headers = message.headers()
+    assert isinstance(headers, list)
+    found: Headers = {}
+    for name, value in headers:
+        assert not isinstance(value, str)
+        found[str(name)] = value
+    return found
+
+
+def test_a_rejected_record_is_copied_with_its_cause(
+    broker: ServedBroker, raw: RawConnection, topic: str, dead_topic: str
+) -> None:
+    member = joined(raw, topic)
+    record = Record(
+        timestamp_ms=TimestampMs(77), key=b"k", value=b"v", headers=(("own", b"1"), ("n", None))
+    )
+    assert not produce(raw, topic, bytes(build_batch([record, record]))).error_code
+    assert member.take(max_wait_ms=LONG_MS) == [(0, 1, 1)]
+    assert member.acknowledge((0, 1, [REJECT, ACCEPT])) == 0
+    (found,) = dead_letters(broker, dead_topic, 1)
+    assert (found.key(), found.value(), found.partition()) == (b"k", b"v", 0)
+    assert headers_of(found) == {
+        "own": b"1",
+        "n": None,
+        "__dlq.errors.topic": topic.encode(),
+        "__dlq.errors.partition": b"0",
+        "__dlq.errors.offset": b"0",
+        "__dlq.errors.group": topic.encode(),
+        "__dlq.errors.delivery.count": b"1",
+        "__dlq.errors.message": b"rejected by a consumer",
+        "ottla.dlq.cause": b"rejected",
+        "ottla.dlq.sent-at": b"77",
+    }
+    assert [lag for _, lag in offsets_of(raw, topic)] == [0]
+
+
+def test_after_the_last_delivery_a_record_is_dead(
+    broker: ServedBroker, raw: RawConnection, topic: str, dead_topic: str
+) -> None:
+    set_group(
+        raw,
+        topic,
+        share_delivery_count_limit="2",
+        errors_deadletterqueue_copy_record_enable="false",
+    )
+    member = joined(raw, topic)
+    put(raw, topic, 5)
+    for tries in (1, 2):
+        assert member.take(max_wait_ms=LONG_MS) == [(0, 0, tries)]
+        assert member.acknowledge((0, 0, [RELEASE])) == 0
+    (found,) = dead_letters(broker, dead_topic, 1)
+    headers = headers_of(found)
+    assert (found.key(), found.value()) == (None, None)
+    assert headers["ottla.dlq.cause"] == b"delivery-limit"
+    assert headers["__dlq.errors.delivery.count"] == b"2"
+    assert "ottla.dlq.no-copy" in headers
+
+
+def test_without_a_topic_dead_records_stay_archiving_and_others_go_on(
+    broker: ServedBroker, raw: RawConnection, topic: str
+) -> None:
+    """They are written when the topic is there, also after a crash, and when no member reads."""
+    name = f"dlq.{topic}"
+    set_group(raw, topic, errors_deadletterqueue_topic_name=name)
+    member = joined(raw, topic)
+    put(raw, topic, *range(150))
+    assert member.take(max_wait_ms=LONG_MS) == [(0, 149, 1)]
+    failures = broker.metric("ottla_dead_letter_failures_total")
+    assert member.acknowledge((0, 148, [REJECT]), (149, 149, [ACCEPT])) == 0
+    assert broker.metric("ottla_share_records_archiving") == 149
+    put(raw, topic, 200)
+    assert member.take(max_wait_ms=LONG_MS) == [(150, 150, 1)]
+    assert member.acknowledge((150, 150, [ACCEPT])) == 0
+    wait_until(
+        lambda: broker.metric("ottla_dead_letter_failures_total") > failures, "it is counted"
+    )
+    broker.end(signal.SIGKILL)
+    broker.start()
+    with connected(broker.address) as again:
+        create_topic(again, name, 2, errors_deadletterqueue_group_enable="true")
+        found = dead_letters(broker, name, 149)
+        assert sorted(int(message.value() or b"") for message in found) == list(range(149))
+        wait_until(lambda: offsets_of(again, topic) == [(151, 0)], "all are archived")
+    assert broker.metric("ottla_share_records_archiving") == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["__dlq.internal", "dlq/slash", "other.prefix"], ids=["internal", "form", "prefix"]
+)
+def test_a_wrong_name_of_a_dead_letter_topic_is_refused(
+    raw: RawConnection, topic: str, name: str
+) -> None:
+    with pytest.raises(AssertionError, match="error_code=40"):
+        set_group(raw, topic, errors_deadletterqueue_topic_name=name)
+
+
+def test_a_group_does_not_read_its_own_dead_letters(
+    raw: RawConnection, topic: str, dead_topic: str
+) -> None:
+    member = RawMember(raw, topic, "m", dead_topic)
+    member.join()
+    (partition,) = partitions(member.fetch())
+    assert partition.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_each_rejected_record_has_one_dead_letter_through_kills(
+    broker: ServedBroker, raw: RawConnection, topic: str, dead_topic: str
+) -> None:
+    """Consumers that reject every third record, and a broker that is killed again and again."""
+    total, kills = 600, 4
+    consumers = [Process(broker, topic, "3") for _ in range(2)]
+    producer = Producer({"bootstrap.servers": broker.address})
+    try:
+        for kill in range(kills):
+            for number in range(kill * total // kills, (kill + 1) * total // kills):
+                producer.produce(topic, value=b"%d" % number)
+            assert producer.flush(PATIENCE_S) == 0
+            done = sum(len(one.done) for one in consumers)
+            wait_until(
+                lambda done=done: sum(len(one.done) for one in consumers) > done,  # type: ignore[misc]
+                "the consumers work",
+            )
+            broker.end(signal.SIGKILL)
+            broker.start()
+        with connected(broker.address) as again:
+            wait_until(
+                lambda: [lag for _, lag in offsets_of(again, topic)] == [0], "all are finished"
+            )
+    finally:
+        for one in consumers:
+            one.end(signal.SIGKILL)
+    rejected = list(range(0, total, 3))
+    found = dead_letters(broker, dead_topic, len(rejected))
+    assert sorted(int(message.value() or b"") for message in found) == rejected
+    got = {number for one in consumers for number in one.got}
+    assert got == set(range(total))

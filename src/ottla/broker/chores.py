@@ -15,6 +15,7 @@ _DISK_S: Final = 1.0
 _WATERMARKS_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _PRUNE_S: Final = 300.0
+_DEAD_LETTERS_S: Final = 2.0
 
 
 def broker_chores(
@@ -74,6 +75,7 @@ def broker_chores(
             lambda: config().transactional_id_check_ms / 1000,
             services.expire_transactional_ids,
         ),
+        Chore("dead letters", lambda: _DEAD_LETTERS_S, services.resume_dead_letters),
         Chore("share states", lambda: _PRUNE_S, services.prune_share_states),
         Chore(
             "checkpoint",

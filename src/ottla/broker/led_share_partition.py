@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.broker.share_reading import covering, stretches_of
+from ottla.broker.share_reading import Reading, covering, stretches_of
 from ottla.broker.share_settings import GroupSettings
 from ottla.errors import ApiError, CoordinatorNotAvailable, ErrorCode, NotLeader
 from ottla.model import Offset
@@ -78,8 +78,8 @@ class LedSharePartition:
 
     @property
     def is_held(self) -> bool:
-        """True if a member has records that it has not acknowledged."""
-        return self.state is not None and self.state.acquired_count > 0
+        """True if a member has records that it has not acknowledged, or dead letters are due."""
+        return self.state is not None and self.state.acquired_count + self.state.dead.count > 0
 
     def acquire(self, member: str, wanted: Wanted) -> Taken | None:
         """Records for a member; None if there are none to acquire now."""
@@ -90,7 +90,11 @@ class LedSharePartition:
         self._persist(state.note_log_start(partition.log.start_offset))
         read_committed = settings.config.share_isolation_level == _READ_COMMITTED
         end = partition.readable_end(read_committed=read_committed)
+        stable_end = partition.readable_end(read_committed=True)
+        reading = Reading(self.key.group_id, read_committed, stable_end)
         now_ms = self._owner.now_ms()
+        if state.dead.count >= self._owner.dead_max:
+            return None
         for _ in range(_READS_MAX):
             at = state.next_offset(now_ms)
             if at >= end or (at >= state.end_offset and not state.has_room(limits, now_ms)):
@@ -100,9 +104,8 @@ class LedSharePartition:
             if found is None:
                 return None
             data = partition.log.read_bytes(found)
-            stretches = list(
-                stretches_of(data, at, min(found.end_offset, end), partition.log, read_committed)
-            )
+            found_end = min(found.end_offset, end)
+            stretches = list(stretches_of(data, at, found_end, partition.log, reading))
             acquired = state.acquire(
                 member,
                 stretches,
@@ -165,6 +168,11 @@ class LedSharePartition:
         if self.waiting and state is not None and state.next_offset(now_ms) < state.end_offset:
             self.wake()
 
+    def persist(self, done: Done) -> None:
+        """Have changes of the state written; `done` is called when they are durable."""
+        assert self.state is not None, "a state that is loaded is changed"
+        self._persist(self.state.take_write(), done)
+
     def wake(self) -> None:
         for wake in list(self.waiting):
             wake()
@@ -184,6 +192,8 @@ class LedSharePartition:
             if problem is not None:
                 problem = client_error(problem)
                 self._owner.drop(self, problem)
+            else:
+                self._owner.dead_letters.begin(self)
             if done is not None:
                 done(problem)
 

@@ -153,10 +153,19 @@ class Services:
 
     @cached_property
     def share_partitions(self) -> "SharePartitions":
+        from ottla.broker.dead_letter_topics import DeadLetterTopics  # noqa: PLC0415
+        from ottla.broker.dead_letters import DeadLetters  # noqa: PLC0415
         from ottla.broker.share_partitions import SharePartitions  # noqa: PLC0415
 
+        topics = DeadLetterTopics(self.state, self.replicas, self.settings, self.clock)
         return SharePartitions(
-            self.state, self.replicas, self.share, self.settings, self.clock, self.note_defect
+            self.state,
+            self.replicas,
+            self.share,
+            self.settings,
+            self.clock,
+            self.note_defect,
+            DeadLetters(topics, self.producer_ids.next, self.clock, self.note_defect),
         )
 
     @cached_property
@@ -216,6 +225,12 @@ class Services:
     async def prune_share_states(self) -> None:
         if "share" in self.__dict__:
             await self.share.expire()
+
+    def resume_dead_letters(self) -> None:
+        if "share" in self.__dict__ and (
+            "share_partitions" in self.__dict__ or self.share.archiving()
+        ):
+            self.share_partitions.resume_dead_letters()
 
     def collect_groups(self) -> Iterable[Metric]:
         """Metrics of the groups that are coordinated here."""

@@ -6,11 +6,13 @@ What members had acquired is available again after that, as after a crash.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from ottla.broker.dead_letters import DeadLetters
 from ottla.broker.led_share_partition import Done, LedSharePartition, client_error
 from ottla.broker.share_metrics import ShareCounts
 from ottla.broker.share_reading import duration_ms
@@ -23,6 +25,7 @@ from ottla.errors import (
     ApiError,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    InvalidTopic,
     NotLeader,
 )
 from ottla.model import Offset, TimestampMs
@@ -59,6 +62,7 @@ class SharePartitions:
         settings: Settings,
         clock: Clock,
         note_defect: Callable[[BaseException], None],
+        dead_letters: DeadLetters,
     ) -> None:
         self._replicas = replicas
         self._share = share
@@ -72,6 +76,7 @@ class SharePartitions:
         self._timer_ms = 0
         self._group_settings = ShareGroupSettings(state, settings)
         self._is_closed = False
+        self.dead_letters = dead_letters
         self.acquired_count = 0  # records, since the broker started
         self.sessions = ShareSessions()
         self.waiting: dict[SessionKey, Callable[[], None]] = {}  # ends the wait of a fetch
@@ -79,6 +84,10 @@ class SharePartitions:
     def find(self, key: SharePartitionKey) -> LedSharePartition:
         """The share partition; it is loaded if it is new."""
         partition = self._replicas.locate(key.topic_id, key.partition)
+        if partition.tp.topic == self.settings_of(key.group_id).config.dead_letter_topic:
+            raise InvalidTopic(
+                f"{partition.tp.topic} takes the dead letters of the group: it cannot read them too"
+            )
         led = self._led.get(key)
         if led is not None and led.partition is not partition:
             self.drop(led, NotLeader(f"{partition.tp} has another leader epoch"))
@@ -124,6 +133,19 @@ class SharePartitions:
         """How many bytes of records a response may have, about."""
         return self._settings.broker.fetch_bytes_max
 
+    @property
+    def dead_max(self) -> int:
+        """How many dead records a share partition may have whose dead letters are not written."""
+        return self._settings.broker.dead_letters_pending_max
+
+    def resume_dead_letters(self) -> None:
+        """Load share partitions with dead letters to write: no member may read them any more."""
+        if self._is_closed:
+            return
+        for key in self._share.archiving():
+            with contextlib.suppress(ApiError):  # led elsewhere, or not yet
+                self.find(key)
+
     def wake_soon(self, led: LedSharePartition) -> None:
         self._loop.call_soon(led.wake)
 
@@ -134,6 +156,7 @@ class SharePartitions:
             end()
         for task in self._loads:
             task.cancel()
+        self.dead_letters.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -178,6 +201,9 @@ class SharePartitions:
             self.acquired_count,
             [(group_id, topic, lag) for (group_id, topic), lag in sorted(lags.items())],
             sum(led.state.waiting_count(now_ms) for led in loaded if led.state is not None),
+            sum(led.state.dead.count for led in loaded if led.state is not None),
+            self.dead_letters.written_count,
+            self.dead_letters.failed_count,
         )
 
     # States
@@ -207,6 +233,7 @@ class SharePartitions:
             led.state = SharePartition.restore(read._replace(batches=self._restored(read.batches)))
             self.note_deadline(led.state.next_deadline_ms(self.now_ms()))
             led.wake()
+            self.dead_letters.begin(led)
 
     def _written(self, batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
         """Batches with the times at which waits end as others can read them."""

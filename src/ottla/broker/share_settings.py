@@ -41,6 +41,7 @@ class ShareGroupSettings:
             allows_renewal=config.share_renew_acknowledge_enable,
             backoff_ms=config.share_retry_backoff_ms,
             backoff_max_ms=config.share_retry_backoff_max_ms,
+            has_dead_letters=bool(config.dead_letter_topic),
         )
         made = GroupSettings(config, limits)
         if len(self._known) >= _KNOWN_MAX:

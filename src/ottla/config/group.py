@@ -54,6 +54,21 @@ class GroupConfig:
         high=INT32_MAX,
         broker="group.consumer.session.timeout.ms",
     )
+    dead_letter_topic: str = text(
+        "errors.deadletterqueue.topic.name",
+        "",
+        r"(?!__)[a-zA-Z0-9._-]{0,249}",
+        "the name of a topic, or nothing",
+        "The topic to which a share group has records written that were delivered too often, or"
+        " rejected. Its name begins with errors.deadletterqueue.topic.name.prefix of the brokers,"
+        " and it has errors.deadletterqueue.group.enable=true. Nothing means none.",
+        broker=None,
+    )
+    dead_letter_copies: bool = flag(
+        "errors.deadletterqueue.copy.record.enable",
+        True,
+        "Whether dead letters have the key, value and headers of their records.",
+    )
     share_assignment_interval_ms: int = number(
         "share.assignment.interval.ms",
         1000,

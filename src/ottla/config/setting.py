@@ -228,8 +228,11 @@ def ordered(name: str, default: tuple[str, ...], choices: tuple[str, ...], doc: 
     return field(default=default, metadata={"setting": row})
 
 
-def text(name: str, default: str, pattern: str, allowed: str, doc: str) -> Any:
-    """A field whose text matches a regular expression; a broker has it under the same name."""
+def text(
+    name: str, default: str, pattern: str, allowed: str, doc: str, *, broker: str | None = ""
+) -> Any:
+    """A field whose text matches a regular expression; a broker has it under the same name,
+    unless `broker` is None."""
     form = re.compile(pattern, re.IGNORECASE)
 
     def parse(text: str) -> str:
@@ -237,7 +240,7 @@ def text(name: str, default: str, pattern: str, allowed: str, doc: str) -> Any:
             raise ValueError("has another form")
         return text
 
-    row = Setting(name, Kind.STRING, doc, allowed, parse, name)
+    row = Setting(name, Kind.STRING, doc, allowed, parse, name if broker == "" else broker)
     return field(default=default, metadata={"setting": row})
 
 

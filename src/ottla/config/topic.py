@@ -100,6 +100,11 @@ class TopicConfig:
         make=Durability,
         broker="log.durability",
     )
+    takes_dead_letters: bool = flag(
+        "errors.deadletterqueue.group.enable",
+        False,
+        "Whether share groups may write dead letters to the topic.",
+    )
     file_delete_delay_ms: int = number(
         "file.delete.delay.ms",
         MINUTE_MS,

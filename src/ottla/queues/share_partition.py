@@ -6,8 +6,8 @@ from which on nothing has been acquired yet. Inside it adjacent offsets of one s
                 acquire                accept
     AVAILABLE ----------> ACQUIRED ----------------> ACKNOWLEDGED
         ^                  |    |  reject, gap, or released at the delivery limit
-        +------------------+    +------------------> ARCHIVED
-         release, lock ended,
+        +------------------+    +------------------> ARCHIVED, or ARCHIVING
+         release, lock ended,                        until its dead letter is written
          member gone; it may have to wait
 
 Nothing is written when records are acquired. Every other change returns a `StateWrite`; a caller
@@ -27,12 +27,21 @@ from ottla.queues.acknowledgements import (
     Run,
     runs_of,
 )
+from ottla.queues.dead_records import DeadRecords
 from ottla.queues.errors import InvalidRecordState
 from ottla.queues.share_ranges import Range, Ranges
-from ottla.queues.share_state import DeliveryState, StateBatch, StateRead, StateWrite
+from ottla.queues.share_state import (
+    Cause,
+    DeliveryState,
+    Sender,
+    StateBatch,
+    StateRead,
+    StateWrite,
+)
 
 _AVAILABLE: Final = DeliveryState.AVAILABLE
 _ACQUIRED: Final = DeliveryState.ACQUIRED
+_ARCHIVING: Final = DeliveryState.ARCHIVING
 _ARCHIVED: Final = DeliveryState.ARCHIVED
 _DELIVERIES_MAX: Final = 2**15 - 1  # that are counted: the field on the wire has 16 bits
 _DOUBLINGS_MAX: Final = 32
@@ -48,6 +57,7 @@ class ShareLimits(NamedTuple):
     backoff_ms: int = 0  # before the second delivery; twice as long before each further one
     backoff_max_ms: int = 0
     waiting_max: int = 8000  # unfinished records in the window beside `locks_max`, if they wait
+    has_dead_letters: bool = False  # what fails for the last time is archiving at first
 
     def retry_delay_ms(self, deliveries: int) -> int:
         """How long a record waits that was delivered so often, without success."""
@@ -74,18 +84,19 @@ class Acquired(NamedTuple):
 class SharePartition:
     """Owned by the leader of the partition; made by `restore`."""
 
-    __slots__ = ("_changed", "_ranges")
+    __slots__ = ("_changed", "_ranges", "dead")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, sender: Sender | None) -> None:
         self._ranges = Ranges(start)
         self._changed: list[StateBatch] = []  # since the last write
+        self.dead = DeadRecords(self._ranges, sender, self._note)
 
     @classmethod
     def restore(cls, state: StateRead) -> "SharePartition":
         """The share partition as it was last written; its start offset is decided."""
         start = int(state.start_offset)
         assert start >= 0, "a share partition begins when its start offset is decided"
-        made = cls(start)
+        made = cls(start, state.sender)
         ranges = made._ranges
         for batch in state.batches:
             if batch.last < ranges.end_offset:
@@ -252,7 +263,9 @@ class SharePartition:
                     self._change(item, _AVAILABLE, item.count - 1, _after(now_ms, delay_ms))
                 else:
                     self._release(item, limits, now_ms, run.delay_ms)
-            case AcknowledgeType.REJECT | AcknowledgeType.GAP:
+            case AcknowledgeType.REJECT:
+                self._end(item, Cause.REJECTED, limits)
+            case AcknowledgeType.GAP:
                 self._change(item, _ARCHIVED, item.count)
 
     # Giving back
@@ -291,20 +304,27 @@ class SharePartition:
         self, item: Range, limits: ShareLimits, now_ms: int, delay_ms: int = GROUP_BACKOFF
     ) -> None:
         if 0 < limits.deliveries_max <= item.count:
-            self._change(item, _ARCHIVED, item.count)
+            self._end(item, Cause.DELIVERY_LIMIT, limits)
             return
         if delay_ms == GROUP_BACKOFF:
             delay_ms = limits.retry_delay_ms(item.count)
         self._change(item, _AVAILABLE, item.count, _after(now_ms, delay_ms))
 
+    def _end(self, item: Range, cause: Cause, limits: ShareLimits) -> None:
+        """Deliver a record no more."""
+        if limits.has_dead_letters:
+            self.dead.add(item, cause)
+        else:
+            self._change(item, _ARCHIVED, item.count)
+
     def note_log_start(self, offset: int) -> StateWrite | None:
-        """Forget records that the log has no longer."""
+        """Forget records that the log has no longer, but for those that get a dead letter."""
         if offset <= self.start_offset:
             return None
         if offset > self.end_offset:
             self._ranges.extend(offset, _AVAILABLE, 0)
         for item in self._ranges.within(self.start_offset, offset):
-            if not item.state.is_final:
+            if not item.state.is_final and item.state is not _ARCHIVING:
                 self._change(item, _ARCHIVED, item.count)
         return self.take_write()
 
@@ -313,7 +333,8 @@ class SharePartition:
     def take_write(self) -> StateWrite | None:
         """The changes since the last write; None without any."""
         self._ranges.settle()
-        if not self._changed:
+        sender = self.dead.sender if self.dead.has_new_sender else None
+        if not self._changed and sender is None:
             return None
         start = self.start_offset
         batches = tuple(
@@ -322,15 +343,28 @@ class SharePartition:
             if batch.last >= start
         )
         self._changed = []
-        return StateWrite(Offset(start), self._ranges.complete_count, batches)
+        self.dead.has_new_sender = False
+        return StateWrite(Offset(start), self._ranges.complete_count, batches, sender)
 
     def _change(
         self, item: Range, state: DeliveryState, count: int, not_before_ms: int = 0
     ) -> None:
         self._ranges.change(item, state, count)
         item.until_ms = not_before_ms
+        self._note(item)
+
+    def _note(self, item: Range) -> None:
+        """Have the state of a range written."""
         self._changed.append(
-            StateBatch(Offset(item.start), Offset(item.end - 1), state, count, not_before_ms)
+            StateBatch(
+                Offset(item.start),
+                Offset(item.end - 1),
+                item.state,
+                item.count,
+                item.until_ms,
+                item.cause,
+                item.is_sending,
+            )
         )
 
 

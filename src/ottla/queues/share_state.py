@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from ottla.model import Offset, Uuid, format_uuid
+from ottla.model import Offset, ProducerId, Uuid, format_uuid
 
 NO_START: Final = Offset(-1)  # not decided yet: the leader resolves `share.auto.offset.reset`
 
@@ -59,12 +59,26 @@ class StateBatch(NamedTuple):
     is_sending: bool = False  # of those that are archiving: in the batch that is being written
 
 
+class Sender(NamedTuple):
+    """The producer of a share partition's dead letters, and where it writes to.
+
+    A producer id is used for one destination only: sequences are counted there.
+    """
+
+    producer_id: ProducerId
+    sequence: int  # of the batch that is being written, or of the next one
+    topic_id: Uuid
+    partition: int
+    begun_ms: int = 0  # when the last batch was begun, by the machine's clock
+
+
 class StateWrite(NamedTuple):
     """A change of a share partition's state."""
 
     start_offset: Offset
     complete_count: int  # records from the start offset on that are finished
     batches: tuple[StateBatch, ...]
+    sender: Sender | None = None  # None if it is as it was
 
 
 class StateRead(NamedTuple):
@@ -73,6 +87,7 @@ class StateRead(NamedTuple):
     state_epoch: int
     start_offset: Offset
     batches: tuple[StateBatch, ...]
+    sender: Sender | None = None  # None until there was a dead letter
 
 
 class StateSummary(NamedTuple):
