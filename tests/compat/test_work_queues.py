@@ -28,6 +28,7 @@ from ottla.errors import ErrorCode
 from ottla.model import TimestampMs
 from ottla.protocol.messages.share_groups import AcknowledgementBatch
 from ottla.records.batch import Record, build_batch
+from ottla.records.compression import Codec
 
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 LONG_MS = 60_000  # that a fetch may wait for what must come
@@ -299,3 +300,70 @@ def test_each_rejected_record_has_one_dead_letter_through_kills(
     assert sorted(int(message.value() or b"") for message in found) == rejected
     got = {number for one in consumers for number in one.got}
     assert got == set(range(total))
+
+
+# The order of keys
+
+
+def put_keys(raw: RawConnection, topic: str, *keys: bytes | None) -> None:
+    records = [Record(key=key, value=b"v") for key in keys]
+    assert not produce(raw, topic, bytes(build_batch(records, codec=Codec.ZSTD))).error_code
+
+
+def test_records_of_a_key_are_delivered_one_after_the_other(
+    broker: ServedBroker, raw: RawConnection, topic: str
+) -> None:
+    set_group(raw, topic, share_ordering="key")
+    first, second = joined(raw, topic), RawMember(raw, topic, "n", topic)
+    put_keys(raw, topic, b"a", b"a", b"b", b"b", None, None)
+    put_keys(raw, topic, b"a", b"c")
+    assert first.take(max_wait_ms=LONG_MS, max_records=3) == [(0, 0, 1), (2, 2, 1), (4, 4, 1)]
+    assert second.take(max_wait_ms=LONG_MS) == [(5, 5, 1), (7, 7, 1)]
+    assert second.take(max_wait_ms=0) == []
+    assert broker.metric("ottla_share_records_ordered") >= 6
+    assert first.acknowledge((0, 0, [RELEASE])) == 0
+    assert second.take(max_wait_ms=LONG_MS) == [(0, 0, 2)], "it goes before the next of its key"
+    assert second.acknowledge((0, 0, [ACCEPT]), (5, 5, [ACCEPT])) == 0
+    assert first.take(max_wait_ms=LONG_MS) == [(1, 1, 1)]
+    broker.end(signal.SIGKILL)
+    broker.start()
+    with connected(broker.address) as again:
+        after = joined(again, topic, "o")
+        assert after.take(max_wait_ms=LONG_MS) == [(1, 2, 1), (4, 4, 1), (7, 7, 1)]
+        assert after.acknowledge((1, 2, [ACCEPT])) == 0
+        assert after.take(max_wait_ms=LONG_MS) == [(3, 3, 1), (6, 6, 1)]
+
+
+def test_keys_stay_in_order_with_many_consumers_and_kills(
+    broker: ServedBroker, raw: RawConnection, topic: str
+) -> None:
+    """More consumers than partitions; one of them, and the broker, are killed."""
+    set_group(raw, topic, share_ordering="key")
+    keys, total = 40, 600
+    consumers = [Process(broker, topic) for _ in range(4)]
+    producer = Producer({"bootstrap.servers": broker.address})
+    try:
+        for number in range(total):
+            producer.produce(topic, key=b"%d" % (number % keys), value=b"%d" % number)
+        assert producer.flush(PATIENCE_S) == 0
+        wait_until(lambda: sum(len(one.done) for one in consumers) > 50, "the consumers work")
+        consumers[0].end(signal.SIGKILL)
+        broker.end(signal.SIGKILL)
+        broker.start()
+        with connected(broker.address) as again:
+            wait_until(
+                lambda: [lag for _, lag in offsets_of(again, topic)] == [0], "all are finished"
+            )
+    finally:
+        for one in consumers:
+            one.end(signal.SIGKILL)
+    times = sorted((at_s, kind, value) for one in consumers for kind, value, at_s in one.times)
+    got: dict[int, float] = {}
+    done: dict[int, float] = {}
+    for at_s, kind, value in times:
+        (got if kind == "got" else done).setdefault(value, at_s)
+    assert got.keys() == set(range(total))
+    for value in range(keys, total):
+        before = value - keys  # of the same key
+        assert got[before] < got[value]
+        assert done.get(before, got[before]) <= got[value], "it was acknowledged before"

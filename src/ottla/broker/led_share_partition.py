@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.broker.share_reading import Reading, covering, stretches_of
+from ottla.broker.share_reading import Reading, covering, digests_of, stretches_of
 from ottla.broker.share_settings import GroupSettings
 from ottla.errors import ApiError, CoordinatorNotAvailable, ErrorCode, NotLeader
 from ottla.model import Offset
@@ -12,6 +12,7 @@ from ottla.queues.acknowledgements import Acknowledgement
 from ottla.queues.errors import InvalidRecordState
 from ottla.queues.share_partition import Acquired, ShareLimits, SharePartition, portion_max
 from ottla.queues.share_state import SharePartitionKey, StateWrite
+from ottla.records.batch import decompressed_bytes_max
 from ottla.replication.partition import LeaderPartition
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ log = logging.getLogger("ottla.broker")
 
 _CHUNK_BYTES: Final = 256 * 1024  # of a log that are looked at for one response
 _READS_MAX: Final = 4  # of a log that has nothing to deliver, in one turn of the loop
+_BY_KEY: Final = "key"
 _READ_COMMITTED: Final = "read_committed"
 _RETRIABLE: Final = frozenset(
     {
@@ -77,6 +79,12 @@ class LedSharePartition:
         return self.state.unfinished_count + max(end - self.state.end_offset, 0)
 
     @property
+    def ordered_count(self) -> int:
+        """Records whose keys are remembered."""
+        order = None if self.state is None else self.state.order
+        return 0 if order is None else len(order)
+
+    @property
     def is_held(self) -> bool:
         """True if a member has records that it has not acknowledged, or dead letters are due."""
         return self.state is not None and self.state.acquired_count + self.state.dead.count > 0
@@ -95,6 +103,9 @@ class LedSharePartition:
         now_ms = self._owner.now_ms()
         if state.dead.count >= self._owner.dead_max:
             return None
+        state.order_by_key(settings.config.share_ordering == _BY_KEY)
+        if state.order is not None:
+            return self._acquire_ordered(state, member, wanted, reading, end)
         for _ in range(_READS_MAX):
             at = state.next_offset(now_ms)
             if at >= end or (at >= state.end_offset and not state.has_room(limits, now_ms)):
@@ -116,17 +127,59 @@ class LedSharePartition:
             )
             self._persist(state.take_write())
             if acquired:
-                self._owner.acquired_count += sum(a.last - a.first + 1 for a in acquired)
-                self._owner.note_deadline(now_ms + limits.lock_ms)
-                return Taken(
-                    covering(data, acquired[0].first, acquired[-1].last),
-                    acquired,
-                    _is_alone(acquired, limits),
-                )
+                return self._taken(data, acquired, limits, now_ms)
             if state.next_offset(now_ms) <= at:
                 return None
         self._owner.wake_soon(self)  # there may be something behind
         return None
+
+    def _acquire_ordered(
+        self, state: SharePartition, member: str, wanted: Wanted, reading: Reading, end: Offset
+    ) -> Taken | None:
+        """Records that are the first unfinished ones of their keys."""
+        limits, now_ms, log = self.settings.limits, self._owner.now_ms(), self.partition.log
+        for _ in range(_READS_MAX):
+            at = state.next_ready(now_ms)
+            if at is not None:
+                break
+            if state.scan_offset >= end or not state.can_scan(limits):
+                return None
+            before = state.scan_offset
+            self._scan(state, reading, end)
+            self._persist(state.take_write())
+            if state.scan_offset == before:
+                return None
+        else:
+            self._owner.wake_soon(self)  # there may be something behind
+            return None
+        bytes_max = min(wanted.bytes_max, _CHUNK_BYTES)
+        found = log.read(Offset(at), end, bytes_max, at_least_one=True)
+        if found is None:
+            return None
+        acquired = state.acquire_ready(member, found.end_offset, limits, wanted.records_max, now_ms)
+        if not acquired:
+            return None
+        data = log.read_bytes(found)
+        return self._taken(data, acquired, limits, now_ms)
+
+    def _scan(self, state: SharePartition, reading: Reading, end: Offset) -> None:
+        """Read keys of a part of the log."""
+        at, log = state.scan_offset, self.partition.log
+        found = log.read(Offset(at), end, _CHUNK_BYTES, at_least_one=True)
+        if found is not None:
+            data = log.read_bytes(found)
+            found_end = min(found.end_offset, end)
+            stretches = list(stretches_of(data, at, found_end, log, reading))
+            bytes_max = decompressed_bytes_max(log.config.max_message_bytes)
+            state.scan(stretches, digests_of(data, bytes_max))
+
+    def _taken(
+        self, data: bytes, acquired: list[Acquired], limits: ShareLimits, now_ms: int
+    ) -> Taken:
+        self._owner.acquired_count += sum(a.last - a.first + 1 for a in acquired)
+        self._owner.note_deadline(now_ms + limits.lock_ms)
+        records = covering(data, acquired[0].first, acquired[-1].last)
+        return Taken(records, acquired, _is_alone(acquired, limits))
 
     def acknowledge(
         self,

@@ -20,6 +20,7 @@ class ShareCounts(NamedTuple):
     archiving_records: int = 0
     dead_letters: int = 0
     dead_letter_failures: int = 0
+    ordered_records: int = 0
 
 
 def collect_share_groups(counts: ShareCounts, *, series_max: int) -> Iterable[Metric]:
@@ -71,6 +72,13 @@ def collect_share_groups(counts: ShareCounts, *, series_max: int) -> Iterable[Me
         "Attempts to write dead letters that failed; the log says why.",
         (),
         [((), counts.dead_letter_failures)],
+    )
+    yield Metric(
+        "ottla_share_records_ordered",
+        _GAUGE,
+        "Unfinished records whose keys are remembered, in groups with share.ordering=key.",
+        (),
+        [((), counts.ordered_records)],
     )
     lags = [lag for lag in counts.lags if len(lag[0]) <= _NAME_LENGTH_MAX]
     yield Metric(

@@ -204,6 +204,7 @@ class SharePartitions:
             sum(led.state.dead.count for led in loaded if led.state is not None),
             self.dead_letters.written_count,
             self.dead_letters.failed_count,
+            sum(led.ordered_count for led in loaded),
         )
 
     # States

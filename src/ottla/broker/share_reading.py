@@ -5,10 +5,12 @@ from typing import Final, NamedTuple
 
 from ottla.errors import ApiError
 from ottla.model import Offset
+from ottla.queues.key_order import key_digest
 from ottla.queues.share_partition import Stretch
 from ottla.records import batch as batches
 from ottla.records.batch import Record
 from ottla.records.dead_letter_headers import FOR_GROUP
+from ottla.records.record_slices import payload_of, slice_records
 from ottla.replication.partition import LeaderPartition
 from ottla.storage.log import Log
 
@@ -78,6 +80,23 @@ def _addressed(view: memoryview, at: int, end: Offset, group_id: str) -> Iterato
         yield Stretch(record.offset, position, False)
     if position < end:
         yield Stretch(position, end, True)
+
+
+def digests_of(data: bytes, bytes_max: int) -> dict[int, bytes | None]:
+    """Digests of the keys of records, by offset; records that cannot be read have none."""
+    found: dict[int, bytes | None] = {}
+    for header, view in batches.batches(data):
+        if header.is_control:
+            continue
+        try:
+            payload = payload_of(view, header, bytes_max)
+            slices = slice_records(payload, header.record_count)
+        except ApiError:
+            continue
+        for _, _, _, delta, key, _ in slices:
+            if key is not None:
+                found[header.base_offset + delta] = key_digest(key)
+    return found
 
 
 def covering(data: bytes, first: Offset, last: Offset) -> bytes:

@@ -106,6 +106,13 @@ class GroupConfig:
         "Whether a share group reads records of transactions that are not committed.",
         broker="share.isolation.level",
     )
+    share_ordering: str = choice(
+        "share.ordering",
+        "none",
+        ("none", "key"),
+        "Whether a share group gets records of the same key one after the other: the next one when"
+        " the one before is finished.",
+    )
     share_partition_max_record_locks: int = number(
         "share.partition.max.record.locks",
         2000,

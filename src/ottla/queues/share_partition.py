@@ -15,7 +15,7 @@ that cannot have it written drops the whole object and begins again from what wa
 All times are those of one clock, which does not jump.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ottla.errors import InvalidRequest
@@ -29,6 +29,7 @@ from ottla.queues.acknowledgements import (
 )
 from ottla.queues.dead_records import DeadRecords
 from ottla.queues.errors import InvalidRecordState
+from ottla.queues.key_order import WINDOW_RECORDS_MAX, KeyOrder
 from ottla.queues.share_ranges import Range, Ranges
 from ottla.queues.share_state import (
     Cause,
@@ -57,6 +58,7 @@ class ShareLimits(NamedTuple):
     backoff_ms: int = 0  # before the second delivery; twice as long before each further one
     backoff_max_ms: int = 0
     waiting_max: int = 8000  # unfinished records in the window beside `locks_max`, if they wait
+    key_window_max: int = WINDOW_RECORDS_MAX  # unfinished records in the window, ordered by key
     has_dead_letters: bool = False  # what fails for the last time is archiving at first
 
     def retry_delay_ms(self, deliveries: int) -> int:
@@ -84,12 +86,13 @@ class Acquired(NamedTuple):
 class SharePartition:
     """Owned by the leader of the partition; made by `restore`."""
 
-    __slots__ = ("_changed", "_ranges", "dead")
+    __slots__ = ("_changed", "_ranges", "dead", "order")
 
     def __init__(self, start: int, sender: Sender | None) -> None:
         self._ranges = Ranges(start)
         self._changed: list[StateBatch] = []  # since the last write
         self.dead = DeadRecords(self._ranges, sender, self._note)
+        self.order: KeyOrder | None = None  # if records of a key are delivered one after the other
 
     @classmethod
     def restore(cls, state: StateRead) -> "SharePartition":
@@ -183,12 +186,95 @@ class SharePartition:
             if is_throttled or self.end_offset < cut:
                 break
         for item in acquired:
-            self._ranges.change(item, _ACQUIRED, min(item.count + 1, _DELIVERIES_MAX))
-            item.member = member
-            item.until_ms = now_ms + limits.lock_ms
+            self._acquire(item, member, limits, now_ms)
         result = _acquired(acquired)
         self._ranges.settle()
         return result
+
+    # Acquiring in the order of keys
+
+    def order_by_key(self, is_ordered: bool) -> None:
+        """Deliver records of a key one after the other from now on, or not any more."""
+        if is_ordered and self.order is None:
+            self.order = KeyOrder(self.start_offset)
+        elif not is_ordered:
+            self.order = None
+
+    @property
+    def scan_offset(self) -> int:
+        """The offset from which on keys are not known yet."""
+        assert self.order is not None, "keys are looked at for their order"
+        return max(self.order.scanned_to, self.start_offset)
+
+    def can_scan(self, limits: ShareLimits) -> bool:
+        """True if more of the log may be looked at for keys."""
+        assert self.order is not None, "keys are looked at for their order"
+        is_new = self.scan_offset >= self.end_offset
+        return not is_new or self.unfinished_count < limits.key_window_max
+
+    def scan(self, found: Iterable[Stretch], digests: Mapping[int, bytes | None]) -> None:
+        """Take the keys of more of the log into account, from where the last scan ended."""
+        order = self.order
+        assert order is not None, "keys are looked at for their order"
+        for stretch in found:
+            if not stretch.has_records:
+                self._archive(stretch)
+            elif stretch.end > self.end_offset:
+                self._ranges.extend(stretch.end, _AVAILABLE, 0)
+            for item in self._ranges.overlapping(stretch.start, stretch.end):
+                if item.state.is_final or item.state is _ARCHIVING:
+                    continue
+                until_ms = item.until_ms if item.state is _AVAILABLE else 0
+                start = max(item.start, stretch.start, order.scanned_to)
+                for at in range(start, min(item.end, stretch.end)):
+                    order.add(at, digests.get(at), until_ms)
+            order.scanned_to = max(order.scanned_to, stretch.end)
+
+    def next_ready(self, now_ms: int) -> int | None:
+        """The first offset that can be acquired, as far as keys are known."""
+        order = self.order
+        assert order is not None, "keys are looked at for their order"
+        while (offset := order.pop_ready(now_ms)) is not None:
+            item = self._ranges.at(offset)
+            if item is None or item.state is not _AVAILABLE or not order.is_first(offset):
+                continue  # acquired or finished meanwhile
+            if item.until_ms > now_ms:
+                order.push(offset, item.until_ms)
+                continue
+            order.push(offset)
+            return offset
+        return None
+
+    def acquire_ready(
+        self, member: str, end: int, limits: ShareLimits, records_max: int, now_ms: int
+    ) -> list[Acquired]:
+        """Acquire records below `end` that are the first ones of their keys.
+
+        What was delivered so often that it comes in portions comes alone.
+        """
+        order = self.order
+        assert order is not None, "keys are looked at for their order"
+        acquired: list[Range] = []
+        while len(acquired) < records_max and self.acquired_count < limits.locks_max:
+            offset = self.next_ready(now_ms)
+            if offset is None or offset >= end:
+                break
+            item = self._ranges.within(offset, offset + 1)[0]
+            is_alone = portion_max(item.count, 1, limits.deliveries_max) is not None
+            if is_alone and acquired:
+                break
+            self._acquire(item, member, limits, now_ms)
+            acquired.append(item)
+            if is_alone:
+                break
+        result = _acquired(acquired)
+        self._ranges.settle()
+        return result
+
+    def _acquire(self, item: Range, member: str, limits: ShareLimits, now_ms: int) -> None:
+        self._ranges.change(item, _ACQUIRED, min(item.count + 1, _DELIVERIES_MAX))
+        item.member = member
+        item.until_ms = now_ms + limits.lock_ms
 
     def _take(
         self, start: int, end: int, limits: ShareLimits, now_ms: int, has_others: bool
@@ -355,6 +441,8 @@ class SharePartition:
 
     def _note(self, item: Range) -> None:
         """Have the state of a range written."""
+        if self.order is not None:
+            self.order.note(item)
         self._changed.append(
             StateBatch(
                 Offset(item.start),

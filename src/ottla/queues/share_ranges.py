@@ -169,6 +169,13 @@ class Ranges:
                     return item.start
         return self.end_offset
 
+    def at(self, offset: int) -> Range | None:
+        """The range of an offset; None outside of the window."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0 or offset >= self._items[index].end:
+            return None
+        return self._items[index]
+
     def acquired(self) -> Iterable[Range]:
         return [item for item in self._items if item.state is _ACQUIRED]
 

@@ -342,3 +342,31 @@ def test_records_that_wait_do_not_use_up_the_window() -> None:
         release(partition, item.start, item.end - 1, WAITING, 0)
     assert partition.waiting_count(0) == 8100
     assert not partition.has_room(WAITING, 0), "the table of those that wait is bounded"
+
+
+def test_finished_records_become_one_range_again() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 50))
+    for at in range(49, 0, -2):
+        acknowledge(partition, "a", at, at, ACCEPT)
+    assert len(partition._ranges) == 50
+    for at in range(2, 50, 2):
+        acknowledge(partition, "a", at, at, ACCEPT)
+    assert len(partition._ranges) == 2, "one that is acquired, and the rest"
+
+
+def test_what_members_hold_counts_when_keys_begin_to_be_ordered() -> None:
+    """The second of two records of a key comes back first; the third waits for its backoff."""
+    partition = begin()
+    acquire(partition, "a", stretch(0, 3))
+    partition.order_by_key(True)
+    partition.scan([stretch(0, 3)], dict.fromkeys(range(3), b"k"))
+    release(partition, 1, 1, LIMITS, 0)
+    release(partition, 2, 2, LIMITS, 0, delay_ms=500)
+    assert partition.next_ready(0) is None, "the first one is not finished"
+    acknowledge(partition, "a", 0, 0, ACCEPT)
+    assert partition.acquire_ready("b", 3, LIMITS, 10, 0) == [Acquired(Offset(1), Offset(1), 2)]
+    said = [Acknowledgement(Offset(1), Offset(1), [ACCEPT])]
+    partition.acknowledge("b", said, LIMITS, 0, may_renew=False)
+    assert partition.next_ready(499) is None
+    assert partition.next_ready(500) == 2
