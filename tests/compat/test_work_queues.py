@@ -26,6 +26,12 @@ from compat.test_share_requests import offsets_of, put
 from compat.wire import create_topic, produce
 from ottla.errors import ErrorCode
 from ottla.model import TimestampMs
+from ottla.protocol.messages.offsets import (
+    EARLIEST,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from ottla.protocol.messages.share_groups import AcknowledgementBatch
 from ottla.records.batch import Record, build_batch
 from ottla.records.compression import Codec
@@ -127,6 +133,15 @@ def test_waits_are_durable_and_a_member_says_how_long_they_are(
         member = joined(again, topic, "n")
         assert member.take(max_wait_ms=LONG_MS) == [(1, 1, 1), (2, 2, 2)]
         assert member.take(max_wait_ms=0) == []
+
+
+def test_without_a_limit_a_record_is_delivered_for_ever(raw: RawConnection, topic: str) -> None:
+    set_group(raw, topic, share_delivery_count_limit="0")
+    member = joined(raw, topic)
+    put(raw, topic, 0, 1)
+    for deliveries in range(1, 15):
+        assert member.take(max_wait_ms=LONG_MS) == [(0, 1, deliveries)]
+        assert member.acknowledge((0, 1, [RELEASE])) == 0
 
 
 # Dead letters
@@ -367,3 +382,48 @@ def test_keys_stay_in_order_with_many_consumers_and_kills(
         before = value - keys  # of the same key
         assert got[before] < got[value]
         assert done.get(before, got[before]) <= got[value], "it was acknowledged before"
+
+
+# Records that go when they are acknowledged
+
+
+def start_offset(raw: RawConnection, topic: str) -> int:
+    wanted = ListOffsetsTopic(
+        name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=EARLIEST)]
+    )
+    request = ListOffsetsRequest(replica_id=-1, topics=[wanted])
+    return int(raw.ask(request, 7).topics[0].partitions[0].offset)
+
+
+def test_records_go_once_every_share_group_has_finished_them(raw: RawConnection) -> None:
+    """Until then, and while a group has subscribed and not begun to read, they stay."""
+    name, kept = f"queue-{next(_numbers)}", f"kept-{next(_numbers)}"
+    create_topic(raw, name, delete_acknowledged="true")
+    create_topic(raw, kept, delete_acknowledged="true")
+    groups = [f"{name}-{letter}" for letter in "abc"]
+    for group in groups:
+        set_group(raw, group, share_auto_offset_reset="earliest")
+    put(raw, name, *range(10))
+    put(raw, kept, 1)
+    members = [RawMember(raw, group, "m", name) for group in groups]
+    for member in members:
+        member.join()
+    first, second, third = members
+    for member in (first, second):
+        assert member.take(max_wait_ms=LONG_MS) == [(0, 9, 1)]
+    assert first.acknowledge((0, 9, [ACCEPT])) == 0
+    assert second.acknowledge((0, 4, [ACCEPT])) == 0
+    fetched: list[tuple[int, int, int]] = []
+
+    def is_deleted() -> bool:
+        if start_offset(raw, name) == 0 and not fetched:  # the third has not begun
+            fetched.extend(third.take(max_wait_ms=LONG_MS))
+            assert third.acknowledge((0, 8, [ACCEPT])) == 0
+        return start_offset(raw, name) > 0
+
+    wait_until(is_deleted, "what all have finished is deleted")
+    assert start_offset(raw, name) == 5, "the second has not finished the rest"
+    assert fetched == [(0, 9, 1)]
+    assert second.acknowledge((5, 9, [ACCEPT])) == 0
+    wait_until(lambda: start_offset(raw, name) == 9, "the next ones go, too")
+    assert start_offset(raw, kept) == 0, "no share group reads it"

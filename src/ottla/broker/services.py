@@ -226,6 +226,16 @@ class Services:
         if "share" in self.__dict__:
             await self.share.expire()
 
+    async def delete_acknowledged(self) -> None:
+        """Delete records of queues that all share groups have finished."""
+        if not self.serves_share_groups or "share" not in self.__dict__:
+            return
+        from ottla.broker.acknowledged_records import AcknowledgedRecords  # noqa: PLC0415
+
+        await AcknowledgedRecords(
+            self.state, self.replicas, self.settings, self.groups, self.share
+        ).delete()
+
     def resume_dead_letters(self) -> None:
         if "share" in self.__dict__ and (
             "share_partitions" in self.__dict__ or self.share.archiving()

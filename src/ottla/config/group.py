@@ -11,6 +11,7 @@ from ottla.config.setting import (
     MINUTE_MS,
     choice,
     flag,
+    level,
     number,
     parse_all,
     settings_of,
@@ -83,12 +84,13 @@ class GroupConfig:
         "latest, earliest, by_duration:PnDTnHnMn.nS",
         "The offset at which a share group begins to read a partition.",
     )
-    share_delivery_count_limit: int = number(
+    share_delivery_count_limit: int = level(
         "share.delivery.count.limit",
         5,
-        "How often a record is delivered to a share group.",
+        "How often a record is delivered to a share group; 0 is no limit.",
         low=2,
         high=10,
+        also=0,
         broker="group.share.delivery.count.limit",
     )
     share_heartbeat_interval_ms: int = number(

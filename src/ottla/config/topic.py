@@ -85,6 +85,12 @@ class TopicConfig:
         "How batches are stored; producer keeps each batch as it was sent.",
         broker="compression.type",
     )
+    deletes_acknowledged: bool = flag(
+        "delete.acknowledged",
+        False,
+        "Whether records are deleted once every share group has finished them, as in a queue. While"
+        " no share group reads a partition, and on a compacted topic, nothing is.",
+    )
     delete_retention_ms: int = number(
         "delete.retention.ms",
         DAY_MS,

@@ -165,6 +165,19 @@ class ShareStates:
             ),
         )
 
+    def starts_of(
+        self, ticket: Ticket[dict[tuple[str, int], Offset]], topic_id: Uuid
+    ) -> ShareDecision:
+        """Start offsets of a topic, by group and partition."""
+        return _respond(
+            ticket,
+            {
+                (key.group_id, key.partition): kept.snapshot.start_offset
+                for key, kept in self.states.items()
+                if key.topic_id == topic_id
+            },
+        )
+
     @property
     def archiving(self) -> list[SharePartitionKey]:
         """Share partitions with records whose dead letters are not written yet."""
