@@ -1,5 +1,6 @@
 """`ottla dlq` against a real broker, with records that a real consumer has rejected."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -7,6 +8,12 @@ import pytest
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from cli.processes import Ottla, RunningBroker, wait_until
+from ottla.client.client import Client
+from ottla.client.dead_letters import read_dead_letters
+from ottla.client.transactional_producer import TransactionalProducer
+from ottla.model import Endpoint, TimestampMs, TopicPartition
+from ottla.records.batch import pack
+from ottla.records.dead_letter_headers import redrive_note, redriven
 
 NUMBERS = 6
 
@@ -94,6 +101,28 @@ def test_records_go_back_once_and_for_their_group_alone(
     wait_until(lambda: len(rows(ottla, "show", f"dlq.{topic}")) == NUMBERS, "all died again")
     (first, *_) = rows(ottla, "show", f"dlq.{topic}", "--key", "k0")
     assert len(first["history"]) == 1, "the death before this one"
+
+
+async def begin_redrive(address: str, topic: str) -> None:
+    """A redrive that dies before it commits: two records are in their topic already."""
+    tp = TopicPartition(f"dlq.{topic}", 0)
+    async with Client([Endpoint.parse(address)], client_id="dying") as client:
+        producer = await TransactionalProducer.open(client, f"ottla-dlq-redrive-{tp}")
+        dead = [one async for one in read_dead_letters(client, [tp])][:2]
+        back = [redriven(one.record, TimestampMs(1)) for one in dead]
+        await producer.write_packed(TopicPartition(topic, 0), pack(back))
+        notes = [redrive_note(one.offset, TimestampMs(1)) for one in dead]
+        await producer.write_packed(tp, pack(notes))
+
+
+def test_what_a_redrive_that_died_had_sent_is_not_delivered(
+    ottla: Ottla, broker: RunningBroker, topic: str
+) -> None:
+    asyncio.run(begin_redrive(broker.address, topic))
+    assert rows(ottla, "redrive", f"dlq.{topic}")[0]["redriven"] == NUMBERS
+    ottla("produce", topic, stdin="last\n")
+    found = consume(broker, topic, NUMBERS + 1, AcknowledgeType.ACCEPT)
+    assert [value for value, _ in found] == [b"0", b"1", b"2", b"3", b"4", b"5", b"last"]
 
 
 def test_dead_letters_are_purged(ottla: Ottla, topic: str) -> None:

@@ -237,6 +237,26 @@ def test_after_the_last_delivery_a_record_is_dead(
     assert "ottla.dlq.no-copy" in headers
 
 
+def test_a_record_that_is_too_large_for_the_topic_is_not_copied(
+    broker: ServedBroker, raw: RawConnection, topic: str
+) -> None:
+    name = f"dlq.small-{topic}"
+    create_topic(raw, name, 2, errors_deadletterqueue_group_enable="true", max_message_bytes="3000")
+    set_group(raw, topic, errors_deadletterqueue_topic_name=name)
+    member = joined(raw, topic)
+    records = [Record(value=b"x" * size) for size in (5000, 10, 900, 900, 900, 900)]
+    assert not produce(raw, topic, bytes(build_batch(records))).error_code
+    assert member.take(max_wait_ms=LONG_MS) == [(0, 5, 1)]
+    assert member.acknowledge((0, 5, [REJECT])) == 0
+    found = dead_letters(broker, name, 6)
+    sizes = [len(message.value() or b"") for message in found]
+    assert sizes == [0, 10, 900, 900, 900, 900]
+    assert ["ottla.dlq.no-copy" in headers_of(message) for message in found] == [
+        True,
+        *[False] * 5,
+    ]
+
+
 def test_without_a_topic_dead_records_stay_archiving_and_others_go_on(
     broker: ServedBroker, raw: RawConnection, topic: str
 ) -> None:

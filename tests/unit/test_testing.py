@@ -234,7 +234,7 @@ CHORES = [
     *("sweep", "expire", "disk", "watermarks", "unfinished", "deleted topics"),
     "store revision",
     *("retention", "compaction", "scrub", "producers", "offsets", "transactional ids"),
-    "share states",
+    *("acknowledged records", "dead letters", "share states"),
     "checkpoint",
 ]
 

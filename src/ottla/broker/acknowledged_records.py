@@ -57,7 +57,10 @@ class AcknowledgedRecords:
                     "acknowledged records kept", extra={"topic": topic.name, "reason": problem}
                 )
         if is_any:
-            await self._replicas.commit_deletions()
+            try:
+                await self._replicas.commit_deletions()
+            except ApiError as problem:  # the next start may have them again, finished
+                log.warning("acknowledged records may come back", extra={"reason": problem})
 
     async def _readers(self, image: ClusterImage, topic: TopicImage) -> set[str]:
         """The share groups that subscribe to a topic or are to have a state of it."""
