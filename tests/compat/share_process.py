@@ -1,16 +1,19 @@
-"""A share consumer in a process of its own: `share_process.py ADDRESS GROUP TOPIC`.
+"""A share consumer in a process of its own: `share_process.py ADDRESS GROUP TOPIC [REJECTED]`.
 
-Prints "got VALUE" for each record before it acknowledges it, and "done VALUE" once that is
-committed. SIGTERM makes it close, SIGKILL does what it always does.
+REJECTED is the divisor of numbers that it rejects. Prints "got VALUE" for each record before it
+acknowledges it, and "done VALUE" once that is committed, both with the time: when it was got, and
+when it was acknowledged. SIGTERM makes it close, SIGKILL does what
+it always does.
 """
 
 import signal
 import sys
+import time
 
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
 
-def main(address: str, group: str, topic: str) -> None:
+def main(address: str, group: str, topic: str, rejected: str = "0") -> None:
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
     consumer = ShareConsumer(
@@ -23,15 +26,21 @@ def main(address: str, group: str, topic: str) -> None:
     )
     consumer.subscribe([topic])
     while not ending:
-        values = []
+        values: list[str] = []
+        times: list[float] = []
         for message in consumer.poll(0.5):
             assert message.error() is None, message.error()
             values.append((message.value() or b"").decode())
-            print("got", values[-1], flush=True)  # noqa: T201
-            consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+            print("got", values[-1], time.monotonic(), flush=True)  # noqa: T201
+            times.append(time.monotonic())
+            divisor = int(rejected)
+            is_bad = divisor and int(values[-1]) % divisor == 0
+            consumer.acknowledge(
+                message, AcknowledgeType.REJECT if is_bad else AcknowledgeType.ACCEPT
+            )
         if values and not any((consumer.commit_sync(30.0)).values()):
-            for value in values:
-                print("done", value, flush=True)  # noqa: T201
+            for value, acknowledged_s in zip(values, times, strict=True):
+                print("done", value, acknowledged_s, flush=True)  # noqa: T201
     consumer.close()
 
 

@@ -27,7 +27,7 @@ from ottla.protocol.messages.share_groups import (
 from ottla.records.batch import batches, records
 
 GROUP_RESOURCE = 32
-Said = Sequence[tuple[int, int, Sequence[int]]]
+Said = Sequence[tuple[int, int, Sequence[int]] | AcknowledgementBatch]
 
 
 def set_group(raw: RawConnection, group: str, **settings: str) -> None:
@@ -146,7 +146,9 @@ class RawMember:
             **more,
         )
 
-    def acknowledge(self, *said: tuple[int, int, Sequence[int]], **more: Any) -> int:
+    def acknowledge(
+        self, *said: tuple[int, int, Sequence[int]] | AcknowledgementBatch, **more: Any
+    ) -> int:
         """The error code of the partition, or of the whole response."""
         answer = self.raw.ask(self.acknowledge_request(said, **more), 2)
         if answer.error_code or not answer.responses:
@@ -179,6 +181,10 @@ def values(answer: Any) -> list[bytes]:
 
 def _batches(said: Said) -> list[AcknowledgementBatch]:
     return [
-        AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=list(types))
-        for first, last, types in said
+        item
+        if isinstance(item, AcknowledgementBatch)
+        else AcknowledgementBatch(
+            first_offset=item[0], last_offset=item[1], acknowledge_types=list(item[2])
+        )
+        for item in said
     ]

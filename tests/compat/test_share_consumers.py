@@ -68,12 +68,13 @@ def consumer(broker: ServedBroker, topic: str, **settings: Any) -> Any:
 class Process:
     """A consumer in a process of its own; its lines so far."""
 
-    def __init__(self, broker: ServedBroker, topic: str) -> None:
+    def __init__(self, broker: ServedBroker, topic: str, *more: str) -> None:
         self.got: list[int] = []
         self.done: list[int] = []
+        self.times: list[tuple[str, int, float]] = []
         self._errors: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), broker.address, topic, topic],
+            [sys.executable, str(_PROGRAM), broker.address, topic, topic, *more],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -85,8 +86,9 @@ class Process:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            kind, value = line.split()
+            kind, value, at_s = line.split()
             (self.got if kind == "got" else self.done).append(int(value))
+            self.times.append((kind, int(value), float(at_s)))
 
     def _drain(self) -> None:
         assert self.process.stderr is not None

@@ -12,9 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ottla.errors import ApiError
 from ottla.model import Offset
+from ottla.queues.acknowledgements import GROUP_BACKOFF, Acknowledgement, AcknowledgeType
 from ottla.queues.share_partition import (
-    Acknowledgement,
-    AcknowledgeType,
     ShareLimits,
     SharePartition,
     Stretch,
@@ -23,7 +22,8 @@ from ottla.queues.share_partition import (
 from ottla.queues.share_state import DeliveryState, StateBatch, StateRead, StateWrite, combine
 from sizes import examples
 
-LIMITS = ShareLimits(deliveries_max=4, locks_max=12, lock_ms=100)
+LIMITS = ShareLimits(deliveries_max=4, locks_max=12, lock_ms=100, backoff_ms=30, backoff_max_ms=70)
+WAITS_MS = {1: 30, 2: 60, 3: 70}  # by deliveries
 AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
 ACKNOWLEDGED, ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
 members = st.sampled_from("abc")
@@ -36,8 +36,11 @@ class Row:
     state: DeliveryState = AVAILABLE
     count: int = 0
     member: str = ""
-    lock_ms: int = 0
-    written: tuple[DeliveryState, int] = (AVAILABLE, 0)
+    until_ms: int = 0  # the end of its lock, or of its wait
+    written: tuple[DeliveryState, int, int] = (AVAILABLE, 0, 0)
+
+    def is_ready(self, now_ms: int) -> bool:
+        return self.state is AVAILABLE and self.until_ms <= now_ms
 
 
 class SharePartitionMachine(RuleBasedStateMachine):
@@ -63,7 +66,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         self.kept_start = written.start_offset
         for row in self.rows.values():
             if row.state is not ACQUIRED:
-                row.written = (row.state, row.count)
+                row.written = (row.state, row.count, row.until_ms)
 
     @rule(size=st.integers(1, 5), has_records=st.sampled_from([True, True, True, False]))
     def append(self, size: int, has_records: bool) -> None:
@@ -71,13 +74,13 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     @rule(member=members, records_max=st.integers(1, 8), is_strict=st.booleans())
     def acquire(self, member: str, records_max: int, is_strict: bool) -> None:
-        begin = self.partition.next_offset()
+        begin = self.partition.next_offset(self.now_ms)
         found = [
             Stretch(Offset(max(start, begin)), Offset(end), has)
             for start, end, has in self.batches
             if end > begin
         ]
-        assert all(self.rows[at].state is not AVAILABLE for at in self.rows if at < begin)
+        assert not any(row.is_ready(self.now_ms) for at, row in self.rows.items() if at < begin)
         before = {at: row.count for at, row in self.rows.items()}
         acquired = self.partition.acquire(
             member, found, LIMITS, records_max, self.now_ms, is_strict=is_strict
@@ -85,10 +88,10 @@ class SharePartitionMachine(RuleBasedStateMachine):
         offsets = [(at, a.deliveries) for a in acquired for at in range(a.first, a.last + 1)]
         for at, count in offsets:
             row = self.rows.setdefault(at, Row())
-            assert row.state is AVAILABLE, "an acquired record has one holder"
+            assert row.is_ready(self.now_ms), "one holder, and not before its time"
             row.state, row.member = ACQUIRED, member
             row.count += 1
-            row.lock_ms = self.now_ms + LIMITS.lock_ms
+            row.until_ms = self.now_ms + LIMITS.lock_ms
             assert row.count == count <= LIMITS.deliveries_max
         assert [at for at, _ in offsets] == sorted(at for at, _ in offsets)
         if is_strict:
@@ -108,17 +111,27 @@ class SharePartitionMachine(RuleBasedStateMachine):
             for at in range(start, end):
                 row = self.rows.setdefault(at, Row())
                 if row.state is AVAILABLE:
-                    row.state = ARCHIVED
+                    row.state, row.until_ms = ARCHIVED, 0
 
     @rule(
         member=members,
         first=st.integers(0, 60),
         types=st.lists(st.integers(0, 4), min_size=1, max_size=5),
         may_renew=st.booleans(),
+        delay_ms=st.sampled_from([GROUP_BACKOFF, GROUP_BACKOFF, 0, 1, 50]),
+        is_uncounted=st.booleans(),
     )
-    def acknowledge(self, member: str, first: int, types: list[int], may_renew: bool) -> None:
+    def acknowledge(
+        self,
+        member: str,
+        first: int,
+        types: list[int],
+        may_renew: bool,
+        delay_ms: int,
+        is_uncounted: bool,
+    ) -> None:
         last = first + len(types) - 1
-        said = [Acknowledgement(Offset(first), Offset(last), types)]
+        said = [Acknowledgement(Offset(first), Offset(last), types, delay_ms, is_uncounted)]
         start = self.partition.start_offset
         rows = {at: self.rows.get(at) for at in range(max(first, start), last + 1)}
         is_held = all(
@@ -136,25 +149,32 @@ class SharePartitionMachine(RuleBasedStateMachine):
         assert is_valid
         for at, row in rows.items():
             assert row is not None
-            self._apply(row, AcknowledgeType(types[at - first]))
+            kind = AcknowledgeType(types[at - first])
+            if kind is AcknowledgeType.RENEW:
+                row.until_ms = self.now_ms + LIMITS.lock_ms
+            elif kind is AcknowledgeType.RELEASE and is_uncounted:
+                self._make_available(row, max(delay_ms, 0))
+                row.count -= 1
+            elif kind is AcknowledgeType.RELEASE:
+                self._release(row, delay_ms)
+            else:
+                row.state = ACKNOWLEDGED if kind is AcknowledgeType.ACCEPT else ARCHIVED
         self.keep(written)
 
-    def _apply(self, row: Row, kind: AcknowledgeType) -> None:
-        if kind is AcknowledgeType.RENEW:
-            row.lock_ms = self.now_ms + LIMITS.lock_ms
-        elif kind is AcknowledgeType.RELEASE:
-            self._release(row)
-        else:
-            row.state = ACKNOWLEDGED if kind is AcknowledgeType.ACCEPT else ARCHIVED
+    def _make_available(self, row: Row, delay_ms: int = 0) -> None:
+        row.state, row.until_ms = AVAILABLE, self.now_ms + delay_ms if delay_ms else 0
 
-    def _release(self, row: Row) -> None:
-        row.state = ARCHIVED if row.count >= LIMITS.deliveries_max else AVAILABLE
+    def _release(self, row: Row, delay_ms: int = GROUP_BACKOFF) -> None:
+        if row.count >= LIMITS.deliveries_max:
+            row.state = ARCHIVED
+        else:
+            self._make_available(row, WAITS_MS[row.count] if delay_ms < 0 else delay_ms)
 
     @rule(passed_ms=st.integers(1, 120))
     def pass_time(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
         for row in self.rows.values():
-            if row.state is ACQUIRED and row.lock_ms <= self.now_ms:
+            if row.state is ACQUIRED and row.until_ms <= self.now_ms:
                 self._release(row)
         self.keep(self.partition.expire(LIMITS, self.now_ms))
 
@@ -165,8 +185,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 if counts:
                     self._release(row)
                 else:
-                    row.state, row.count = AVAILABLE, row.count - 1
-        self.keep(self.partition.release_member(member, LIMITS, counts=counts))
+                    self._make_available(row)
+                    row.count -= 1
+        self.keep(self.partition.release_member(member, LIMITS, self.now_ms, counts=counts))
 
     @rule(data=st.data())
     def remove_old_records(self, data: st.DataObject) -> None:
@@ -181,7 +202,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         self.partition = SharePartition.restore(StateRead(0, self.kept_start, self.kept))
         for at, row in list(self.rows.items()):
             if row.state is ACQUIRED:
-                row.state, row.count = row.written
+                row.state, row.count, row.until_ms = row.written
             if at >= self.partition.end_offset:
                 del self.rows[at]
 
@@ -196,8 +217,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 assert item.state is row.state, at
                 if not row.state.is_final:
                     assert item.count == row.count, at
+                    assert item.until_ms == row.until_ms
                 if row.state is ACQUIRED:
-                    assert (item.member, item.lock_ms) == (row.member, row.lock_ms)
+                    assert item.member == row.member
         ends = [item.end for item in partition._ranges]
         starts = [item.start for item in partition._ranges]
         assert [partition.start_offset, *ends] == [*starts, partition.end_offset]
@@ -205,7 +227,8 @@ class SharePartitionMachine(RuleBasedStateMachine):
     @invariant()
     def the_window_is_bounded(self) -> None:
         longest = 5  # a batch that was begun is acquired as a whole
-        assert self.partition.unfinished_count < LIMITS.locks_max + longest
+        most = LIMITS.locks_max + LIMITS.waiting_max + longest
+        assert self.partition.unfinished_count < most
 
 
 TestSharePartition = SharePartitionMachine.TestCase

@@ -234,7 +234,7 @@ CHORES = [
     *("sweep", "expire", "disk", "watermarks", "unfinished", "deleted topics"),
     "store revision",
     *("retention", "sealed partitions", "compaction", "scrub", "producers", "offsets"),
-    *("transactional ids", "share states"),
+    *("transactional ids", "acknowledged records", "dead letters", "share states"),
     "checkpoint",
 ]
 

@@ -16,6 +16,8 @@ _DISK_S: Final = 1.0
 _WATERMARKS_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _PRUNE_S: Final = 300.0
+_DEAD_LETTERS_S: Final = 2.0
+_ACKNOWLEDGED_S: Final = 5.0
 
 
 def broker_chores(
@@ -80,6 +82,8 @@ def broker_chores(
             lambda: config().transactional_id_check_ms / 1000,
             services.expire_transactional_ids,
         ),
+        Chore("acknowledged records", lambda: _ACKNOWLEDGED_S, services.delete_acknowledged),
+        Chore("dead letters", lambda: _DEAD_LETTERS_S, services.resume_dead_letters),
         Chore("share states", lambda: _PRUNE_S, services.prune_share_states),
         Chore(
             "checkpoint",

@@ -161,10 +161,19 @@ class Services:
 
     @cached_property
     def share_partitions(self) -> "SharePartitions":
+        from ottla.broker.dead_letter_topics import DeadLetterTopics  # noqa: PLC0415
+        from ottla.broker.dead_letters import DeadLetters  # noqa: PLC0415
         from ottla.broker.share_partitions import SharePartitions  # noqa: PLC0415
 
+        topics = DeadLetterTopics(self.state, self.replicas, self.settings, self.clock)
         return SharePartitions(
-            self.state, self.replicas, self.share, self.settings, self.clock, self.note_defect
+            self.state,
+            self.replicas,
+            self.share,
+            self.settings,
+            self.clock,
+            self.note_defect,
+            DeadLetters(topics, self.producer_ids.next, self.clock, self.note_defect),
         )
 
     @cached_property
@@ -246,6 +255,22 @@ class Services:
     async def prune_share_states(self) -> None:
         if "share" in self.__dict__:
             await self.share.expire()
+
+    async def delete_acknowledged(self) -> None:
+        """Delete records of queues that all share groups have finished."""
+        if not self.serves_share_groups or "share" not in self.__dict__:
+            return
+        from ottla.broker.acknowledged_records import AcknowledgedRecords  # noqa: PLC0415
+
+        await AcknowledgedRecords(
+            self.state, self.replicas, self.settings, self.groups, self.share
+        ).delete()
+
+    def resume_dead_letters(self) -> None:
+        if "share" in self.__dict__ and (
+            "share_partitions" in self.__dict__ or self.share.archiving()
+        ):
+            self.share_partitions.resume_dead_letters()
 
     def collect_groups(self) -> Iterable[Metric]:
         """Metrics of the groups that are coordinated here."""

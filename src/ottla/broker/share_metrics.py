@@ -16,6 +16,11 @@ class ShareCounts(NamedTuple):
     partitions: int = 0
     acquired_records: int = 0
     lags: Sequence[tuple[str, str, int]] = ()  # group, topic, records that are not finished
+    waiting_records: int = 0
+    archiving_records: int = 0
+    dead_letters: int = 0
+    dead_letter_failures: int = 0
+    ordered_records: int = 0
 
 
 def collect_share_groups(counts: ShareCounts, *, series_max: int) -> Iterable[Metric]:
@@ -39,6 +44,41 @@ def collect_share_groups(counts: ShareCounts, *, series_max: int) -> Iterable[Me
         "Records that members of share groups have acquired, each time one was.",
         (),
         [((), counts.acquired_records)],
+    )
+    yield Metric(
+        "ottla_share_records_waiting",
+        _GAUGE,
+        "Records that were released and are not delivered again before their backoff is over.",
+        (),
+        [((), counts.waiting_records)],
+    )
+    yield Metric(
+        "ottla_share_records_archiving",
+        _GAUGE,
+        "Records that will not be delivered again and whose dead letters are not written yet.",
+        (),
+        [((), counts.archiving_records)],
+    )
+    yield Metric(
+        "ottla_dead_letters_total",
+        MetricKind.COUNTER,
+        "Dead letters of share groups that were written.",
+        (),
+        [((), counts.dead_letters)],
+    )
+    yield Metric(
+        "ottla_dead_letter_failures_total",
+        MetricKind.COUNTER,
+        "Attempts to write dead letters that failed; the log says why.",
+        (),
+        [((), counts.dead_letter_failures)],
+    )
+    yield Metric(
+        "ottla_share_records_ordered",
+        _GAUGE,
+        "Unfinished records whose keys are remembered, in groups with share.ordering=key.",
+        (),
+        [((), counts.ordered_records)],
     )
     lags = [lag for lag in counts.lags if len(lag[0]) <= _NAME_LENGTH_MAX]
     yield Metric(

@@ -6,13 +6,16 @@ What members had acquired is available again after that, as after a crash.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final
 
+from ottla.broker.dead_letters import DeadLetters
+from ottla.broker.led_share_partition import Done, LedSharePartition, client_error
 from ottla.broker.share_metrics import ShareCounts
-from ottla.broker.share_reading import covering, duration_ms, stretches_of
+from ottla.broker.share_reading import duration_ms
 from ottla.broker.share_settings import GroupSettings, ShareGroupSettings
 from ottla.clock import Clock
 from ottla.cluster.state import ClusterState
@@ -22,196 +25,30 @@ from ottla.errors import (
     ApiError,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
-    ErrorCode,
+    InvalidTopic,
     NotLeader,
 )
 from ottla.model import Offset, TimestampMs
+from ottla.queues.acknowledgements import RETRY_DELAY_MAX_MS
 from ottla.queues.errors import InvalidRecordState
-from ottla.queues.share_partition import (
-    Acknowledgement,
-    Acquired,
-    ShareLimits,
-    SharePartition,
-    portion_max,
-)
+from ottla.queues.share_partition import SharePartition
 from ottla.queues.share_sessions import SessionKey, SharedPartition, ShareSession, ShareSessions
-from ottla.queues.share_state import NO_START, SharePartitionKey, StateRead, StateWrite
-from ottla.replication.partition import LeaderPartition
+from ottla.queues.share_state import (
+    NO_START,
+    SharePartitionKey,
+    StateBatch,
+    StateRead,
+    StateWrite,
+)
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
 
 log = logging.getLogger("ottla.broker")
 
-_CHUNK_BYTES: Final = 256 * 1024  # of a log that are looked at for one response
-_READS_MAX: Final = 4  # of a log that has nothing to deliver, in one turn of the loop
 _LOAD_TRIES: Final = 100  # while the shard of the state reads its log
 _LOAD_PAUSE_S: Final = 0.1
-_READ_COMMITTED: Final = "read_committed"
 _EARLIEST: Final = "earliest"
 _BY_DURATION: Final = "by_duration:"
-_RETRIABLE: Final = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    }
-)
-_REPLACED: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
-
-Done = Callable[[ApiError | None], None]
-
-
-class Taken(NamedTuple):
-    """Records for a member, and which of them it has acquired."""
-
-    records: bytes
-    acquired: list[Acquired]
-    is_alone: bool  # no other records may be in the same response
-
-
-class Wanted(NamedTuple):
-    """The limits of a fetch."""
-
-    records_max: int
-    bytes_max: int
-    is_strict: bool
-
-
-class LedSharePartition:
-    """A share partition whose partition is led here; `state` is None while it is loaded."""
-
-    def __init__(
-        self, owner: "SharePartitions", key: SharePartitionKey, partition: LeaderPartition
-    ) -> None:
-        self.key = key
-        self.partition = partition
-        self.state: SharePartition | None = None
-        self.state_epoch = 0
-        self.problem: ApiError | None = None  # the reason why it was dropped
-        self.waiting: dict[Callable[[], None], None] = {}  # called when more can be acquired
-        self._owner = owner
-
-    @property
-    def settings(self) -> GroupSettings:
-        return self._owner.settings_of(self.key.group_id)
-
-    @property
-    def lag(self) -> int:
-        """Records that are not finished, acquired ones included."""
-        if self.state is None:
-            return 0
-        end = self.partition.high_watermark
-        return self.state.unfinished_count + max(end - self.state.end_offset, 0)
-
-    @property
-    def is_held(self) -> bool:
-        """True if a member has records that it has not acknowledged."""
-        return self.state is not None and self.state.next_lock_ms() is not None
-
-    def acquire(self, member: str, wanted: Wanted) -> Taken | None:
-        """Records for a member; None if there are none to acquire now."""
-        state, settings = self.state, self.settings
-        if state is None:
-            return None
-        partition, limits = self.partition, settings.limits
-        self._persist(state.note_log_start(partition.log.start_offset))
-        read_committed = settings.config.share_isolation_level == _READ_COMMITTED
-        end = partition.readable_end(read_committed=read_committed)
-        for _ in range(_READS_MAX):
-            at = state.next_offset()
-            if at >= end or (at >= state.end_offset and not state.has_room(limits)):
-                return None
-            bytes_max = min(wanted.bytes_max, _CHUNK_BYTES)
-            found = partition.log.read(Offset(at), end, bytes_max, at_least_one=True)
-            if found is None:
-                return None
-            data = partition.log.read_bytes(found)
-            stretches = list(
-                stretches_of(data, at, min(found.end_offset, end), partition.log, read_committed)
-            )
-            acquired = state.acquire(
-                member,
-                stretches,
-                limits,
-                wanted.records_max,
-                self._owner.now_ms(),
-                is_strict=wanted.is_strict,
-            )
-            self._persist(state.take_write())
-            if acquired:
-                self._owner.acquired_count += sum(a.last - a.first + 1 for a in acquired)
-                self._owner.note_lock(state.next_lock_ms())
-                return Taken(
-                    covering(data, acquired[0].first, acquired[-1].last),
-                    acquired,
-                    _is_alone(acquired, limits),
-                )
-            if state.next_offset() <= at:
-                return None
-        self._owner.wake_soon(self)  # there may be something behind
-        return None
-
-    def acknowledge(
-        self,
-        member: str,
-        acknowledgements: Sequence[Acknowledgement],
-        done: Done,
-        *,
-        may_renew: bool,
-    ) -> None:
-        """Acknowledge now; `done` is called when that is durable, or with why it will not be.
-
-        Raises an ApiError, and nothing has changed.
-        """
-        if self.state is None:
-            raise InvalidRecordState("no record is acquired: the share partition is being loaded")
-        limits, now_ms = self.settings.limits, self._owner.now_ms()
-        write = self.state.acknowledge(
-            member, acknowledgements, limits, now_ms, may_renew=may_renew
-        )
-        self._persist(write, done)
-        self.wake()
-
-    def release(self, member: str, *, counts: bool) -> None:
-        """Give back what a member holds."""
-        if self.state is not None:
-            limits = self.settings.limits
-            self._persist(self.state.release_member(member, limits, counts=counts))
-            self.wake()
-
-    def expire(self, now_ms: int) -> None:
-        """End the locks whose time is over."""
-        if self.state is None:
-            return
-        write = self.state.expire(self.settings.limits, now_ms)
-        if write is not None:
-            log.debug("acquisition locks ended", extra={"share_partition": self.key})
-            self._persist(write)
-            self.wake()
-
-    def wake(self) -> None:
-        for wake in list(self.waiting):
-            wake()
-
-    def drop(self, problem: ApiError) -> None:
-        """Give up: those who wait get the error, and the next fetch loads the state again."""
-        self.state, self.problem = None, problem
-        self.wake()
-
-    def _persist(self, write: StateWrite | None, done: Done | None = None) -> None:
-        if write is None:
-            if done is not None:
-                done(None)
-            return
-
-        def note(problem: ApiError | None) -> None:
-            if problem is not None:
-                problem = client_error(problem)
-                self._owner.drop(self, problem)
-            if done is not None:
-                done(problem)
-
-        self._owner.write(self, write, note)
 
 
 class SharePartitions:
@@ -225,6 +62,7 @@ class SharePartitions:
         settings: Settings,
         clock: Clock,
         note_defect: Callable[[BaseException], None],
+        dead_letters: DeadLetters,
     ) -> None:
         self._replicas = replicas
         self._share = share
@@ -238,6 +76,7 @@ class SharePartitions:
         self._timer_ms = 0
         self._group_settings = ShareGroupSettings(state, settings)
         self._is_closed = False
+        self.dead_letters = dead_letters
         self.acquired_count = 0  # records, since the broker started
         self.sessions = ShareSessions()
         self.waiting: dict[SessionKey, Callable[[], None]] = {}  # ends the wait of a fetch
@@ -245,6 +84,10 @@ class SharePartitions:
     def find(self, key: SharePartitionKey) -> LedSharePartition:
         """The share partition; it is loaded if it is new."""
         partition = self._replicas.locate(key.topic_id, key.partition)
+        if partition.tp.topic == self.settings_of(key.group_id).config.dead_letter_topic:
+            raise InvalidTopic(
+                f"{partition.tp.topic} takes the dead letters of the group: it cannot read them too"
+            )
         led = self._led.get(key)
         if led is not None and led.partition is not partition:
             self.drop(led, NotLeader(f"{partition.tp} has another leader epoch"))
@@ -290,6 +133,19 @@ class SharePartitions:
         """How many bytes of records a response may have, about."""
         return self._settings.broker.fetch_bytes_max
 
+    @property
+    def dead_max(self) -> int:
+        """How many dead records a share partition may have whose dead letters are not written."""
+        return self._settings.broker.dead_letters_pending_max
+
+    def resume_dead_letters(self) -> None:
+        """Load share partitions with dead letters to write: no member may read them any more."""
+        if self._is_closed:
+            return
+        for key in self._share.archiving():
+            with contextlib.suppress(ApiError):  # led elsewhere, or not yet
+                self.find(key)
+
     def wake_soon(self, led: LedSharePartition) -> None:
         self._loop.call_soon(led.wake)
 
@@ -300,6 +156,7 @@ class SharePartitions:
             end()
         for task in self._loads:
             task.cancel()
+        self.dead_letters.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -334,6 +191,7 @@ class SharePartitions:
     def counts(self) -> ShareCounts:
         """Counts for metrics; lag is that of partitions that members read here."""
         lags = Counter[tuple[str, str]]()
+        now_ms = self.now_ms()
         loaded = [led for led in self._led.values() if led.state is not None]
         for led in loaded:
             lags[led.key.group_id, led.partition.tp.topic] += led.lag
@@ -342,12 +200,18 @@ class SharePartitions:
             len(loaded),
             self.acquired_count,
             [(group_id, topic, lag) for (group_id, topic), lag in sorted(lags.items())],
+            sum(led.state.waiting_count(now_ms) for led in loaded if led.state is not None),
+            sum(led.state.dead.count for led in loaded if led.state is not None),
+            self.dead_letters.written_count,
+            self.dead_letters.failed_count,
+            sum(led.ordered_count for led in loaded),
         )
 
     # States
 
     def write(self, led: LedSharePartition, write: StateWrite, done: Done) -> None:
         key, state_epoch, leader_epoch = led.key, led.state_epoch, led.partition.leader_epoch
+        write = write._replace(batches=self._written(write.batches))
         try:
             self._share.submit(
                 str(key),
@@ -367,8 +231,31 @@ class SharePartitions:
             return
         if led.problem is None:
             led.state_epoch = read.state_epoch
-            led.state = SharePartition.restore(read)
+            led.state = SharePartition.restore(read._replace(batches=self._restored(read.batches)))
+            self.note_deadline(led.state.next_deadline_ms(self.now_ms()))
             led.wake()
+            self.dead_letters.begin(led)
+
+    def _written(self, batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
+        """Batches with the times at which waits end as others can read them."""
+        ahead_ms = self._clock.now_ms() - self.now_ms()
+        return tuple(
+            batch._replace(not_before_ms=batch.not_before_ms + ahead_ms)
+            if batch.not_before_ms
+            else batch
+            for batch in batches
+        )
+
+    def _restored(self, batches: Iterable[StateBatch]) -> tuple[StateBatch, ...]:
+        """The inverse of `_written`. Whatever became of the clock, no wait is longer than any."""
+        now_ms = self.now_ms()
+        ahead_ms, last_ms = self._clock.now_ms() - now_ms, now_ms + RETRY_DELAY_MAX_MS
+        return tuple(
+            batch._replace(not_before_ms=max(min(batch.not_before_ms - ahead_ms, last_ms), 0))
+            if batch.not_before_ms
+            else batch
+            for batch in batches
+        )
 
     async def _read(self, led: LedSharePartition) -> StateRead:
         """The state; where a group begins to read is decided and written the first time."""
@@ -419,23 +306,23 @@ class SharePartitions:
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._note_defect(problem)
 
-    # Locks
+    # Locks and waits
 
     def now_ms(self) -> int:
         """A time that does not jump when the machine's clock is set."""
         return int(self._clock.monotonic_s() * 1000)
 
-    def note_lock(self, end_ms: int | None) -> None:
-        """Set the only timer to the first lock that ends."""
+    def note_deadline(self, end_ms: int | None) -> None:
+        """Set the only timer to the first lock or wait that ends."""
         if end_ms is None or (self._timer is not None and self._timer_ms <= end_ms):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = end_ms
         delay_s = max(end_ms - self.now_ms(), 0) / 1000
-        self._timer = self._loop.call_later(delay_s, self._end_locks)
+        self._timer = self._loop.call_later(delay_s, self._pass_time)
 
-    def _end_locks(self) -> None:
+    def _pass_time(self) -> None:
         self._timer = None
         now_ms = self.now_ms()
         for led in list(self._led.values()):
@@ -443,7 +330,7 @@ class SharePartitions:
             self.forget_unused(led.key.group_id, SharedPartition(*led.key[1:]))
         for led in self._led.values():
             if led.state is not None:
-                self.note_lock(led.state.next_lock_ms())
+                self.note_deadline(led.state.next_deadline_ms(now_ms))
 
 
 class _WriteTicket(Ticket[ApiError | None]):
@@ -459,18 +346,3 @@ class _WriteTicket(Ticket[ApiError | None]):
 
     def fail(self, error: ApiError) -> None:
         self._done(error)
-
-
-def client_error(problem: ApiError) -> ApiError:
-    """The error that a member gets when the state of a share partition cannot be used."""
-    if problem.code in _RETRIABLE:
-        return CoordinatorNotAvailable(str(problem))
-    if problem.code in _REPLACED:
-        return NotLeader(str(problem))
-    return problem
-
-
-def _is_alone(acquired: Sequence[Acquired], limits: ShareLimits) -> bool:
-    return any(
-        portion_max(item.deliveries - 1, 1, limits.deliveries_max) is not None for item in acquired
-    )

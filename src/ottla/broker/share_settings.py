@@ -39,6 +39,9 @@ class ShareGroupSettings:
             locks_max=config.share_partition_max_record_locks,
             lock_ms=config.share_record_lock_duration_ms,
             allows_renewal=config.share_renew_acknowledge_enable,
+            backoff_ms=config.share_retry_backoff_ms,
+            backoff_max_ms=config.share_retry_backoff_max_ms,
+            has_dead_letters=bool(config.dead_letter_topic),
         )
         made = GroupSettings(config, limits)
         if len(self._known) >= _KNOWN_MAX:

@@ -5,7 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from ottla.config.broker import BrokerConfig
-from ottla.config.setting import INT32_MAX, choice, flag, number, parse_all, settings_of, text
+from ottla.config.setting import (
+    DAY_MS,
+    INT32_MAX,
+    MINUTE_MS,
+    choice,
+    flag,
+    level,
+    number,
+    parse_all,
+    settings_of,
+    text,
+)
 from ottla.errors import InvalidConfig
 
 # Java's Duration, not negative: days, hours, minutes, seconds, at least one of them.
@@ -44,6 +55,21 @@ class GroupConfig:
         high=INT32_MAX,
         broker="group.consumer.session.timeout.ms",
     )
+    dead_letter_topic: str = text(
+        "errors.deadletterqueue.topic.name",
+        "",
+        r"(?!__)[a-zA-Z0-9._-]{0,249}",
+        "the name of a topic, or nothing",
+        "The topic to which a share group has records written that were delivered too often, or"
+        " rejected. Its name begins with errors.deadletterqueue.topic.name.prefix of the brokers,"
+        " and it has errors.deadletterqueue.group.enable=true. Nothing means none.",
+        broker=None,
+    )
+    dead_letter_copies: bool = flag(
+        "errors.deadletterqueue.copy.record.enable",
+        True,
+        "Whether dead letters have the key, value and headers of their records.",
+    )
     share_assignment_interval_ms: int = number(
         "share.assignment.interval.ms",
         1000,
@@ -58,12 +84,13 @@ class GroupConfig:
         "latest, earliest, by_duration:PnDTnHnMn.nS",
         "The offset at which a share group begins to read a partition.",
     )
-    share_delivery_count_limit: int = number(
+    share_delivery_count_limit: int = level(
         "share.delivery.count.limit",
         5,
-        "How often a record is delivered to a share group.",
+        "How often a record is delivered to a share group; 0 is no limit.",
         low=2,
         high=10,
+        also=0,
         broker="group.share.delivery.count.limit",
     )
     share_heartbeat_interval_ms: int = number(
@@ -80,6 +107,13 @@ class GroupConfig:
         ("read_committed", "read_uncommitted"),
         "Whether a share group reads records of transactions that are not committed.",
         broker="share.isolation.level",
+    )
+    share_ordering: str = choice(
+        "share.ordering",
+        "none",
+        ("none", "key"),
+        "Whether a share group gets records of the same key one after the other: the next one when"
+        " the one before is finished.",
     )
     share_partition_max_record_locks: int = number(
         "share.partition.max.record.locks",
@@ -102,6 +136,19 @@ class GroupConfig:
         True,
         "Whether a consumer of a share group may keep an acquired record for longer.",
         broker="share.renew.acknowledge.enable",
+    )
+    share_retry_backoff_ms: int = number(
+        "share.retry.backoff.ms",
+        0,
+        "How long a record waits before its second delivery to a share group, when it was released"
+        " or its lock has ended. The wait is twice as long before each further delivery.",
+        high=DAY_MS,
+    )
+    share_retry_backoff_max_ms: int = number(
+        "share.retry.backoff.max.ms",
+        5 * MINUTE_MS,
+        "The longest of these waits; not less than share.retry.backoff.ms.",
+        high=DAY_MS,
     )
     share_session_timeout_ms: int = number(
         "share.session.timeout.ms",
@@ -161,6 +208,10 @@ class GroupConfig:
             **parse_all(raw, rows, "group"),
         )
         made._check_limits(broker)
+        if made.share_retry_backoff_ms > made.share_retry_backoff_max_ms:
+            raise InvalidConfig(
+                "share.retry.backoff.ms must not be more than share.retry.backoff.max.ms"
+            )
         return made
 
     def _check_limits(self, broker: BrokerConfig) -> None:

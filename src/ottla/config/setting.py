@@ -68,7 +68,10 @@ def _integer(kind: Kind, low: int, high: int) -> Callable[[str], int]:
 
 def _integer_or(also: int, low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("not a whole number") from None
         if value != also and not low <= value <= high:
             raise ValueError(f"must be between {low} and {high}, or {also}")
         return value
@@ -143,10 +146,13 @@ def number_or_auto(name: str, doc: str, *, low: int, high: int, shared: bool = F
     return field(default=AUTO, metadata={"setting": row})
 
 
-def level(name: str, default: int, doc: str, *, low: int, high: int, also: int) -> Any:
-    """A field with an integer of a range, or one other; a broker has it under the same name."""
+def level(
+    name: str, default: int, doc: str, *, low: int, high: int, also: int, broker: str = ""
+) -> Any:
+    """A field with an integer of a range, or one other; a broker has it under the same name,
+    unless `broker` is another."""
     allowed = f"{low} to {high}, or {also}"
-    row = Setting(name, Kind.INT, doc, allowed, _integer_or(also, low, high), name)
+    row = Setting(name, Kind.INT, doc, allowed, _integer_or(also, low, high), broker or name)
     return field(default=default, metadata={"setting": row})
 
 
@@ -237,8 +243,11 @@ def ordered(name: str, default: tuple[str, ...], choices: tuple[str, ...], doc: 
     return field(default=default, metadata={"setting": row})
 
 
-def text(name: str, default: str, pattern: str, allowed: str, doc: str) -> Any:
-    """A field whose text matches a regular expression; a broker has it under the same name."""
+def text(
+    name: str, default: str, pattern: str, allowed: str, doc: str, *, broker: str | None = ""
+) -> Any:
+    """A field whose text matches a regular expression; a broker has it under the same name,
+    unless `broker` is None."""
     form = re.compile(pattern, re.IGNORECASE)
 
     def parse(text: str) -> str:
@@ -246,7 +255,7 @@ def text(name: str, default: str, pattern: str, allowed: str, doc: str) -> Any:
             raise ValueError("has another form")
         return text
 
-    row = Setting(name, Kind.STRING, doc, allowed, parse, name)
+    row = Setting(name, Kind.STRING, doc, allowed, parse, name if broker == "" else broker)
     return field(default=default, metadata={"setting": row})
 
 

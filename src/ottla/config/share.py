@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ottla.config.replication import ReplicationConfig
-from ottla.config.setting import INT32_MAX, number
+from ottla.config.setting import INT32_MAX, number, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +17,22 @@ class ShareConfig(ReplicationConfig):
         shared=True,
         low=1,
         high=INT32_MAX,
+    )
+    dead_letters_pending_max: int = number(
+        "dlq.pending.max",
+        1000,
+        "How many records of a partition may wait for their dead letters in a share group; beyond"
+        " that the group acquires no more of the partition until some are written.",
+        low=1,
+        high=10_000,
+    )
+    dead_letter_topic_prefix: str = text(
+        "errors.deadletterqueue.topic.name.prefix",
+        "dlq.",
+        r"[a-zA-Z0-9._-]{0,100}",
+        "the beginning of a topic's name, or nothing",
+        "How names of topics must begin that share groups write dead letters to.",
+        broker=None,
     )
     share_sessions_max: int = number(
         "group.share.max.share.sessions",

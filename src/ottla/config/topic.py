@@ -104,6 +104,12 @@ class TopicConfig:
         "How batches are stored; producer keeps each batch as it was sent.",
         broker="compression.type",
     )
+    deletes_acknowledged: bool = flag(
+        "delete.acknowledged",
+        False,
+        "Whether records are deleted once every share group has finished them, as in a queue. While"
+        " no share group reads a partition, and on a compacted topic, nothing is.",
+    )
     delete_retention_ms: int = number(
         "delete.retention.ms",
         DAY_MS,
@@ -118,6 +124,11 @@ class TopicConfig:
         " page cache of the replicas that acks requires.",
         make=Durability,
         broker="log.durability",
+    )
+    takes_dead_letters: bool = flag(
+        "errors.deadletterqueue.group.enable",
+        False,
+        "Whether share groups may write dead letters to the topic.",
     )
     file_delete_delay_ms: int = number(
         "file.delete.delay.ms",

@@ -1,53 +1,70 @@
 """A partition as a share group reads it: who has acquired which records, and what is finished.
 
 The window reaches from the start offset, below which everything is finished, to the end offset,
-from which on nothing has been acquired yet. Inside it adjacent offsets of one state are one range,
-which is split when a part of it changes, and joined again with adjacent ranges that are equal.
+from which on nothing has been acquired yet. Inside it adjacent offsets of one state are one range.
 
                 acquire                accept
     AVAILABLE ----------> ACQUIRED ----------------> ACKNOWLEDGED
         ^                  |    |  reject, gap, or released at the delivery limit
-        +------------------+    +------------------> ARCHIVED
-         release, lock ended,
-         member gone
+        +------------------+    +------------------> ARCHIVED, or ARCHIVING
+         release, lock ended,                        until its dead letter is written
+         member gone; it may have to wait
 
 Nothing is written when records are acquired. Every other change returns a `StateWrite`; a caller
 that cannot have it written drops the whole object and begins again from what was written last.
+All times are those of one clock, which does not jump.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from ottla.errors import InvalidRequest
 from ottla.model import Offset
+from ottla.queues.acknowledgements import (
+    GROUP_BACKOFF,
+    Acknowledgement,
+    AcknowledgeType,
+    Run,
+    runs_of,
+)
+from ottla.queues.dead_records import DeadRecords
 from ottla.queues.errors import InvalidRecordState
-from ottla.queues.share_state import DeliveryState, StateBatch, StateRead, StateWrite
+from ottla.queues.key_order import WINDOW_RECORDS_MAX, KeyOrder
+from ottla.queues.share_ranges import Range, Ranges
+from ottla.queues.share_state import (
+    Cause,
+    DeliveryState,
+    Sender,
+    StateBatch,
+    StateRead,
+    StateWrite,
+)
 
-_AVAILABLE = DeliveryState.AVAILABLE
-_ACQUIRED = DeliveryState.ACQUIRED
-_ARCHIVED = DeliveryState.ARCHIVED
-
-
-class AcknowledgeType(IntEnum):
-    """Types of acknowledgements; the numbers are Kafka's."""
-
-    GAP = 0  # there is no record at the offset
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4  # keep the record for another lock duration
+_AVAILABLE: Final = DeliveryState.AVAILABLE
+_ACQUIRED: Final = DeliveryState.ACQUIRED
+_ARCHIVING: Final = DeliveryState.ARCHIVING
+_ARCHIVED: Final = DeliveryState.ARCHIVED
+_DELIVERIES_MAX: Final = 2**15 - 1  # that are counted: the field on the wire has 16 bits
+_DOUBLINGS_MAX: Final = 32
 
 
 class ShareLimits(NamedTuple):
     """Settings of a share group, as far as its partitions use them."""
 
-    deliveries_max: int = 5
-    locks_max: int = 2000  # unfinished records in the window
+    deliveries_max: int = 5  # 0 for no limit
+    locks_max: int = 2000  # unfinished records in the window, but for those that wait
     lock_ms: int = 30_000
     allows_renewal: bool = True
+    backoff_ms: int = 0  # before the second delivery; twice as long before each further one
+    backoff_max_ms: int = 0
+    waiting_max: int = 8000  # unfinished records in the window beside `locks_max`, if they wait
+    key_window_max: int = WINDOW_RECORDS_MAX  # unfinished records in the window, ordered by key
+    has_dead_letters: bool = False  # what fails for the last time is archiving at first
+
+    def retry_delay_ms(self, deliveries: int) -> int:
+        """How long a record waits that was delivered so often, without success."""
+        doublings = min(max(deliveries - 1, 0), _DOUBLINGS_MAX)
+        return min(self.backoff_ms << doublings, max(self.backoff_max_ms, self.backoff_ms))
 
 
 class Stretch(NamedTuple):
@@ -66,87 +83,75 @@ class Acquired(NamedTuple):
     deliveries: int  # this one included
 
 
-class Acknowledgement(NamedTuple):
-    """A member's acknowledgement of adjacent offsets: one type for all, or one for each."""
-
-    first: Offset
-    last: Offset
-    types: Sequence[int]
-
-
-class _Range:
-    """Adjacent offsets of one state; `member` and `lock_ms` count while it is acquired."""
-
-    __slots__ = ("count", "end", "lock_ms", "member", "start", "state")
-
-    def __init__(self, start: int, end: int, state: DeliveryState, count: int) -> None:
-        assert start < end, "a range is not empty"
-        self.start = start
-        self.end = end
-        self.state = state
-        self.count = count
-        self.member = ""
-        self.lock_ms = 0
-
-    def is_like(self, other: "_Range") -> bool:
-        """True if the two can be one; of finished records the count does not matter."""
-        if self.state is not other.state:
-            return False
-        if self.state.is_final:
-            return True
-        if self.count != other.count:
-            return False
-        return self.state is _AVAILABLE or (
-            (self.member, self.lock_ms) == (other.member, other.lock_ms)
-        )
-
-
-def _start(item: _Range) -> int:
-    return item.start
-
-
-@dataclass(slots=True)
 class SharePartition:
     """Owned by the leader of the partition; made by `restore`."""
 
-    start_offset: int
-    end_offset: int
-    _ranges: list[_Range] = field(default_factory=list)  # they cover the window, in order
-    _changed: list[StateBatch] = field(default_factory=list)  # since the last write
+    __slots__ = ("_changed", "_ranges", "dead", "order")
+
+    def __init__(self, start: int, sender: Sender | None) -> None:
+        self._ranges = Ranges(start)
+        self._changed: list[StateBatch] = []  # since the last write
+        self.dead = DeadRecords(self._ranges, sender, self._note)
+        self.order: KeyOrder | None = None  # if records of a key are delivered one after the other
 
     @classmethod
     def restore(cls, state: StateRead) -> "SharePartition":
         """The share partition as it was last written; its start offset is decided."""
         start = int(state.start_offset)
         assert start >= 0, "a share partition begins when its start offset is decided"
-        made = cls(start, start)
+        made = cls(start, state.sender)
+        ranges = made._ranges
         for batch in state.batches:
-            if batch.last < made.end_offset:
+            if batch.last < ranges.end_offset:
                 continue
-            first = max(int(batch.first), made.end_offset)
-            if first > made.end_offset:  # acquired before the crash, and never written
-                made._extend(first, _AVAILABLE, 0)
-            made._extend(batch.last + 1, batch.state, batch.deliveries)
-        made._join()
+            if batch.first > ranges.end_offset:  # acquired before the crash, and never written
+                ranges.extend(batch.first, _AVAILABLE, 0)
+            item = ranges.extend(batch.last + 1, batch.state, batch.deliveries)
+            item.until_ms = batch.not_before_ms
+            item.cause, item.is_sending = batch.cause, batch.is_sending
+        ranges.settle()
         return made
+
+    @property
+    def start_offset(self) -> int:
+        return self._ranges.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._ranges.end_offset
 
     # Acquiring
 
-    def next_offset(self) -> int:
+    def next_offset(self, now_ms: int) -> int:
         """The first offset that can be acquired, as far as there is a record."""
-        for item in self._ranges:
-            if item.state is _AVAILABLE:
-                return item.start
-        return self.end_offset
+        return self._ranges.first_available(now_ms)
 
-    def has_room(self, limits: ShareLimits) -> bool:
+    def has_room(self, limits: ShareLimits, now_ms: int) -> bool:
         """True if records behind the end of the window may be acquired."""
-        return self.unfinished_count < limits.locks_max
+        unfinished = self.unfinished_count
+        if unfinished < limits.locks_max:
+            return True
+        if unfinished >= limits.locks_max + limits.waiting_max:
+            return False
+        return unfinished - self.waiting_count(now_ms) < limits.locks_max
 
     @property
     def unfinished_count(self) -> int:
-        """Records in the window that are not finished."""
-        return sum(r.end - r.start for r in self._ranges if not r.state.is_final)
+        """Records in the window that may be delivered again."""
+        return self._ranges.count(_AVAILABLE, _ACQUIRED)
+
+    @property
+    def acquired_count(self) -> int:
+        """Records that members hold."""
+        return self._ranges.count(_ACQUIRED)
+
+    def waiting_count(self, now_ms: int) -> int:
+        """Records that are not delivered before their time."""
+        return sum(
+            item.size
+            for item in self._ranges
+            if item.state is _AVAILABLE and item.until_ms > now_ms
+        )
 
     def acquire(
         self,
@@ -164,7 +169,7 @@ class SharePartition:
         Records that were delivered often already come in ever smaller portions, the last time one
         alone: what kills its consumer must not take others with it.
         """
-        acquired: list[_Range] = []
+        acquired: list[Range] = []
         left = records_max
         for stretch in found:
             if left <= 0:
@@ -174,49 +179,132 @@ class SharePartition:
                 continue
             cut = stretch.end
             if is_strict:
-                cut = Offset(min(cut, max(stretch.start, self.next_offset()) + left))
-            taken, is_throttled = self._take(stretch.start, cut, limits, bool(acquired))
+                cut = Offset(min(cut, max(stretch.start, self.next_offset(now_ms)) + left))
+            taken, is_throttled = self._take(stretch.start, cut, limits, now_ms, bool(acquired))
             acquired += taken
-            left -= sum(item.end - item.start for item in taken)
+            left -= sum(item.size for item in taken)
             if is_throttled or self.end_offset < cut:
                 break
         for item in acquired:
-            item.state, item.member = _ACQUIRED, member
-            item.count += 1
-            item.lock_ms = now_ms + limits.lock_ms
+            self._acquire(item, member, limits, now_ms)
         result = _acquired(acquired)
-        self._join()
+        self._ranges.settle()
         return result
 
+    # Acquiring in the order of keys
+
+    def order_by_key(self, is_ordered: bool) -> None:
+        """Deliver records of a key one after the other from now on, or not any more."""
+        if is_ordered and self.order is None:
+            self.order = KeyOrder(self.start_offset)
+        elif not is_ordered:
+            self.order = None
+
+    @property
+    def scan_offset(self) -> int:
+        """The offset from which on keys are not known yet."""
+        assert self.order is not None, "keys are looked at for their order"
+        return max(self.order.scanned_to, self.start_offset)
+
+    def can_scan(self, limits: ShareLimits) -> bool:
+        """True if more of the log may be looked at for keys."""
+        assert self.order is not None, "keys are looked at for their order"
+        is_new = self.scan_offset >= self.end_offset
+        return not is_new or self.unfinished_count < limits.key_window_max
+
+    def scan(self, found: Iterable[Stretch], digests: Mapping[int, bytes | None]) -> None:
+        """Take the keys of more of the log into account, from where the last scan ended."""
+        order = self.order
+        assert order is not None, "keys are looked at for their order"
+        for stretch in found:
+            if not stretch.has_records:
+                self._archive(stretch)
+            elif stretch.end > self.end_offset:
+                self._ranges.extend(stretch.end, _AVAILABLE, 0)
+            for item in self._ranges.overlapping(stretch.start, stretch.end):
+                if item.state.is_final or item.state is _ARCHIVING:
+                    continue
+                until_ms = item.until_ms if item.state is _AVAILABLE else 0
+                start = max(item.start, stretch.start, order.scanned_to)
+                for at in range(start, min(item.end, stretch.end)):
+                    order.add(at, digests.get(at), until_ms)
+            order.scanned_to = max(order.scanned_to, stretch.end)
+
+    def next_ready(self, now_ms: int) -> int | None:
+        """The first offset that can be acquired, as far as keys are known."""
+        order = self.order
+        assert order is not None, "keys are looked at for their order"
+        while (offset := order.pop_ready(now_ms)) is not None:
+            item = self._ranges.at(offset)
+            if item is None or item.state is not _AVAILABLE or not order.is_first(offset):
+                continue  # acquired or finished meanwhile
+            if item.until_ms > now_ms:
+                order.push(offset, item.until_ms)
+                continue
+            order.push(offset)
+            return offset
+        return None
+
+    def acquire_ready(
+        self, member: str, end: int, limits: ShareLimits, records_max: int, now_ms: int
+    ) -> list[Acquired]:
+        """Acquire records below `end` that are the first ones of their keys.
+
+        What was delivered so often that it comes in portions comes alone.
+        """
+        order = self.order
+        assert order is not None, "keys are looked at for their order"
+        acquired: list[Range] = []
+        while len(acquired) < records_max and self.acquired_count < limits.locks_max:
+            offset = self.next_ready(now_ms)
+            if offset is None or offset >= end:
+                break
+            item = self._ranges.within(offset, offset + 1)[0]
+            is_alone = portion_max(item.count, 1, limits.deliveries_max) is not None
+            if is_alone and acquired:
+                break
+            self._acquire(item, member, limits, now_ms)
+            acquired.append(item)
+            if is_alone:
+                break
+        result = _acquired(acquired)
+        self._ranges.settle()
+        return result
+
+    def _acquire(self, item: Range, member: str, limits: ShareLimits, now_ms: int) -> None:
+        self._ranges.change(item, _ACQUIRED, min(item.count + 1, _DELIVERIES_MAX))
+        item.member = member
+        item.until_ms = now_ms + limits.lock_ms
+
     def _take(
-        self, start: int, end: int, limits: ShareLimits, has_others: bool
-    ) -> tuple[list[_Range], bool]:
+        self, start: int, end: int, limits: ShareLimits, now_ms: int, has_others: bool
+    ) -> tuple[list[Range], bool]:
         """The available ranges of a stretch, the window being extended; True if the next ones
         must not be in the same response."""
-        taken: list[_Range] = []
-        for item in self._within(start, min(end, self.end_offset)):
-            if item.state is not _AVAILABLE:
+        taken: list[Range] = []
+        for item in self._ranges.within(start, end):
+            if item.state is not _AVAILABLE or item.until_ms > now_ms:
                 continue
-            portion = portion_max(item.count, item.end - item.start, limits.deliveries_max)
+            portion = portion_max(item.count, item.size, limits.deliveries_max)
             if portion is None:
                 taken.append(item)
                 continue
             if not (taken or has_others):
-                self._split(item.start + portion)
+                self._ranges.split(item.start + portion)
                 taken.append(item)
             return taken, True
-        if end > self.end_offset and self.has_room(limits):
+        if end > self.end_offset and self.has_room(limits, now_ms):
             assert start <= self.end_offset, "the log was read without holes"
-            taken.append(self._extend(end, _AVAILABLE, 0))
+            taken.append(self._ranges.extend(end, _AVAILABLE, 0))
         return taken, False
 
     def _archive(self, stretch: Stretch) -> None:
-        for item in self._within(stretch.start, min(stretch.end, self.end_offset)):
+        for item in self._ranges.within(stretch.start, stretch.end):
             if item.state is _AVAILABLE:
                 self._change(item, _ARCHIVED, item.count)
         if stretch.end > self.end_offset:
             assert stretch.start <= self.end_offset, "the log was read without holes"
-            self._change(self._extend(stretch.end, _AVAILABLE, 0), _ARCHIVED, 0)
+            self._change(self._ranges.extend(stretch.end, _AVAILABLE, 0), _ARCHIVED, 0)
 
     # Acknowledging
 
@@ -233,81 +321,106 @@ class SharePartition:
 
         Offsets below the start offset are finished already, and ignored.
         """
-        runs = list(_runs(acknowledgements, self.start_offset, self.end_offset))
-        for start, end, kind in runs:
-            if kind is AcknowledgeType.RENEW and not (may_renew and limits.allows_renewal):
+        runs = list(runs_of(acknowledgements, self.start_offset, self.end_offset))
+        for run in runs:
+            if run.kind is AcknowledgeType.RENEW and not (may_renew and limits.allows_renewal):
                 raise InvalidRequest("renewing is not asked for by the request, or not allowed")
-            for item in self._overlapping(start, end):
+            for item in self._ranges.overlapping(run.start, run.end):
                 if item.state is not _ACQUIRED or item.member != member:
                     raise InvalidRecordState(
-                        f"offset {max(item.start, start)} is not acquired by this member"
+                        f"offset {max(item.start, run.start)} is not acquired by this member"
                     )
-        for start, end, kind in runs:
-            for item in self._within(start, end):
-                self._acknowledge(item, kind, limits, now_ms)
+        for run in runs:
+            for item in self._ranges.within(run.start, run.end):
+                self._acknowledge(item, run, limits, now_ms)
         return self.take_write()
 
-    def _acknowledge(
-        self, item: _Range, kind: AcknowledgeType, limits: ShareLimits, now_ms: int
-    ) -> None:
-        match kind:
+    def _acknowledge(self, item: Range, run: Run, limits: ShareLimits, now_ms: int) -> None:
+        match run.kind:
             case AcknowledgeType.RENEW:
-                item.lock_ms = now_ms + limits.lock_ms
+                count, member = item.count, item.member
+                self._ranges.change(item, _ACQUIRED, count)
+                item.member, item.until_ms = member, now_ms + limits.lock_ms
             case AcknowledgeType.ACCEPT:
                 self._change(item, DeliveryState.ACKNOWLEDGED, item.count)
             case AcknowledgeType.RELEASE:
-                self._release(item, limits)
-            case AcknowledgeType.REJECT | AcknowledgeType.GAP:
+                if run.is_uncounted:
+                    delay_ms = max(run.delay_ms, 0)
+                    self._change(item, _AVAILABLE, item.count - 1, _after(now_ms, delay_ms))
+                else:
+                    self._release(item, limits, now_ms, run.delay_ms)
+            case AcknowledgeType.REJECT:
+                self._end(item, Cause.REJECTED, limits)
+            case AcknowledgeType.GAP:
                 self._change(item, _ARCHIVED, item.count)
 
     # Giving back
 
     def expire(self, limits: ShareLimits, now_ms: int) -> StateWrite | None:
         """End the locks whose time is over."""
-        for item in self._ranges:
-            if item.state is _ACQUIRED and item.lock_ms <= now_ms:
-                self._release(item, limits)
+        for item in self._ranges.acquired():
+            if item.until_ms <= now_ms:
+                self._release(item, limits, now_ms)
         return self.take_write()
 
-    def next_lock_ms(self) -> int | None:
-        """The time at which `expire` next changes something."""
-        return min((r.lock_ms for r in self._ranges if r.state is _ACQUIRED), default=None)
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """The next time at which a lock or a wait ends."""
+        return min(
+            (
+                item.until_ms
+                for item in self._ranges
+                if item.state is _ACQUIRED or (item.state is _AVAILABLE and item.until_ms > now_ms)
+            ),
+            default=None,
+        )
 
     def release_member(
-        self, member: str, limits: ShareLimits, *, counts: bool
+        self, member: str, limits: ShareLimits, now_ms: int, *, counts: bool
     ) -> StateWrite | None:
         """Give back what a member holds; unless it `counts`, as if it had not been delivered."""
-        for item in self._ranges:
-            if item.state is _ACQUIRED and item.member == member:
+        for item in self._ranges.acquired():
+            if item.member == member:
                 if counts:
-                    self._release(item, limits)
+                    self._release(item, limits, now_ms)
                 else:
                     self._change(item, _AVAILABLE, item.count - 1)
         return self.take_write()
 
-    def _release(self, item: _Range, limits: ShareLimits) -> None:
-        is_last = item.count >= limits.deliveries_max
-        self._change(item, _ARCHIVED if is_last else _AVAILABLE, item.count)
+    def _release(
+        self, item: Range, limits: ShareLimits, now_ms: int, delay_ms: int = GROUP_BACKOFF
+    ) -> None:
+        if 0 < limits.deliveries_max <= item.count:
+            self._end(item, Cause.DELIVERY_LIMIT, limits)
+            return
+        if delay_ms == GROUP_BACKOFF:
+            delay_ms = limits.retry_delay_ms(item.count)
+        self._change(item, _AVAILABLE, item.count, _after(now_ms, delay_ms))
+
+    def _end(self, item: Range, cause: Cause, limits: ShareLimits) -> None:
+        """Deliver a record no more."""
+        if limits.has_dead_letters:
+            self.dead.add(item, cause)
+        else:
+            self._change(item, _ARCHIVED, item.count)
 
     def note_log_start(self, offset: int) -> StateWrite | None:
-        """Forget records that the log has no longer."""
+        """Forget records that the log has no longer, but for those that get a dead letter."""
         if offset <= self.start_offset:
             return None
         if offset > self.end_offset:
-            self._extend(offset, _AVAILABLE, 0)
-        for item in self._within(self.start_offset, offset):
-            item.state = _ARCHIVED
-        self._changed.append(
-            StateBatch(Offset(self.start_offset), Offset(offset - 1), _ARCHIVED, 0)
-        )
+            self._ranges.extend(offset, _AVAILABLE, 0)
+        for item in self._ranges.within(self.start_offset, offset):
+            if not item.state.is_final and item.state is not _ARCHIVING:
+                self._change(item, _ARCHIVED, item.count)
         return self.take_write()
 
     # What is written
 
     def take_write(self) -> StateWrite | None:
         """The changes since the last write; None without any."""
-        self._join()
-        if not self._changed:
+        self._ranges.settle()
+        sender = self.dead.sender if self.dead.has_new_sender else None
+        if not self._changed and sender is None:
             return None
         start = self.start_offset
         batches = tuple(
@@ -316,62 +429,36 @@ class SharePartition:
             if batch.last >= start
         )
         self._changed = []
-        complete = sum(r.end - r.start for r in self._ranges if r.state.is_final)
-        return StateWrite(Offset(start), complete, batches)
+        self.dead.has_new_sender = False
+        return StateWrite(Offset(start), self._ranges.complete_count, batches, sender)
 
-    def _change(self, item: _Range, state: DeliveryState, count: int) -> None:
-        item.state, item.count, item.member, item.lock_ms = state, count, "", 0
-        self._changed.append(StateBatch(Offset(item.start), Offset(item.end - 1), state, count))
+    def _change(
+        self, item: Range, state: DeliveryState, count: int, not_before_ms: int = 0
+    ) -> None:
+        self._ranges.change(item, state, count)
+        item.until_ms = not_before_ms
+        self._note(item)
 
-    # Ranges
+    def _note(self, item: Range) -> None:
+        """Have the state of a range written."""
+        if self.order is not None:
+            self.order.note(item)
+        self._changed.append(
+            StateBatch(
+                Offset(item.start),
+                Offset(item.end - 1),
+                item.state,
+                item.count,
+                item.until_ms,
+                item.cause,
+                item.is_sending,
+            )
+        )
 
-    def _extend(self, end: int, state: DeliveryState, count: int) -> _Range:
-        item = _Range(self.end_offset, end, state, count)
-        self._ranges.append(item)
-        self.end_offset = end
-        return item
 
-    def _within(self, start: int, end: int) -> list[_Range]:
-        """The ranges of these offsets, split so that they begin and end there."""
-        start = max(start, self.start_offset)
-        if start >= end:
-            return []
-        self._split(start)
-        self._split(end)
-        return self._overlapping(start, end)
-
-    def _overlapping(self, start: int, end: int) -> list[_Range]:
-        first = max(bisect_right(self._ranges, start, key=_start) - 1, 0)
-        found = []
-        for item in self._ranges[first:]:
-            if item.start >= end:
-                break
-            if item.end > start:
-                found.append(item)
-        return found
-
-    def _split(self, offset: int) -> None:
-        index = bisect_right(self._ranges, offset, key=_start) - 1
-        if index < 0:
-            return
-        item = self._ranges[index]
-        if not item.start < offset < item.end:
-            return
-        rest = _Range(offset, item.end, item.state, item.count)
-        rest.member, rest.lock_ms = item.member, item.lock_ms
-        item.end = offset
-        self._ranges.insert(index + 1, rest)
-
-    def _join(self) -> None:
-        """Join adjacent ranges that are equal; move the start over finished ones."""
-        joined: list[_Range] = []
-        for item in self._ranges:
-            if joined and joined[-1].is_like(item):
-                joined[-1].end = item.end
-            elif joined or not item.state.is_final:
-                joined.append(item)
-        self._ranges = joined
-        self.start_offset = joined[0].start if joined else self.end_offset
+def _after(now_ms: int, delay_ms: int) -> int:
+    """The end of a wait; 0 if there is none."""
+    return now_ms + delay_ms if delay_ms > 0 else 0
 
 
 def portion_max(count: int, size: int, deliveries_max: int) -> int | None:
@@ -381,14 +468,14 @@ def portion_max(count: int, size: int, deliveries_max: int) -> int | None:
     the last; before the last delivery it is one record.
     """
     first = max(2, deliveries_max // 2)
-    if count < first:
+    if count < first or not deliveries_max:
         return None
     if count + 1 >= deliveries_max:
         return 1
     return max(1, size >> (count - first + 1))
 
 
-def _acquired(ranges: Sequence[_Range]) -> list[Acquired]:
+def _acquired(ranges: Sequence[Range]) -> list[Acquired]:
     found: list[Acquired] = []
     for item in ranges:
         last = found[-1] if found else None
@@ -397,29 +484,3 @@ def _acquired(ranges: Sequence[_Range]) -> list[Acquired]:
         else:
             found.append(Acquired(Offset(item.start), Offset(item.end - 1), item.count))
     return found
-
-
-def _runs(
-    acknowledgements: Sequence[Acknowledgement], start: int, end: int
-) -> Iterator[tuple[int, int, AcknowledgeType]]:
-    """Adjacent offsets with one type, half-open, from `start` on."""
-    before = -1
-    for first, last, types in acknowledgements:
-        if not before < first <= last:
-            raise InvalidRequest("acknowledged offsets must ascend and not overlap")
-        before = last
-        if not types or len(types) not in {1, last - first + 1}:
-            raise InvalidRequest("an acknowledgement has one type, or one for each offset")
-        if not all(0 <= kind <= AcknowledgeType.RENEW for kind in types):
-            raise InvalidRequest("0 to 4 are the types of acknowledgements")
-        if last >= end:
-            raise InvalidRequest(f"offset {last} was never acquired")
-        if len(types) == 1:
-            if last >= start:
-                yield max(first, start), last + 1, AcknowledgeType(types[0])
-            continue
-        run = max(first, start)
-        for at in range(run, last + 1):
-            if at == last or types[at + 1 - first] != types[at - first]:
-                yield run, at + 1, AcknowledgeType(types[at - first])
-                run = at + 1

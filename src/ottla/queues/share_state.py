@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from ottla.model import Offset, Uuid, format_uuid
+from ottla.model import Offset, ProducerId, Uuid, format_uuid
 
 NO_START: Final = Offset(-1)  # not decided yet: the leader resolves `share.auto.offset.reset`
 
@@ -27,12 +27,24 @@ class DeliveryState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1  # by a member, for a while; never persisted
     ACKNOWLEDGED = 2
+    ARCHIVING = 3  # not delivered again; its dead letter is not written yet
     ARCHIVED = 4  # rejected, delivered too often, or not a record at all
 
     @property
     def is_final(self) -> bool:
-        """True if the record will not be delivered again."""
-        return self in {DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED}
+        """True if nothing remains to be done for the record."""
+        return self in _FINAL
+
+
+_FINAL: Final = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
+
+
+class Cause(IntEnum):
+    """Why a record goes to the dead-letter topic of its group."""
+
+    NONE = 0
+    DELIVERY_LIMIT = 1
+    REJECTED = 2
 
 
 class StateBatch(NamedTuple):
@@ -42,6 +54,22 @@ class StateBatch(NamedTuple):
     last: Offset
     state: DeliveryState
     deliveries: int
+    not_before_ms: int = 0  # of available records: until then they wait
+    cause: Cause = Cause.NONE  # of those that are archiving
+    is_sending: bool = False  # of those that are archiving: in the batch that is being written
+
+
+class Sender(NamedTuple):
+    """The producer of a share partition's dead letters, and where it writes to.
+
+    A producer id is used for one destination only: sequences are counted there.
+    """
+
+    producer_id: ProducerId
+    sequence: int  # of the batch that is being written, or of the next one
+    topic_id: Uuid
+    partition: int
+    begun_ms: int = 0  # when the last batch was begun, by the machine's clock
 
 
 class StateWrite(NamedTuple):
@@ -50,6 +78,7 @@ class StateWrite(NamedTuple):
     start_offset: Offset
     complete_count: int  # records from the start offset on that are finished
     batches: tuple[StateBatch, ...]
+    sender: Sender | None = None  # None if it is as it was
 
 
 class StateRead(NamedTuple):
@@ -58,6 +87,7 @@ class StateRead(NamedTuple):
     state_epoch: int
     start_offset: Offset
     batches: tuple[StateBatch, ...]
+    sender: Sender | None = None  # None until there was a dead letter
 
 
 class StateSummary(NamedTuple):

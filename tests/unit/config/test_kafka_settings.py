@@ -42,7 +42,7 @@ RECORDED: Final[Recorded] = json.loads(
 TRIED: Final = frozenset(RECORDED["tried"])
 KAFKA: Final[Mapping[str, Known]] = RECORDED["topic"] | RECORDED["group"]
 TYPES: Final = {1: "boolean", 2: "string", 3: "int", 5: "long", 6: "double", 7: "list"}
-OWN_LIMITS: Final = {"retention.bytes", "segment.bytes"}
+OWN_LIMITS: Final = {"retention.bytes", "segment.bytes", "share.delivery.count.limit"}
 OWN_DEFAULTS: Final = {"retention.ms"}  # two weeks instead of one
 ROWS: Final[Mapping[str, tuple[str, Setting]]] = {
     row.name: (format_value(getattr(config, field)), row)
@@ -91,6 +91,11 @@ def test_segments_may_be_smaller_than_kafkas_and_no_size_limit_is_minus_one_alon
     accepted = TRIED - refused("retention.bytes")
     assert set(KAFKA["retention.bytes"]["accepted"]) >= accepted
     assert min(map(int, accepted)) == -1
+
+
+def test_a_share_group_may_have_no_limit_of_deliveries() -> None:
+    accepted = TRIED - refused("share.delivery.count.limit")
+    assert accepted == {*KAFKA["share.delivery.count.limit"]["accepted"], "0"}
 
 
 def test_a_name_that_kafka_does_not_know_is_an_error() -> None:

@@ -6,10 +6,13 @@ import pytest
 
 from ottla.errors import InvalidRequest
 from ottla.model import Offset
-from ottla.queues.errors import InvalidRecordState
-from ottla.queues.share_partition import (
+from ottla.queues.acknowledgements import (
+    RETRY_DELAY_MAX_MS,
     Acknowledgement,
     AcknowledgeType,
+)
+from ottla.queues.errors import InvalidRecordState
+from ottla.queues.share_partition import (
     Acquired,
     ShareLimits,
     SharePartition,
@@ -66,7 +69,7 @@ def test_two_members_get_different_records() -> None:
     partition = begin()
     log = (stretch(0, 10), stretch(10, 20))
     assert acquire(partition, "a", *log, records_max=10) == [(0, 9, 1)]
-    assert partition.next_offset() == 10
+    assert partition.next_offset(0) == 10
     assert acquire(partition, "b", *log, records_max=10) == [(10, 19, 1)]
 
 
@@ -74,7 +77,7 @@ def test_batches_stay_whole_unless_the_number_of_records_is_strict() -> None:
     assert acquire(begin(), "a", stretch(0, 10), records_max=3) == [(0, 9, 1)]
     strict = begin()
     assert acquire(strict, "a", stretch(0, 10), records_max=3, is_strict=True) == [(0, 2, 1)]
-    assert strict.next_offset() == 3
+    assert strict.next_offset(0) == 3
 
 
 def test_what_is_accepted_moves_the_start_once_nothing_is_open_below() -> None:
@@ -171,7 +174,7 @@ def test_offsets_below_the_start_are_ignored() -> None:
 def test_a_lock_ends_and_renewing_prolongs_it() -> None:
     partition = begin()
     acquire(partition, "a", stretch(0, 2), now_ms=1000)
-    assert partition.next_lock_ms() == 31_000
+    assert partition.next_deadline_ms(1000) == 31_000
     assert (
         acknowledge(partition, "a", 1, 1, AcknowledgeType.RENEW, now_ms=20_000, may_renew=True)
         is None
@@ -180,7 +183,7 @@ def test_a_lock_ends_and_renewing_prolongs_it() -> None:
     assert partition.expire(LIMITS, 31_000) == StateWrite(
         Offset(0), 0, (batch(0, 0, AVAILABLE, 1),)
     )
-    assert partition.next_lock_ms() == 50_000
+    assert partition.next_deadline_ms(31_000) == 50_000
     assert acquire(partition, "b", stretch(0, 2)) == [(0, 0, 2)]
 
 
@@ -188,9 +191,9 @@ def test_a_member_that_leaves_in_order_has_not_used_up_a_delivery() -> None:
     partition = begin()
     acquire(partition, "a", stretch(0, 2))
     acquire(partition, "b", stretch(0, 2), stretch(2, 4))
-    partition.release_member("a", LIMITS, counts=False)
+    partition.release_member("a", LIMITS, 0, counts=False)
     assert acquire(partition, "c", stretch(0, 4)) == [(0, 1, 1)]
-    partition.release_member("c", LIMITS, counts=True)
+    partition.release_member("c", LIMITS, 0, counts=True)
     assert acquire(partition, "c", stretch(0, 4)) == [(0, 1, 2)]
 
 
@@ -198,7 +201,7 @@ def test_the_window_counts_unfinished_records_and_not_its_length() -> None:
     partition = begin()
     log = [stretch(at, at + 50) for at in range(0, 1000, 50)]
     assert acquire(partition, "a", *log) == [(0, 99, 1)]
-    assert not partition.has_room(LIMITS)
+    assert not partition.has_room(LIMITS, 0)
     assert acquire(partition, "b", *log[2:]) == []
     acknowledge(partition, "a", 1, 99, ACCEPT)
     assert acquire(partition, "b", *log[2:]) == [(100, 199, 1)]
@@ -241,7 +244,7 @@ def test_records_that_retention_removed_are_forgotten() -> None:
     assert acknowledge(partition, "a", 0, 9, ACCEPT) is not None
     written = partition.note_log_start(50)
     assert written == StateWrite(Offset(50), 0, ())
-    assert partition.next_offset() == 50
+    assert partition.next_offset(0) == 50
 
 
 def test_holes_in_what_was_written_are_available() -> None:
@@ -253,3 +256,117 @@ def test_holes_in_what_was_written_are_available() -> None:
         Acquired(Offset(5), Offset(6), 1),
         Acquired(Offset(7), Offset(7), 3),
     ]
+
+
+def release(
+    partition: SharePartition,
+    first: int,
+    last: int,
+    limits: ShareLimits,
+    now_ms: int,
+    *,
+    delay_ms: int = -1,
+    is_uncounted: bool = False,
+) -> StateWrite | None:
+    said = [Acknowledgement(Offset(first), Offset(last), [RELEASE], delay_ms, is_uncounted)]
+    return partition.acknowledge("a", said, limits, now_ms, may_renew=False)
+
+
+WAITING = LIMITS._replace(backoff_ms=100, backoff_max_ms=300)
+
+
+def test_a_released_record_waits_twice_as_long_each_time_and_holds_up_no_other() -> None:
+    partition = begin()
+    log = [stretch(0, 2), stretch(2, 3)]
+    now_ms = 1000
+    assert acquire(partition, "a", *log, records_max=1) == [(0, 1, 1)]
+    written = release(partition, 0, 0, WAITING, now_ms)
+    assert written is not None
+    assert written.batches == (batch(0, 0, AVAILABLE, 1)._replace(not_before_ms=1100),)
+    assert partition.next_offset(now_ms) == 2
+    assert acquire(partition, "b", stretch(2, 3), now_ms=now_ms) == [(2, 2, 1)]
+    assert partition.next_deadline_ms(now_ms) == 1100
+    for waited_ms, deliveries in ((100, 2), (200, 3), (300, 4)):  # the last would be 400
+        assert acquire(partition, "a", *log, now_ms=now_ms + waited_ms - 1) == []
+        now_ms += waited_ms
+        assert partition.next_offset(now_ms) == 0
+        assert acquire(partition, "a", *log, now_ms=now_ms) == [(0, 0, deliveries)]
+        release(partition, 0, 0, WAITING, now_ms)
+
+
+def test_waits_are_kept_over_a_crash() -> None:
+    partition = begin(0, batch(0, 4, AVAILABLE, 1)._replace(not_before_ms=500))
+    assert partition.waiting_count(499) == 5
+    assert partition.next_offset(499) == 5
+    assert partition.next_offset(500) == 0
+
+
+def test_a_member_says_how_long_a_record_waits() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 3))
+    release(partition, 0, 0, WAITING, 0, delay_ms=0)
+    release(partition, 1, 1, WAITING, 0, delay_ms=5000)
+    assert partition.next_offset(0) == 0
+    assert acquire(partition, "a", stretch(0, 3)) == [(0, 0, 2)]
+    assert partition.next_offset(4999) == 3
+    assert partition.next_offset(5000) == 1
+    with pytest.raises(InvalidRequest):
+        release(partition, 2, 2, WAITING, 0, delay_ms=RETRY_DELAY_MAX_MS + 1)
+
+
+def test_giving_back_what_was_not_looked_at_does_not_count() -> None:
+    partition = begin(0, batch(0, 0, AVAILABLE, 4))
+    assert acquire(partition, "a", stretch(0, 1)) == [(0, 0, 5)]
+    release(partition, 0, 0, WAITING, 0, is_uncounted=True)
+    assert acquire(partition, "a", stretch(0, 1)) == [(0, 0, 5)]
+
+
+def test_without_a_limit_of_deliveries_a_record_is_never_archived() -> None:
+    unlimited = LIMITS._replace(deliveries_max=0)
+    partition = begin(0, batch(0, 1, AVAILABLE, 2**15 - 1))
+    for _ in range(2):
+        assert acquire(partition, "a", stretch(0, 2), limits=unlimited) == [(0, 1, 2**15 - 1)]
+        release(partition, 0, 1, unlimited, 0)
+
+
+def test_records_that_wait_do_not_use_up_the_window() -> None:
+    partition = begin()
+    log = [stretch(at, at + 100) for at in range(0, 10_000, 100)]
+    acquire(partition, "a", log[0])
+    release(partition, 0, 99, WAITING, 0)
+    assert partition.has_room(WAITING, 0)
+    assert acquire(partition, "a", log[1], limits=WAITING) == [(100, 199, 1)]
+    assert not partition.has_room(WAITING, 0)
+    for item in log[1:81]:
+        acquire(partition, "a", item, limits=WAITING)
+        release(partition, item.start, item.end - 1, WAITING, 0)
+    assert partition.waiting_count(0) == 8100
+    assert not partition.has_room(WAITING, 0), "the table of those that wait is bounded"
+
+
+def test_finished_records_become_one_range_again() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 50))
+    for at in range(49, 0, -2):
+        acknowledge(partition, "a", at, at, ACCEPT)
+    assert len(partition._ranges) == 50
+    for at in range(2, 50, 2):
+        acknowledge(partition, "a", at, at, ACCEPT)
+    assert len(partition._ranges) == 2, "one that is acquired, and the rest"
+
+
+def test_what_members_hold_counts_when_keys_begin_to_be_ordered() -> None:
+    """The second of two records of a key comes back first; the third waits for its backoff."""
+    partition = begin()
+    acquire(partition, "a", stretch(0, 3))
+    partition.order_by_key(True)
+    partition.scan([stretch(0, 3)], dict.fromkeys(range(3), b"k"))
+    release(partition, 1, 1, LIMITS, 0)
+    release(partition, 2, 2, LIMITS, 0, delay_ms=500)
+    assert partition.next_ready(0) is None, "the first one is not finished"
+    acknowledge(partition, "a", 0, 0, ACCEPT)
+    assert partition.acquire_ready("b", 3, LIMITS, 10, 0) == [Acquired(Offset(1), Offset(1), 2)]
+    said = [Acknowledgement(Offset(1), Offset(1), [ACCEPT])]
+    partition.acknowledge("b", said, LIMITS, 0, may_renew=False)
+    assert partition.next_ready(499) is None
+    assert partition.next_ready(500) == 2

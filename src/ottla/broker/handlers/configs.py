@@ -182,12 +182,12 @@ class DescribeConfigs:
         for field, row in settings_of(GroupConfig):
             default = format_value(getattr(_GROUP_DEFAULTS, field))
             values = [(row.name, own[row.name], _SET_FOR_GROUP)] if row.name in own else []
-            assert row.broker_name is not None, "every group setting has a default of the broker's"
-            if row.broker_name in _BROKER_FIELDS:
-                read = _broker_reader(_BROKER_FIELDS[row.broker_name])
-                values += self._broker_values(row.broker_name, read)
+            broker_name = row.broker_name or row.name
+            if broker_name in _BROKER_FIELDS:
+                read = _broker_reader(_BROKER_FIELDS[broker_name])
+                values += self._broker_values(broker_name, read)
             else:
-                values.append((row.broker_name, default, _DEFAULT))
+                values.append((broker_name, default, _DEFAULT))
             yield _DescribedSetting(row, row.name, default, values)
 
     def _identity(self) -> Iterator[_DescribedSetting]:

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Final
 
 from ottla.broker.deferred import Deferred
+from ottla.broker.led_share_partition import LedSharePartition, Taken, Wanted
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.share_partitions import LedSharePartition, SharePartitions, Taken, Wanted
+from ottla.broker.share_partitions import SharePartitions
 from ottla.errors import ApiError, InvalidRequest, UnsupportedVersion
 from ottla.model import Offset
 from ottla.protocol.messages.share_groups import (
@@ -29,8 +30,8 @@ from ottla.protocol.messages.share_groups import (
     ShareFetchResponse,
     ShareFetchTopicResponse,
 )
+from ottla.queues.acknowledgements import Acknowledgement
 from ottla.queues.errors import InvalidShareSessionEpoch
-from ottla.queues.share_partition import Acknowledgement
 from ottla.queues.share_sessions import (
     CLOSING,
     OPENING,
@@ -398,7 +399,11 @@ def _check_fetch(request: ShareFetchRequest, said: Said) -> None:
 def _said(batches: list[AcknowledgementBatch]) -> list[Acknowledgement]:
     return [
         Acknowledgement(
-            Offset(batch.first_offset), Offset(batch.last_offset), batch.acknowledge_types
+            Offset(batch.first_offset),
+            Offset(batch.last_offset),
+            batch.acknowledge_types,
+            batch.retry_delay_ms,
+            batch.is_uncounted,
         )
         for batch in batches
     ]

@@ -127,7 +127,13 @@ def replace_group_config(
             f"settings need a group with a name of 1 to {GROUP_ID_LENGTH_MAX} characters"
         )
     given = values_given(config)
-    GroupConfig.of(given, defaults)
+    topic = GroupConfig.of(given, defaults).dead_letter_topic
+    if topic and not topic.startswith(defaults.dead_letter_topic_prefix):
+        raise InvalidConfig(
+            f"errors.deadletterqueue.topic.name = {topic} must begin with"
+            f" {defaults.dead_letter_topic_prefix!r}, which is"
+            " errors.deadletterqueue.topic.name.prefix of the brokers"
+        )
     if given == image.group_configs.get(group_id, {}):
         return Decision((), None)
     is_new = group_id not in image.group_configs

@@ -148,6 +148,24 @@ class AllGroups(Groups):
             ),
         )
 
+    def share_readers(self, ticket: Ticket[list[str]], topic: str, topic_id: Uuid) -> GroupDecision:
+        """Share groups that subscribe to a topic, or whose states of it are there or being made."""
+        return _respond(
+            ticket,
+            [
+                group_id
+                for group_id, group in self.share.items()
+                if any(topic in member.topics for member in group.members.values())
+                or any(
+                    partition.topic_id == topic_id
+                    for partition in (
+                        *group.state_topics.initialized,
+                        *group.state_topics.initializing,
+                    )
+                )
+            ],
+        )
+
     def note_share_initialized(
         self, ticket: Ticket[None], group_id: str, partitions: Partitions, now_ms: int
     ) -> GroupDecision:

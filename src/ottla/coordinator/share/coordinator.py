@@ -15,6 +15,7 @@ from ottla.coordinator.share.records import ShareRecord, from_bytes, to_bytes
 from ottla.coordinator.share.share_states import ShareStates
 from ottla.errors import ApiError
 from ottla.model import Offset
+from ottla.queues.share_state import SharePartitionKey
 
 log = logging.getLogger("ottla.coordinator")
 
@@ -36,6 +37,11 @@ class ShareCoordinator(Coordinator[ShareStates, ShareRecord]):
         if isinstance(entry, TransactionEnded) or entry.key is None:
             return None
         return from_bytes(entry.key, entry.value)
+
+    def archiving(self) -> list[SharePartitionKey]:
+        """Share partitions with records whose dead letters are not written yet, of all shards."""
+        shards = [shard for shard in self._shards.values() if not shard.is_loading]
+        return [key for shard in shards for key in shard.machine.archiving]
 
     # Deleted topics
 

@@ -7,15 +7,15 @@ is never compacted: that would keep the last update alone.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct, error
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ottla.coordinator.runtime.log_entries import UnreadableRecord
 from ottla.errors import ProtocolViolation
-from ottla.model import Offset, TimestampMs, Uuid
+from ottla.model import Offset, ProducerId, TimestampMs, Uuid
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.messages.share_state import StateBatch as _StateBatch
 from ottla.protocol.schema import array, int32, int64, message, string, uuid, wire
-from ottla.queues.share_state import DeliveryState, SharePartitionKey, StateBatch
+from ottla.queues.share_state import Cause, DeliveryState, Sender, SharePartitionKey, StateBatch
 
 _VERSION: Final = Struct(">h")
 _SNAPSHOT_KEY: Final = 0
@@ -37,6 +37,7 @@ class Snapshot:
     created_ms: TimestampMs
     written_ms: TimestampMs
     batches: tuple[StateBatch, ...] = ()
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Update:
     start_offset: Offset
     complete_count: int = -1
     batches: tuple[StateBatch, ...] = ()
+    sender: Sender | None = None  # None if it is as it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,9 @@ class _Key:
     partition: int = wire(int32, "0+")
 
 
+# Tags from 10000 on are Ottla's: the sender of dead letters. Kafka's tools ignore them.
+
+
 @message(versions="0", flexible="0+")
 class _SnapshotValue:
     snapshot_epoch: int = wire(int32, "0+")
@@ -78,6 +83,11 @@ class _SnapshotValue:
     create_timestamp: int = wire(int64, "0+")
     write_timestamp: int = wire(int64, "0+")
     state_batches: list[_StateBatch] = wire(array(_StateBatch), "0+")
+    sender_producer_id: int = wire(int64, "0+", tag=10000, default=-1)
+    sender_sequence: int = wire(int32, "0+", tag=10001)
+    sender_topic_id: Uuid = wire(uuid, "0+", tag=10002)
+    sender_partition: int = wire(int32, "0+", tag=10003)
+    sender_begun_ms: int = wire(int64, "0+", tag=10004)
 
 
 @message(versions="0", flexible="0+")
@@ -87,6 +97,11 @@ class _UpdateValue:
     start_offset: int = wire(int64, "0+")
     delivery_complete_count: int = wire(int32, "0+", tag=0, default=-1)
     state_batches: list[_StateBatch] = wire(array(_StateBatch), "0+")
+    sender_producer_id: int = wire(int64, "0+", tag=10000, default=-1)
+    sender_sequence: int = wire(int32, "0+", tag=10001)
+    sender_topic_id: Uuid = wire(uuid, "0+", tag=10002)
+    sender_partition: int = wire(int32, "0+", tag=10003)
+    sender_begun_ms: int = wire(int64, "0+", tag=10004)
 
 
 def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
@@ -102,6 +117,7 @@ def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
                 create_timestamp=record.created_ms,
                 write_timestamp=record.written_ms,
                 state_batches=_state_batches(record.batches),
+                **_sender_fields(record.sender),
             )
             return _key(_SNAPSHOT_KEY, record.key), _VERSION.pack(_VALUE) + encode(value, _VALUE)
         case Update():
@@ -111,6 +127,7 @@ def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
                 start_offset=record.start_offset,
                 delivery_complete_count=record.complete_count,
                 state_batches=_state_batches(record.batches),
+                **_sender_fields(record.sender),
             )
             return _key(_UPDATE_KEY, record.key), _VERSION.pack(_VALUE) + encode(value, _VALUE)
         case StateDropped(key):
@@ -148,6 +165,7 @@ def _snapshot(key: SharePartitionKey, value: bytes) -> Snapshot:
         created_ms=TimestampMs(found.create_timestamp),
         written_ms=TimestampMs(found.write_timestamp),
         batches=_batches(found.state_batches),
+        sender=_sender(found),
     )
 
 
@@ -159,6 +177,7 @@ def _update(key: SharePartitionKey, found: _UpdateValue) -> Update:
         start_offset=Offset(found.start_offset),
         complete_count=found.delivery_complete_count,
         batches=_batches(found.state_batches),
+        sender=_sender(found),
     )
 
 
@@ -174,6 +193,24 @@ def _read(message_class: type[_T], value: bytes) -> _T:
     return decode(message_class, version, value, _VERSION.size)
 
 
+def _sender_fields(sender: Sender | None) -> dict[str, Any]:
+    if sender is None:
+        return {}
+    return {f"sender_{name}": value for name, value in sender._asdict().items()}
+
+
+def _sender(found: _SnapshotValue | _UpdateValue) -> Sender | None:
+    if found.sender_producer_id < 0:
+        return None
+    return Sender(
+        ProducerId(found.sender_producer_id),
+        found.sender_sequence,
+        found.sender_topic_id,
+        found.sender_partition,
+        found.sender_begun_ms,
+    )
+
+
 def _state_batches(batches: Iterable[StateBatch]) -> list[_StateBatch]:
     return [
         _StateBatch(
@@ -181,6 +218,9 @@ def _state_batches(batches: Iterable[StateBatch]) -> list[_StateBatch]:
             last_offset=batch.last,
             delivery_state=batch.state,
             delivery_count=batch.deliveries,
+            not_before_ms=batch.not_before_ms,
+            cause=batch.cause,
+            is_sending=batch.is_sending,
         )
         for batch in batches
     ]
@@ -193,6 +233,9 @@ def _batches(found: Iterable[_StateBatch]) -> tuple[StateBatch, ...]:
             Offset(item.last_offset),
             DeliveryState(item.delivery_state),
             item.delivery_count,
+            item.not_before_ms,
+            Cause(item.cause),
+            item.is_sending,
         )
         for item in found
     )

@@ -16,6 +16,7 @@ from ottla.model import Offset, TimestampMs, Uuid
 from ottla.queues.errors import FencedStateEpoch
 from ottla.queues.share_state import (
     NO_START,
+    DeliveryState,
     SharePartitionKey,
     StateRead,
     StateSummary,
@@ -45,6 +46,7 @@ class ShareStates:
     states: dict[SharePartitionKey, _Kept] = field(default_factory=dict)
     _round: int = 0  # of pruning
     _boundary: int = 0  # the log's end when the last round began
+    _archiving: dict[SharePartitionKey, None] = field(default_factory=dict)
     _changed_count: int = 0  # records since the last round began, but for its own
 
     # The five calls
@@ -97,7 +99,7 @@ class ShareStates:
         found = kept.snapshot
         if leader_epoch < found.leader_epoch:
             return _respond(ticket, _fenced_leader(key, found.leader_epoch, leader_epoch))
-        result = StateRead(found.state_epoch, found.start_offset, found.batches)
+        result = StateRead(found.state_epoch, found.start_offset, found.batches, found.sender)
         if leader_epoch == found.leader_epoch:
             return _respond(ticket, result)
         update = Update(
@@ -135,6 +137,7 @@ class ShareStates:
             start_offset=change.start_offset,
             complete_count=change.complete_count,
             batches=change.batches,
+            sender=change.sender,
         )
         if kept.update_count < UPDATES_PER_SNAPSHOT:
             return self._decide(update, ticket, None, now_ms)
@@ -161,6 +164,24 @@ class ShareStates:
                 found.state_epoch, found.leader_epoch, found.start_offset, found.complete_count
             ),
         )
+
+    def starts_of(
+        self, ticket: Ticket[dict[tuple[str, int], Offset]], topic_id: Uuid
+    ) -> ShareDecision:
+        """Start offsets of a topic, by group and partition."""
+        return _respond(
+            ticket,
+            {
+                (key.group_id, key.partition): kept.snapshot.start_offset
+                for key, kept in self.states.items()
+                if key.topic_id == topic_id
+            },
+        )
+
+    @property
+    def archiving(self) -> list[SharePartitionKey]:
+        """Share partitions with records whose dead letters are not written yet."""
+        return list(self._archiving)
 
     # Deleted topics
 
@@ -210,13 +231,22 @@ class ShareStates:
         match record:
             case Snapshot():
                 self.states[record.key] = _Kept(record, 0, self._round)
+                self._note_archiving(record)
             case Update():
                 kept = self.states.get(record.key)
                 if kept is not None:  # else its snapshot was pruned, and a tombstone follows
                     kept.snapshot = _updated(kept.snapshot, record)
                     kept.update_count += 1
+                    self._note_archiving(kept.snapshot)
             case StateDropped(key):
                 self.states.pop(key, None)
+                self._archiving.pop(key, None)
+
+    def _note_archiving(self, state: Snapshot) -> None:
+        if any(batch.state is DeliveryState.ARCHIVING for batch in state.batches):
+            self._archiving[state.key] = None
+        else:
+            self._archiving.pop(state.key, None)
 
     def end_load(self) -> None:
         """Nothing follows from the end of a load."""
@@ -243,6 +273,7 @@ def _updated(known: Snapshot, update: Update) -> Snapshot:
         start_offset=start,
         complete_count=update.complete_count,
         batches=combine(known.batches, update.batches, start),
+        sender=update.sender or known.sender,
     )
 
 

@@ -111,9 +111,13 @@ class ShareGroupDescribeResponse:
 
 @struct
 class AcknowledgementBatch:
+    """Tags from 10000 on are Ottla's, about what is released; other brokers ignore them."""
+
     first_offset: int = wire(int64, "0+")
     last_offset: int = wire(int64, "0+")
     acknowledge_types: list[int] = wire(array(int8), "0+")
+    retry_delay_ms: int = wire(int32, "0+", tag=10000, default=-1)
+    is_uncounted: bool = wire(boolean, "0+", tag=10001)
 
 
 @struct

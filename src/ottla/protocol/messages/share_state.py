@@ -3,6 +3,7 @@
 from ottla.model import Uuid
 from ottla.protocol.schema import (
     array,
+    boolean,
     int8,
     int16,
     int32,
@@ -17,10 +18,15 @@ from ottla.protocol.schema import (
 
 @struct
 class StateBatch:
+    """Tags from 10000 on are Ottla's: the end of a wait, and what dead letters need."""
+
     first_offset: int = wire(int64, "0+")
     last_offset: int = wire(int64, "0+")
     delivery_state: int = wire(int8, "0+")
     delivery_count: int = wire(int16, "0+")
+    not_before_ms: int = wire(int64, "0+", tag=10000)
+    cause: int = wire(int8, "0+", tag=10001)
+    is_sending: bool = wire(boolean, "0+", tag=10002)
 
 
 @struct

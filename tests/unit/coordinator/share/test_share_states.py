@@ -21,10 +21,12 @@ from ottla.coordinator.share.share_states import (
     ShareStates,
 )
 from ottla.errors import ErrorCode
-from ottla.model import Offset, TimestampMs, Uuid
+from ottla.model import Offset, ProducerId, TimestampMs, Uuid
 from ottla.queues.share_state import (
     NO_START,
+    Cause,
     DeliveryState,
+    Sender,
     SharePartitionKey,
     StateBatch,
     StateRead,
@@ -275,3 +277,50 @@ def test_the_bytes_of_an_update_are_those_of_kafka() -> None:
         "04"
         "00000004"  # tag 0: the count of finished records
     )
+
+
+def test_dead_letters_and_waits_are_kept_in_tags() -> None:
+    sender = Sender(ProducerId(7), 3, Uuid(b"t" * 16), 2, 99)
+    waiting = StateBatch(Offset(5), Offset(6), DeliveryState.AVAILABLE, 2, not_before_ms=1234)
+    dead = StateBatch(
+        Offset(7),
+        Offset(9),
+        DeliveryState.ARCHIVING,
+        5,
+        cause=Cause.DELIVERY_LIMIT,
+        is_sending=True,
+    )
+    for record in (
+        Update(
+            key=KEY,
+            snapshot_epoch=1,
+            leader_epoch=2,
+            start_offset=Offset(5),
+            batches=(waiting, dead),
+            sender=sender,
+        ),
+        Snapshot(
+            key=KEY,
+            state_epoch=1,
+            leader_epoch=2,
+            start_offset=Offset(5),
+            created_ms=TimestampMs(1),
+            written_ms=TimestampMs(2),
+            batches=(waiting, dead),
+            sender=sender,
+        ),
+    ):
+        assert from_bytes(*to_bytes(record)) == record
+
+
+def test_states_with_dead_records_are_known_until_all_are_archived() -> None:
+    states = ShareStates()
+    states.initialize(TICKET, KEY, 1, Offset(0), 0)
+    dead = StateBatch(Offset(0), Offset(1), DeliveryState.ARCHIVING, 5, cause=Cause.REJECTED)
+    sender = Sender(ProducerId(7), 0, Uuid(b"t" * 16), 0)
+    states.write(TICKET, KEY, 1, 0, StateWrite(Offset(0), 0, (dead,), sender), 0)
+    assert states.archiving == [KEY]
+    done = dead._replace(state=DeliveryState.ARCHIVED, cause=Cause.NONE)
+    states.write(TICKET, KEY, 1, 0, StateWrite(Offset(2), 0, (done,)), 0)
+    assert states.archiving == []
+    assert states.states[KEY].snapshot.sender == sender, "the next batch goes on with it"

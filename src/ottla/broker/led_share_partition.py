@@ -1,0 +1,270 @@
+"""A share partition whose partition this broker leads: reading the log, writing its state."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ottla.broker.share_reading import Reading, covering, digests_of, stretches_of
+from ottla.broker.share_settings import GroupSettings
+from ottla.errors import ApiError, CoordinatorNotAvailable, ErrorCode, NotLeader
+from ottla.model import Offset
+from ottla.queues.acknowledgements import Acknowledgement
+from ottla.queues.errors import InvalidRecordState
+from ottla.queues.share_partition import Acquired, ShareLimits, SharePartition, portion_max
+from ottla.queues.share_state import SharePartitionKey, StateWrite
+from ottla.records.batch import decompressed_bytes_max
+from ottla.replication.partition import LeaderPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.share_partitions import SharePartitions
+
+log = logging.getLogger("ottla.broker")
+
+_CHUNK_BYTES: Final = 256 * 1024  # of a log that are looked at for one response
+_READS_MAX: Final = 4  # of a log that has nothing to deliver, in one turn of the loop
+_BY_KEY: Final = "key"
+_READ_COMMITTED: Final = "read_committed"
+_RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+_REPLACED: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
+
+Done = Callable[[ApiError | None], None]
+
+
+class Taken(NamedTuple):
+    """Records for a member, and which of them it has acquired."""
+
+    records: bytes
+    acquired: list[Acquired]
+    is_alone: bool  # no other records may be in the same response
+
+
+class Wanted(NamedTuple):
+    """The limits of a fetch."""
+
+    records_max: int
+    bytes_max: int
+    is_strict: bool
+
+
+class LedSharePartition:
+    """A share partition whose partition is led here; `state` is None while it is loaded."""
+
+    def __init__(
+        self, owner: "SharePartitions", key: SharePartitionKey, partition: LeaderPartition
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.state: SharePartition | None = None
+        self.state_epoch = 0
+        self.problem: ApiError | None = None  # the reason why it was dropped
+        self.waiting: dict[Callable[[], None], None] = {}  # called when more can be acquired
+        self._owner = owner
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self._owner.settings_of(self.key.group_id)
+
+    @property
+    def lag(self) -> int:
+        """Records that are not finished, acquired ones included."""
+        if self.state is None:
+            return 0
+        end = self.partition.high_watermark
+        return self.state.unfinished_count + max(end - self.state.end_offset, 0)
+
+    @property
+    def ordered_count(self) -> int:
+        """Records whose keys are remembered."""
+        order = None if self.state is None else self.state.order
+        return 0 if order is None else len(order)
+
+    @property
+    def is_held(self) -> bool:
+        """True if a member has records that it has not acknowledged, or dead letters are due."""
+        return self.state is not None and self.state.acquired_count + self.state.dead.count > 0
+
+    def acquire(self, member: str, wanted: Wanted) -> Taken | None:
+        """Records for a member; None if there are none to acquire now."""
+        state, settings = self.state, self.settings
+        if state is None:
+            return None
+        partition, limits = self.partition, settings.limits
+        self._persist(state.note_log_start(partition.log.start_offset))
+        read_committed = settings.config.share_isolation_level == _READ_COMMITTED
+        end = partition.readable_end(read_committed=read_committed)
+        stable_end = partition.readable_end(read_committed=True)
+        reading = Reading(self.key.group_id, read_committed, stable_end)
+        now_ms = self._owner.now_ms()
+        if state.dead.count >= self._owner.dead_max:
+            return None
+        state.order_by_key(settings.config.share_ordering == _BY_KEY)
+        if state.order is not None:
+            return self._acquire_ordered(state, member, wanted, reading, end)
+        for _ in range(_READS_MAX):
+            at = state.next_offset(now_ms)
+            if at >= end or (at >= state.end_offset and not state.has_room(limits, now_ms)):
+                return None
+            bytes_max = min(wanted.bytes_max, _CHUNK_BYTES)
+            found = partition.log.read(Offset(at), end, bytes_max, at_least_one=True)
+            if found is None:
+                return None
+            data = partition.log.read_bytes(found)
+            found_end = min(found.end_offset, end)
+            stretches = list(stretches_of(data, at, found_end, partition.log, reading))
+            acquired = state.acquire(
+                member,
+                stretches,
+                limits,
+                wanted.records_max,
+                now_ms,
+                is_strict=wanted.is_strict,
+            )
+            self._persist(state.take_write())
+            if acquired:
+                return self._taken(data, acquired, limits, now_ms)
+            if state.next_offset(now_ms) <= at:
+                return None
+        self._owner.wake_soon(self)  # there may be something behind
+        return None
+
+    def _acquire_ordered(
+        self, state: SharePartition, member: str, wanted: Wanted, reading: Reading, end: Offset
+    ) -> Taken | None:
+        """Records that are the first unfinished ones of their keys."""
+        limits, now_ms, log = self.settings.limits, self._owner.now_ms(), self.partition.log
+        for _ in range(_READS_MAX):
+            at = state.next_ready(now_ms)
+            if at is not None:
+                break
+            if state.scan_offset >= end or not state.can_scan(limits):
+                return None
+            before = state.scan_offset
+            self._scan(state, reading, end)
+            self._persist(state.take_write())
+            if state.scan_offset == before:
+                return None
+        else:
+            self._owner.wake_soon(self)  # there may be something behind
+            return None
+        bytes_max = min(wanted.bytes_max, _CHUNK_BYTES)
+        found = log.read(Offset(at), end, bytes_max, at_least_one=True)
+        if found is None:
+            return None
+        acquired = state.acquire_ready(member, found.end_offset, limits, wanted.records_max, now_ms)
+        if not acquired:
+            return None
+        data = log.read_bytes(found)
+        return self._taken(data, acquired, limits, now_ms)
+
+    def _scan(self, state: SharePartition, reading: Reading, end: Offset) -> None:
+        """Read keys of a part of the log."""
+        at, log = state.scan_offset, self.partition.log
+        found = log.read(Offset(at), end, _CHUNK_BYTES, at_least_one=True)
+        if found is not None:
+            data = log.read_bytes(found)
+            found_end = min(found.end_offset, end)
+            stretches = list(stretches_of(data, at, found_end, log, reading))
+            bytes_max = decompressed_bytes_max(log.config.max_message_bytes)
+            state.scan(stretches, digests_of(data, bytes_max))
+
+    def _taken(
+        self, data: bytes, acquired: list[Acquired], limits: ShareLimits, now_ms: int
+    ) -> Taken:
+        self._owner.acquired_count += sum(a.last - a.first + 1 for a in acquired)
+        self._owner.note_deadline(now_ms + limits.lock_ms)
+        records = covering(data, acquired[0].first, acquired[-1].last)
+        return Taken(records, acquired, _is_alone(acquired, limits))
+
+    def acknowledge(
+        self,
+        member: str,
+        acknowledgements: Sequence[Acknowledgement],
+        done: Done,
+        *,
+        may_renew: bool,
+    ) -> None:
+        """Acknowledge now; `done` is called when that is durable, or with why it will not be.
+
+        Raises an ApiError, and nothing has changed.
+        """
+        if self.state is None:
+            raise InvalidRecordState("no record is acquired: the share partition is being loaded")
+        limits, now_ms = self.settings.limits, self._owner.now_ms()
+        write = self.state.acknowledge(
+            member, acknowledgements, limits, now_ms, may_renew=may_renew
+        )
+        self._persist(write, done)
+        self.wake()
+
+    def release(self, member: str, *, counts: bool) -> None:
+        """Give back what a member holds."""
+        if self.state is not None:
+            limits, now_ms = self.settings.limits, self._owner.now_ms()
+            self._persist(self.state.release_member(member, limits, now_ms, counts=counts))
+            self.wake()
+
+    def expire(self, now_ms: int) -> None:
+        """End the locks whose time is over, and wake fetches if a record need not wait any more."""
+        if self.state is None:
+            return
+        write = self.state.expire(self.settings.limits, now_ms)
+        if write is not None:
+            log.debug("acquisition locks ended", extra={"share_partition": self.key})
+            self._persist(write)
+        state = self.state
+        if self.waiting and state is not None and state.next_offset(now_ms) < state.end_offset:
+            self.wake()
+
+    def persist(self, done: Done) -> None:
+        """Have changes of the state written; `done` is called when they are durable."""
+        assert self.state is not None, "a state that is loaded is changed"
+        self._persist(self.state.take_write(), done)
+
+    def wake(self) -> None:
+        for wake in list(self.waiting):
+            wake()
+
+    def drop(self, problem: ApiError) -> None:
+        """Give up: those who wait get the error, and the next fetch loads the state again."""
+        self.state, self.problem = None, problem
+        self.wake()
+
+    def _persist(self, write: StateWrite | None, done: Done | None = None) -> None:
+        if write is None:
+            if done is not None:
+                done(None)
+            return
+
+        def note(problem: ApiError | None) -> None:
+            if problem is not None:
+                problem = client_error(problem)
+                self._owner.drop(self, problem)
+            else:
+                self._owner.dead_letters.begin(self)
+            if done is not None:
+                done(problem)
+
+        waits = [batch.not_before_ms for batch in write.batches if batch.not_before_ms]
+        self._owner.note_deadline(min(waits, default=None))
+        self._owner.write(self, write, note)
+
+
+def client_error(problem: ApiError) -> ApiError:
+    """The error that a member gets when the state of a share partition cannot be used."""
+    if problem.code in _RETRIABLE:
+        return CoordinatorNotAvailable(str(problem))
+    if problem.code in _REPLACED:
+        return NotLeader(str(problem))
+    return problem
+
+
+def _is_alone(acquired: Sequence[Acquired], limits: ShareLimits) -> bool:
+    return any(
+        portion_max(item.deliveries - 1, 1, limits.deliveries_max) is not None for item in acquired
+    )

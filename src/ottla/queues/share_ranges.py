@@ -1,0 +1,185 @@
+"""The window of a share partition as ranges of adjacent offsets of one state.
+
+The ranges cover the window without holes, in order. A range is split when a part of it changes; the
+boundaries that a change has touched are remembered, and `settle` joins what is equal there again.
+So a change costs as much as it touches, however many ranges there are.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from ottla.queues.share_state import Cause, DeliveryState
+
+_AVAILABLE = DeliveryState.AVAILABLE
+_ACQUIRED = DeliveryState.ACQUIRED
+_ARCHIVING = DeliveryState.ARCHIVING
+
+
+class Range:
+    """Adjacent offsets of one state.
+
+    `until_ms` is the end of the lock of an acquired range, and of the wait of an available one.
+    """
+
+    __slots__ = (
+        "cause",
+        "count",
+        "end",
+        "is_sending",
+        "member",
+        "start",
+        "state",
+        "until_ms",
+    )
+
+    def __init__(self, start: int, end: int, state: DeliveryState, count: int) -> None:
+        assert start < end, "a range is not empty"
+        self.start = start
+        self.end = end
+        self.state = state
+        self.count = count
+        self.member = ""
+        self.until_ms = 0
+        self.cause = Cause.NONE  # of the end of a range that is archiving
+        self.is_sending = False  # its dead letters have a sequence number
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    def is_like(self, other: "Range") -> bool:
+        """True if the two can be one; of finished records the count does not matter."""
+        if self.state is not other.state:
+            return False
+        return self.state.is_final or self._detail() == other._detail()
+
+    def _detail(self) -> tuple[int, str, int, Cause, bool]:
+        return self.count, self.member, self.until_ms, self.cause, self.is_sending
+
+    def tail(self, offset: int) -> "Range":
+        """Cut the range at an offset; returns the part from there on."""
+        rest = Range(offset, self.end, self.state, self.count)
+        rest.member, rest.until_ms = self.member, self.until_ms
+        rest.cause, rest.is_sending = self.cause, self.is_sending
+        self.end = offset
+        return rest
+
+
+class Ranges:
+    """The ranges between the start offset, below which all is finished, and the end offset."""
+
+    def __init__(self, start: int) -> None:
+        self.start_offset = start
+        self.end_offset = start
+        self._items: list[Range] = []
+        self._starts: list[int] = []  # of `_items`
+        self._counts = dict.fromkeys(DeliveryState, 0)  # records of each state
+        self._touched: set[int] = set()  # boundaries that may have become needless
+
+    def __iter__(self) -> Iterator[Range]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def count(self, *states: DeliveryState) -> int:
+        """How many records are in these states."""
+        return sum(self._counts[state] for state in states)
+
+    @property
+    def complete_count(self) -> int:
+        """Records of the window that are finished."""
+        return sum(count for state, count in self._counts.items() if state.is_final)
+
+    def extend(self, end: int, state: DeliveryState, count: int) -> Range:
+        """A new range from the end offset on."""
+        item = Range(self.end_offset, end, state, count)
+        self._touched.add(item.start)
+        self._items.append(item)
+        self._starts.append(item.start)
+        self._counts[state] += item.size
+        self.end_offset = end
+        return item
+
+    def change(self, item: Range, state: DeliveryState, count: int) -> None:
+        """Change a whole range; what belonged to its old state is reset."""
+        self._counts[item.state] -= item.size
+        self._counts[state] += item.size
+        item.state, item.count, item.member, item.until_ms = state, count, "", 0
+        item.cause, item.is_sending = Cause.NONE, False
+        self._touched.add(item.start)
+        self._touched.add(item.end)
+
+    def within(self, start: int, end: int) -> list[Range]:
+        """The ranges of these offsets, split so that they begin and end there."""
+        start = max(start, self.start_offset)
+        end = min(end, self.end_offset)
+        if start >= end:
+            return []
+        self.split(start)
+        self.split(end)
+        return self.overlapping(start, end)
+
+    def overlapping(self, start: int, end: int) -> list[Range]:
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        last = bisect_left(self._starts, end)
+        return [item for item in self._items[first:last] if item.end > start]
+
+    def split(self, offset: int) -> None:
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0:
+            return
+        item = self._items[index]
+        if item.start < offset < item.end:
+            self._items.insert(index + 1, item.tail(offset))
+            self._starts.insert(index + 1, offset)
+            self._touched.add(offset)
+
+    def settle(self) -> None:
+        """Join adjacent ranges that are equal; move the start over finished ones."""
+        for boundary in sorted(self._touched):
+            self._join(boundary)
+        self._touched.clear()
+        finished = 0
+        for item in self._items:
+            if not item.state.is_final:
+                break
+            self._counts[item.state] -= item.size
+            finished += 1
+        if finished:
+            del self._items[:finished]
+            del self._starts[:finished]
+        self.start_offset = self._starts[0] if self._starts else self.end_offset
+
+    def _join(self, boundary: int) -> None:
+        index = bisect_left(self._starts, boundary)
+        if not 0 < index < len(self._items) or self._starts[index] != boundary:
+            return
+        before, item = self._items[index - 1], self._items[index]
+        if before.is_like(item):
+            before.end = item.end
+            del self._items[index]
+            del self._starts[index]
+
+    def first_available(self, now_ms: int) -> int:
+        """The first offset that is available and does not wait; the end offset if there is none."""
+        if self._counts[_AVAILABLE]:
+            for item in self._items:
+                if item.state is _AVAILABLE and item.until_ms <= now_ms:
+                    return item.start
+        return self.end_offset
+
+    def at(self, offset: int) -> Range | None:
+        """The range of an offset; None outside of the window."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0 or offset >= self._items[index].end:
+            return None
+        return self._items[index]
+
+    def acquired(self) -> Iterable[Range]:
+        return [item for item in self._items if item.state is _ACQUIRED]
+
+    def archiving(self) -> list[Range]:
+        if not self._counts[_ARCHIVING]:
+            return []
+        return [item for item in self._items if item.state is _ARCHIVING]
