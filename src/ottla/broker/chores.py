@@ -82,12 +82,19 @@ def broker_chores(
             lambda: config().transactional_id_check_ms / 1000,
             services.expire_transactional_ids,
         ),
-        Chore("acknowledged records", lambda: _ACKNOWLEDGED_S, services.delete_acknowledged),
-        Chore("dead letters", lambda: _DEAD_LETTERS_S, services.resume_dead_letters),
-        Chore("share states", lambda: _PRUNE_S, services.prune_share_states),
+        *_share_chores(services),
         Chore(
             "checkpoint",
             lambda: config().flush_checkpoint_interval_ms / 1000,
             replicas.chores.checkpoint,
         ),
+    ]
+
+
+def _share_chores(services: Services) -> list[Chore]:
+    """The work for share groups."""
+    return [
+        Chore("acknowledged records", lambda: _ACKNOWLEDGED_S, services.delete_acknowledged),
+        Chore("dead letters", lambda: _DEAD_LETTERS_S, services.resume_dead_letters),
+        Chore("share states", lambda: _PRUNE_S, services.prune_share_states),
     ]
