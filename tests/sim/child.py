@@ -1,11 +1,12 @@
 """A simulation in a process of its own: killed brokers must not clean up when they are freed."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Final, TypeVar
 
@@ -18,7 +19,8 @@ def run_in_child(work: Callable[[], T], seconds: float) -> T | None:
     """The result of a function; None if it failed, which its stderr explains, or took too long."""
     receiver, sender = _FORK.Pipe(duplex=False)
     child = _FORK.Process(target=_run_and_exit, args=(work, sender))
-    child.start()
+    with _garbage_kept():
+        child.start()
     sender.close()
     result: T | None = None
     with contextlib.suppress(EOFError):  # the child died
@@ -28,7 +30,20 @@ def run_in_child(work: Callable[[], T], seconds: float) -> T | None:
     return result
 
 
+@contextlib.contextmanager
+def _garbage_kept() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _run_and_exit(work: Callable[[], object], sender: Connection) -> None:
+    # What the parent has left to collect must not be freed here: a client of librdkafka, whose
+    # threads are not in this process, would crash it.
+    gc.freeze()
+    gc.enable()
     try:
         sender.send(work())
     except Exception:  # noqa: BLE001  # the parent reports that there is no result
