@@ -19,13 +19,19 @@ class LogRepair:
     def __init__(self, core: LogCore) -> None:
         self._core = core
 
+    def has_segment(self, segment: Segment) -> bool:
+        """True if the segment is part of the log as it was read: neither sealed nor compacted
+        since."""
+        segments = self._core.segments
+        return segment in segments.all() and not segments.is_swapped(segment)
+
     def note_damages(self, segment: Segment, damages: list[Damage]) -> list[CorruptRange]:
         """Stop serving these parts of a segment; return those that were not known.
 
         Remembered for as long as they are there, also after a restart.
         """
         core = self._core
-        if segment not in core.segments.all() or core.segments.is_swapped(segment):
+        if not self.has_segment(segment):
             return []
         base = segment.base_offset
         found = (

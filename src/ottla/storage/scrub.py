@@ -201,7 +201,10 @@ class Scrubber:
         self._check = None
         self.segment_count += 1
         if check.damages:
-            self._note_damages(log, check)
+            if log.repair.has_segment(check.segment):
+                self._note_damages(log, check)
+            else:  # it was sealed, compacted or deleted meanwhile: read what is there now
+                self._queue.appendleft((log, check.segment.base_offset))
 
     def _note_failure(self, log: Log, problem: Exception) -> None:
         """A segment cannot be checked: the others are, unless an assertion of ours is broken."""

@@ -195,6 +195,30 @@ def test_an_active_segment_that_a_start_has_found_is_read_too(files: MemoryFiles
     assert len(opened.corrupt) == 1
 
 
+def test_damage_of_an_active_segment_that_is_sealed_while_it_is_read_is_noted(
+    files: MemoryFiles,
+) -> None:
+    written = build.log(files)
+    for _ in range(3):
+        written.append_as_leader(
+            build.batch(1, value=bytes(STEP_BYTES // 2)), build.EPOCH, build.NOW_MS
+        )
+    written.flushing.save()
+    written.flush()
+    noted = build.noted(written)
+    files.flip(written.directory / "00000000000000000000.log", written.size_bytes - 100)
+    opened = build.log(files, recovery_point=EVERYTHING, noted=noted)
+    scrubber = Scrubber(files, InlineWorker(), ROOT)
+    for _ in range(10):
+        scrubber.advance([opened], build.NOW_MS, DAY_MS)
+        if scrubber.read_bytes:
+            break
+    assert 0 < scrubber.read_bytes < opened.size_bytes, "it is read, and not to its end"
+    opened.roll(build.NOW_MS)
+    scrub(files, opened, scrubber)
+    assert (scrubber.damage_count, len(opened.corrupt)) == (1, 1)
+
+
 def test_never_is_never(files: MemoryFiles, log: Log) -> None:
     scrubber = Scrubber(files, InlineWorker(), ROOT)
     for _ in range(10):
