@@ -1,6 +1,7 @@
 """Settings that all clients of a run share, and threads that run until they are stopped."""
 
 import threading
+from abc import ABC, abstractmethod
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -27,7 +28,7 @@ def error_of(problem: KafkaException) -> KafkaError:
     return error
 
 
-class Worker:
+class Worker(ABC):
     """A thread that does one thing again and again. An exception of it is a problem of the run."""
 
     def __init__(self, name: str, problems: list[str]) -> None:
@@ -45,8 +46,9 @@ class Worker:
     def join(self) -> None:
         self._thread.join()
 
+    @abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """Do it until `is_over`."""
 
     def _guard(self) -> None:
         try:

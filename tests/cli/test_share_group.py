@@ -23,7 +23,7 @@ def topic(ottla: Ottla, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def consumer(broker: RunningBroker, topic: str) -> Iterator[Any]:
+def consumer(broker: RunningBroker, topic: str) -> Iterator[ShareConsumer]:
     """A member that has finished all records, and is still there."""
     member = ShareConsumer({"bootstrap.servers": broker.address, "group.id": topic})
     member.subscribe([topic])
@@ -44,7 +44,9 @@ def described(ottla: Ottla, group: str) -> dict[str, Any]:
     return found
 
 
-def test_a_share_group_is_listed_and_described(ottla: Ottla, topic: str, consumer: Any) -> None:
+def test_a_share_group_is_listed_and_described(
+    ottla: Ottla, topic: str, consumer: ShareConsumer
+) -> None:
     listed = [json.loads(line) for line in ottla("group", "list", "--json").stdout.splitlines()]
     assert ("Share", "share", "Stable") in {
         (one["type"], one["protocol"], one["state"]) for one in listed if one["group"] == topic
@@ -61,7 +63,7 @@ def test_a_share_group_is_listed_and_described(ottla: Ottla, topic: str, consume
 
 
 def test_offsets_of_a_share_group_are_reset_and_deleted_once_it_is_empty(
-    ottla: Ottla, topic: str, consumer: Any
+    ottla: Ottla, topic: str, consumer: ShareConsumer
 ) -> None:
     reset = ("group", "reset-offsets", topic, "--topic", topic, "--to-offset", "4")
     refused = ottla(*reset)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
@@ -19,6 +18,7 @@ from compat.served import ServedBroker
 from compat.share_wire import set_group
 from compat.test_share_requests import offsets_of
 from compat.wire import create_topic
+from fakes.consumed import value_of
 
 _PROGRAM = Path(__file__).with_name("share_process.py")
 
@@ -57,7 +57,7 @@ def produce(broker: ServedBroker, topic: str, total: int) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-def consumer(broker: ServedBroker, topic: str, **settings: Any) -> Any:
+def consumer(broker: ServedBroker, topic: str, **settings: str) -> ShareConsumer:
     made = ShareConsumer(
         {"bootstrap.servers": broker.address, "group.id": topic, "max.poll.records": 20} | settings
     )
@@ -114,7 +114,7 @@ def test_two_consumers_share_the_records_of_a_topic(broker: ServedBroker, topic:
 
     def has_all() -> bool:
         for member, got in zip(members, seen, strict=True):
-            got.update(int(message.value()) for message in member.poll(0.2))
+            got.update(int(value_of(message)) for message in member.poll(0.2))
         return (seen[0] + seen[1]).total() >= total
 
     wait_until(has_all, "all records are delivered")
@@ -135,7 +135,7 @@ def test_released_and_rejected_records(broker: ServedBroker, topic: str) -> None
         def has_all() -> bool:
             for message in member.poll(0.5):
                 assert message.error() is None, message.error()
-                number = int(message.value())
+                number = int(value_of(message))
                 tries[number] += 1
                 kind = AcknowledgeType.RELEASE
                 if tries[number] > 1:
@@ -170,7 +170,7 @@ def test_aborted_transactions_are_not_delivered_to_a_group_that_reads_committed_
     with consumer(broker, topic) as member:
 
         def has_all() -> bool:
-            seen.update(int(message.value()) for message in member.poll(0.5))
+            seen.update(int(value_of(message)) for message in member.poll(0.5))
             return seen.total() >= 15
 
         wait_until(has_all, "what was committed is delivered")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ottla.client.client import Client
 from ottla.client.errors import (
@@ -298,16 +298,25 @@ async def _describe_assigned(
                 instance_id=member.instance_id,
                 client_id=member.client_id,
                 host=_host(member.client_host),
-                partitions=tuple(
-                    sorted(
-                        TopicPartition(topic.topic_name, index)
-                        for topic in member.assignment.topic_partitions
-                        for index in topic.partitions
-                    )
-                ),
+                partitions=_assigned(member.assignment.topic_partitions),
             )
             for member in group.members
         ),
+    )
+
+
+class _TopicPartitions(Protocol):
+    """The partitions of a topic, as descriptions of members have them."""
+
+    topic_name: str
+    partitions: list[int]
+
+
+def _assigned(topics: Iterable[_TopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic_name, one) for topic in topics for one in topic.partitions
+        )
     )
 
 
@@ -340,13 +349,7 @@ async def _describe_share(
                 instance_id=None,
                 client_id=member.client_id,
                 host=_host(member.client_host),
-                partitions=tuple(
-                    sorted(
-                        TopicPartition(topic.topic_name, index)
-                        for topic in member.assignment.topic_partitions
-                        for index in topic.partitions
-                    )
-                ),
+                partitions=_assigned(member.assignment.topic_partitions),
             )
             for member in group.members
         ),

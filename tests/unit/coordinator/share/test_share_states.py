@@ -20,7 +20,7 @@ from ottla.coordinator.share.share_states import (
     ShareDecision,
     ShareStates,
 )
-from ottla.errors import ErrorCode
+from ottla.errors import ApiError, ErrorCode
 from ottla.model import Offset, ProducerId, TimestampMs, Uuid
 from ottla.queues.share_state import (
     NO_START,
@@ -87,9 +87,9 @@ def snapshots(states: ShareStates) -> dict[SharePartitionKey, Snapshot]:
     return {key: kept.snapshot for key, kept in states.states.items()}
 
 
-def code(response: Any) -> ErrorCode:
-    found: ErrorCode = response.code
-    return found
+def code(response: object) -> ErrorCode:
+    assert isinstance(response, ApiError), response
+    return response.code
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
