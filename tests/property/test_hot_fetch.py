@@ -138,6 +138,16 @@ def test_a_fetch_request_reads_as_the_codec_wrote_it(
     assert hot_fetch.read_fetch(memoryview(wire), 0, version) == request
 
 
+@given(int64s, names)
+def test_a_followers_watermark_and_a_consumers_rack_are_read(watermark: int, rack: str) -> None:
+    partition = hot_fetch.FetchPartition(3, 7, 100, high_watermark=watermark)
+    request = hot_fetch.FetchRequest(
+        -1, 1, 2, 3, 0, 0, -1, [(bytes(16), [partition])], [], rack=rack
+    )
+    wire = encode(generic_fetch_request(18, request), 18)
+    assert hot_fetch.read_fetch(memoryview(wire), 0, 18) == request
+
+
 @given(
     st.sampled_from(FETCH_VERSIONS),
     int32s,

@@ -70,6 +70,7 @@ def test_the_replica_in_the_rack_that_has_the_most_is_read() -> None:
 def test_the_leader_is_read_in_its_own_rack_and_where_there_is_no_replica_in_sync() -> None:
     everyone = image()
     assert near_replica(led(), 0, "a", everyone) is None
+    assert near_replica(led(), 0, "a", image({**RACKS, NEAR: "a"})) is None
     assert near_replica(led(), 0, "x", everyone) is None
     assert near_replica(led((LEADER, FAR)), 0, "b", everyone) is None
     dead = {one: rack for one, rack in RACKS.items() if one not in {NEAR, ALSO_NEAR}}
@@ -114,7 +115,9 @@ def test_a_follower_with_consumers_is_told_of_a_newer_watermark_at_once() -> Non
     assert woken == ["once", "once"], "and more is committed"
     reads.unwatch(partition, wake)
     partition.append(memoryview(build.batch(1)), ACKS_LEADER, build.NOW_MS)
-    assert len(woken) == 2
+    for follower in (NEAR, ALSO_NEAR, FAR):
+        partition.note_fetch(follower, EPOCH, Offset(5), 2.0)
+    assert (partition.high_watermark, len(woken)) == (5, 2)
 
 
 def test_a_follower_without_consumers_is_woken_by_appends_alone() -> None:
