@@ -111,6 +111,8 @@ def run(arguments: Sequence[str]) -> int:
         return FAILED
     except typer.TyperException as problem:
         raise UsageRefused(_with_hint(problem)) from None
+    except SystemExit:  # typer's end when the reader of standard output has left
+        raise BrokenPipeError from None
     return int(status or 0)
 
 

@@ -328,7 +328,8 @@ class Client:
                 )
             )
             self._connections[endpoint] = opening
-        return await asyncio.shield(opening)
+        await asyncio.wait([opening])  # a caller that is cancelled leaves it to the others
+        return opening.result()
 
 
 def _is_closed(opening: asyncio.Task[Connection]) -> bool:

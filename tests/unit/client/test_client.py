@@ -1,6 +1,7 @@
 """Asking the right broker, again while that may help."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -155,3 +156,24 @@ def test_requests_at_the_same_time_share_one_connection() -> None:
         assert broker.connection_count == 1
 
     with_client(scenario)
+
+
+def test_a_connection_that_fails_after_its_caller_was_cancelled_is_no_exception_of_the_loop(
+    unused_endpoint: Endpoint,
+) -> None:
+    async def scenario() -> None:
+        reported: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: reported.append(context)
+        )
+        async with Client([unused_endpoint]) as client:
+            calls = [asyncio.ensure_future(client.describe(None)) for _ in range(2)]
+            await asyncio.sleep(0)  # both wait for one connection that is being opened
+            calls[0].cancel()
+            await asyncio.wait(calls)
+            assert calls[0].cancelled()
+            assert isinstance(calls[1].exception(), Unreachable)
+        gc.collect()
+        assert reported == []
+
+    asyncio.run(scenario())

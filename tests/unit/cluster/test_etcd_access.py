@@ -175,10 +175,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
         pytest.skip("openssl is not installed: it is in the Debian package openssl")
     folder = tmp_path_factory.mktemp("certificates")
     new_key = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+    # From 3.13 on Python asks an authority's certificate what it may be used for.
+    authority = "-addext keyUsage=critical,keyCertSign,cRLSign"
     signed = "-CA ca.pem -CAkey ca.key -addext subjectAltName=IP:127.0.0.1"
+    signed += " -addext basicConstraints=critical,CA:FALSE"
     for command in (
-        f"{new_key} -x509 -subj /CN=authority -keyout ca.key -out ca.pem",
-        f"{new_key} -x509 -subj /CN=other -keyout other.key -out other.pem",
+        f"{new_key} -x509 -subj /CN=authority -keyout ca.key -out ca.pem {authority}",
+        f"{new_key} -x509 -subj /CN=other -keyout other.key -out other.pem {authority}",
         f"{new_key} -x509 -subj /CN=server -keyout server.key -out server.pem {signed}",
         f"{new_key} -x509 -subj /CN=client -keyout client.key -out client.pem {signed}",
     ):
@@ -267,7 +270,7 @@ def test_a_grpc_proxy_is_refused(etcd: EtcdProcess, tmp_path: Path) -> None:
     proxy = Endpoint("127.0.0.1", free_port())
     command = [etcd_program(), "grpc-proxy", "start", f"--endpoints={etcd.endpoint}"]
     process = subprocess.Popen(
-        [*command, f"--listen-addr={proxy}"],
+        [*command, f"--listen-addr={proxy}", f"--advertise-client-url={proxy}"],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

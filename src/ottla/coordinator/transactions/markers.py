@@ -165,9 +165,11 @@ class Markers:
 
     async def _commit_here(self, partition: LeaderPartition, end: TransactionEnd) -> None:
         written = self._write_here(partition, end)
-        written.add_done_callback(_retrieve)  # `shield` forgets it when the caller is cancelled
-        # A caller that stops waiting must not cancel the commit that a shard waits for.
-        await asyncio.shield(written)
+        written.add_done_callback(_retrieve)  # nobody does when the caller is cancelled
+        # A caller that stops waiting must not cancel the commit that a shard waits for. `shield`
+        # would, from Python 3.14 on, report an exception that comes later as one of the loop.
+        await asyncio.wait([written])
+        written.result()
 
     def _write_here(
         self, partition: LeaderPartition, end: TransactionEnd
