@@ -233,12 +233,22 @@ def _failed(problem: PySparkException) -> int:
 
 
 def explain(text: str) -> str:
-    """The message in Spark's text: the last line of a Python traceback, else the first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """The message in Spark's text: that of the last Python traceback, else the first line.
+
+    It follows the lines of code of the last file, as many as these are, and is indented less.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
     for at in reversed(range(len(lines))):
-        if lines[at].startswith("File ") and at + 2 < len(lines):
-            return lines[at + 2]
-    return lines[0] if lines else text
+        if lines[at].lstrip().startswith("File "):
+            inside = _indent(lines[at])
+            found = next((line for line in lines[at + 1 :] if _indent(line) < inside), None)
+            if found is not None:
+                return found.strip()
+    return lines[0].strip() if lines else text
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 # Printing

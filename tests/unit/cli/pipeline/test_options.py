@@ -60,5 +60,9 @@ def test_an_error_of_python_is_told_by_its_last_line() -> None:
     from ottla.cli.pipeline.running import explain
 
     assert explain(TRACEBACK) == "ottla.spark.plan.DataLoss: offsets 3 to 5 are missing"
+    code = "    raise DataLoss(\n    ...<3 lines>...\n    )\n    ~~~~^\n"  # as Python 3.13 shows it
+    several = TRACEBACK.replace("    check_losses(found)\n", code)
+    assert several != TRACEBACK
+    assert explain(several) == "ottla.spark.plan.DataLoss: offsets 3 to 5 are missing"
     assert explain("[PARSE] wrong\n\n== SQL ==\nSELECT") == "[PARSE] wrong"
     assert explain("") == ""
