@@ -64,6 +64,7 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BOUNDS: Final = struct.Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
 _PLAIN: Final = struct.Struct(">8xi4xbIhiqq14xi")  # without offset, epoch and producer
 _STAMP: Final = struct.Struct(">qii")
+_CRC: Final = struct.Struct(">I")
 _MARKER_KEY: Final = struct.Struct(">hh")
 _MARKER_VALUE: Final = struct.Struct(">hi")
 
@@ -294,7 +295,7 @@ def stamp_max_timestamp(buffer: bytearray | memoryview, max_timestamp_ms: int) -
 
 
 def _stamp_crc(buffer: bytearray | memoryview) -> None:
-    struct.pack_into(">I", buffer, CRC_AT, crc32c(memoryview(buffer)[ATTRIBUTES_AT:]))
+    _CRC.pack_into(buffer, CRC_AT, crc32c(memoryview(buffer)[ATTRIBUTES_AT:]))
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -438,7 +439,7 @@ def assemble(header: BatchHeader, payload: Buffer) -> bytearray:
     length = HEADER_BYTES - LENGTH_END + len(payload)
     batch = bytearray(HEADER.pack(header.base_offset, length, *header[2:]))
     batch += payload
-    _stamp_crc(batch)
+    _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
     return batch
 
 

@@ -213,7 +213,8 @@ class Shard(Generic[MachineT, RecordT]):
         if problem is None:
             commit = self._commits.popleft()
             self._respond(commit.responses)
-            self._respond_confirmed(commit.unconfirmed)
+            if commit.unconfirmed:
+                self._respond_confirmed(commit.unconfirmed)
         else:
             self._fail(problem)
 

@@ -17,6 +17,8 @@ from ottla.errors import ApiError, NotCoordinator, RequestTimedOut
 from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.model import Sequence as SequenceNumber
 from ottla.records import batch as batches
+from ottla.records.batch import Packed, seal
+from ottla.records.record_codec import write_record
 from ottla.replication.partition import ACKS_ALL, LeaderPartition, Receipt
 from ottla.replication.replicas import Replicas
 
@@ -69,14 +71,31 @@ class ShardLog(Generic[RecordT]):
         self._check_led()
         partition, now_ms = self.partition, self._clock.now_ms()
         receipt: Receipt | None = None
-        for producer, of_batch in _batches(map(self._codec.encode, records), now_ms):
-            batch = _batch(of_batch, producer, partition)
+        for producer, packed in self._pack(records, now_ms):
+            batch = seal(packed) if producer is None else _seal(packed, producer, partition)
             receipt = partition.append(memoryview(batch), ACKS_ALL, now_ms, has_keys=True)
-        assert receipt is not None, "an append has records"
+        assert receipt is not None, "records make a batch"
         if receipt.is_settled:
             on_commit(None)
         else:
             partition.wait_settled(receipt.end_offset, ACKS_ALL, on_commit)
+
+    def _pack(
+        self, records: Sequence[RecordT], now_ms: TimestampMs
+    ) -> Iterator[tuple[ProducerIdentity | None, Packed]]:
+        """Records for one batch each: of one producer, and not too many."""
+        assert records, "an append has records"
+        payload, count = bytearray(), 0
+        last: ProducerIdentity | None = None
+        for record in records:
+            key, value, producer = self._codec.encode(record)
+            if count and (producer != last or len(payload) > _BATCH_BYTES):
+                yield last, Packed(payload, count, now_ms, now_ms)
+                payload, count = bytearray(), 0
+            last = producer
+            write_record(payload, 0, count, key, value, ())
+            count += 1
+        yield last, Packed(payload, count, now_ms, now_ms)
 
     def append_marker(
         self, marker: batches.Marker, producer: ProducerIdentity, on_commit: OnCommit
@@ -161,33 +180,13 @@ def committed(
     return future
 
 
-def _batches(
-    entries: Iterable[Entry], now_ms: TimestampMs
-) -> Iterator[tuple[ProducerIdentity | None, list[batches.Record]]]:
-    """Records for one batch each: of one producer, and not too many."""
-    records: list[batches.Record] = []
-    size_bytes = 0
-    last: ProducerIdentity | None = None
-    for key, value, producer in entries:
-        if records and (producer != last or size_bytes > _BATCH_BYTES):
-            yield last, records
-            records, size_bytes = [], 0
-        last = producer
-        records.append(batches.Record(timestamp_ms=now_ms, key=key, value=value))
-        size_bytes += len(key or b"") + len(value or b"")
-    yield last, records
-
-
-def _batch(
-    records: list[batches.Record], producer: ProducerIdentity | None, partition: LeaderPartition
-) -> bytearray:
-    if producer is None:
-        return batches.build_batch(records)
+def _seal(packed: Packed, producer: ProducerIdentity, partition: LeaderPartition) -> bytearray:
+    """A batch of a producer's transaction."""
     # Only this shard writes for the producer here, so its next sequence is what the log expects.
     known = partition.log.producers.get(producer.id)
     sequence = known.next_sequence if known is not None and known.epoch == producer.epoch else 0
-    return batches.build_batch(
-        records,
+    return seal(
+        packed,
         producer_id=producer.id,
         producer_epoch=producer.epoch,
         base_sequence=SequenceNumber(sequence),
