@@ -132,7 +132,8 @@ class CommittedOffsets:
         )
 
     def replay(self, record: OffsetCommitted) -> None:
-        self._void(record.group_id, record.tp)
+        if record.group_id in self._pending:
+            self._void(record.group_id, record.tp)
         self.by_group.setdefault(record.group_id, {})[record.tp] = record
 
     def replay_drop(self, record: OffsetDropped) -> None:
