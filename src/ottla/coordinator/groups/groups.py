@@ -273,7 +273,7 @@ class Groups:
         if error is not ErrorCode.NONE:
             return (), [error] * len(commits)
         records, errors = self.offsets.commit(
-            group_id, commits, now_ms, metadata_bytes_max=self.metadata_bytes_max()
+            group_id, commits, now_ms, metadata_bytes_max=self.metadata_bytes_max
         )
         if group is not None:
             group.touch(committer.member_id, now_ms)

@@ -63,22 +63,22 @@ class ShardLog(Generic[RecordT]):
     def is_led(self) -> bool:
         return self._replicas.leaders.get(self.partition.tp) is self.partition
 
-    def append(self, records: Sequence[RecordT], on_commit: OnCommit) -> None:
-        """Write now. `on_commit` is called once: with None, or with why it will never commit.
+    def append(self, records: Sequence[RecordT], on_commit: OnCommit) -> bool:
+        """Write now; True if it is committed by then, on a topic that does not wait for the disk.
 
-        That may be before this returns, on a topic that does not wait for the disk.
+        Otherwise `on_commit` is called once: with None, or with why it will never commit.
         """
-        self._check_led()
+        if not self.is_led:
+            raise self._not_led()
         partition, now_ms = self.partition, self._clock.now_ms()
         receipt: Receipt | None = None
         for producer, packed in self._pack(records, now_ms):
             batch = seal(packed) if producer is None else _seal(packed, producer, partition)
             receipt = partition.append(memoryview(batch), ACKS_ALL, now_ms, has_keys=True)
         assert receipt is not None, "records make a batch"
-        if receipt.is_settled:
-            on_commit(None)
-        else:
+        if not receipt.is_settled:
             partition.wait_settled(receipt.end_offset, ACKS_ALL, on_commit)
+        return receipt.is_settled
 
     def _pack(
         self, records: Sequence[RecordT], now_ms: TimestampMs
@@ -100,8 +100,12 @@ class ShardLog(Generic[RecordT]):
     def append_marker(
         self, marker: batches.Marker, producer: ProducerIdentity, on_commit: OnCommit
     ) -> None:
-        """`append` for the marker that ends a producer's transaction."""
-        self._check_led()
+        """Append the marker that ends a producer's transaction.
+
+        `on_commit` is called as by `append`, or before this returns if it is committed by then.
+        """
+        if not self.is_led:
+            raise self._not_led()
         partition = self.partition
         end = partition.append_marker(marker, producer.id, producer.epoch, self._clock.now_ms())
         if partition.is_settled(end, ACKS_ALL):
@@ -118,7 +122,8 @@ class ShardLog(Generic[RecordT]):
         position = partition.log.start_offset
         unreadable_count = 0
         while position < end:
-            self._check_led()
+            if not self.is_led:
+                raise self._not_led()
             found = partition.log.read(position, end, _CHUNK_BYTES, at_least_one=True)
             if found is None:
                 break
@@ -147,9 +152,8 @@ class ShardLog(Generic[RecordT]):
                 chunk.append(record)
         return unreadable_count
 
-    def _check_led(self) -> None:
-        if not self.is_led:
-            raise NotCoordinator(f"this broker no longer leads {self.partition.tp}")
+    def _not_led(self) -> NotCoordinator:
+        return NotCoordinator(f"this broker no longer leads {self.partition.tp}")
 
 
 def committed(
