@@ -156,7 +156,13 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
     """Key and value for the log; a tombstone has no value."""
     match record:
         case OffsetCommitted():
-            return _offset_key(record.group_id, record.tp), _offset_value(record)
+            # By hand: a broker writes one for every commit of every consumer.
+            metadata = record.metadata.encode()
+            head = _VALUE_HEAD.pack(
+                _OFFSET_VALUE, record.offset, record.leader_epoch, len(metadata)
+            )
+            value = head + metadata + _TIMESTAMP.pack(record.committed_ms)
+            return _offset_key(record.group_id, record.tp), value
         case OffsetPending(offset=offset):
             return to_bytes(offset)
         case OffsetDropped(group_id, tp):
@@ -219,13 +225,6 @@ def _offset_key(group_id: str, tp: TopicPartition) -> bytes:
     return _versioned(
         _OFFSET_KEY, _OffsetKey(group=group_id, topic=tp.topic, partition=tp.partition)
     )
-
-
-def _offset_value(record: OffsetCommitted) -> bytes:
-    """An `_OffsetValue` by hand: a broker writes one for every commit of every consumer."""
-    metadata = record.metadata.encode()
-    head = _VALUE_HEAD.pack(_OFFSET_VALUE, record.offset, record.leader_epoch, len(metadata))
-    return head + metadata + _TIMESTAMP.pack(record.committed_ms)
 
 
 def _group_key(group_id: str) -> bytes:
