@@ -38,9 +38,7 @@ class Handled:
 
     async def call(self, key: ApiKey, request: object, version: int) -> Any:
         """The response message of the handler of an API."""
-        handler = self._handlers.get(key)
-        assert handler is not None
-        response = handler(request, RequestContext(version, "test", "127.0.0.1"))
+        response = self._handlers[key](request, RequestContext(version, "test", "127.0.0.1"))
         if isinstance(response, Deferred):
             ready = asyncio.Event()
             response.on_ready(ready.set)

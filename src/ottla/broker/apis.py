@@ -100,16 +100,13 @@ def handler_class(key: ApiKey) -> type[Any]:
     return found
 
 
-class Handlers:
+class Handlers(dict[ApiKey, Handler]):
     """The handlers of one broker: each is imported and made at its first request."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._made: dict[ApiKey, Handler] = {}
 
-    def get(self, key: ApiKey) -> Handler | None:
-        """The handler of an API; None if the broker does not serve it."""
-        made = self._made.get(key)
-        if made is None and key in HANDLERS:
-            made = self._made[key] = handler_class(key)(self._services)
+    def __missing__(self, key: ApiKey) -> Handler:
+        made: Handler = handler_class(key)(self._services)
+        self[key] = made
         return made

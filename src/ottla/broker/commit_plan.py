@@ -1,13 +1,14 @@
 """The offsets of an OffsetCommit or TxnOffsetCommit that can be committed, and their results."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
+from ottla.broker.deferred import Deferred
+from ottla.broker.slices import UNITS_PER_SLICE, Pace, parts
 from ottla.cluster.image import ClusterImage
 from ottla.coordinator.groups.offsets import Commit
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import LeaderEpoch, Offset, TopicPartition
-from ottla.protocol.codec import Steps
 
 COMMITS_PER_TURN: Final = 1000  # partitions that a shard decides about in one turn of the loop
 
@@ -29,36 +30,43 @@ class PartitionResult(Protocol):
 
 ResponseT = TypeVar("ResponseT")
 ResultT = TypeVar("ResultT", bound=PartitionResult)
+ResultT_co = TypeVar("ResultT_co", bound=PartitionResult, covariant=True)
 
 
-class CommitPlan(Generic[ResponseT, ResultT]):
+class NewResult(Protocol[ResultT_co]):
+    """The class of a partition's result."""
+
+    def __call__(self, *, partition_index: int) -> ResultT_co: ...
+
+
+class CommitPlan(Deferred[list[ErrorCode], ResponseT], Generic[ResponseT, ResultT]):
     """Offsets to commit, and the parts of the response that get their errors.
 
     A partition that does not exist has its error at once; the others get theirs from the shard.
     """
 
+    __slots__ = ("_image", "_response", "_result_class", "_results", "commits")
+
     def __init__(
-        self, image: ClusterImage, response: ResponseT, new_result: Callable[[int], ResultT]
+        self, image: ClusterImage, response: ResponseT, result_class: NewResult[ResultT]
     ) -> None:
-        """`new_result` makes the result of the partition of an index."""
+        super().__init__()
         self.commits: list[Commit] = []
         self._results: list[ResultT] = []  # of `commits`
         self._image = image
         self._response = response
-        self._new_result = new_result
+        self._result_class = result_class
 
-    def add_topic(
+    def add(
         self,
         name: str | None,
         partitions: Iterable[CommittedPartition],
         results: list[ResultT],
-    ) -> Steps[None]:
-        """Plan the partitions of a topic, None if its id is unknown; fills `results`."""
-        yield 1
+    ) -> None:
+        """Plan partitions of a topic, None if its id is unknown; fills `results`."""
         for partition in partitions:
-            result = self._new_result(partition.partition_index)
+            result = self._result_class(partition_index=partition.partition_index)
             results.append(result)
-            yield 1
             if name is None:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
                 continue
@@ -76,12 +84,24 @@ class CommitPlan(Generic[ResponseT, ResultT]):
                 )
             )
 
-    def respond(self, codes: list[ErrorCode]) -> ResponseT:
+    async def add_in_slices(
+        self,
+        name: str | None,
+        partitions: Sequence[CommittedPartition],
+        results: list[ResultT],
+        pace: Pace,
+    ) -> None:
+        """`add` for a topic that may have many partitions."""
+        for part in parts(partitions, UNITS_PER_SLICE):
+            self.add(name, part, results)
+            await pace.spend(1 + len(part))
+
+    def build(self, value: list[ErrorCode]) -> ResponseT:
         """The response, with one error for each of `commits`."""
-        for result, code in zip(self._results, codes, strict=True):
+        for result, code in zip(self._results, value, strict=True):
             result.error_code = code
         return self._response
 
-    def refuse(self, refused: ApiError) -> ResponseT:
+    def refuse(self, error: ApiError) -> ResponseT:
         """The response, with the same error for all of `commits`."""
-        return self.respond([refused.code] * len(self._results))
+        return self.build([error.code] * len(self._results))

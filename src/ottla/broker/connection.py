@@ -200,8 +200,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             if self._order:
-                self._flush()
-            else:
+                self._order.release(writer)
+            if writer.queued_bytes:
                 writer.flush()
             if self._paused:
                 self._go_on()
@@ -329,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             self._order.append(response)
         else:
             assert self._writer is not None
-            write_parts(response, self._writer.queue)
+            write_parts(response, self._writer)
 
     def _must_wait(self) -> bool:
         """True if the next request must wait: for a response, or for the client to read."""
@@ -368,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
         if writer is None:
             return
         if self._order:
-            self._order.release(writer.queue)
+            self._order.release(writer)
         if writer.queued_bytes:
             writer.flush()
 

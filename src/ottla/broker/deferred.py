@@ -1,5 +1,6 @@
 """Responses of a coordinator that are sent when its log has committed: no task, no future."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -19,18 +20,20 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
     connection, and not the other responses of the same commit.
     """
 
-    __slots__ = ("_build", "_error", "_on_ready", "_refuse", "_values")
+    __slots__ = ("_error", "_on_ready", "_values")
 
     is_barrier: ClassVar[bool] = True  # holds back the requests behind it on its connection
 
-    def __init__(
-        self, build: Callable[[A], MessageT], refuse: Callable[[ApiError], MessageT]
-    ) -> None:
-        self._build = build
-        self._refuse = refuse
+    def __init__(self) -> None:
         self._values: list[A] = []  # at most one; None may be a value
         self._error: ApiError | None = None
         self._on_ready: Callable[[], None] | None = None
+
+    @abstractmethod
+    def build(self, value: A) -> MessageT: ...
+
+    @abstractmethod
+    def refuse(self, error: ApiError) -> MessageT: ...
 
     def deliver(self, value: A) -> None:
         assert not self.is_ready, "a ticket gets one response"
@@ -51,8 +54,8 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
     def message(self) -> MessageT:
         """The response message, once it is ready."""
         if self._error is not None:
-            return self._refuse(self._error)
-        return self._build(self._values[0])
+            return self.refuse(self._error)
+        return self.build(self._values[0])
 
     def on_ready(self, on_ready: Callable[[], None]) -> None:
         self._on_ready = on_ready
@@ -67,7 +70,7 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
         try:
             coordinator.submit(key, self, decide)
         except ApiError as refused:
-            return self._refuse(refused)
+            return self.refuse(refused)
         return self.message() if self.is_ready else self
 
 

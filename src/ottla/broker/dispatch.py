@@ -8,7 +8,7 @@ from struct import Struct, error
 from types import CoroutineType
 from typing import Any, Final
 
-from ottla.broker.apis import HANDLERS, Handler, Handlers
+from ottla.broker.apis import HANDLERS, Handlers
 from ottla.broker.connection import Connection, RequestFailed
 from ottla.broker.deferred import AnyDeferred, Deferred
 from ottla.broker.handlers.api_versions import ApiVersions
@@ -172,17 +172,12 @@ class Dispatcher:
         except TooManyElements as problem:
             return self._refuse(header, connection, self._too_many(problem))
         context = RequestContext(header.api_version, header.client_id, connection.peer, connection)
-        response = self._handler(header.api_key)(request, context)
+        response = self._handlers[header.api_key](request, context)
         if isinstance(response, Deferred):
             return self._await_deferred(header, response, connection)
         if asyncio.iscoroutine(response):
             return self._run_plain(header.api_key, self._encoded(header, response), connection)
         return self._encode(header, response)
-
-    def _handler(self, key: ApiKey) -> Handler:
-        handler = self._handlers.get(key)
-        assert handler is not None, f"{key.name} was checked against the table"
-        return handler
 
     async def _handle_large(
         self, frame: bytes, position: int, header: RequestHeader, connection: Connection
@@ -198,7 +193,7 @@ class Dispatcher:
             except TooManyElements as problem:
                 return self._refuse(header, connection, self._too_many(problem))
             context = RequestContext(version, header.client_id, connection.peer, connection)
-            return await self._encoded(header, self._handler(header.api_key)(request, context))
+            return await self._encoded(header, self._handlers[header.api_key](request, context))
 
     def _await_deferred(
         self, header: RequestHeader, deferred: AnyDeferred, connection: Connection
@@ -343,7 +338,7 @@ class Dispatcher:
                 f"{header.api_key.name} version {header.api_version} is not served here"
             )
         oldest = header._replace(api_version=0)
-        handler = self._handler(ApiKey.API_VERSIONS)
+        handler = self._handlers[ApiKey.API_VERSIONS]
         assert isinstance(handler, ApiVersions), "the table has a row for it"
         return bytes(response_frame(oldest, handler.unsupported_version()))
 

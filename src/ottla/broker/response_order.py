@@ -1,10 +1,10 @@
 """The order of responses: that of their requests, however long each of them takes."""
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
-from ottla.broker.pending import Part, Parts, Pending
+from ottla.broker.pending import Parts, Pending
+from ottla.broker.writer import Writer
 
 _PENDING_MAX: Final = 256  # unanswered produce requests; beyond, reading stops
 
@@ -24,14 +24,17 @@ class ResponseOrder(deque[Pending | Parts]):
             return True
         return len(self) >= _PENDING_MAX
 
-    def release(self, write: Callable[[Part], None]) -> None:
+    def release(self, writer: Writer) -> None:
         """Write the responses that are complete, up to the first that is not."""
         while self:
             head = self[0]
             parts = head.parts if isinstance(head, Pending) else head
             if parts is None:
                 return
-            write_parts(parts, write)
+            if isinstance(parts, bytes):  # without a call, as nearly always
+                writer.queue(parts)
+            else:
+                write_parts(parts, writer)
             self.popleft()
 
     def abandon(self) -> None:
@@ -42,9 +45,6 @@ class ResponseOrder(deque[Pending | Parts]):
         self.clear()
 
 
-def write_parts(parts: Parts, write: Callable[[Part], None]) -> None:
-    if isinstance(parts, bytes):
-        write(parts)
-    else:
-        for part in parts:
-            write(part)
+def write_parts(parts: Parts, writer: Writer) -> None:
+    for part in (parts,) if isinstance(parts, bytes) else parts:
+        writer.queue(part)

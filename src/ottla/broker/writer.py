@@ -95,8 +95,11 @@ class SocketWriter:
                         return
                 elif len(parts) > 1:
                     self._send_joined(head)
+                elif (sent := self._socket.send(head)) == len(head):
+                    self.queued_bytes -= sent
+                    parts.popleft()
                 else:
-                    self._note_sent(head, self._socket.send(head))
+                    self._note_sent(head, sent)
         except (BlockingIOError, InterruptedError):
             self._wait()
 

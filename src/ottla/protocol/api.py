@@ -134,6 +134,7 @@ class Api:
     name: str  # Kafka's, for example InitProducerId
     versions: range
     flexible_from: int
+    response_flexible_from: int  # of headers
     module: str
 
     @property
@@ -154,7 +155,7 @@ class Api:
 
         Never for ApiVersions: a client reads its response before it knows the broker's versions.
         """
-        return version >= self.flexible_from and self.key is not ApiKey.API_VERSIONS
+        return version >= self.response_flexible_from
 
 
 def key_of(request_class: type) -> ApiKey:
@@ -181,7 +182,8 @@ def parse_request_header(buffer: Buffer, position: int = 0) -> tuple[RequestHead
             client_id = str(buffer[position:stop], "utf-8")
             position = stop
         if version >= api.flexible_from:
-            position = _skip_tagged_fields(buffer, position)
+            is_plain = buffer[position] == 0  # no tagged fields, as nearly always
+            position = position + 1 if is_plain else _skip_tagged_fields(buffer, position)
     except UnicodeDecodeError:
         raise ProtocolViolation("the client id is not UTF-8") from None
     except (struct.error, IndexError):
@@ -218,7 +220,7 @@ def write_request_header(out: bytearray, header: RequestHeader) -> None:
 def write_response_header(out: bytearray, key: ApiKey, version: int, correlation_id: int) -> None:
     """Append the header of a response."""
     out += _CORRELATION_ID.pack(correlation_id)
-    if APIS[key].response_header_is_flexible(version):
+    if version >= APIS[key].response_flexible_from:
         out.append(0)
 
 
@@ -270,7 +272,8 @@ def _message_class(module: str, name: str) -> type[Any]:
 
 def _api(key: ApiKey, versions: str, flexible_from: int, module: str) -> Api:
     name = "".join(word.capitalize() for word in key.name.split("_"))
-    return Api(key, name, parse_versions(versions), flexible_from, module)
+    headers_from = NEVER if key is ApiKey.API_VERSIONS else flexible_from
+    return Api(key, name, parse_versions(versions), flexible_from, headers_from, module)
 
 
 _LENGTH: Final = struct.Struct(">i")

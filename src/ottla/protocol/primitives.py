@@ -82,7 +82,10 @@ def write_varint(out: bytearray, value: int) -> None:
 def write_varlong(out: bytearray, value: int) -> None:
     """Append a signed 64-bit number, zig-zag encoded."""
     assert -(2**63) <= value < 2**63, value
-    _write(out, (value << 1) ^ (value >> 63))
+    if -64 <= value < 64:
+        out.append((value << 1) ^ (value >> 63))
+    else:
+        _write(out, (value << 1) ^ (value >> 63))
 
 
 def _read_longer(

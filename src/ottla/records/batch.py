@@ -64,6 +64,7 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BOUNDS: Final = struct.Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
 _PLAIN: Final = struct.Struct(">8xi4xbIhiqq14xi")  # without offset, epoch and producer
 _STAMP: Final = struct.Struct(">qii")
+_CRC: Final = struct.Struct(">I")
 _MARKER_KEY: Final = struct.Struct(">hh")
 _MARKER_VALUE: Final = struct.Struct(">hi")
 
@@ -294,7 +295,7 @@ def stamp_max_timestamp(buffer: bytearray | memoryview, max_timestamp_ms: int) -
 
 
 def _stamp_crc(buffer: bytearray | memoryview) -> None:
-    struct.pack_into(">I", buffer, CRC_AT, crc32c(memoryview(buffer)[ATTRIBUTES_AT:]))
+    _CRC.pack_into(buffer, CRC_AT, crc32c(memoryview(buffer)[ATTRIBUTES_AT:]))
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -413,32 +414,36 @@ def seal(
     is_control: bool = False,
 ) -> bytearray:
     """A batch of packed records: compress them and put the header in front."""
-    header = BatchHeader(
-        base_offset=base_offset,
-        length=0,
-        leader_epoch=leader_epoch,
-        magic=MAGIC,
-        crc=0,
-        attributes=codec
-        | (TRANSACTIONAL if is_transactional else 0)
-        | (CONTROL if is_control else 0),
-        last_offset_delta=packed.record_count - 1,
-        base_timestamp_ms=packed.base_timestamp_ms,
-        max_timestamp_ms=packed.max_timestamp_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        record_count=packed.record_count,
+    payload = packed.payload if codec is Codec.NONE else compress(packed.payload, codec)
+    attributes = codec | (TRANSACTIONAL if is_transactional else 0) | (CONTROL if is_control else 0)
+    head = HEADER.pack(
+        base_offset,
+        HEADER_BYTES - LENGTH_END + len(payload),
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        packed.record_count - 1,
+        packed.base_timestamp_ms,
+        packed.max_timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        packed.record_count,
     )
-    return assemble(header, compress(packed.payload, codec))
+    return _join(head, payload)
 
 
 def assemble(header: BatchHeader, payload: Buffer) -> bytearray:
     """Header and payload as one batch, with correct length and CRC."""
     length = HEADER_BYTES - LENGTH_END + len(payload)
-    batch = bytearray(HEADER.pack(header.base_offset, length, *header[2:]))
+    return _join(HEADER.pack(header.base_offset, length, *header[2:]), payload)
+
+
+def _join(head: bytes, payload: Buffer) -> bytearray:
+    batch = bytearray(head)
     batch += payload
-    _stamp_crc(batch)
+    _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
     return batch
 
 

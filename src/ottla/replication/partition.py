@@ -190,8 +190,13 @@ class LeaderPartition:
             self.note_progress()
         if self._fetches:
             self._wake_fetches_soon()
-        is_settled = self.is_settled(end_offset, acks)
-        return Receipt(base_offset, end_offset, append_time_ms, log.start_offset, is_settled)
+        if acks == ACKS_ALL:  # without a call, for this is hot
+            is_settled = self.high_watermark >= end_offset
+        else:
+            is_settled = self.is_settled(end_offset, acks)
+        return tuple.__new__(
+            Receipt, (base_offset, end_offset, append_time_ms, log.start_offset, is_settled)
+        )
 
     def producer(self, producer_id: ProducerId) -> Producer | None:
         """The state of a producer that writes here."""

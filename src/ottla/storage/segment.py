@@ -2,7 +2,6 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -160,10 +159,10 @@ class ActiveSegment:
     """The segment that is being written. Owned by one log."""
 
     __slots__ = (
+        "_file",
         "base_offset",
         "directory",
         "end_offset",
-        "file",
         "indexes",
         "opened_ms",
         "reopen",
@@ -171,7 +170,6 @@ class ActiveSegment:
         "unchecked",
     )
 
-    file: File
     reopen: Callable[[], File]  # set by the owner of the segment
 
     def __init__(
@@ -182,23 +180,21 @@ class ActiveSegment:
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size_bytes = 0
-        if file is not None:
-            self.file = file
+        self._file = file
         self.indexes = Indexes()
         self.opened_ms = opened_ms  # when it was begun as far as is known, less its jitter
         self.unchecked = Unchecked(0)
 
-    def __getattr__(self, name: str) -> File:
-        """Only asked for what is not there: a file that was released is opened when it is used."""
-        if name != "file":
-            raise AttributeError(name)
-        self.file = self.reopen()
-        return self.file
+    @property
+    def file(self) -> File:
+        """The file; one that was released is opened."""
+        if self._file is None:
+            self._file = self.reopen()
+        return self._file
 
     def release(self) -> None:
         """Close the file until it is used again; readers that hold it can finish."""
-        with suppress(AttributeError):  # it is not open
-            del self.file
+        self._file = None
 
     def append(
         self,
@@ -208,7 +204,7 @@ class ActiveSegment:
         interval_bytes: int,
     ) -> None:
         """Write one batch to the page cache. If that fails nothing is noted."""
-        self.file.append(batch)
+        (self._file or self.file).append(batch)
         size_bytes = len(batch)
         position = self.size_bytes
         relative_offset = last_offset - self.base_offset

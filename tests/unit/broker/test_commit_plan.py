@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from ottla.broker import slices
 from ottla.broker.commit_plan import CommitPlan
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.values import PartitionImage
@@ -40,7 +39,7 @@ def planned(*topics: tuple[str | None, int]) -> CommitPlan[Response, Result]:
     response = Response()
     plan = CommitPlan(IMAGE, response, Result)
     for name, index in topics:
-        slices.start(plan.add_topic(name, [Partition(index)], response.results))
+        plan.add(name, [Partition(index)], response.results)
     return plan
 
 
@@ -53,7 +52,7 @@ def test_offsets_of_partitions_that_exist_are_committed() -> None:
 def test_every_partition_has_a_result_and_unknown_ones_their_error_at_once() -> None:
     plan = planned((None, 0), ("gone", 0), ("t", 0), ("t", 1))
     assert len(plan.commits) == 1
-    response = plan.respond([ErrorCode.ILLEGAL_GENERATION])
+    response = plan.build([ErrorCode.ILLEGAL_GENERATION])
     assert [result.error_code for result in response.results] == [
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -25,8 +25,16 @@ def submit(deferred: Deferred[int, str], act: Callable[[Ticket[int]], None]) -> 
     return deferred.submit(cast("Any", FakeCoordinator(act)), "g", cast("Any", None))
 
 
+class Text(Deferred[int, str]):
+    def build(self, value: int) -> str:
+        return f"value {value}"
+
+    def refuse(self, error: ApiError) -> str:
+        return f"refused {error}"
+
+
 def new() -> Deferred[int, str]:
-    return Deferred(lambda number: f"value {number}", lambda refused: f"refused {refused}")
+    return Text()
 
 
 def test_a_response_that_waits_for_nothing_is_the_message() -> None:

@@ -21,7 +21,7 @@ from ottla.broker.pending import Pending, Response
 from ottla.broker.services import RequestContext
 from ottla.clock import Clock
 from ottla.config import BrokerConfig
-from ottla.errors import ErrorCode, NotCoordinator, ProtocolViolation
+from ottla.errors import ApiError, ErrorCode, NotCoordinator, ProtocolViolation
 from ottla.protocol.api import (
     APIS,
     ApiKey,
@@ -118,6 +118,18 @@ def _heartbeat_response(code: ErrorCode) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=code)
 
 
+class _Beat(Deferred[ErrorCode, HeartbeatResponse]):
+    def __init__(self, build: Callable[[ErrorCode], HeartbeatResponse]) -> None:
+        super().__init__()
+        self._build = build
+
+    def build(self, value: ErrorCode) -> HeartbeatResponse:
+        return self._build(value)
+
+    def refuse(self, error: ApiError) -> HeartbeatResponse:
+        return self._build(error.code)
+
+
 class Beating:
     """A handler whose response waits for a coordinator's log; `build` makes it."""
 
@@ -128,9 +140,7 @@ class Beating:
     def __call__(
         self, request: HeartbeatRequest, context: RequestContext
     ) -> Deferred[ErrorCode, HeartbeatResponse]:
-        made = Deferred[ErrorCode, HeartbeatResponse](
-            self.build, lambda refused: self.build(refused.code)
-        )
+        made = _Beat(self.build)
         self.deferred.append(made)
         return made
 
@@ -138,22 +148,15 @@ class Beating:
 _SERVICES = cast("Any", SimpleNamespace(serves_share_groups=True))
 
 
-class FakeHandlers:
+def few_handlers(described: Described, beating: Beating) -> dict[ApiKey, Handler]:
     """The handlers of a few APIs; the table says which others are served."""
-
-    def __init__(self, described: Described, beating: Beating) -> None:
-        self._handlers: dict[ApiKey, Handler] = {
-            ApiKey.API_VERSIONS: ApiVersions(
-                cast("Any", SimpleNamespace(serves_share_groups=True))
-            ),
-            ApiKey.DESCRIBE_CLUSTER: described,
-            ApiKey.WRITE_TXN_MARKERS: described,
-            ApiKey.LIST_OFFSETS: list_offsets,
-            ApiKey.HEARTBEAT: beating,
-        }
-
-    def get(self, key: ApiKey) -> Handler | None:
-        return self._handlers[key]
+    return {
+        ApiKey.API_VERSIONS: ApiVersions(cast("Any", SimpleNamespace(serves_share_groups=True))),
+        ApiKey.DESCRIBE_CLUSTER: described,
+        ApiKey.WRITE_TXN_MARKERS: described,
+        ApiKey.LIST_OFFSETS: list_offsets,
+        ApiKey.HEARTBEAT: beating,
+    }
 
 
 class Scene:
@@ -169,7 +172,7 @@ class Scene:
         self.dispatcher = Dispatcher(
             cast("Any", self.hot),
             cast("Any", self.hot),
-            cast("Handlers", FakeHandlers(self.described, self.beating)),
+            cast("Handlers", few_handlers(self.described, self.beating)),
             Settings(BrokerConfig().override(settings or {})),
             asyncio.get_running_loop(),
             self.defects.append,

@@ -1,19 +1,32 @@
 """Responses leave in the order of their requests."""
 
+from typing import cast
+
 from ottla.broker.pending import Part, Pending
 from ottla.broker.response_order import ResponseOrder
+from ottla.broker.writer import Writer
+
+
+class NotedWriter:
+    """Keeps what is queued."""
+
+    def __init__(self) -> None:
+        self.written: list[Part] = []
+
+    def queue(self, part: Part) -> None:
+        self.written.append(part)
 
 
 def test_a_pending_response_holds_back_those_behind_it() -> None:
-    order, written = ResponseOrder(), list[Part]()
+    order, writer = ResponseOrder(), NotedWriter()
     first, second = Pending(is_barrier=False), Pending(is_barrier=False)
     order.extend([first, b"between", second])
     second.complete(b"second")
-    order.release(written.append)
-    assert written == []
+    order.release(cast("Writer", writer))
+    assert writer.written == []
     first.complete([b"first, ", b"in parts"])
-    order.release(written.append)
-    assert written == [b"first, ", b"in parts", b"between", b"second"]
+    order.release(cast("Writer", writer))
+    assert writer.written == [b"first, ", b"in parts", b"between", b"second"]
     assert not order
 
 

@@ -113,27 +113,29 @@ class SyncGroup:
             protocol_name=request.protocol_name,
             assignments={a.member_id: a.assignment for a in request.assignments},
         )
-        return Deferred(_sync_response, _refuse_sync).submit(
+        return _SyncResponse().submit(
             self._coordinator,
             group_id,
             lambda groups, ticket, now_ms: groups.sync(ticket, group_id, sync, now_ms),
         )
 
 
-def _sync_response(synced: Synced) -> SyncGroupResponse:
-    return SyncGroupResponse(
-        error_code=synced.error,
-        protocol_type=synced.protocol_type,
-        protocol_name=synced.protocol,
-        assignment=synced.assignment,
-    )
+class _SyncResponse(Deferred[Synced, SyncGroupResponse]):
+    __slots__ = ()
 
+    def build(self, value: Synced) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            error_code=value.error,
+            protocol_type=value.protocol_type,
+            protocol_name=value.protocol,
+            assignment=value.assignment,
+        )
 
-def _refuse_sync(refused: ApiError) -> SyncGroupResponse:
-    """REBALANCE_IN_PROGRESS while the log is read: the rebalance under way is lost."""
-    is_loading = isinstance(refused, CoordinatorLoadInProgress)
-    code = ErrorCode.REBALANCE_IN_PROGRESS if is_loading else refused.code
-    return SyncGroupResponse(error_code=code)
+    def refuse(self, error: ApiError) -> SyncGroupResponse:
+        """REBALANCE_IN_PROGRESS while the log is read: the rebalance under way is lost."""
+        is_loading = isinstance(error, CoordinatorLoadInProgress)
+        code = ErrorCode.REBALANCE_IN_PROGRESS if is_loading else error.code
+        return SyncGroupResponse(error_code=code)
 
 
 class Heartbeat:
@@ -145,7 +147,7 @@ class Heartbeat:
     ) -> HeartbeatResponse | Deferred[ErrorCode, HeartbeatResponse]:
         if not request.group_id:
             return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-        return Deferred(_heartbeat_response, _refuse_heartbeat).submit(
+        return _HeartbeatResponse().submit(
             self._coordinator,
             request.group_id,
             lambda groups, ticket, now_ms: groups.heartbeat(
@@ -159,14 +161,16 @@ class Heartbeat:
         )
 
 
-def _heartbeat_response(code: ErrorCode) -> HeartbeatResponse:
-    return HeartbeatResponse(error_code=code)
+class _HeartbeatResponse(Deferred[ErrorCode, HeartbeatResponse]):
+    __slots__ = ()
 
+    def build(self, value: ErrorCode) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=value)
 
-def _refuse_heartbeat(refused: ApiError) -> HeartbeatResponse:
-    """No error while the log is read: on any other response a client leaves its group."""
-    is_loading = isinstance(refused, CoordinatorLoadInProgress)
-    return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else refused.code)
+    def refuse(self, error: ApiError) -> HeartbeatResponse:
+        """No error while the log is read: on any other response a client leaves its group."""
+        is_loading = isinstance(error, CoordinatorLoadInProgress)
+        return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else error.code)
 
 
 class LeaveGroup:

@@ -47,13 +47,23 @@ class ConsumerGroupHeartbeat:
         if not group_id:
             return _refuse_heartbeat(InvalidRequest("a group id must be given"))
         heartbeat = _heartbeat(request, context)
-        return Deferred(_heartbeat_response, _refuse_heartbeat).submit(
+        return _HeartbeatResponse().submit(
             self._coordinator,
             group_id,
             lambda groups, ticket, now_ms: groups.consumer_heartbeat(
                 ticket, group_id, heartbeat, now_ms
             ),
         )
+
+
+class _HeartbeatResponse(Deferred[ConsumerHeartbeatResult, ConsumerGroupHeartbeatResponse]):
+    __slots__ = ()
+
+    def build(self, value: ConsumerHeartbeatResult) -> ConsumerGroupHeartbeatResponse:
+        return _heartbeat_response(value)
+
+    def refuse(self, error: ApiError) -> ConsumerGroupHeartbeatResponse:
+        return _refuse_heartbeat(error)
 
 
 def _heartbeat_response(result: ConsumerHeartbeatResult) -> ConsumerGroupHeartbeatResponse:

@@ -13,7 +13,6 @@ from ottla.broker import slices
 from ottla.broker.commit_plan import COMMITS_PER_TURN, CommitPlan
 from ottla.broker.deferred import Deferred
 from ottla.broker.services import RequestContext, Services
-from ottla.cluster.image import ClusterImage
 from ottla.coordinator.groups.commit_checks import Committer
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.offsets import (
@@ -76,54 +75,57 @@ class OffsetCommit:
         | Deferred[list[ErrorCode], OffsetCommitResponse]
         | Coroutine[Any, Any, OffsetCommitResponse]
     ):
-        plan = slices.start(self._plan(request, context.version))
-        if not isinstance(plan, CommitPlan):
-            return self._commit_large(request, context, plan)
-        if len(plan.commits) > COMMITS_PER_TURN:
-            return self._commit_parts(request, context, plan)
-        return Deferred(plan.respond, plan.refuse).submit(
-            self._coordinator,
-            request.group_id,
-            _decide(request, context.version, plan.commits),
-        )
+        response = OffsetCommitResponse()
+        plan = CommitPlan(self._state.image, response, OffsetCommitResponsePartition)
+        if _is_large(request):
+            return self._commit_large(request, context.version, plan, response)
+        for topic in request.topics:
+            name, results = self._begin_topic(topic, context.version, response)
+            plan.add(name, topic.partitions, results)
+        decide = _decide(request, context.version, plan.commits)
+        return plan.submit(self._coordinator, request.group_id, decide)
 
     async def _commit_large(
         self,
         request: OffsetCommitRequest,
-        context: RequestContext,
-        plan: Coroutine[Any, Any, OffsetCommitPlan],
+        version: int,
+        plan: OffsetCommitPlan,
+        response: OffsetCommitResponse,
     ) -> OffsetCommitResponse:
-        return await self._commit_parts(request, context, await plan)
-
-    async def _commit_parts(
-        self, request: OffsetCommitRequest, context: RequestContext, plan: OffsetCommitPlan
-    ) -> OffsetCommitResponse:
+        pace = slices.Pace()
+        for topic in request.topics:
+            name, results = self._begin_topic(topic, version, response)
+            await plan.add_in_slices(name, topic.partitions, results, pace)
         codes: list[ErrorCode] = []
         for part in slices.parts(plan.commits, COMMITS_PER_TURN):
             try:
-                decide = _decide(request, context.version, part)
+                decide = _decide(request, version, part)
                 errors: list[ErrorCode] = await self._coordinator.run(request.group_id, decide)
                 codes += errors
             except ApiError as refused:
                 codes += [refused.code] * len(part)
-        return plan.respond(codes)
+        return plan.build(codes)
 
-    def _plan(self, request: OffsetCommitRequest, version: int) -> Steps[OffsetCommitPlan]:
-        image = self._state.image
-        response = OffsetCommitResponse()
-        plan: OffsetCommitPlan = CommitPlan(
-            image, response, lambda index: OffsetCommitResponsePartition(partition_index=index)
+    def _begin_topic(
+        self, topic: OffsetCommitRequestTopic, version: int, response: OffsetCommitResponse
+    ) -> tuple[str | None, list[OffsetCommitResponsePartition]]:
+        """The name of a topic, None if no topic has its id, and a list for its results."""
+        results: list[OffsetCommitResponsePartition] = []
+        response.topics.append(
+            OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results)
         )
-        for topic in request.topics:
-            partitions: list[OffsetCommitResponsePartition] = []
-            response.topics.append(
-                OffsetCommitResponseTopic(
-                    name=topic.name, topic_id=topic.topic_id, partitions=partitions
-                )
-            )
-            name = _topic_name(image, topic, version)
-            yield from plan.add_topic(name, topic.partitions, partitions)
-        return plan
+        if version < _IDS_FROM:
+            return topic.name, results
+        return self._state.image.topic_names.get(topic.topic_id), results
+
+
+def _is_large(request: OffsetCommitRequest) -> bool:
+    """True if the offsets are more work than one slice."""
+    topics = request.topics
+    return (
+        len(topics) > slices.UNITS_PER_SLICE
+        or sum([1 + len(topic.partitions) for topic in topics]) > slices.UNITS_PER_SLICE
+    )
 
 
 def _decide(
@@ -139,13 +141,6 @@ def _decide(
     return lambda groups, ticket, now_ms: groups.commit(
         ticket, group_id, committer, commits, now_ms
     )
-
-
-def _topic_name(image: ClusterImage, topic: OffsetCommitRequestTopic, version: int) -> str | None:
-    """The name of a topic; None if no topic has its id."""
-    if version < _IDS_FROM:
-        return topic.name
-    return image.topic_names.get(topic.topic_id)
 
 
 class OffsetFetch:

@@ -87,7 +87,9 @@ class Produce:
         if acks not in _ANSWERED or len(batch) < HEADER_BYTES or batch[FLAGS_AT] & TRANSACTIONAL:
             return self._take_all(frame, position, version, correlation_id)
         try:
-            partition = self._locate(target.key, target.partition)
+            partition = self._locate_writable(target.key, target.partition)
+            if partition.tp[0] in INTERNAL_TOPICS:
+                return self._take_all(frame, position, version, correlation_id)
             receipt = partition.append(batch, acks, self._clock.now_ms())
         except PartitionForwarded:
             return self._take_all(frame, position, version, correlation_id)

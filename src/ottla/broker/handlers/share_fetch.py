@@ -53,6 +53,22 @@ class _FetchResponse(Deferred[ShareFetchResponse, ShareFetchResponse]):
     __slots__ = ()
     is_barrier = False
 
+    def build(self, value: ShareFetchResponse) -> ShareFetchResponse:
+        return value
+
+    def refuse(self, error: ApiError) -> ShareFetchResponse:
+        return ShareFetchResponse(error_code=error.code, error_message=str(error))
+
+
+class _AcknowledgeResponse(Deferred[ShareAcknowledgeResponse, ShareAcknowledgeResponse]):
+    __slots__ = ()
+
+    def build(self, value: ShareAcknowledgeResponse) -> ShareAcknowledgeResponse:
+        return value
+
+    def refuse(self, error: ApiError) -> ShareAcknowledgeResponse:
+        return ShareAcknowledgeResponse(error_code=error.code, error_message=str(error))
+
 
 class _Acknowledging:
     """The acknowledgements of one request; `on_done` is called when all are durable or refused."""
@@ -174,7 +190,7 @@ class _Exchange:
         self._acknowledging = _Acknowledging(
             partitions, session.key, self._respond, may_renew=request.is_renew_ack
         )
-        self._deferred = _FetchResponse(lambda response: response, _refuse_fetch)
+        self._deferred = _FetchResponse()
 
     def begin(self, said: Said) -> "ShareFetchResponse | _FetchResponse":
         acknowledging, request = self._acknowledging, self._request
@@ -324,7 +340,7 @@ class ShareAcknowledge:
 
     def __call__(
         self, request: ShareAcknowledgeRequest, context: RequestContext
-    ) -> ShareAcknowledgeResponse | Deferred[ShareAcknowledgeResponse, ShareAcknowledgeResponse]:
+    ) -> ShareAcknowledgeResponse | _AcknowledgeResponse:
         try:
             key = _session_key(self._services, request.group_id, request.member_id)
             if request.share_session_epoch == OPENING:
@@ -341,9 +357,7 @@ class ShareAcknowledge:
             for topic in request.topics
             for partition in topic.partitions
         }
-        deferred: Deferred[ShareAcknowledgeResponse, ShareAcknowledgeResponse] = Deferred(
-            lambda response: response, _refuse_acknowledge
-        )
+        deferred = _AcknowledgeResponse()
         lock_ms = partitions.settings_of(key.group_id).limits.lock_ms
 
         def respond() -> None:
@@ -434,11 +448,3 @@ def _close_session(partitions: SharePartitions, session: ShareSession) -> None:
     """A member that closes its session gives back what it has not looked at."""
     partitions.sessions.close(session.key)
     partitions.end_session(session, counts=False)
-
-
-def _refuse_fetch(refused: ApiError) -> ShareFetchResponse:
-    return ShareFetchResponse(error_code=refused.code, error_message=str(refused))
-
-
-def _refuse_acknowledge(refused: ApiError) -> ShareAcknowledgeResponse:
-    return ShareAcknowledgeResponse(error_code=refused.code, error_message=str(refused))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ottla.broker.commit_plan import COMMITS_PER_TURN, CommitPlan
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.slices import finish, parts
+from ottla.broker.slices import Pace, parts
 from ottla.broker.transaction_versions import known_error, transaction_version
 from ottla.coordinator.groups.commit_checks import Committer
 from ottla.coordinator.groups.groups import Groups
@@ -28,7 +28,6 @@ from ottla.coordinator.transactions.verification import (
 from ottla.errors import ApiError, ErrorCode
 from ottla.model import ProducerEpoch, ProducerId
 from ottla.protocol.api import ApiKey
-from ottla.protocol.codec import Steps
 from ottla.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -49,25 +48,21 @@ class TxnOffsetCommit:
     async def __call__(
         self, request: TxnOffsetCommitRequest, context: RequestContext
     ) -> TxnOffsetCommitResponse:
-        plan = await finish(self._plan(request))
+        plan = await self._plan(request)
         codes: list[ErrorCode] = []
         for part in parts(plan.commits, COMMITS_PER_TURN):
             codes += await self._commit(request, context.version, part)
-        return plan.respond(codes)
+        return plan.build(codes)
 
-    def _plan(self, request: TxnOffsetCommitRequest) -> Steps[TxnCommitPlan]:
-        response = TxnOffsetCommitResponse()
-        plan: TxnCommitPlan = CommitPlan(
-            self._state.image,
-            response,
-            lambda index: TxnOffsetCommitResponsePartition(partition_index=index),
-        )
+    async def _plan(self, request: TxnOffsetCommitRequest) -> TxnCommitPlan:
+        response, pace = TxnOffsetCommitResponse(), Pace()
+        plan = CommitPlan(self._state.image, response, TxnOffsetCommitResponsePartition)
         for topic in request.topics:
-            partitions: list[TxnOffsetCommitResponsePartition] = []
+            results: list[TxnOffsetCommitResponsePartition] = []
             response.topics.append(
-                TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions)
+                TxnOffsetCommitResponseTopic(name=topic.name, partitions=results)
             )
-            yield from plan.add_topic(topic.name, topic.partitions, partitions)
+            await plan.add_in_slices(topic.name, topic.partitions, results, pace)
         return plan
 
     async def _commit(

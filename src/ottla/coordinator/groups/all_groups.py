@@ -15,7 +15,6 @@ from ottla.coordinator.groups.descriptions import (
     describe_share_group,
     list_group,
 )
-from ottla.coordinator.groups.group_deadlines import GroupDeadlines
 from ottla.coordinator.groups.groups import Groups
 from ottla.coordinator.groups.records import GroupDecision, GroupEvent
 from ottla.coordinator.groups.share_group import (
@@ -47,7 +46,7 @@ class ShareStatesKnown(NamedTuple):
 class AllGroups(Groups):
     """The machine of a shard."""
 
-    __slots__ = ("_share_deadlines", "_share_limits", "share")
+    __slots__ = ("_share_limits", "share")
 
     def __init__(
         self,
@@ -61,7 +60,6 @@ class AllGroups(Groups):
     ) -> None:
         super().__init__(limits, new_id, metadata_bytes_max, consumer_limits, topics, has_room)
         self._share_limits = share_limits
-        self._share_deadlines = GroupDeadlines()
         self.share: dict[str, ShareGroup] = {}
 
     # Ids of share groups belong to no other kind
@@ -90,10 +88,10 @@ class AllGroups(Groups):
             )
         return super().consumer_heartbeat(ticket, group_id, heartbeat, now_ms)
 
-    def _check_room(self, group_id: str, error: ErrorCode) -> ErrorCode:
+    def _check_new(self, group_id: str, error: ErrorCode) -> ErrorCode:
         if group_id in self.share:
             return ErrorCode.GROUP_ID_NOT_FOUND  # its offsets are not committed
-        return super()._check_room(group_id, error)
+        return super()._check_new(group_id, error)
 
     # Members
 
@@ -260,18 +258,12 @@ class AllGroups(Groups):
 
     # Time
 
-    def next_deadline_ms(self) -> int | None:
-        known = (super().next_deadline_ms(), self._share_deadlines.next_ms())
-        return min((deadline for deadline in known if deadline is not None), default=None)
-
-    def pass_time(self, now_ms: int) -> GroupDecision:
-        records, responses = super().pass_time(now_ms)
-        for group_id in list(self._share_deadlines.take_due(now_ms)):
-            group = self.share.get(group_id)
-            if group is not None:
-                group.pass_time(now_ms)
-                records += self._share_decision(group).records
-        return Decision(records, responses)
+    def _pass_time_of(self, group_id: str, now_ms: int) -> GroupDecision:
+        group = self.share.get(group_id)
+        if group is None:
+            return super()._pass_time_of(group_id, now_ms)
+        group.pass_time(now_ms)
+        return self._share_decision(group)
 
     # Replaying
 
@@ -294,7 +286,7 @@ class AllGroups(Groups):
     def end_load(self) -> None:
         super().end_load()
         for group in self.share.values():
-            self._share_deadlines.note(group.group_id, group.next_deadline_ms())
+            self._deadlines.note(group.group_id, group.next_deadline_ms())
 
     def _new_share(self, group_id: str) -> ShareGroup:
         return ShareGroup(group_id, partial(self._share_limits, group_id), self.topics)
@@ -304,7 +296,7 @@ class AllGroups(Groups):
         if records:
             self.share[group.group_id] = group
         if group.group_id in self.share:  # also without a change: its entry may have been taken
-            self._share_deadlines.note(group.group_id, group.next_deadline_ms())
+            self._deadlines.note(group.group_id, group.next_deadline_ms())
         return Decision(records, responses)
 
 

@@ -166,8 +166,9 @@ class ClassicGroup:
 
     def touch(self, member_id: str, now_ms: int) -> None:
         """Begin a member's session anew: a commit counts as a heartbeat."""
-        if member_id in self.members:
-            self.members[member_id].touch(now_ms)
+        member = self.membership.members.get(member_id)
+        if member is not None:
+            member.touch(now_ms)
 
     # Queries
 

@@ -58,7 +58,7 @@ from ottla.coordinator.groups.records import (
 )
 from ottla.coordinator.groups.share_records import ShareGroupRecord
 from ottla.coordinator.groups.topics import NO_TOPICS, Topics
-from ottla.coordinator.runtime.decision import A, Decision, Responses, Ticket
+from ottla.coordinator.runtime.decision import A, Decision, Responses, Ticket, merge
 from ottla.coordinator.runtime.log_entries import ProducerIdentity, TransactionEnded
 from ottla.errors import ErrorCode
 from ottla.model import TopicPartition
@@ -237,11 +237,11 @@ class Groups:
         now_ms: int,
     ) -> GroupDecision:
         """The response has one error for each commit."""
-        error = self._check_room(group_id, check_commit(self.groups.get(group_id), committer))
-        if error is not ErrorCode.NONE:
-            return Decision(responses=(ticket.respond([error] * len(commits)),))
-        records, errors = self._decide_commits(group_id, committer.member_id, commits, now_ms)
-        return self._replayed(records, (ticket.respond(errors),), now_ms)
+        error = check_commit(self.groups.get(group_id), committer)
+        records, errors = self._decide_commits(group_id, committer, error, commits, now_ms)
+        for record in records:
+            self.offsets.replay(record)
+        return Decision(records, (ticket.respond(errors),))
 
     def commit_in_transaction(
         self,
@@ -254,32 +254,38 @@ class Groups:
     ) -> GroupDecision:
         """The same for offsets that count once the producer's transaction has committed."""
         error = check_transactional_commit(self.groups.get(group_id), committer)
-        error = self._check_room(group_id, error)
-        if error is not ErrorCode.NONE:
-            return Decision(responses=(ticket.respond([error] * len(commits)),))
-        records, errors = self._decide_commits(group_id, committer.member_id, commits, now_ms)
+        records, errors = self._decide_commits(group_id, committer, error, commits, now_ms)
         pending = tuple(OffsetPending(producer, record) for record in records)
         return self._replayed(pending, (ticket.respond(errors),), now_ms)
 
-    def _check_room(self, group_id: str, error: ErrorCode) -> ErrorCode:
-        """The error of a commit that would make one group too many."""
-        if error is ErrorCode.NONE and group_id not in self.groups and not self.has_room():
-            return ErrorCode.POLICY_VIOLATION
-        return error
-
     def _decide_commits(
-        self, group_id: str, member_id: str, commits: Sequence[Commit], now_ms: int
+        self,
+        group_id: str,
+        committer: Committer,
+        error: ErrorCode,
+        commits: Sequence[Commit],
+        now_ms: int,
     ) -> tuple[tuple[OffsetCommitted, ...], list[ErrorCode]]:
         """Records of the offsets that may be committed, and an error for each commit."""
-        records, errors = self.offsets.commit(
-            group_id, commits, now_ms, metadata_bytes_max=self.metadata_bytes_max()
-        )
         group = self.groups.get(group_id)
+        if group is None:
+            error = self._check_new(group_id, error)
+        if error is not ErrorCode.NONE:
+            return (), [error] * len(commits)
+        records, errors = self.offsets.commit(
+            group_id, commits, now_ms, metadata_bytes_max=self.metadata_bytes_max
+        )
         if group is not None:
-            group.touch(member_id, now_ms)
+            group.touch(committer.member_id, now_ms)
         elif records:
             self._create(group_id)
         return records, errors
+
+    def _check_new(self, group_id: str, error: ErrorCode) -> ErrorCode:
+        """The error of a commit that would make a group, and perhaps one too many."""
+        if error is ErrorCode.NONE and not self.has_room():
+            return ErrorCode.POLICY_VIOLATION
+        return error
 
     def fetch(
         self,
@@ -326,7 +332,7 @@ class Groups:
         deleted = DeletedOffsets(ErrorCode.NONE, tuple(errors))
         return self._replayed(self.offsets.drop(group_id, free), (ticket.respond(deleted),), now_ms)
 
-    # Administration
+    # Administration and expiry
 
     def list(self, ticket: Ticket[list[ListedGroup]]) -> GroupDecision:
         return _respond(ticket, [list_group(group) for group in self.groups.values()])
@@ -339,8 +345,7 @@ class Groups:
     def describe(self, ticket: Ticket[GroupDescription | None], group_id: str) -> GroupDecision:
         """The response is None if there is no such classic group."""
         group = self.groups.get(group_id)
-        found = describe_group(group) if isinstance(group, ClassicGroup) else None
-        return _respond(ticket, found)
+        return _respond(ticket, describe_group(group) if isinstance(group, ClassicGroup) else None)
 
     def describe_consumer(
         self, ticket: Ticket[ConsumerGroupDescription | None], group_id: str
@@ -358,8 +363,6 @@ class Groups:
             return _respond(ticket, ErrorCode.NON_EMPTY_GROUP)
         records: tuple[Record, ...] = (*self.offsets.drop_all(group_id), *group.tombstones())
         return self._replayed(records, (ticket.respond(ErrorCode.NONE),), now_ms)
-
-    # Expiry
 
     def expire(
         self, ticket: Ticket[ExpiredCounts], retention_ms: int, now_ms: int
@@ -382,15 +385,12 @@ class Groups:
         return self._deadlines.next_ms()
 
     def pass_time(self, now_ms: int) -> GroupDecision:
-        decisions = [
-            self._after(group, group.pass_time(now_ms), now_ms)
-            for group_id in list(self._deadlines.take_due(now_ms))
-            if (group := self.groups.get(group_id)) is not None
-        ]
-        return Decision(
-            tuple(record for decision in decisions for record in decision.records),
-            tuple(response for decision in decisions for response in decision.responses),
-        )
+        due = list(self._deadlines.take_due(now_ms))
+        return merge([self._pass_time_of(group_id, now_ms) for group_id in due])
+
+    def _pass_time_of(self, group_id: str, now_ms: int) -> GroupDecision:
+        group = self.groups.get(group_id)
+        return self._after(group, group.pass_time(now_ms), now_ms) if group else Decision()
 
     def _note(self, group: Group, decision: GroupDecision) -> GroupDecision:
         """Note the group's next deadline, or remove a group that an event left without content."""

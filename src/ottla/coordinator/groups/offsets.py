@@ -53,13 +53,18 @@ class CommittedOffsets:
     _of_producer: dict[ProducerId, set[tuple[str, TopicPartition]]] = field(default_factory=dict)
 
     def commit(
-        self, group_id: str, commits: Sequence[Commit], now_ms: int, *, metadata_bytes_max: int
+        self,
+        group_id: str,
+        commits: Sequence[Commit],
+        now_ms: int,
+        *,
+        metadata_bytes_max: Callable[[], int],
     ) -> tuple[tuple[OffsetCommitted, ...], list[ErrorCode]]:
         """Records of the last commit of each partition, and an error for each commit."""
         records = {}
         errors = []
         for commit in commits:
-            if len(commit.metadata.encode()) > metadata_bytes_max:
+            if commit.metadata and len(commit.metadata.encode()) > metadata_bytes_max():
                 errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
             errors.append(ErrorCode.NONE)
@@ -132,7 +137,8 @@ class CommittedOffsets:
         )
 
     def replay(self, record: OffsetCommitted) -> None:
-        self._void(record.group_id, record.tp)
+        if record.group_id in self._pending:
+            self._void(record.group_id, record.tp)
         self.by_group.setdefault(record.group_id, {})[record.tp] = record
 
     def replay_drop(self, record: OffsetDropped) -> None:

@@ -1,6 +1,7 @@
 """Records of groups and offsets, in the formats Kafka keeps in __consumer_offsets."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct, error
 from typing import Final
 
@@ -25,6 +26,9 @@ _GROUP_KEY: Final = 2
 _OFFSET_VALUE: Final = 3
 _GROUP_VALUE: Final = 3
 _VALUE_MAX: Final = 4  # flexible; only read, from the data of another Kafka broker
+_VALUE_HEAD: Final = Struct(">hqih")  # version, offset, leader epoch, length of the metadata
+_TIMESTAMP: Final = Struct(">q")
+_KEYS_MAX: Final = 4096  # of offsets, that are remembered encoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +156,13 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
     """Key and value for the log; a tombstone has no value."""
     match record:
         case OffsetCommitted():
-            value = _OffsetValue(
-                offset=record.offset,
-                leader_epoch=record.leader_epoch,
-                metadata=record.metadata,
-                commit_timestamp=record.committed_ms,
+            # By hand: a broker writes one for every commit of every consumer.
+            metadata = record.metadata.encode()
+            head = _VALUE_HEAD.pack(
+                _OFFSET_VALUE, record.offset, record.leader_epoch, len(metadata)
             )
-            return _offset_key(record.group_id, record.tp), _versioned(_OFFSET_VALUE, value)
+            value = head + metadata + _TIMESTAMP.pack(record.committed_ms)
+            return _offset_key(record.group_id, record.tp), value
         case OffsetPending(offset=offset):
             return to_bytes(offset)
         case OffsetDropped(group_id, tp):
@@ -216,6 +220,7 @@ def _versioned(version: int, value: object) -> bytes:
     return _VERSION.pack(version) + encode(value, version)
 
 
+@lru_cache(maxsize=_KEYS_MAX)
 def _offset_key(group_id: str, tp: TopicPartition) -> bytes:
     return _versioned(
         _OFFSET_KEY, _OffsetKey(group=group_id, topic=tp.topic, partition=tp.partition)

@@ -1,6 +1,7 @@
 """Decisions of a coordinator's state machine: records to write, responses to send."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ottla.errors import ApiError
@@ -45,3 +46,11 @@ class Decision(NamedTuple, Generic[RecordT]):
 
     records: tuple[RecordT, ...] = ()
     responses: Responses = ()
+
+
+def merge(decisions: Sequence[Decision[RecordT]]) -> Decision[RecordT]:
+    """The records and responses of several decisions, in their order."""
+    return Decision(
+        tuple(record for decision in decisions for record in decision.records),
+        tuple(response for decision in decisions for response in decision.responses),
+    )

@@ -196,9 +196,12 @@ class Shard(Generic[MachineT, RecordT]):
             return  # dropped meanwhile, or written before a marker
         self._begin_commit(commit)
         try:
-            self.log.append(commit.records, self._note_commit)
+            is_committed = self.log.append(commit.records, self._note_commit)
         except ApiError as problem:
             self._fail(problem)
+            return
+        if is_committed:
+            self._note_commit(None)
 
     def _begin_commit(self, commit: "_Commit[RecordT]") -> "_Commit[RecordT]":
         self._commits.append(commit)
@@ -213,7 +216,8 @@ class Shard(Generic[MachineT, RecordT]):
         if problem is None:
             commit = self._commits.popleft()
             self._respond(commit.responses)
-            self._respond_confirmed(commit.unconfirmed)
+            if commit.unconfirmed:
+                self._respond_confirmed(commit.unconfirmed)
         else:
             self._fail(problem)
 

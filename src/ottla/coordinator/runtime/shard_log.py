@@ -17,6 +17,8 @@ from ottla.errors import ApiError, NotCoordinator, RequestTimedOut
 from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.model import Sequence as SequenceNumber
 from ottla.records import batch as batches
+from ottla.records.batch import Packed, seal
+from ottla.records.record_codec import write_record
 from ottla.replication.partition import ACKS_ALL, LeaderPartition, Receipt
 from ottla.replication.replicas import Replicas
 
@@ -61,28 +63,49 @@ class ShardLog(Generic[RecordT]):
     def is_led(self) -> bool:
         return self._replicas.leaders.get(self.partition.tp) is self.partition
 
-    def append(self, records: Sequence[RecordT], on_commit: OnCommit) -> None:
-        """Write now. `on_commit` is called once: with None, or with why it will never commit.
+    def append(self, records: Sequence[RecordT], on_commit: OnCommit) -> bool:
+        """Write now; True if it is committed by then, on a topic that does not wait for the disk.
 
-        That may be before this returns, on a topic that does not wait for the disk.
+        Otherwise `on_commit` is called once: with None, or with why it will never commit.
         """
-        self._check_led()
+        if not self.is_led:
+            raise self._not_led()
         partition, now_ms = self.partition, self._clock.now_ms()
         receipt: Receipt | None = None
-        for producer, of_batch in _batches(map(self._codec.encode, records), now_ms):
-            batch = _batch(of_batch, producer, partition)
+        for producer, packed in self._pack(records, now_ms):
+            batch = seal(packed) if producer is None else _seal(packed, producer, partition)
             receipt = partition.append(memoryview(batch), ACKS_ALL, now_ms, has_keys=True)
-        assert receipt is not None, "an append has records"
-        if receipt.is_settled:
-            on_commit(None)
-        else:
+        assert receipt is not None, "records make a batch"
+        if not receipt.is_settled:
             partition.wait_settled(receipt.end_offset, ACKS_ALL, on_commit)
+        return receipt.is_settled
+
+    def _pack(
+        self, records: Sequence[RecordT], now_ms: TimestampMs
+    ) -> Iterator[tuple[ProducerIdentity | None, Packed]]:
+        """Records for one batch each: of one producer, and not too many."""
+        assert records, "an append has records"
+        payload, count = bytearray(), 0
+        last: ProducerIdentity | None = None
+        for record in records:
+            key, value, producer = self._codec.encode(record)
+            if count and (producer != last or len(payload) > _BATCH_BYTES):
+                yield last, Packed(payload, count, now_ms, now_ms)
+                payload, count = bytearray(), 0
+            last = producer
+            write_record(payload, 0, count, key, value, ())
+            count += 1
+        yield last, Packed(payload, count, now_ms, now_ms)
 
     def append_marker(
         self, marker: batches.Marker, producer: ProducerIdentity, on_commit: OnCommit
     ) -> None:
-        """`append` for the marker that ends a producer's transaction."""
-        self._check_led()
+        """Append the marker that ends a producer's transaction.
+
+        `on_commit` is called as by `append`, or before this returns if it is committed by then.
+        """
+        if not self.is_led:
+            raise self._not_led()
         partition = self.partition
         end = partition.append_marker(marker, producer.id, producer.epoch, self._clock.now_ms())
         if partition.is_settled(end, ACKS_ALL):
@@ -99,7 +122,8 @@ class ShardLog(Generic[RecordT]):
         position = partition.log.start_offset
         unreadable_count = 0
         while position < end:
-            self._check_led()
+            if not self.is_led:
+                raise self._not_led()
             found = partition.log.read(position, end, _CHUNK_BYTES, at_least_one=True)
             if found is None:
                 break
@@ -128,9 +152,8 @@ class ShardLog(Generic[RecordT]):
                 chunk.append(record)
         return unreadable_count
 
-    def _check_led(self) -> None:
-        if not self.is_led:
-            raise NotCoordinator(f"this broker no longer leads {self.partition.tp}")
+    def _not_led(self) -> NotCoordinator:
+        return NotCoordinator(f"this broker no longer leads {self.partition.tp}")
 
 
 def committed(
@@ -161,33 +184,13 @@ def committed(
     return future
 
 
-def _batches(
-    entries: Iterable[Entry], now_ms: TimestampMs
-) -> Iterator[tuple[ProducerIdentity | None, list[batches.Record]]]:
-    """Records for one batch each: of one producer, and not too many."""
-    records: list[batches.Record] = []
-    size_bytes = 0
-    last: ProducerIdentity | None = None
-    for key, value, producer in entries:
-        if records and (producer != last or size_bytes > _BATCH_BYTES):
-            yield last, records
-            records, size_bytes = [], 0
-        last = producer
-        records.append(batches.Record(timestamp_ms=now_ms, key=key, value=value))
-        size_bytes += len(key or b"") + len(value or b"")
-    yield last, records
-
-
-def _batch(
-    records: list[batches.Record], producer: ProducerIdentity | None, partition: LeaderPartition
-) -> bytearray:
-    if producer is None:
-        return batches.build_batch(records)
+def _seal(packed: Packed, producer: ProducerIdentity, partition: LeaderPartition) -> bytearray:
+    """A batch of a producer's transaction."""
     # Only this shard writes for the producer here, so its next sequence is what the log expects.
     known = partition.log.producers.get(producer.id)
     sequence = known.next_sequence if known is not None and known.epoch == producer.epoch else 0
-    return batches.build_batch(
-        records,
+    return seal(
+        packed,
         producer_id=producer.id,
         producer_epoch=producer.epoch,
         base_sequence=SequenceNumber(sequence),

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
-from ottla.coordinator.runtime.decision import A, Decision, Response, Responses, Ticket
+from ottla.coordinator.runtime.decision import A, Decision, Response, Responses, Ticket, merge
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
 from ottla.coordinator.transactions.records import (
     State,
@@ -272,10 +272,7 @@ class Transactions:
         decisions = [
             self._prepared(_fence(due, due.producer, now_ms)) for due in self._take_due(now_ms)
         ]
-        return Decision(
-            tuple(record for decision in decisions for record in decision.records),
-            tuple(response for decision in decisions for response in decision.responses),
-        )
+        return merge(decisions)
 
     def _take_due(self, now_ms: int) -> Iterator[Transaction]:
         while self._due and self._due[0][0] <= now_ms:

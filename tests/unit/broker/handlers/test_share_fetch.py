@@ -183,9 +183,7 @@ def test_a_broker_with_peers_neither_lists_nor_serves_share_groups(tmp_path: Pat
         context = RequestContext(4, "test", "127.0.0.1")
 
         async def ask(key: ApiKey, request: object) -> Any:
-            handler = handlers.get(key)
-            assert handler is not None
-            response = handler(request, context)
+            response = handlers[key](request, context)
             return await response if asyncio.iscoroutine(response) else response
 
         request = ApiVersionsRequest(client_software_name="t", client_software_version="1")

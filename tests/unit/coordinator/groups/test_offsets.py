@@ -22,7 +22,7 @@ def committed(*places: tuple[TopicPartition, int, int]) -> CommittedOffsets:
     offsets = CommittedOffsets()
     for tp, offset, now_ms in places:
         commit = Commit(tp, Offset(offset), NO_EPOCH, "")
-        records, _ = offsets.commit("g", [commit], now_ms, metadata_bytes_max=10)
+        records, _ = offsets.commit("g", [commit], now_ms, metadata_bytes_max=lambda: 10)
         for record in records:
             offsets.replay(record)
     return offsets
@@ -30,20 +30,20 @@ def committed(*places: tuple[TopicPartition, int, int]) -> CommittedOffsets:
 
 def test_deciding_changes_nothing() -> None:
     offsets = CommittedOffsets()
-    offsets.commit("g", [Commit(A, Offset(1), NO_EPOCH, "")], 0, metadata_bytes_max=10)
+    offsets.commit("g", [Commit(A, Offset(1), NO_EPOCH, "")], 0, metadata_bytes_max=lambda: 10)
     assert offsets.fetch("g", A) is None
 
 
 def test_metadata_has_a_limit_in_bytes_and_the_others_are_committed() -> None:
     commits = [Commit(A, Offset(1), NO_EPOCH, "ä" * 6), Commit(B, Offset(2), NO_EPOCH, "ä" * 5)]
-    records, errors = CommittedOffsets().commit("g", commits, 0, metadata_bytes_max=10)
+    records, errors = CommittedOffsets().commit("g", commits, 0, metadata_bytes_max=lambda: 10)
     assert errors == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
     assert [record.tp for record in records] == [B]
 
 
 def test_a_partition_that_is_named_twice_is_written_once() -> None:
     commits = [Commit(A, Offset(1), NO_EPOCH, ""), Commit(A, Offset(2), NO_EPOCH, "")]
-    records, errors = CommittedOffsets().commit("g", commits, 0, metadata_bytes_max=10)
+    records, errors = CommittedOffsets().commit("g", commits, 0, metadata_bytes_max=lambda: 10)
     assert [record.offset for record in records] == [2]
     assert errors == [ErrorCode.NONE] * 2
 
@@ -94,7 +94,7 @@ def pending(
     offsets: CommittedOffsets, producer: ProducerIdentity, tp: TopicPartition, at: int
 ) -> None:
     commit = Commit(tp, Offset(at), NO_EPOCH, "")
-    records, _ = offsets.commit("g", [commit], 0, metadata_bytes_max=10)
+    records, _ = offsets.commit("g", [commit], 0, metadata_bytes_max=lambda: 10)
     for record in records:
         offsets.replay_pending(OffsetPending(producer, record))
 

@@ -1,6 +1,6 @@
 """Decisions: which value goes to which ticket."""
 
-from ottla.coordinator.runtime.decision import Decision, Response, Ticket
+from ottla.coordinator.runtime.decision import Decision, Response, Ticket, merge
 from ottla.errors import ApiError
 
 
@@ -29,3 +29,13 @@ def test_a_response_is_kept_with_its_ticket_until_it_is_delivered() -> None:
 
 def test_a_decision_may_write_nothing_and_respond_to_no_ticket() -> None:
     assert Decision[str]() == ((), ())
+
+
+def test_several_decisions_become_one_in_their_order() -> None:
+    ticket = NotedTicket()
+    first = Decision[str](("a", "b"), (ticket.respond(1),))
+    second = Decision[str](("c",), (ticket.respond(2),))
+    assert merge([first, Decision(), second]) == (
+        ("a", "b", "c"),
+        (Response(ticket, 1), Response(ticket, 2)),
+    )

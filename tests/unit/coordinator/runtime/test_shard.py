@@ -47,12 +47,13 @@ class FakeLog(ShardLog[GroupEvent]):
     async def wait_append(self) -> None:
         await self._appended.wait()
 
-    def append(self, records: Sequence[GroupEvent], on_commit: OnCommit) -> None:
+    def append(self, records: Sequence[GroupEvent], on_commit: OnCommit) -> bool:
         if self.is_broken:
             raise StorageFailed("the disk is full")
         self.appends.append(list(records))
         self._appended.set()
         self.waiting.append(on_commit)
+        return False
 
     def append_marker(
         self, marker: Marker, producer: ProducerIdentity, on_commit: OnCommit

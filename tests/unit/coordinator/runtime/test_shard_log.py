@@ -76,7 +76,8 @@ class Scene:
         self.commits: list[ApiError | None] = []
 
     def append(self, *records: str) -> None:
-        self.log.append(records, self.commits.append)
+        if self.log.append(records, self.commits.append):
+            self.commits.append(None)
 
     async def read(self) -> list[str | TransactionEnded]:
         return [record async for chunk in self.log.read() for record in chunk]
