@@ -165,7 +165,7 @@ class Markers:
 
     async def _commit_here(self, partition: LeaderPartition, end: TransactionEnd) -> None:
         written = self._write_here(partition, end)
-        written.add_done_callback(_retrieve)  # nobody does when the caller is cancelled
+        written.add_done_callback(_retrieve)  # a caller that is cancelled does not
         # A caller that stops waiting must not cancel the commit that a shard waits for. `shield`
         # would, from Python 3.14 on, report an exception that comes later as one of the loop.
         await asyncio.wait([written])
