@@ -48,6 +48,8 @@ class IsolationName(StrEnum):
     READ_COMMITTED = "read_committed"
 
 
+_DEFAULT_ISOLATION: Final = IsolationName.READ_UNCOMMITTED
+
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to read.")]
 Partitions = Annotated[
     list[int],
@@ -89,6 +91,22 @@ Group = Annotated[
         callback=_check_group,
     ),
 ]
+
+
+def _check_share_group(name: str | None) -> str | None:
+    if name == "":
+        raise UsageRefused("--share is empty: give the share group a name")
+    return name
+
+
+Share = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        help="Read as a member of this share group and accept what is printed.",
+        callback=_check_share_group,
+    ),
+]
 CommitEvery = Annotated[
     str,
     typer.Option(metavar="DURATION", help="How often a member commits; 0s: after every write."),
@@ -112,12 +130,13 @@ def consume(
     count: Count = None,
     follow: Follow = False,
     group: Group = None,
+    share: Share = None,
     commit_every: CommitEvery = "1s",
     json: Json = False,
     template: Template = None,
     keys: Keys = False,
     headers: Headers = False,
-    isolation: IsolationLevel = IsolationName.READ_UNCOMMITTED,
+    isolation: IsolationLevel = _DEFAULT_ISOLATION,
     broker: Broker = "",
 ) -> int:
     """Read records and print one per line; stops at the end unless --follow is given.
@@ -131,6 +150,10 @@ def consume(
     partitions without one. A record is committed after it was printed, so none is lost, and some
     may be printed twice after a crash. On SIGTERM and Ctrl-C it commits and leaves the group.
 
+    With --share it is a member of a share group: each record is printed by one member, and accepted
+    when it was written. Without --follow it stops when none is available for a second. A new group
+    begins at the end, unless `ottla config set group GROUP share.auto.offset.reset=earliest`.
+
     With --json each line is an object with topic, partition, offset, timestamp (ms), key, value,
     headers; bytes that are not UTF-8 are in key_base64 and value_base64.
 
@@ -141,11 +164,24 @@ def consume(
       ottla consume orders --partition 0 --from 100 --count 10 --json
       ottla consume orders --follow --from end --format '%t %k=%v\\n'
       ottla consume orders payments --group billing --follow
+      ottla consume jobs --share workers --count 1 --json
     """
     if tail is not None and (start or until or count or group):
         raise UsageRefused("--tail excludes --from, --until, --count and --group: leave them out")
-    first, last = _parse_range(start, until, follow=follow)
     printer = _choose_printer(template, json=json, keys=keys, headers=headers)
+    if share is not None:
+        if group or start or until or tail or partition or isolation != _DEFAULT_ISOLATION:
+            raise UsageRefused(
+                "--share excludes --group, --from, --until, --tail, --partition and --isolation:"
+                " the share group decides; see `ottla config get group`"
+            )
+        from ottla.cli.share_consume import ShareReading, consume_as_sharer  # noqa: PLC0415
+
+        sharing = ShareReading(
+            group=share, topics=list(dict.fromkeys(topics)), follow=follow, count_max=count
+        )
+        return consume_as_sharer(broker, sharing, printer)
+    first, last = _parse_range(start, until, follow=follow)
     level = Isolation[isolation.name]
     if group is not None:
         if partition or until is not None:
