@@ -8,9 +8,8 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from cli.processes import wait_until
 from crash.load import SILENT, STEADY
 from crash.processes import run_ottla
 from crash.test_cluster import Cluster, cluster
@@ -57,6 +57,9 @@ class Members:
         self._directory = directory
         self._running: list[subprocess.Popen[bytes]] = []
         self._count = 0
+        self._positions = Counter[Path]()  # up to which files were read
+        self._lines: list[Line] = []
+        self._got: set[int] = set()
 
     def start(self) -> None:
         self._count += 1
@@ -78,12 +81,26 @@ class Members:
 
     def lines(self) -> list[Line]:
         """Everything that members have written, by time."""
-        found = []
+        self._read()
+        return sorted(self._lines, key=lambda line: line.at_s)
+
+    def got_count(self) -> int:
+        """How many different records they have got."""
+        self._read()
+        return len(self._got)
+
+    def _read(self) -> None:
+        """Read what is new; the last line of a file may not be whole yet."""
         for path in sorted(self._directory.glob("member*.txt")):
-            for line in path.read_text().splitlines():
+            with path.open() as file:
+                file.seek(self._positions[path])
+                text = file.read()
+            whole, newline, _ = text.rpartition("\n")
+            self._positions[path] += len(whole) + len(newline)
+            for line in whole.splitlines():
                 kind, value, at_s = line.split()
-                found.append(Line(kind, int(value), float(at_s)))
-        return sorted(found, key=lambda line: line.at_s)
+                self._lines.append(Line(kind, int(value), float(at_s)))
+                self._got.add(int(value))
 
     def end(self) -> None:
         for process in self._running:
@@ -152,20 +169,24 @@ def begin(running: Cluster) -> AdminClient:
     return admin
 
 
-def wait_for(is_true: Callable[[], bool], what: Callable[[], str], timeout_s: float) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline_s, what()
-        time.sleep(0.05)
-
-
 def wait_got(group: Members, count: int) -> None:
-    """Return when members have got so many different records."""
+    """Return when members have got so many different records; some come all the time."""
 
-    def got() -> int:
-        return len({line.value for line in group.lines()})
+    def has_more() -> bool:
+        return group.got_count() > known
 
-    wait_for(lambda: got() >= count, lambda: f"{got()} got, not {count}", _FINISH_S)
+    while (known := group.got_count()) < count:
+        wait_until(has_more, f"more than {known} got")
+
+
+def wait_finished(running: Cluster) -> None:
+    """Return when every record is finished; there are fewer all the time."""
+
+    def has_fewer() -> bool:
+        return lags(running) != known
+
+    while (known := lags(running)) != [0, 0, 0]:
+        wait_until(has_fewer, f"other lags than {known}")
 
 
 def lags(running: Cluster) -> list[int | None]:
@@ -208,7 +229,7 @@ def test_members_and_brokers_are_killed(tmp_path: Path) -> None:
                 kill_broker(running, rng)
         sending.send(_RECORDS - share * len(kills))
         sending.flush()
-        wait_for(lambda: lags(running) == [0, 0, 0], lambda: f"lags {lags(running)}", _FINISH_S)
+        wait_finished(running)
         judge(group.lines(), sending.sent, dead_values(running))
 
 

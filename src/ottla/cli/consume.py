@@ -38,6 +38,10 @@ from ottla.errors import UsageRefused
 
 app = typer.Typer(rich_markup_mode=None)
 
+_SHARE_EXCLUDES: Final = (
+    "--share excludes --group, --from, --until, --tail, --partition and --isolation: the share"
+    " group decides; see `ottla config get group`"
+)
 _TAIL_MAX: Final = 100_000  # so many lines of each partition are kept in memory
 
 
@@ -169,18 +173,11 @@ def consume(
     if tail is not None and (start or until or count or group):
         raise UsageRefused("--tail excludes --from, --until, --count and --group: leave them out")
     printer = _choose_printer(template, json=json, keys=keys, headers=headers)
+    names = list(dict.fromkeys(topics))
     if share is not None:
         if group or start or until or tail or partition or isolation != _DEFAULT_ISOLATION:
-            raise UsageRefused(
-                "--share excludes --group, --from, --until, --tail, --partition and --isolation:"
-                " the share group decides; see `ottla config get group`"
-            )
-        from ottla.cli.share_consume import ShareReading, consume_as_sharer  # noqa: PLC0415
-
-        sharing = ShareReading(
-            group=share, topics=list(dict.fromkeys(topics)), follow=follow, count_max=count
-        )
-        return consume_as_sharer(broker, sharing, printer)
+            raise UsageRefused(_SHARE_EXCLUDES)
+        return _share(broker, share, names, printer, follow=follow, count_max=count)
     first, last = _parse_range(start, until, follow=follow)
     level = Isolation[isolation.name]
     if group is not None:
@@ -191,7 +188,7 @@ def consume(
 
         options = GroupReading(
             group=group,
-            topics=list(dict.fromkeys(topics)),
+            topics=names,
             start=_group_start(first),
             follow=follow,
             count_max=count,
@@ -199,16 +196,25 @@ def consume(
             isolation=level,
         )
         return consume_as_member(broker, options, printer)
-    reading = _Reading(
-        choices=dict.fromkeys(topics, frozenset(partition) or None),
-        first=first,
-        last=last,
-        tail=tail,
-        count_max=count,
-        isolation=level,
-        printer=printer,
-    )
-    return reading.run(broker)
+    choices: dict[str, frozenset[int] | None] = dict.fromkeys(topics, frozenset(partition) or None)
+    return _Reading(choices, first, last, tail, count, level, printer).run(broker)
+
+
+def _share(
+    broker: str,
+    group: str,
+    topics: list[str],
+    printer: Print,
+    *,
+    follow: bool,
+    count_max: int | None,
+) -> int:
+    """Read as a member of a share group; returns the exit code."""
+    # Reading without a share group needs none of it.
+    from ottla.cli.share_consume import ShareReading, consume_as_sharer  # noqa: PLC0415
+
+    sharing = ShareReading(group=group, topics=topics, follow=follow, count_max=count_max)
+    return consume_as_sharer(broker, sharing, printer)
 
 
 def _parse_range(
@@ -223,7 +229,7 @@ def _parse_range(
     return first, last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Reading:
     """The options of a command line without --group; `last` is None with --follow."""
 

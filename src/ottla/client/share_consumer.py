@@ -274,6 +274,12 @@ class ShareConsumer:
             await asyncio.wait(self._fetches.values())
         await self._membership.leave()
 
+    def abandon(self) -> None:
+        """End without a word, as a process that dies: the group finds out by itself."""
+        for session in self._sessions.values():
+            session.abandon()
+        self._membership.abandon()
+
     # Leaders
 
     async def _wait_assigned(self, timeout_s: float) -> None:

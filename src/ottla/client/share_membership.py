@@ -77,6 +77,12 @@ class ShareMembership:
             async with asyncio.timeout(_LEAVE_S):
                 await self._client.retry(self._exchange)
 
+    def abandon(self) -> None:
+        """Send no more heartbeats: the session expires."""
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            self._heartbeats = None
+
     async def _keep_beating(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from ottla.client.errors import ClientError, Unreadable
 from ottla.errors import ApiError
-from ottla.model import Offset, TopicPartition, Uuid
+from ottla.model import Endpoint, Offset, TopicPartition, Uuid
 from ottla.protocol.messages.share_groups import AcknowledgementBatch, AcquiredRecords
 from ottla.records.batch import Buffer, Record, batches, check_stored, records
 
@@ -31,6 +31,9 @@ class Session(Protocol):
 
     @property
     def is_open(self) -> bool: ...
+
+    @property
+    def endpoint(self) -> Endpoint: ...
 
     async def acknowledge(self, said: "Sequence[Acknowledgement]") -> None: ...
 

@@ -20,7 +20,7 @@ from ottla.client.share_records import (
     decode_acquired,
 )
 from ottla.errors import ErrorCode
-from ottla.model import TopicPartition, Uuid
+from ottla.model import Endpoint, TopicPartition, Uuid
 from ottla.protocol.messages.share_groups import (
     ShareAcknowledgePartition,
     ShareAcknowledgeRequest,
@@ -67,6 +67,11 @@ class ShareSession:
     @property
     def is_open(self) -> bool:
         return self._connection.is_open
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The address of the broker."""
+        return self._connection.endpoint
 
     def abandon(self) -> None:
         """End without a word, as after an error: the broker releases what was acquired."""
