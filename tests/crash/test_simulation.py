@@ -12,7 +12,7 @@ from sim.run import Plan, plan, simulate
 
 _SEEDS: Final = int(os.environ.get("OTTLA_SIM_SEEDS", "10"))
 _SECONDS: Final = 12.0
-_SHARE_SEEDS: Final = int(os.environ.get("OTTLA_SIM_SHARE_SEEDS", "2"))
+_SHARE_SEEDS: Final = int(os.environ.get("OTTLA_SIM_SHARE_SEEDS", "1"))
 _SHARE_SECONDS: Final = 6.0
 
 
