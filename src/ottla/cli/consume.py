@@ -170,13 +170,10 @@ def consume(
       ottla consume orders payments --group billing --follow
       ottla consume jobs --share workers --count 1 --json
     """
-    if tail is not None and (start or until or count or group):
-        raise UsageRefused("--tail excludes --from, --until, --count and --group: leave them out")
+    _check_excluded(share, tail, [start, until, group], count, partition, isolation)
     printer = _choose_printer(template, json=json, keys=keys, headers=headers)
     names = list(dict.fromkeys(topics))
     if share is not None:
-        if group or start or until or tail or partition or isolation != _DEFAULT_ISOLATION:
-            raise UsageRefused(_SHARE_EXCLUDES)
         return _share(broker, share, names, printer, follow=follow, count_max=count)
     first, last = _parse_range(start, until, follow=follow)
     level = Isolation[isolation.name]
@@ -198,6 +195,22 @@ def consume(
         return consume_as_member(broker, options, printer)
     choices: dict[str, frozenset[int] | None] = dict.fromkeys(topics, frozenset(partition) or None)
     return _Reading(choices, first, last, tail, count, level, printer).run(broker)
+
+
+def _check_excluded(
+    share: str | None,
+    tail: int | None,
+    given: list[str | None],
+    count: int | None,
+    partitions: list[int],
+    isolation: IsolationName,
+) -> None:
+    """Refuse options that exclude each other; `given` are --from, --until and --group."""
+    if tail is not None and (any(given) or count):
+        raise UsageRefused("--tail excludes --from, --until, --count and --group: leave them out")
+    is_chosen = tail or partitions or isolation != _DEFAULT_ISOLATION
+    if share is not None and (any(given) or is_chosen):
+        raise UsageRefused(_SHARE_EXCLUDES)
 
 
 def _share(
