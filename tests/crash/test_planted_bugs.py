@@ -11,6 +11,7 @@ from sim.planted import PLANTS
 from sim.run import DIED, plan, simulate
 
 _SEEDS_MAX: Final = int(os.environ.get("OTTLA_PLANT_SEEDS", "3"))
+_OWN_PLANS: Final = ("unconfirmed_reads", "share_answered_too_early")  # in test_simulation.py
 _FOUND_AT_ONCE: Final = ("isr_without_store", "sequences_unchecked")
 
 
@@ -20,7 +21,7 @@ _FOUND_AT_ONCE: Final = ("isr_without_store", "sequences_unchecked")
     [
         pytest.param(name, marks=() if name in _FOUND_AT_ONCE else pytest.mark.nightly)
         for name in PLANTS
-        if name != "unconfirmed_reads"  # by a plan of its own: test_simulation.py
+        if name not in _OWN_PLANS
     ],
 )
 def test_a_planted_bug_is_found(name: str, report: Callable[[str], None]) -> None:

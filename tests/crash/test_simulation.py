@@ -7,11 +7,13 @@ from typing import Final
 import pytest
 
 from ottla.coordinator.runtime.coordinator import shard_index
-from sim.nemesis import Fault
+from sim.nemesis import SHARE_PROFILE, Fault
 from sim.run import Plan, plan, simulate
 
 _SEEDS: Final = int(os.environ.get("OTTLA_SIM_SEEDS", "10"))
 _SECONDS: Final = 12.0
+_SHARE_SEEDS: Final = int(os.environ.get("OTTLA_SIM_SHARE_SEEDS", "1"))
+_SHARE_SECONDS: Final = 6.0
 
 
 @pytest.mark.slow
@@ -40,5 +42,39 @@ def test_a_coordinator_that_was_replaced_unawares_is_found_to_say_what_it_knew()
         return any(problem.startswith("outdated: ") for problem in problems)
 
     seed = next((seed for seed in range(3, 15) if is_found(seed)), None)
+    assert seed is not None, "one of them finds it"
+    assert simulate(replaced(seed, "")).is_good
+
+
+@pytest.mark.slow
+def test_share_groups_keep_their_promises(report: Callable[[str], None]) -> None:
+    """None lost, none delivered after its end, one dead letter for each that was rejected."""
+    seeds = range(1, _SHARE_SEEDS + 1)
+    verdicts = [simulate(plan(seed, SHARE_PROFILE, _SHARE_SECONDS)) for seed in seeds]
+    assert [one for one in verdicts if not one.is_good] == []
+    acked_count = sum(one.acked_count for one in verdicts)
+    assert acked_count > 20 * _SHARE_SEEDS, "clients made progress"
+    report(f"{_SHARE_SEEDS} simulated share groups: {acked_count} records, each finished once")
+
+
+@pytest.mark.slow
+def test_an_acknowledgement_that_is_answered_too_early_is_found() -> None:
+    """Its leader is replaced before the share coordinator has committed it."""
+
+    def replaced(seed: int, plant: str) -> Plan:
+        target = seed % 3
+        faults = (
+            Fault(2.0, "store_cut", 2.0, target),
+            Fault(2.1, "lease_lost", 0.1, target),
+            *(Fault(2.3 + 0.3 * turn, "reset", 0.1, 0) for turn in range(6)),
+            Fault(4.2, "kill", 1.0, (target + 1) % 3),
+        )
+        return Plan(seed, SHARE_PROFILE, 3, _SHARE_SECONDS, faults, plant=plant)
+
+    def is_found(seed: int) -> bool:
+        problems = simulate(replaced(seed, "share_answered_too_early")).problems
+        return any(problem.startswith("delivered after its end: ") for problem in problems)
+
+    seed = next((seed for seed in range(1, 8) if is_found(seed)), None)
     assert seed is not None, "one of them finds it"
     assert simulate(replaced(seed, "")).is_good

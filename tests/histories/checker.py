@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from histories.history import Fault, Gap, History, Outcome, Sent, Transaction
+from histories.shares import judge_shares
 from ottla.model import TopicPartition
 
 
@@ -32,6 +33,7 @@ def judge(history: History) -> list[str]:
         *_isolated(history),
         *_gaps(history),
         *_redelivered(history),
+        *judge_shares(history),
     ]
 
 

@@ -44,3 +44,9 @@ async def _read_all(
                 (record.offset, (record.value or b"").decode()) for record in batch.records()
             ]
     return found
+
+
+async def read_values(client: Client, tps: Sequence[TopicPartition]) -> list[str]:
+    """The values of all records of partitions."""
+    found = await _read_all(client, tps, Isolation.READ_UNCOMMITTED)
+    return [value for records in found.values() for _, value in records]

@@ -88,6 +88,42 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivered:
+    """A record that a member of a share group acquired, and from the leader of its partition."""
+
+    member: str
+    tp: TopicPartition
+    offset: int
+    value: str
+    count: int  # deliveries of it, this one included
+    at_s: float
+    is_by_leader: bool  # False if another broker led by then: its acknowledgement is refused
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """An acknowledgement that was answered: it has its effect."""
+
+    member: str
+    tp: TopicPartition
+    offset: int
+    value: str
+    kind: str  # accept, release or reject
+    at_s: float
+
+
+@dataclass(slots=True)
+class Shares:
+    """Everything that members of one share group did, and what became of its records."""
+
+    delivered: list[Delivered] = field(default_factory=list)
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    count_max: int = 5
+    dead: list[str] = field(default_factory=list)  # values of dead letters
+    unfinished: str = ""  # what was not finished in the end
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """A fault, from its beginning until all replicas are in sync again."""
 
@@ -134,6 +170,7 @@ class History:
     final_offsets: dict[tuple[str, TopicPartition], int | None] = field(default_factory=dict)
     unavailable: list[TopicPartition] = field(default_factory=list)  # when all faults were over
     resized: tuple[str, ...] = ()  # topics of which partitions were sealed and opened
+    shares: Shares | None = None
     unread: str = ""  # why the logs could not be read in the end
     faults: list[Fault] = field(default_factory=list)
     isolations: list[Isolation] = field(default_factory=list)

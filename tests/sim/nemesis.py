@@ -37,6 +37,9 @@ PROFILES["shrink"] = (
     *("kill", "power", "partition", "one_way", "reset", "pause", "lease_lost"),
     *("response_lost", "watch_held"),
 )
+# Share groups under everything; drawn by no seed, for its clients are others.
+SHARE_PROFILE: Final = "share"
+PROFILES[SHARE_PROFILE] = PROFILES["all"]
 _REPLICAS_MIN: Final = 2  # one alone would have to come back before anything can be read
 
 

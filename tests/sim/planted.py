@@ -15,6 +15,8 @@ from ottla.cluster.state import ClusterState
 from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import Durability
 from ottla.coordinator.runtime.confirmation import Confirmations
+from ottla.coordinator.share.routing import ShareStateRouter
+from ottla.coordinator.share.state_calls import StateCall, StateResult, Write
 from ottla.coordinator.transactions.markers import TransactionEnd
 from ottla.coordinator.transactions.peer_markers import PeerMarkers
 from ottla.model import BrokerId, Offset, TimestampMs, TopicPartition
@@ -201,6 +203,22 @@ def lost_marker() -> None:
     _plant(PeerMarkers, "write", write)
 
 
+def share_answered_too_early() -> None:
+    """An acknowledgement is answered before its effect is committed."""
+    submit = ShareStateRouter.submit
+
+    def answer(
+        self: ShareStateRouter, call: StateCall, done: Callable[[StateResult], None]
+    ) -> None:
+        if isinstance(call, Write):
+            done(None)
+            submit(self, call, lambda _: None)
+        else:
+            submit(self, call, done)
+
+    _plant(ShareStateRouter, "submit", answer)
+
+
 def _plant(owner: Any, name: str, value: object) -> None:
     assert hasattr(owner, name), f"{owner} has no {name} any more"
     setattr(owner, name, value)
@@ -227,5 +245,6 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
         synced_by_nobody,
         unconfirmed_reads,
         lost_marker,
+        share_answered_too_early,
     )
 }

@@ -15,17 +15,28 @@ from histories.history import History
 from ottla.model import TopicPartition
 from sim.child import run_in_child
 from sim.cluster import Cluster
-from sim.nemesis import PARTITION_COUNTS, PROFILES, RESIZED, Fault, Nemesis, draw
+from sim.nemesis import (
+    PARTITION_COUNTS,
+    PROFILES,
+    RESIZED,
+    SHARE_PROFILE,
+    Fault,
+    Nemesis,
+    draw,
+)
 from sim.network import SimNetworkLoop
 from sim.planted import PLANTS
+from sim.share_workload import ShareWorkload
 from sim.workload import Workload
 
 DURATION_S: Final = 30.0
 CALM_S: Final = 10.0  # after all faults: by then every partition acknowledges
+SHARE_END_S: Final = 60.0  # after that: locks have ended, and every record is finished
 TRANSACTION_S: Final = 12.0  # the timeout of a transaction, and some time to end it
 DIED: Final = "the simulation died"  # a problem of the simulation, not of the brokers in it
 _SETTINGS: Final = {
     "offsets.topic.num.partitions": "3",
+    "share.coordinator.state.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "500",
     "log.segment.bytes": "65536",
@@ -73,7 +84,7 @@ class Plan:
 def plan(seed: int, profile: str | None = None, duration_s: float = DURATION_S) -> Plan:
     """The simulation of a seed: of five, one has five machines and one a single one."""
     rng = Random(f"plan {seed}")
-    chosen = profile or rng.choice(sorted(PROFILES))
+    chosen = profile or rng.choice(sorted(PROFILES.keys() - {SHARE_PROFILE}))
     machine_count = 5 if seed % 5 == 0 else 1 if seed % 5 == 4 else 3
     faults = draw(rng, chosen, machine_count, duration_s - 5.0)
     return Plan(seed, chosen, machine_count, duration_s, tuple(faults))
@@ -154,6 +165,26 @@ def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
 
 
 async def _run(plan: Plan, cluster: Cluster, workload: Workload) -> None:
+    if plan.profile == SHARE_PROFILE:
+        await _run_shares(plan, cluster, workload)
+    else:
+        await _run_logs(plan, cluster, workload)
+
+
+async def _run_shares(plan: Plan, cluster: Cluster, workload: Workload) -> None:
+    """Producers of a topic, and members of a share group that accept, release and reject."""
+    shares = ShareWorkload(workload)
+    cluster.start()
+    await cluster.wait_ready()
+    await shares.begin()
+    await Nemesis(cluster, Random(f"nemesis {plan.seed}")).run(list(plan.faults))
+    await asyncio.sleep(max(0.0, plan.duration_s - cluster.loop.time()))
+    cluster.heal()
+    await workload.probe(shares.tps, CALM_S)
+    await shares.finish(SHARE_END_S)
+
+
+async def _run_logs(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     counts = {"alpha": 3, "beta": 2}
     if plan.profile == "shrink":
         counts[RESIZED] = max(PARTITION_COUNTS)

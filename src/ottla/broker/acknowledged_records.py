@@ -8,13 +8,12 @@ partition. What a coordinator says is committed: what was acknowledged is delete
 import logging
 from typing import Final
 
+from ottla.broker.shard_queries import ShardQueries, Starts
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.state import ClusterState
-from ottla.coordinator.groups.coordinator import GroupCoordinator
 from ottla.coordinator.runtime.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC
-from ottla.coordinator.share.coordinator import ShareCoordinator
 from ottla.errors import ApiError
-from ottla.model import Offset, TopicPartition, Uuid
+from ottla.model import Offset, TopicPartition
 from ottla.queues.share_state import NO_START
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
@@ -32,14 +31,12 @@ class AcknowledgedRecords:
         state: ClusterState,
         replicas: Replicas,
         settings: Settings,
-        groups: GroupCoordinator,
-        share: ShareCoordinator,
+        shards: ShardQueries,
     ) -> None:
         self._state = state
         self._replicas = replicas
         self._settings = settings
-        self._groups = groups
-        self._share = share
+        self._shards = shards
 
     async def delete(self) -> None:
         """Delete what is finished, in all topics."""
@@ -49,8 +46,10 @@ class AcknowledgedRecords:
         is_any = False
         for topic in queue_topics(image, self._settings):
             try:
-                readers = await self._readers(image, topic)
-                starts = await self._starts(image, topic.id)
+                if not self._is_led_here(topic):
+                    continue
+                readers = await self._shards.readers(topic)
+                starts = await self._shards.starts(topic)
                 is_any |= self._advance(topic, readers, starts)
             except ApiError as problem:
                 log.debug(
@@ -62,32 +61,17 @@ class AcknowledgedRecords:
             except ApiError as problem:  # the next start may have them again, finished
                 log.warning("acknowledged records may come back", extra={"reason": problem})
 
-    async def _readers(self, image: ClusterImage, topic: TopicImage) -> set[str]:
-        """The share groups that subscribe to a topic or are to have a state of it."""
-        readers: set[str] = set()
-        for index in range(len(image.topics[OFFSETS_TOPIC].partitions)):
-            found: list[str] = await self._groups.shard(index).run(
-                lambda groups, ticket, _: groups.share_readers(ticket, topic.name, topic.id)
-            )
-            readers.update(found)
-        return readers
+    def _is_led_here(self, topic: TopicImage) -> bool:
+        """True if this broker leads one of the topic's partitions."""
+        leaders = self._replicas.leaders
+        return any((topic.name, index) in leaders for index in range(len(topic.partitions)))
 
-    async def _starts(self, image: ClusterImage, topic_id: Uuid) -> dict[int, dict[str, Offset]]:
-        """Start offsets of share groups, by partition."""
-        starts: dict[int, dict[str, Offset]] = {}
-        for index in range(len(image.topics[SHARE_STATE_TOPIC].partitions)):
-            found: dict[tuple[str, int], Offset] = await self._share.shard(index).run(
-                lambda states, ticket, _: states.starts_of(ticket, topic_id)
-            )
-            for (group_id, partition), start in found.items():
-                starts.setdefault(partition, {})[group_id] = start
-        return starts
-
-    def _advance(
-        self, topic: TopicImage, readers: set[str], starts: dict[int, dict[str, Offset]]
-    ) -> bool:
+    def _advance(self, topic: TopicImage, readers: set[str], starts: Starts) -> bool:
         is_any = False
-        for index, by_group in starts.items():
+        by_partition: dict[int, dict[str, Offset]] = {}
+        for (group_id, index), start in starts.items():
+            by_partition.setdefault(index, {})[group_id] = start
+        for index, by_group in by_partition.items():
             below = finished_below(readers, by_group)
             partition = self._replicas.leaders.get(TopicPartition(topic.name, index))
             if partition is None or below is None:

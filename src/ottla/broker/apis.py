@@ -46,6 +46,11 @@ HANDLERS: Final = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "share_group_offsets:DescribeShareGroupOffsets",
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: "share_group_offsets:AlterShareGroupOffsets",
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: "share_group_offsets:DeleteShareGroupOffsets",
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: "share_state:InitializeShareGroupState",
+    ApiKey.READ_SHARE_GROUP_STATE: "share_state:ReadShareGroupState",
+    ApiKey.WRITE_SHARE_GROUP_STATE: "share_state:WriteShareGroupState",
+    ApiKey.DELETE_SHARE_GROUP_STATE: "share_state:DeleteShareGroupState",
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "share_state:ReadShareGroupStateSummary",
     # Transactions
     ApiKey.ADD_PARTITIONS_TO_TXN: "transactions:AddPartitionsToTxn",
     ApiKey.ADD_OFFSETS_TO_TXN: "transactions:AddOffsetsToTxn",
@@ -79,18 +84,6 @@ HANDLERS: Final = {
     ApiKey.ALTER_CLIENT_QUOTAS: "quotas:AlterClientQuotas",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "scram:DescribeUserScramCredentials",
 }
-
-SHARE_GROUPS: Final = frozenset(  # not served by a broker with peers yet
-    {
-        ApiKey.SHARE_GROUP_HEARTBEAT,
-        ApiKey.SHARE_GROUP_DESCRIBE,
-        ApiKey.SHARE_FETCH,
-        ApiKey.SHARE_ACKNOWLEDGE,
-        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
-    }
-)
 
 
 def handler_class(key: ApiKey) -> type[Any]:

@@ -207,7 +207,6 @@ class Broker:
             clock=environment.clock,
             rng=environment.rng,
             note_defect=self.defects.end,
-            serves_share_groups=environment.has_own_store,
         )
 
     def _new_dispatcher(self, environment: Environment) -> Dispatcher:

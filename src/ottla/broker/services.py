@@ -25,11 +25,16 @@ from ottla.telemetry import Metric
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Connection
+    from ottla.broker.partition_bounds import PartitionBounds
+    from ottla.broker.peer_senders import PeerSenders
     from ottla.broker.produce_verification import ProduceVerification
+    from ottla.broker.shard_queries import ShardQueries
     from ottla.broker.share_group_states import ShareGroupStates
     from ottla.broker.share_partitions import SharePartitions
     from ottla.coordinator.groups.coordinator import GroupCoordinator
     from ottla.coordinator.share.coordinator import ShareCoordinator
+    from ottla.coordinator.share.peer_states import PeerShareStates
+    from ottla.coordinator.share.routing import ShareStateRouter
     from ottla.coordinator.transactions.coordinator import TransactionCoordinator
     from ottla.coordinator.transactions.markers import TransactionEnd
     from ottla.coordinator.transactions.peer_markers import PeerMarkers
@@ -63,7 +68,6 @@ class Services:
     clock: Clock
     rng: random.Random
     note_defect: Callable[[BaseException], None]
-    serves_share_groups: bool = True  # their state does not cross brokers yet
 
     @cached_property
     def groups(self) -> "GroupCoordinator":
@@ -160,16 +164,57 @@ class Services:
         return coordinator
 
     @cached_property
+    def share_states(self) -> "ShareStateRouter":
+        """The share coordinators of all brokers."""
+        from ottla.coordinator.share.routing import ShareStateRouter  # noqa: PLC0415
+
+        return ShareStateRouter(
+            self.node_id, self.share, lambda: self.state.image, self._peer_share_states
+        )
+
+    def _peer_share_states(self) -> "PeerShareStates":
+        return self.peer_share_states
+
+    @cached_property
+    def peer_share_states(self) -> "PeerShareStates":
+        from ottla.coordinator.share.peer_states import PeerShareStates  # noqa: PLC0415
+
+        return PeerShareStates(self.peers)
+
+    @cached_property
+    def share_senders(self) -> "PeerSenders":
+        """Brokers that call on share states here."""
+        from ottla.broker.peer_senders import PeerSenders  # noqa: PLC0415
+
+        return PeerSenders(lambda: self.state.image)
+
+    @cached_property
+    def shard_queries(self) -> "ShardQueries":
+        from ottla.broker.shard_queries import ShardQueries  # noqa: PLC0415
+
+        return ShardQueries(
+            self.node_id, self.groups, self.share, lambda: self.state.image, lambda: self.peers
+        )
+
+    @cached_property
+    def partition_bounds(self) -> "PartitionBounds":
+        from ottla.broker.partition_bounds import PartitionBounds  # noqa: PLC0415
+
+        return PartitionBounds(self.replicas, lambda: self.state.image, lambda: self.peers)
+
+    @cached_property
     def share_partitions(self) -> "SharePartitions":
         from ottla.broker.dead_letter_topics import DeadLetterTopics  # noqa: PLC0415
         from ottla.broker.dead_letters import DeadLetters  # noqa: PLC0415
         from ottla.broker.share_partitions import SharePartitions  # noqa: PLC0415
 
-        topics = DeadLetterTopics(self.state, self.replicas, self.settings, self.clock)
+        topics = DeadLetterTopics(
+            self.state, self.replicas, self.settings, self.clock, lambda: self.peers
+        )
         return SharePartitions(
             self.state,
             self.replicas,
-            self.share,
+            self.share_states,
             self.settings,
             self.clock,
             self.note_defect,
@@ -180,7 +225,7 @@ class Services:
     def share_group_states(self) -> "ShareGroupStates":
         from ottla.broker.share_group_states import ShareGroupStates  # noqa: PLC0415
 
-        return ShareGroupStates(self.groups, self.share)
+        return ShareGroupStates(self.groups, self.share_states)
 
     @cached_property
     def producer_ids(self) -> "ProducerIds":
@@ -258,19 +303,20 @@ class Services:
 
     async def delete_acknowledged(self) -> None:
         """Delete records of queues that all share groups have finished."""
-        if not self.serves_share_groups or "share" not in self.__dict__:
+        if "share" not in self.__dict__:
             return
         from ottla.broker.acknowledged_records import AcknowledgedRecords  # noqa: PLC0415
 
         await AcknowledgedRecords(
-            self.state, self.replicas, self.settings, self.groups, self.share
+            self.state, self.replicas, self.settings, self.shard_queries
         ).delete()
 
-    def resume_dead_letters(self) -> None:
-        if "share" in self.__dict__ and (
-            "share_partitions" in self.__dict__ or self.share.archiving()
-        ):
-            self.share_partitions.resume_dead_letters()
+    async def resume_dead_letters(self) -> None:
+        """Have the leaders of share partitions write what their states say is not written."""
+        archiving = self.share.archiving() if "share" in self.__dict__ else []
+        if archiving:
+            self.share_partitions.resume(archiving)
+            await self.shard_queries.resume_elsewhere(archiving)
 
     def collect_groups(self) -> Iterable[Metric]:
         """Metrics of the groups that are coordinated here."""

@@ -8,35 +8,28 @@ and deleting twice is harmless. One group has one such change under way at a tim
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
 
 from ottla.coordinator.groups.all_groups import ShareStatesKnown
 from ottla.coordinator.groups.coordinator import GroupCoordinator
 from ottla.coordinator.groups.topics import IdPartition, Partitions
-from ottla.coordinator.share.coordinator import ShareCoordinator
+from ottla.coordinator.share.routing import ShareStateRouter
 from ottla.errors import (
     ApiError,
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
     ErrorCode,
     GroupIdNotFound,
-    NotCoordinator,
     PolicyViolation,
 )
 from ottla.model import Offset, Uuid
 from ottla.queues.errors import NonEmptyGroup
 from ottla.queues.share_state import NO_START, SharePartitionKey, StateSummary
 
-_TRIES: Final = 100  # while the share coordinator's topic is created and read
-_PAUSE_S: Final = 0.1
-
 
 class ShareGroupStates:
     """Called by handlers; owner of one lock for each group whose states change."""
 
-    def __init__(self, groups: GroupCoordinator, share: ShareCoordinator) -> None:
+    def __init__(self, groups: GroupCoordinator, states: ShareStateRouter) -> None:
         self._groups = groups
-        self._share = share
+        self._states = states
         self._changing: dict[str, tuple[asyncio.Lock, int]] = {}  # and who holds it or waits
 
     async def initialize(self, group_id: str) -> None:
@@ -46,11 +39,9 @@ class ShareGroupStates:
         """
         async with self._lock(group_id):
             known = await self._known(group_id)
-            for partition in sorted(known.initializing):
-                key = _key(group_id, partition)
-                if partition.topic_id in known.deleting:
-                    await self._delete(key)
-                await self._initialize(key, known.state_epoch, NO_START)
+            await asyncio.gather(
+                *(self._begin(group_id, known, one) for one in sorted(known.initializing))
+            )
             await self._groups.run(
                 group_id,
                 lambda groups, ticket, now_ms: groups.note_share_initialized(
@@ -74,8 +65,9 @@ class ShareGroupStates:
             if known.error is not ErrorCode.NONE:
                 raise _refusal(known.error, group_id)
             for partition, start in starts.items():
+                key = _key(group_id, partition)
                 try:
-                    await self._initialize(_key(group_id, partition), known.state_epoch, start)
+                    await self._states.initialize(key, known.state_epoch, start)
                 except ApiError as problem:
                     failed[partition] = problem
             await self._groups.run(
@@ -99,8 +91,9 @@ class ShareGroupStates:
                 return False
             if known.error is not ErrorCode.NONE:
                 raise _refusal(known.error, group_id)
-            for partition in sorted(known.partitions):
-                await self._delete(_key(group_id, partition))
+            await asyncio.gather(
+                *(self._states.delete(_key(group_id, one)) for one in sorted(known.partitions))
+            )
             gone = frozenset(p.topic_id for p in known.partitions)
             await self._groups.run(
                 group_id,
@@ -126,46 +119,23 @@ class ShareGroupStates:
         self, group_id: str, partitions: Iterable[IdPartition]
     ) -> dict[IdPartition, StateSummary | ApiError]:
         """The start offset of each partition, or why it is not known."""
-        found: dict[IdPartition, StateSummary | ApiError] = {}
-        for partition in partitions:
-            try:
-                found[partition] = await self._summarize(_key(group_id, partition))
-            except ApiError as problem:
-                found[partition] = problem
-        return found
-
-    # Calls of the share coordinator
-
-    async def _initialize(self, key: SharePartitionKey, state_epoch: int, start: Offset) -> None:
-        for _ in range(_TRIES):
-            try:
-                await self._share.find(str(key))
-                refused: ApiError | None = await self._share.run(
-                    str(key),
-                    lambda states, ticket, now_ms: states.initialize(
-                        ticket, key, state_epoch, start, now_ms
-                    ),
-                )
-            except (CoordinatorLoadInProgress, NotCoordinator, CoordinatorNotAvailable):
-                await asyncio.sleep(_PAUSE_S)
-                continue
-            if refused is not None:
-                raise refused
-            return
-        raise CoordinatorNotAvailable(f"the state of {key} could not be initialised: try again")
-
-    async def _summarize(self, key: SharePartitionKey) -> StateSummary | ApiError:
-        summary: StateSummary | ApiError = await self._share.run(
-            str(key), lambda states, ticket, now_ms: states.summarize(ticket, key)
+        wanted = list(partitions)
+        found = await asyncio.gather(
+            *(self._states.summarize(_key(group_id, one)) for one in wanted),
+            return_exceptions=True,
         )
-        return summary
+        summaries: dict[IdPartition, StateSummary | ApiError] = {}
+        for partition, summary in zip(wanted, found, strict=True):
+            if isinstance(summary, BaseException) and not isinstance(summary, ApiError):
+                raise summary
+            summaries[partition] = summary
+        return summaries
 
-    async def _delete(self, key: SharePartitionKey) -> None:
-        refused: ApiError | None = await self._share.run(
-            str(key), lambda states, ticket, now_ms: states.delete(ticket, key, now_ms)
-        )
-        if refused is not None:
-            raise refused
+    async def _begin(self, group_id: str, known: ShareStatesKnown, partition: IdPartition) -> None:
+        key = _key(group_id, partition)
+        if partition.topic_id in known.deleting:
+            await self._states.delete(key)
+        await self._states.initialize(key, known.state_epoch, NO_START)
 
     @asynccontextmanager
     async def _lock(self, group_id: str) -> AsyncIterator[None]:

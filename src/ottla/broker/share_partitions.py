@@ -18,13 +18,14 @@ from ottla.broker.share_metrics import ShareCounts
 from ottla.broker.share_reading import duration_ms
 from ottla.broker.share_settings import GroupSettings, ShareGroupSettings
 from ottla.clock import Clock
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.coordinator.runtime.decision import Ticket
-from ottla.coordinator.share.coordinator import ShareCoordinator
+from ottla.coordinator.share.routing import ShareStateRouter
+from ottla.coordinator.share.state_calls import StateResult, Summarize, Write
 from ottla.errors import (
     ApiError,
-    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    ErrorCode,
     InvalidTopic,
     NotLeader,
 )
@@ -38,6 +39,7 @@ from ottla.queues.share_state import (
     SharePartitionKey,
     StateBatch,
     StateRead,
+    StateSummary,
     StateWrite,
 )
 from ottla.replication.replicas import Replicas
@@ -45,8 +47,7 @@ from ottla.settings import Settings
 
 log = logging.getLogger("ottla.broker")
 
-_LOAD_TRIES: Final = 100  # while the shard of the state reads its log
-_LOAD_PAUSE_S: Final = 0.1
+_NO_STATE: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _EARLIEST: Final = "earliest"
 _BY_DURATION: Final = "by_duration:"
 
@@ -58,14 +59,15 @@ class SharePartitions:
         self,
         state: ClusterState,
         replicas: Replicas,
-        share: ShareCoordinator,
+        states: ShareStateRouter,
         settings: Settings,
         clock: Clock,
         note_defect: Callable[[BaseException], None],
         dead_letters: DeadLetters,
     ) -> None:
+        self._state = state
         self._replicas = replicas
-        self._share = share
+        self._states = states
         self._settings = settings
         self._clock = clock
         self._note_defect = note_defect
@@ -120,6 +122,29 @@ class SharePartitions:
         for led in [led for key, led in self._led.items() if key.group_id == group_id]:
             self.drop(led, NotLeader("the state was begun anew"))
 
+    def image(self) -> ClusterImage:
+        return self._state.image
+
+    def check_state(self, key: SharePartitionKey) -> None:
+        """Have a state looked at that is in memory: another broker may have begun it anew.
+
+        A state with other offsets, or none, is no state that this leader may write: its next write
+        is refused. This finds out before a new session has waited for one.
+        """
+        led = self._led.get(key)
+        if led is None or led.state is None:
+            return
+
+        def note(result: StateResult) -> None:
+            if isinstance(result, StateSummary):
+                is_other = result.state_epoch != led.state_epoch
+            else:
+                is_other = isinstance(result, ApiError) and result.code == _NO_STATE
+            if is_other and self._led.get(key) is led:
+                self.drop(led, NotLeader("the state was begun anew"))
+
+        self._states.submit(Summarize(key), note)
+
     def settings_of(self, group_id: str) -> GroupSettings:
         return self._group_settings.of(group_id)
 
@@ -138,11 +163,11 @@ class SharePartitions:
         """How many dead records a share partition may have whose dead letters are not written."""
         return self._settings.broker.dead_letters_pending_max
 
-    def resume_dead_letters(self) -> None:
+    def resume(self, keys: Iterable[SharePartitionKey]) -> None:
         """Load share partitions with dead letters to write: no member may read them any more."""
         if self._is_closed:
             return
-        for key in self._share.archiving():
+        for key in keys:
             with contextlib.suppress(ApiError):  # led elsewhere, or not yet
                 self.find(key)
 
@@ -210,18 +235,12 @@ class SharePartitions:
     # States
 
     def write(self, led: LedSharePartition, write: StateWrite, done: Done) -> None:
-        key, state_epoch, leader_epoch = led.key, led.state_epoch, led.partition.leader_epoch
+        """Have a change of the state written once; `done` gets None, or why it may not be."""
         write = write._replace(batches=self._written(write.batches))
-        try:
-            self._share.submit(
-                str(key),
-                _WriteTicket(done),
-                lambda states, ticket, now_ms: states.write(
-                    ticket, key, state_epoch, leader_epoch, write, now_ms
-                ),
-            )
-        except ApiError as problem:
-            done(problem)
+        call = Write(led.key, led.state_epoch, led.partition.leader_epoch, write)
+        self._states.submit(
+            call, lambda result: done(result if isinstance(result, ApiError) else None)
+        )
 
     async def _load(self, led: LedSharePartition) -> None:
         try:
@@ -260,34 +279,15 @@ class SharePartitions:
     async def _read(self, led: LedSharePartition) -> StateRead:
         """The state; where a group begins to read is decided and written the first time."""
         key, leader_epoch = led.key, led.partition.leader_epoch
-        read = await self._read_loaded(key, leader_epoch)
+        read = await self._states.read(key, leader_epoch)
         if read.start_offset != NO_START:
             return read
         start = self._first_offset(led)
-        refused: ApiError | None = await self._share.run(
-            str(key),
-            lambda states, ticket, now_ms: states.write(
-                ticket, key, read.state_epoch, leader_epoch, StateWrite(start, 0, ()), now_ms
-            ),
-        )
-        if refused is not None:
+        write = Write(key, read.state_epoch, leader_epoch, StateWrite(start, 0, ()))
+        refused = await self._states.ask_once(write)
+        if isinstance(refused, ApiError):
             raise refused
         return read._replace(start_offset=start)
-
-    async def _read_loaded(self, key: SharePartitionKey, leader_epoch: int) -> StateRead:
-        for _ in range(_LOAD_TRIES):
-            try:
-                read: StateRead | ApiError = await self._share.run(
-                    str(key),
-                    lambda states, ticket, now_ms: states.read(ticket, key, leader_epoch, now_ms),
-                )
-            except CoordinatorLoadInProgress:
-                await asyncio.sleep(_LOAD_PAUSE_S)
-                continue
-            if isinstance(read, ApiError):
-                raise read
-            return read
-        raise CoordinatorNotAvailable(f"the state of {key} is still being read")
 
     def _first_offset(self, led: LedSharePartition) -> Offset:
         """The offset that `share.auto.offset.reset` means now."""
@@ -298,7 +298,10 @@ class SharePartitions:
         if reset.startswith(_BY_DURATION):
             since_ms = self._clock.now_ms() - duration_ms(reset.removeprefix(_BY_DURATION))
             found = partition.log.offset_for_time(TimestampMs(max(since_ms, 0)))
-            return partition.high_watermark if found is None else found.offset
+            if found is not None:
+                return found.offset
+        if partition.is_waited_for:
+            raise CoordinatorNotAvailable(f"{partition.tp} has a new leader: its end is not known")
         return partition.high_watermark
 
     def _note_loaded(self, task: "asyncio.Task[None]") -> None:
@@ -331,18 +334,3 @@ class SharePartitions:
         for led in self._led.values():
             if led.state is not None:
                 self.note_deadline(led.state.next_deadline_ms(now_ms))
-
-
-class _WriteTicket(Ticket[ApiError | None]):
-    """A ticket whose response goes to a callback."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: Done) -> None:
-        self._done = done
-
-    def deliver(self, value: ApiError | None) -> None:
-        self._done(value)
-
-    def fail(self, error: ApiError) -> None:
-        self._done(error)

@@ -38,6 +38,10 @@ from ottla.errors import UsageRefused
 
 app = typer.Typer(rich_markup_mode=None)
 
+_SHARE_EXCLUDES: Final = (
+    "--share excludes --group, --from, --until, --tail, --partition and --isolation: the share"
+    " group decides; see `ottla config get group`"
+)
 _TAIL_MAX: Final = 100_000  # so many lines of each partition are kept in memory
 
 
@@ -47,6 +51,8 @@ class IsolationName(StrEnum):
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
 
+
+_DEFAULT_ISOLATION: Final = IsolationName.READ_UNCOMMITTED
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to read.")]
 Partitions = Annotated[
@@ -89,6 +95,22 @@ Group = Annotated[
         callback=_check_group,
     ),
 ]
+
+
+def _check_share_group(name: str | None) -> str | None:
+    if name == "":
+        raise UsageRefused("--share is empty: give the share group a name")
+    return name
+
+
+Share = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        help="Read as a member of this share group and accept what is printed.",
+        callback=_check_share_group,
+    ),
+]
 CommitEvery = Annotated[
     str,
     typer.Option(metavar="DURATION", help="How often a member commits; 0s: after every write."),
@@ -112,12 +134,13 @@ def consume(
     count: Count = None,
     follow: Follow = False,
     group: Group = None,
+    share: Share = None,
     commit_every: CommitEvery = "1s",
     json: Json = False,
     template: Template = None,
     keys: Keys = False,
     headers: Headers = False,
-    isolation: IsolationLevel = IsolationName.READ_UNCOMMITTED,
+    isolation: IsolationLevel = _DEFAULT_ISOLATION,
     broker: Broker = "",
 ) -> int:
     """Read records and print one per line; stops at the end unless --follow is given.
@@ -131,6 +154,10 @@ def consume(
     partitions without one. A record is committed after it was printed, so none is lost, and some
     may be printed twice after a crash. On SIGTERM and Ctrl-C it commits and leaves the group.
 
+    With --share it is a member of a share group: each record is printed by one member, and accepted
+    when it was written. Without --follow it stops when none is available for a second. A new group
+    begins at the end, unless `ottla config set group GROUP share.auto.offset.reset=earliest`.
+
     With --json each line is an object with topic, partition, offset, timestamp (ms), key, value,
     headers; bytes that are not UTF-8 are in key_base64 and value_base64.
 
@@ -141,11 +168,14 @@ def consume(
       ottla consume orders --partition 0 --from 100 --count 10 --json
       ottla consume orders --follow --from end --format '%t %k=%v\\n'
       ottla consume orders payments --group billing --follow
+      ottla consume jobs --share workers --count 1 --json
     """
-    if tail is not None and (start or until or count or group):
-        raise UsageRefused("--tail excludes --from, --until, --count and --group: leave them out")
-    first, last = _parse_range(start, until, follow=follow)
+    _check_excluded(share, tail, [start, until, group], count, partition, isolation)
     printer = _choose_printer(template, json=json, keys=keys, headers=headers)
+    names = list(dict.fromkeys(topics))
+    if share is not None:
+        return _share(broker, share, names, printer, follow=follow, count_max=count)
+    first, last = _parse_range(start, until, follow=follow)
     level = Isolation[isolation.name]
     if group is not None:
         if partition or until is not None:
@@ -155,7 +185,7 @@ def consume(
 
         options = GroupReading(
             group=group,
-            topics=list(dict.fromkeys(topics)),
+            topics=names,
             start=_group_start(first),
             follow=follow,
             count_max=count,
@@ -163,16 +193,41 @@ def consume(
             isolation=level,
         )
         return consume_as_member(broker, options, printer)
-    reading = _Reading(
-        choices=dict.fromkeys(topics, frozenset(partition) or None),
-        first=first,
-        last=last,
-        tail=tail,
-        count_max=count,
-        isolation=level,
-        printer=printer,
-    )
-    return reading.run(broker)
+    choices: dict[str, frozenset[int] | None] = dict.fromkeys(topics, frozenset(partition) or None)
+    return _Reading(choices, first, last, tail, count, level, printer).run(broker)
+
+
+def _check_excluded(
+    share: str | None,
+    tail: int | None,
+    given: list[str | None],
+    count: int | None,
+    partitions: list[int],
+    isolation: IsolationName,
+) -> None:
+    """Refuse options that exclude each other; `given` are --from, --until and --group."""
+    if tail is not None and (any(given) or count):
+        raise UsageRefused("--tail excludes --from, --until, --count and --group: leave them out")
+    is_chosen = tail or partitions or isolation != _DEFAULT_ISOLATION
+    if share is not None and (any(given) or is_chosen):
+        raise UsageRefused(_SHARE_EXCLUDES)
+
+
+def _share(
+    broker: str,
+    group: str,
+    topics: list[str],
+    printer: Print,
+    *,
+    follow: bool,
+    count_max: int | None,
+) -> int:
+    """Read as a member of a share group; returns the exit code."""
+    # Reading without a share group needs none of it.
+    from ottla.cli.share_consume import ShareReading, consume_as_sharer  # noqa: PLC0415
+
+    sharing = ShareReading(group=group, topics=topics, follow=follow, count_max=count_max)
+    return consume_as_sharer(broker, sharing, printer)
 
 
 def _parse_range(
@@ -187,7 +242,7 @@ def _parse_range(
     return first, last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Reading:
     """The options of a command line without --group; `last` is None with --follow."""
 

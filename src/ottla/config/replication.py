@@ -39,6 +39,13 @@ class ReplicationConfig:
         high=32767,
         shared=True,
     )
+    share_state_topic_replication_factor: NumberOrAuto = number_or_auto(
+        "share.coordinator.state.topic.replication.factor",
+        "Replicas of the internal topic of share groups, as for groups.",
+        low=1,
+        high=32767,
+        shared=True,
+    )
     catch_up_bytes_per_s: int = number(
         "replication.catchup.bytes.per.s",
         0,

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from ottla.model import Offset, ProducerId, Uuid, format_uuid
+from ottla.errors import InvalidRequest
+from ottla.model import NO_UUID, Offset, ProducerId, Uuid, format_uuid, parse_uuid
 
 NO_START: Final = Offset(-1)  # not decided yet: the leader resolves `share.auto.offset.reset`
 
@@ -19,6 +20,19 @@ class SharePartitionKey(NamedTuple):
     def __str__(self) -> str:
         """The key as FindCoordinator has it; its hash decides which shard keeps the state."""
         return f"{self.group_id}:{format_uuid(self.topic_id)}:{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> "SharePartitionKey":
+        """The inverse of `str`; a group's name may have colons."""
+        group_id, _, rest = text.rpartition(":")[0].rpartition(":")
+        number = text.rpartition(":")[2]
+        try:
+            key = cls(group_id, parse_uuid(rest), int(number))
+        except ValueError:
+            key = cls("", NO_UUID, -1)
+        if not key.group_id or str(key) != text:
+            raise InvalidRequest(f"{text[:300]!r} is not GROUP:TOPIC-ID:PARTITION")
+        return key
 
 
 class DeliveryState(IntEnum):

@@ -67,6 +67,27 @@ class Peers:
             connection.close()
             raise
 
+    async def send_all(
+        self,
+        peer: BrokerId,
+        requests: Sequence[tuple[object, type[Any]]],
+        *,
+        timeout_s: float,
+        lane: str,
+    ) -> list[Any]:
+        """The responses to several requests, which are all sent before the first is awaited."""
+        connection = await self._connection(peer, lane)
+        try:
+            return await asyncio.gather(
+                *(
+                    connection.send(request, response_class, timeout_s=timeout_s)
+                    for request, response_class in requests
+                )
+            )
+        except BaseException:
+            connection.close()
+            raise
+
     async def _connection(self, peer: BrokerId, lane: str) -> Connection:
         known = self._image().brokers.get(peer)
         if known is None or self._is_closed:
@@ -125,13 +146,17 @@ class PeerBatches(Generic[Item, Result]):
 
     async def ask(self, peer: BrokerId, item: Item) -> Result:
         """The peer's result for this item; raises an ApiError."""
+        return await self.begin(peer, item)
+
+    def begin(self, peer: BrokerId, item: Item) -> "asyncio.Future[Result]":
+        """The peer's result for this item, or an ApiError, when it is there."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         queue = self._queues.get(peer)
         if queue is None:
             queue = self._queues[peer] = []
             self._peers.spawn(self._run(peer, queue))
         queue.append((item, result))
-        return await result
+        return result
 
     async def _run(
         self, peer: BrokerId, queue: list[tuple[Item, "asyncio.Future[Result]"]]

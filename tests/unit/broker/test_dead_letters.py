@@ -83,7 +83,7 @@ async def crash_while_sending(handled: Handled, sequence: int, begun_ms: int) ->
 
 
 async def wait_archived(handled: Handled) -> None:
-    handled.services.resume_dead_letters()
+    await handled.services.resume_dead_letters()
     while True:
         if not handled.services.share.archiving():
             return

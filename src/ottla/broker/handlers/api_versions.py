@@ -5,15 +5,14 @@ finds a common one (librdkafka tries 0 next, Java the newest listed, franz-go us
 
 The features are transaction.version 2 (KIP-890): clients that see it leave it to Produce and
 TxnOffsetCommit to add partitions, and take the next epoch from EndTxn; group.version 1: groups of
-the consumer protocol (KIP-848); and share.version 1: share groups (KIP-932), which a broker with
-peers does not serve yet.
+the consumer protocol (KIP-848); and share.version 1: share groups (KIP-932).
 """
 
 import re
 from functools import cache
 from typing import Final
 
-from ottla.broker.apis import HANDLERS, SHARE_GROUPS
+from ottla.broker.apis import HANDLERS
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import ErrorCode
 from ottla.protocol.api import APIS, ApiKey
@@ -33,7 +32,6 @@ _FEATURES: Final = {  # with their levels
     "share.version": 1,
     "transaction.version": 2,
 }
-_SHARE_VERSION: Final = "share.version"
 _FEATURES_EPOCH: Final = 0  # features change only with the program
 _ZERO_MIN_FROM: Final = 4  # older clients cannot read that a feature begins at level 0
 
@@ -42,7 +40,7 @@ class ApiVersions:
     """Lists the rows of the broker's table of handlers."""
 
     def __init__(self, services: Services) -> None:
-        self._serves_share_groups = services.serves_share_groups
+        """The services do not matter: the response is the same on every broker."""
 
     def __call__(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         if context.version >= 3 and not (
@@ -50,32 +48,27 @@ class ApiVersions:
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        features = dict(_FEATURES)
-        if not self._serves_share_groups:
-            del features[_SHARE_VERSION]
         supported = [
             SupportedFeatureKey(name=name, min_version=0, max_version=level)
-            for name, level in features.items()
+            for name, level in _FEATURES.items()
         ]
         return ApiVersionsResponse(
-            api_keys=_served(self._serves_share_groups),
+            api_keys=_served(),
             supported_features=supported if context.version >= _ZERO_MIN_FROM else [],
             finalized_features_epoch=_FEATURES_EPOCH,
             finalized_features=[
                 FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-                for name, level in features.items()
+                for name, level in _FEATURES.items()
             ],
         )
 
     def unsupported_version(self) -> ApiVersionsResponse:
         """The response to a version that is not served; to be sent as version 0."""
-        return ApiVersionsResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served(self._serves_share_groups)
-        )
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
 
 
 @cache
-def _served(serves_share_groups: bool) -> list[ApiVersion]:
+def _served() -> list[ApiVersion]:
     return [
         ApiVersion(
             api_key=key,
@@ -85,5 +78,4 @@ def _served(serves_share_groups: bool) -> list[ApiVersion]:
             max_version=APIS[key].versions[-1],
         )
         for key in sorted(HANDLERS)
-        if serves_share_groups or key not in SHARE_GROUPS
     ]

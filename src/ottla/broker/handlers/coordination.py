@@ -1,7 +1,8 @@
 """FindCoordinator (10), versions 0 to 6.
 
-Groups of every kind, and transactional ids. Keys of share partitions, which brokers alone would
-send, are refused with an error that is not retriable: clients would repeat the request without end.
+Groups of every kind, transactional ids, and share partitions (`group:topicId:partition`), which
+brokers alone have a use for. Keys of other types are refused with an error that is not retriable:
+clients would repeat the request without end.
 """
 
 from typing import Final
@@ -14,9 +15,11 @@ from ottla.protocol.messages.coordination import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from ottla.queues.share_state import SharePartitionKey
 
 _GROUP: Final = 0  # key types
 _TRANSACTION: Final = 1
+_SHARE_PARTITION: Final = 2
 _MANY_FROM: Final = 4
 _NO_BROKER: Final = -1
 
@@ -49,6 +52,8 @@ class FindCoordinator:
                 broker = await self._services.groups.find(key)
             elif key_type == _TRANSACTION:
                 broker = await self._services.transactions.find(key)
+            elif key_type == _SHARE_PARTITION:
+                broker = await self._services.share.find(str(SharePartitionKey.parse(key)))
             else:
                 raise InvalidRequest(f"this broker does not coordinate keys of type {key_type}")
         except ApiError as refused:

@@ -12,15 +12,19 @@ from functools import partial
 from typing import Final
 
 from ottla.broker.deferred import Deferred
+from ottla.broker.leader_hints import HINTED_ERRORS, leader_hint
 from ottla.broker.led_share_partition import LedSharePartition, Taken, Wanted
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.share_partitions import SharePartitions
-from ottla.errors import ApiError, InvalidRequest, UnsupportedVersion
+from ottla.cluster.image import ClusterImage
+from ottla.errors import ApiError, InvalidRequest
 from ottla.model import Offset
+from ottla.protocol.hot_fields import LeaderHint
 from ottla.protocol.messages.share_groups import (
     AcknowledgementBatch,
     AcquiredRecords,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     ShareAcknowledgePartitionResponse,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,
@@ -126,7 +130,7 @@ class ShareFetch:
         self, request: ShareFetchRequest, context: RequestContext
     ) -> ShareFetchResponse | _FetchResponse:
         try:
-            key = _session_key(self._services, request.group_id, request.member_id)
+            key = _session_key(request.group_id, request.member_id)
             said = {
                 SharedPartition(topic.topic_id, partition.partition_index): _said(
                     partition.acknowledgement_batches
@@ -166,6 +170,9 @@ class ShareFetch:
             session = sessions.advance(key, epoch)
         if epoch != CLOSING:
             sessions.update(session, said, removed)
+            if epoch == OPENING:
+                for partition in session.partitions:
+                    partitions.check_state(SharePartitionKey(key.group_id, *partition))
             for partition in removed:
                 partitions.forget_unused(key.group_id, partition)
         return session
@@ -180,6 +187,7 @@ class _Exchange:
         self._partitions = partitions
         self._session = session
         self._request = request
+        self._hints = _Hints(partitions.image)
         self._loop = asyncio.get_running_loop()
         self._taken: dict[SharedPartition, Taken] = {}
         self._problems: dict[SharedPartition, ApiError] = {}
@@ -310,7 +318,9 @@ class _Exchange:
             topic.partitions.append(self._partition_response(partition, problems.get(partition)))
         settings = self._partitions.settings_of(self._session.key.group_id)
         return ShareFetchResponse(
-            acquisition_lock_timeout_ms=settings.limits.lock_ms, responses=list(topics.values())
+            acquisition_lock_timeout_ms=settings.limits.lock_ms,
+            responses=list(topics.values()),
+            node_endpoints=self._hints.endpoints(),
         )
 
     def _partition_response(
@@ -323,7 +333,7 @@ class _Exchange:
             error_message=None if problem is None else str(problem),
             acknowledge_error_code=0 if acknowledgement is None else acknowledgement.code,
             acknowledge_error_message=None if acknowledgement is None else str(acknowledgement),
-            current_leader=LeaderIdAndEpoch(leader_id=_UNKNOWN, leader_epoch=_UNKNOWN),
+            current_leader=self._hints.leader(partition, problem or acknowledgement),
             records=b"" if taken is None else taken.records,
             acquired_records=[
                 AcquiredRecords(
@@ -342,7 +352,7 @@ class ShareAcknowledge:
         self, request: ShareAcknowledgeRequest, context: RequestContext
     ) -> ShareAcknowledgeResponse | _AcknowledgeResponse:
         try:
-            key = _session_key(self._services, request.group_id, request.member_id)
+            key = _session_key(request.group_id, request.member_id)
             if request.share_session_epoch == OPENING:
                 raise InvalidShareSessionEpoch("a share session is opened by a fetch")
             partitions = self._services.share_partitions
@@ -361,7 +371,8 @@ class ShareAcknowledge:
         lock_ms = partitions.settings_of(key.group_id).limits.lock_ms
 
         def respond() -> None:
-            deferred.deliver(_acknowledged(acknowledging.problems, lock_ms))
+            hints = _Hints(partitions.image)
+            deferred.deliver(_acknowledged(acknowledging.problems, lock_ms, hints))
 
         acknowledging = _Acknowledging(partitions, key, respond, may_renew=request.is_renew_ack)
         acknowledging.begin(said)
@@ -372,7 +383,7 @@ class ShareAcknowledge:
 
 
 def _acknowledged(
-    problems: dict[SharedPartition, ApiError | None], lock_ms: int
+    problems: dict[SharedPartition, ApiError | None], lock_ms: int, hints: "_Hints"
 ) -> ShareAcknowledgeResponse:
     topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
     for partition, problem in problems.items():
@@ -385,17 +396,40 @@ def _acknowledged(
                 partition_index=partition.partition,
                 error_code=0 if problem is None else problem.code,
                 error_message=None if problem is None else str(problem),
-                current_leader=LeaderIdAndEpoch(leader_id=_UNKNOWN, leader_epoch=_UNKNOWN),
+                current_leader=hints.leader(partition, problem),
             )
         )
     return ShareAcknowledgeResponse(
-        acquisition_lock_timeout_ms=lock_ms, responses=list(topics.values())
+        acquisition_lock_timeout_ms=lock_ms,
+        responses=list(topics.values()),
+        node_endpoints=hints.endpoints(),
     )
 
 
-def _session_key(services: Services, group_id: str | None, member_id: str | None) -> SessionKey:
-    if not services.serves_share_groups:
-        raise UnsupportedVersion("share groups are served by a broker without peers")
+class _Hints:
+    """Leaders of the partitions in a response that are not led here (KIP-951)."""
+
+    def __init__(self, image: Callable[[], ClusterImage]) -> None:
+        self._image = image
+        self._found: dict[int, LeaderHint] = {}
+
+    def leader(self, partition: SharedPartition, problem: ApiError | None) -> LeaderIdAndEpoch:
+        hint = None
+        if problem is not None and problem.code in HINTED_ERRORS:
+            hint = leader_hint(self._image(), partition.topic_id, partition.partition)
+        if hint is None:
+            return LeaderIdAndEpoch(leader_id=_UNKNOWN, leader_epoch=_UNKNOWN)
+        self._found[hint.broker_id] = hint
+        return LeaderIdAndEpoch(leader_id=hint.broker_id, leader_epoch=hint.epoch)
+
+    def endpoints(self) -> list[NodeEndpoint]:
+        return [
+            NodeEndpoint(node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack)
+            for hint in self._found.values()
+        ]
+
+
+def _session_key(group_id: str | None, member_id: str | None) -> SessionKey:
     if not group_id or not member_id:
         raise InvalidRequest("a group id and a member id must be given")
     return SessionKey(group_id, member_id)

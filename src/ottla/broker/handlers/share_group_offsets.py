@@ -6,15 +6,14 @@ They are changed while the group has no members; its partitions begin anew with 
 
 from typing import Final
 
+from ottla.broker.partition_bounds import Bounds
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.share_group_states import ShareGroupStates
 from ottla.coordinator.groups.topics import IdPartition
 from ottla.errors import (
     ApiError,
     ErrorCode,
     InvalidRequest,
     UnknownTopicOrPartition,
-    UnsupportedVersion,
 )
 from ottla.model import NO_UUID, Offset, TopicPartition, Uuid
 from ottla.protocol.messages.share_group_offsets import (
@@ -38,12 +37,6 @@ from ottla.queues.share_state import StateSummary
 _UNKNOWN: Final = -1
 
 
-def _states(services: Services) -> ShareGroupStates:
-    if not services.serves_share_groups:
-        raise UnsupportedVersion("share groups are served by a broker without peers")
-    return services.share_group_states
-
-
 class DescribeShareGroupOffsets:
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -60,11 +53,12 @@ class DescribeShareGroupOffsets:
     ) -> DescribeShareGroupOffsetsResponseGroup:
         group_id = group.group_id
         try:
-            states = _states(self._services)
+            states = self._services.share_group_states
             known = await states.known(group_id)
             wanted = self._wanted(group, sorted(known))
             ids = [IdPartition(t, p) for t, p in wanted.values() if IdPartition(t, p) in known]
             summaries = await states.summarize(group_id, ids)
+            ends = await self._services.partition_bounds.find(wanted)
         except ApiError as refused:
             return DescribeShareGroupOffsetsResponseGroup(
                 group_id=group_id, error_code=refused.code, error_message=str(refused)
@@ -76,7 +70,7 @@ class DescribeShareGroupOffsets:
                 topic = topics[tp.topic] = DescribeShareGroupOffsetsResponseTopic(
                     topic_name=tp.topic, topic_id=partition.topic_id
                 )
-            topic.partitions.append(self._partition(tp, summaries.get(partition)))
+            topic.partitions.append(_partition(tp, summaries.get(partition), ends.get(tp)))
         return DescribeShareGroupOffsetsResponseGroup(
             group_id=group_id, topics=list(topics.values())
         )
@@ -100,27 +94,28 @@ class DescribeShareGroupOffsets:
                 found[tp] = IdPartition(topic_id, index)
         return found
 
-    def _partition(
-        self, tp: TopicPartition, summary: StateSummary | ApiError | None
-    ) -> DescribeShareGroupOffsetsResponsePartition:
-        result = DescribeShareGroupOffsetsResponsePartition(
-            partition_index=tp.partition, start_offset=_UNKNOWN, leader_epoch=0, lag=_UNKNOWN
-        )
-        if isinstance(summary, ApiError):
-            result.error_code, result.error_message = summary.code, str(summary)
-        elif summary is not None:
-            result.start_offset = summary.start_offset
-            result.leader_epoch = max(summary.leader_epoch, 0)
-            result.lag = self._lag(tp, summary)
-        return result
 
-    def _lag(self, tp: TopicPartition, summary: StateSummary) -> int:
-        """Records that are not finished; -1 if that is not known here."""
-        partition = self._services.replicas.leaders.get(tp)
-        if partition is None or summary.start_offset < 0 or summary.complete_count < 0:
-            return _UNKNOWN
-        start = max(summary.start_offset, partition.log.start_offset)
-        return max(partition.high_watermark - start - summary.complete_count, 0)
+def _partition(
+    tp: TopicPartition, summary: StateSummary | ApiError | None, bounds: Bounds | None
+) -> DescribeShareGroupOffsetsResponsePartition:
+    result = DescribeShareGroupOffsetsResponsePartition(
+        partition_index=tp.partition, start_offset=_UNKNOWN, leader_epoch=0, lag=_UNKNOWN
+    )
+    if isinstance(summary, ApiError):
+        result.error_code, result.error_message = summary.code, str(summary)
+    elif summary is not None:
+        result.start_offset = summary.start_offset
+        result.leader_epoch = max(summary.leader_epoch, 0)
+        result.lag = _lag(summary, bounds)
+    return result
+
+
+def _lag(summary: StateSummary, bounds: Bounds | None) -> int:
+    """Records that are not finished; -1 if that is not known."""
+    if bounds is None or summary.start_offset < 0 or summary.complete_count < 0:
+        return _UNKNOWN
+    start = max(summary.start_offset, bounds.start)
+    return max(bounds.end - start - summary.complete_count, 0)
 
 
 class AlterShareGroupOffsets:
@@ -143,7 +138,7 @@ class AlterShareGroupOffsets:
                 raise InvalidRequest("a group id must be given")
             if any(start < 0 for start in starts.values()):
                 raise InvalidRequest("a start offset must not be negative")
-            failed = await _states(self._services).begin_anew(group_id, starts)
+            failed = await self._services.share_group_states.begin_anew(group_id, starts)
             self._services.share_partitions.drop_group(group_id)
         except ApiError as refused:
             return AlterShareGroupOffsetsResponse(
@@ -194,7 +189,7 @@ class DeleteShareGroupOffsets:
             if topic.topic_name in image.topics
         }
         try:
-            states = _states(self._services)
+            states = self._services.share_group_states
             read = {p.topic_id for p in await states.known(request.group_id)}
             gone = frozenset(topic_id for topic_id in ids.values() if topic_id in read)
             await states.delete(request.group_id, gone)

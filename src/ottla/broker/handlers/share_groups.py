@@ -14,7 +14,7 @@ from ottla.cluster.image import ClusterImage
 from ottla.coordinator.groups.descriptions import DescribedSharer, ShareGroupDescription
 from ottla.coordinator.groups.share_group import ShareHeartbeat, ShareHeartbeatResult
 from ottla.coordinator.groups.topics import by_topic
-from ottla.errors import ApiError, ErrorCode, InvalidRequest, UnsupportedVersion
+from ottla.errors import ApiError, ErrorCode, InvalidRequest
 from ottla.protocol.messages.share_groups import (
     DescribedAssignment,
     DescribedGroup,
@@ -38,8 +38,6 @@ class ShareGroupHeartbeat:
     def __call__(
         self, request: ShareGroupHeartbeatRequest, context: RequestContext
     ) -> ShareGroupHeartbeatResponse | Coroutine[Any, Any, ShareGroupHeartbeatResponse]:
-        if not self._services.serves_share_groups:
-            return _refuse(UnsupportedVersion("share groups are served by a broker without peers"))
         if not request.group_id:
             return _refuse(InvalidRequest("a group id must be given"))
         return self._beat(request.group_id, _heartbeat(request, context))
@@ -111,8 +109,6 @@ class ShareGroupDescribe:
         return ShareGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str) -> DescribedGroup:
-        if not self._services.serves_share_groups:
-            return _refusal(group_id, ErrorCode.UNSUPPORTED_VERSION, "not served with peers")
         if not group_id:
             return _refusal(group_id, ErrorCode.INVALID_GROUP_ID, "a group id must be given")
         try:

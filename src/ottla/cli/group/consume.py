@@ -1,11 +1,9 @@
 """`ottla consume --group`: prints records as a member of a group and commits offsets."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from ottla.cli import terminal
 from ottla.cli.async_io import AsyncOutput
@@ -14,6 +12,7 @@ from ottla.cli.group.description import format_partitions
 from ottla.cli.record_output import Print
 from ottla.cli.record_printing import print_batches
 from ottla.cli.run_client import run_with_client
+from ottla.cli.until_signal import run_until_signal
 from ottla.client.client import Client
 from ottla.client.group_member import GroupMember
 from ottla.client.group_reader import (
@@ -26,9 +25,6 @@ from ottla.client.group_reader import (
     Revoked,
 )
 from ottla.client.partitions import Isolation
-
-_GRACE_S: Final = 2.0  # how long a pending write may take after a signal to stop
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +59,7 @@ async def _print_as_member(client: Client, options: GroupReading, printer: Print
     output = AsyncOutput(sys.stdout.fileno())
     work = _Printing(reader, options, printer, output)
     try:
-        await output.run_while_open(_run_until_signal(work))
+        await output.run_while_open(run_until_signal(work))
     finally:
         await reader.close()
     terminal.print_note(
@@ -131,28 +127,3 @@ class _Printing:
 
     def _is_over(self) -> bool:
         return self.stop_requested.is_set() or self.printed_count == self._options.count_max
-
-
-async def _run_until_signal(work: _Printing) -> None:
-    """Run until done, SIGINT or SIGTERM; a pending write is finished if its reader reads."""
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        work.stop_requested.set()
-        for signum in _SIGNALS:  # a second one ends the process at once
-            loop.remove_signal_handler(signum)
-
-    for signum in _SIGNALS:
-        loop.add_signal_handler(signum, stop)
-    running = asyncio.create_task(work.run())
-    stopping = asyncio.create_task(work.stop_requested.wait())
-    try:
-        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            await asyncio.wait([running], timeout=_GRACE_S)
-        if running.done():
-            running.result()
-    finally:
-        running.cancel()
-        stopping.cancel()
-        await asyncio.wait([running, stopping])

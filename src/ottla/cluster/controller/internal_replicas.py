@@ -23,11 +23,13 @@ from ottla.model import TopicPartition
 INTERNAL_FACTORS: Final[Mapping[str, Callable[[BrokerConfig], NumberOrAuto]]] = {
     "__consumer_offsets": lambda config: config.offsets_topic_replication_factor,
     "__transaction_state": lambda config: config.transactions_topic_replication_factor,
+    "__share_group_state": lambda config: config.share_state_topic_replication_factor,
 }
 _DYNAMIC: Final = frozenset(
     {
         ISR_MIN,
         "offsets.topic.replication.factor",
+        "share.coordinator.state.topic.replication.factor",
         "transaction.state.log.replication.factor",
     }
 )

@@ -1,4 +1,8 @@
-"""The state of share partitions, between brokers: initialise, read, write, delete, summarise."""
+"""The state of share partitions, between brokers: initialise, read, write, delete, summarise.
+
+Tags from 10000 on are Ottla's. `broker_token` proves that the sender is a broker; `sequence` and
+the epoch of a coordinator void a request that comes behind a later one, or to a later epoch.
+"""
 
 from ottla.model import Uuid
 from ottla.protocol.schema import (
@@ -30,6 +34,17 @@ class StateBatch:
 
 
 @struct
+class StateSender:
+    """The producer of dead letters, and its destination; no producer id is no sender."""
+
+    producer_id: int = wire(int64, "0+", default=-1)
+    sequence: int = wire(int32, "0+")
+    topic_id: Uuid = wire(uuid, "0+")
+    partition: int = wire(int32, "0+")
+    begun_ms: int = wire(int64, "0+")
+
+
+@struct
 class PartitionResult:
     partition: int = wire(int32, "0+")
     error_code: int = wire(int16, "0+")
@@ -47,6 +62,7 @@ class InitializePartition:
     partition: int = wire(int32, "0+")
     state_epoch: int = wire(int32, "0+")
     start_offset: int = wire(int64, "0+")
+    coordinator_epoch: int = wire(int32, "0+", tag=10_000, default=-1)
 
 
 @struct
@@ -61,6 +77,8 @@ class InitializeShareGroupStateRequest:
 
     group_id: str = wire(string, "0+")
     topics: list[InitializeTopic] = wire(array(InitializeTopic), "0+")
+    broker_token: Uuid = wire(uuid, "0+", tag=10_000)
+    sequence: int = wire(int64, "0+", tag=10_001)
 
 
 @message(versions="0", flexible="0+")
@@ -74,6 +92,7 @@ class InitializeShareGroupStateResponse:
 class ReadPartition:
     partition: int = wire(int32, "0+")
     leader_epoch: int = wire(int32, "0+")
+    coordinator_epoch: int = wire(int32, "0+", tag=10_000, default=-1)
 
 
 @struct
@@ -88,6 +107,8 @@ class ReadShareGroupStateRequest:
 
     group_id: str = wire(string, "0+")
     topics: list[ReadTopic] = wire(array(ReadTopic), "0+")
+    broker_token: Uuid = wire(uuid, "0+", tag=10_000)
+    sequence: int = wire(int64, "0+", tag=10_001)
 
 
 @struct
@@ -98,6 +119,7 @@ class ReadPartitionResult:
     state_epoch: int = wire(int32, "0+")
     start_offset: int = wire(int64, "0+")
     state_batches: list[StateBatch] = wire(array(StateBatch), "0+")
+    sender: StateSender = wire(StateSender, "0+", tag=10_000)
 
 
 @struct
@@ -121,6 +143,8 @@ class WritePartition:
     start_offset: int = wire(int64, "0+")
     delivery_complete_count: int = wire(int32, "1+", default=-1)
     state_batches: list[StateBatch] = wire(array(StateBatch), "0+")
+    coordinator_epoch: int = wire(int32, "0+", tag=10_000, default=-1)
+    sender: StateSender = wire(StateSender, "0+", tag=10_001)
 
 
 @struct
@@ -135,6 +159,8 @@ class WriteShareGroupStateRequest:
 
     group_id: str = wire(string, "0+")
     topics: list[WriteTopic] = wire(array(WriteTopic), "0+")
+    broker_token: Uuid = wire(uuid, "0+", tag=10_000)
+    sequence: int = wire(int64, "0+", tag=10_001)
 
 
 @message(versions="0-1", flexible="0+")
@@ -147,6 +173,7 @@ class WriteShareGroupStateResponse:
 @struct
 class DeletePartition:
     partition: int = wire(int32, "0+")
+    coordinator_epoch: int = wire(int32, "0+", tag=10_000, default=-1)
 
 
 @struct
@@ -161,6 +188,8 @@ class DeleteShareGroupStateRequest:
 
     group_id: str = wire(string, "0+")
     topics: list[DeleteTopic] = wire(array(DeleteTopic), "0+")
+    broker_token: Uuid = wire(uuid, "0+", tag=10_000)
+    sequence: int = wire(int64, "0+", tag=10_001)
 
 
 @message(versions="0", flexible="0+")
@@ -170,12 +199,55 @@ class DeleteShareGroupStateResponse:
     results: list[TopicResult] = wire(array(TopicResult), "0+")
 
 
+@struct
+class StateOfShard:
+    """The start offset of one share partition."""
+
+    group_id: str = wire(string, "0+")
+    partition: int = wire(int32, "0+")
+    start_offset: int = wire(int64, "0+")
+
+
+@struct
+class ShardQuery:
+    """A query about a topic to one partition of a coordinator's topic.
+
+    Of share states: the start offsets of all groups. Of groups: which share groups read the topic.
+    """
+
+    coordinator_topic: str = wire(string, "0+")
+    index: int = wire(int32, "0+")
+    topic_name: str = wire(string, "0+")
+    topic_id: Uuid = wire(uuid, "0+")
+
+
+@struct
+class ShardResult:
+    error_code: int = wire(int16, "0+")
+    error_message: str | None = wire(string, "0+", nullable="0+", default=None)
+    states: list[StateOfShard] = wire(array(StateOfShard), "0+")
+    groups: list[str] = wire(array(string), "0+")
+
+
+@struct
+class ArchivingPartition:
+    """A share partition with records whose dead letters are not written yet."""
+
+    group_id: str = wire(string, "0+")
+    topic_id: Uuid = wire(uuid, "0+")
+    partition: int = wire(int32, "0+")
+
+
 @message(versions="0-1", flexible="0+")
 class ReadShareGroupStateSummaryRequest:
     """Read start offsets of share partitions, without the records in flight."""
 
     group_id: str = wire(string, "0+")
     topics: list[ReadTopic] = wire(array(ReadTopic), "0+")
+    broker_token: Uuid = wire(uuid, "0+", tag=10_000)
+    sequence: int = wire(int64, "0+", tag=10_001)
+    queries: list[ShardQuery] = wire(array(ShardQuery), "0+", tag=10_002)
+    archiving: list[ArchivingPartition] = wire(array(ArchivingPartition), "0+", tag=10_003)
 
 
 @struct
@@ -200,3 +272,4 @@ class ReadShareGroupStateSummaryResponse:
     """The start offset of each partition."""
 
     results: list[SummaryTopicResult] = wire(array(SummaryTopicResult), "0+")
+    shards: list[ShardResult] = wire(array(ShardResult), "0+", tag=10_000)

@@ -4,13 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fakes.handled import Handled, handle
-from ottla.broker.apis import SHARE_GROUPS, Handlers
-from ottla.broker.services import RequestContext
 from ottla.broker.share_partitions import SharePartitions
 from ottla.broker.share_reading import duration_ms
 from ottla.broker.share_settings import GroupSettings
@@ -18,7 +15,6 @@ from ottla.coordinator.runtime.internal_topics import SHARE_STATE_TOPIC
 from ottla.errors import ErrorCode
 from ottla.model import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from ottla.protocol.api import ApiKey
-from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.share_groups import (
     AcknowledgementBatch,
     ShareAcknowledgePartition,
@@ -173,32 +169,6 @@ def test_the_log_of_states_is_pruned_and_read_again(tmp_path: Path) -> None:
     settings = {"share_coordinator_state_topic_num_partitions": "1"}
     handle(tmp_path, write, **settings)
     handle(tmp_path, read, **settings)
-
-
-def test_a_broker_with_peers_neither_lists_nor_serves_share_groups(tmp_path: Path) -> None:
-    async def scenario(handled: Handled) -> None:
-        await handled.find_coordinators()
-        services = replace(handled.services, serves_share_groups=False)
-        handlers = Handlers(services)
-        context = RequestContext(4, "test", "127.0.0.1")
-
-        async def ask(key: ApiKey, request: object) -> Any:
-            response = handlers[key](request, context)
-            return await response if asyncio.iscoroutine(response) else response
-
-        request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
-        listed = await ask(ApiKey.API_VERSIONS, request)
-        assert not {one.api_key for one in listed.api_keys} & SHARE_GROUPS
-        assert "share.version" not in {one.name for one in listed.finalized_features}
-        beat = ShareGroupHeartbeatRequest(group_id="g", member_id="m", subscribed_topic_names=["t"])
-        for key, refused in (
-            (ApiKey.SHARE_GROUP_HEARTBEAT, beat),
-            (ApiKey.SHARE_FETCH, ShareFetchRequest(group_id="g", member_id="m")),
-            (ApiKey.SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest(group_id="g", member_id="m")),
-        ):
-            assert (await ask(key, refused)).error_code == ErrorCode.UNSUPPORTED_VERSION
-
-    handle(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
