@@ -421,7 +421,7 @@ def _load(key: str, data: bytes, *, is_checked: bool) -> dict[str, Any]:
 
 def _parse(data: bytes) -> dict[str, Any] | None:
     try:
-        fields = json.loads(data)
+        fields = json.loads(data.decode())  # from a string: bytes are searched for an encoding
     except ValueError:
         return None
     return fields if isinstance(fields, dict) else None
