@@ -13,7 +13,7 @@ from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
 from ottla.replication.catch_up import CatchUpBudget
 from ottla.replication.counts import ReplicationCounts
-from ottla.replication.leadership import changed_partitions
+from ottla.replication.leadership import changed_partitions, removed_topics
 from ottla.replication.partition import Flushes
 from ottla.replication.peer_deaths import PeerDeaths
 from ottla.storage.log import Log
@@ -82,10 +82,10 @@ class Following:
         self.counts.note_image(changes)
         self._image = image
         self.deaths.note_image(image)
+        for topic in removed_topics(changes):
+            for index in range(len(topic.partitions)):
+                self.drop(TopicPartition(topic.name, index))
         for change in changes:
-            if change.old is not None and not change.is_same:
-                for index in range(len(change.old.partitions)):
-                    self.drop(TopicPartition(change.name, index))
             for tp, _, partition in changed_partitions(change):
                 self._note_partition(tp, partition)
 

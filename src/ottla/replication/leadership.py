@@ -10,6 +10,13 @@ from ottla.model import BrokerId, TopicPartition
 ChangedPartitions = list[tuple[TopicPartition, PartitionImage]]
 
 
+def removed_topics(changes: Iterable[TopicChange]) -> Iterator[TopicImage]:
+    """The topics that are no more; another may have the name of one."""
+    for change in changes:
+        if change.old is not None and not change.is_same:
+            yield change.old
+
+
 def lost_partitions(
     changes: Iterable[TopicChange], broker: BrokerId
 ) -> Iterator[tuple[TopicPartition, ApiError]]:

@@ -28,6 +28,7 @@ from ottla.replication.leadership import (
     changed_topics,
     kept_partitions,
     lost_partitions,
+    removed_topics,
     restarted_brokers,
 )
 from ottla.replication.log_maker import LogMaker
@@ -194,10 +195,9 @@ class Replicas:
         """The cluster has changed: give up what this broker leads no more, follow the rest soon."""
         assert image.revision >= self._image.revision, "images only get newer"
         before, self._image = self._image, image
-        if before.topic_names is not image.topic_names:
-            for topic_id in before.topic_names.keys() - image.topic_names.keys():
-                self.topic_names.pop(topic_id, None)
         changes = topic_changes(before.topics, image.topics, image.touched)
+        for gone in removed_topics(changes):
+            self.topic_names.pop(gone.id, None)
         for tp, error in lost_partitions(changes, self._broker_id):
             self._give_up(tp, error)
         self.writable.note_image(changes)
@@ -257,16 +257,14 @@ class Replicas:
 
     async def _apply(self, image: ClusterImage) -> None:
         changes = topic_changes(self._applied.topics, image.topics, image.touched)
-        for change in changes:
-            if (old := change.old) is not None and not change.is_same:
-                await self._drop_topic(old, is_deleted=old.id in image.tombstones)
+        for gone in removed_topics(changes):
+            await self._drop_topic(gone, is_deleted=gone.id in image.tombstones)
         # Until the image shows that this broker is ready, it leads and follows nothing: an older
         # registration of its id may have led the same partitions, in the epochs of the image.
         may_serve = self._broker_id in image.brokers
         is_new = may_serve and self._broker_id not in self._applied.brokers
-        again: list[str] = list(image.topics) if is_new else [*self._unfinished, *self._unserved]
-        self._unserved.clear()
-        changed = changed_topics(changes, image.topics, again)
+        again, self._unserved = {**self._unfinished, **self._unserved}, {}
+        changed = changed_topics(changes, image.topics, image.topics if is_new else again)
         if may_serve:
             await self._prepare(changed)
         for topic, partitions in changed:
