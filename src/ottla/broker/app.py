@@ -449,6 +449,7 @@ class Broker:
             self.services,
             check_disk=self._membership.check_disk,
             note_logs_removed=self._note_logs_removed,
+            raise_generation=self._registration.raise_generation,
         )
 
 

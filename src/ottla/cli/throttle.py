@@ -28,8 +28,8 @@ _TAKE_BACK_S: Final = 15.0
 async def throttled(client: Client, bytes_per_s: int | None) -> AsyncIterator[None]:
     """Limit what each broker copies in a second to replicas that are not in sync; None: no limit.
 
-    At the end the setting is what it was before, also after Ctrl-C; if that fails, the user is
-    told how to do it. What another user has set meanwhile stays.
+    At the end the setting is what it was before, also after Ctrl-C; if that fails, an error says
+    how to do it. What another user has set meanwhile stays.
     """
     if bytes_per_s is None:
         yield

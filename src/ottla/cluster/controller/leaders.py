@@ -84,6 +84,17 @@ def note_ready(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[No
     return Decision(tuple(changes), None)
 
 
+def note_generation(
+    image: ClusterImage, broker: BrokerId, epoch: int, generation: int
+) -> Decision[None]:
+    """The disk of a broker has this generation: an older copy of it must not be trusted."""
+    member = image.members.get(broker)
+    if member is None or member.epoch != epoch or member.generation >= generation:
+        return Decision((), None)
+    raised = replace(member, generation=generation)
+    return Decision((Change(member_key(broker), raised),), None)
+
+
 def note_dead(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[None]:
     """End the registration of a broker whose process is gone; its lease would end it later."""
     registered = image.registered.get(broker)
