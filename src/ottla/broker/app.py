@@ -185,7 +185,7 @@ class Broker:
                 environment.files,
                 self._worker,
                 self._log_dir.path,
-                is_eager=self._has_peers,
+                has_peers=self._has_peers,
             ),
             following=following,
             want_isr_change=want_isr_change,
