@@ -2,17 +2,20 @@
 
 import json
 import os
-from collections.abc import Iterator
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash.load import Load, Partition, check_promises, promises_of, read_all
-from crash.processes import BrokerProcess, broker_process, run_ottla
+from crash.processes import COMMAND, BrokerProcess, broker_process, run_ottla
 from crash.topics import PATIENCE_S, admin_of
 from fakes.consumed import value_of
 
@@ -80,6 +83,12 @@ class Elastic:
         rows = map(json.loads, self.run("broker", "list", "--json").splitlines())
         return {row["id"]: row for row in rows}
 
+    def limit(self) -> str | None:
+        """The limit of `--throttle` that is in force on all brokers, if there is one."""
+        rows = map(json.loads, self.run("config", "get", "broker", "all", "--json").splitlines())
+        values = {row["name"]: row["value"] for row in rows if row["source"] == "all brokers"}
+        return values.get("replication.catchup.bytes.per.s")
+
     def replicas(self, admin: AdminClient) -> list[list[int]]:
         topic = admin.list_topics(_TOPIC, timeout=PATIENCE_S).topics[_TOPIC]
         return [topic.partitions[index].replicas for index in sorted(topic.partitions)]
@@ -91,6 +100,12 @@ class Elastic:
         }
 
 
+def wait_true(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s, "it does not come true"
+
+
 @contextmanager
 def elastic(directory: Path, *brokers: int) -> Iterator[Elastic]:
     with ExitStack() as stack:
@@ -98,6 +113,37 @@ def elastic(directory: Path, *brokers: int) -> Iterator[Elastic]:
         for number in brokers:
             running.start(number)
         yield running
+
+
+@pytest.mark.slow
+def test_a_limit_of_a_move_holds_and_is_taken_back_after_ctrl_c(tmp_path: Path) -> None:
+    with elastic(tmp_path, 0, 1) as running:
+        admin = admin_of(running.bootstrap)
+        for future in admin.create_topics([NewTopic(_TOPIC, 3, 2)]).values():
+            future.result(PATIENCE_S)
+        producer = Producer({"bootstrap.servers": running.bootstrap})
+        for index in range(3):
+            for _ in range(4):
+                producer.produce(_TOPIC, os.urandom(500_000), partition=index)
+        assert producer.flush(PATIENCE_S) == 0
+        running.start(2)
+        before = running.replicas(admin)
+        arguments = ("rebalance", "--execute", "--throttle", "1000", "--broker", running.bootstrap)
+        with subprocess.Popen(
+            [*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as moving:
+            wait_true(lambda: running.limit() == "1000")
+            wait_true(lambda: running.replicas(admin) != before)
+            assert moving.poll() is None, "2 MB at 1000 bytes a second are not there yet"
+            moving.send_signal(signal.SIGINT)
+            _, said = moving.communicate(timeout=PATIENCE_S)
+        assert (moving.returncode, "Traceback" in said) == (130, False), said
+        assert running.limit() is None
+        wait_true(lambda: '"partitions": []' in running.run("topic", "reassign", "--json"))
+        running.run("topic", "reassign", _TOPIC, "--to", "0,1", "--follow")
+        running.run("config", "set", "broker", "1", "replication.catchup.bytes.per.s=7")
+        said = running.run("rebalance", "--execute", "--throttle", "1000", status=2)
+        assert "it has replication.catchup.bytes.per.s=7 of its own" in said
 
 
 @pytest.mark.slow
@@ -113,7 +159,8 @@ def test_brokers_come_and_go_under_load(tmp_path: Path) -> None:
         try:
             running.start(3)
             assert running.listed()[3]["replicas"] == 0
-            running.run("rebalance", "--execute", "--follow")
+            running.run("rebalance", "--execute", "--follow", "--throttle", "50000000")
+            assert running.limit() is None, "it was for the time of the move"
             held = [int(str(row["replicas"])) for row in running.listed().values()]
             assert max(held) - min(held) <= 1, held
             running.run("cluster", "status")

@@ -7,7 +7,7 @@ too until their directory is synced; and operations fail on request.
 import errno
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +118,32 @@ class _Names(dict[Path, _Inode]):
             self[path] = inode
 
 
+class _Directories:
+    """Directories, also by those that they are in."""
+
+    def __init__(self, known: Iterable[Path] = ()) -> None:
+        self._children: dict[Path, dict[Path, None]] = {}
+        for path in known:
+            self.add(path)
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._children.get(path.parent, ())
+
+    def __iter__(self) -> Iterator[Path]:
+        for children in self._children.values():
+            yield from children
+
+    def add(self, path: Path) -> None:
+        self._children.setdefault(path.parent, {})[path] = None
+
+    def remove(self, path: Path) -> None:
+        del self._children[path.parent][path]
+
+    def within(self, directory: Path) -> list[Path]:
+        """The directories in one, which is not in itself though the root is its own parent."""
+        return [path for path in self._children.get(directory, ()) if path != directory]
+
+
 class MemoryFiles:
     """One disk. `cut_power` gives the disk as the next start finds it."""
 
@@ -128,7 +154,7 @@ class MemoryFiles:
         self.now_ms = 1_700_000_000_000  # when files are said to be changed
         self._names = _Names()
         self._synced_names = _Names()
-        self._dirs: set[Path] = set()
+        self._dirs = _Directories()
         self._locked: set[Path] = set()
         self._faults: list[_Fault] = []
         self._round: SyncRound | None = None
@@ -206,7 +232,7 @@ class MemoryFiles:
     def cut_power(self, rng: Random) -> "MemoryFiles":
         """The disk after a power cut: of what was not synced, some bytes and names survive."""
         after = MemoryFiles()
-        after._dirs = set(self._dirs)
+        after._dirs = _Directories(self._dirs)
         names = dict(self._synced_names)
         for path, inode in self._names.items():
             if path not in names and rng.random() < 0.5:
@@ -220,7 +246,7 @@ class MemoryFiles:
     def kill(self) -> "MemoryFiles":
         """The same disk after only the process died: everything written is there, unsynced."""
         after = MemoryFiles()
-        after._dirs = set(self._dirs)
+        after._dirs = _Directories(self._dirs)
         after._names = _Names(self._names)
         after._synced_names = _Names(self._synced_names)
         return after
@@ -255,7 +281,7 @@ class MemoryFiles:
             Entry(path.name, False, len(inode.content))
             for path, inode in self._names.within(directory).items()
         ]
-        found += [Entry(path.name, True, 0) for path in self._dirs if path.parent == directory]
+        found += [Entry(path.name, True, 0) for path in self._dirs.within(directory)]
         return sorted(found)
 
     def names(self, directory: StrPath) -> Sequence[str]:
@@ -266,7 +292,8 @@ class MemoryFiles:
 
     def make_dir(self, path: StrPath) -> None:
         path = Path(path)
-        self._dirs.update([path, *path.parents])
+        for one in (path, *path.parents):
+            self._dirs.add(one)
 
     def rename(self, old: StrPath, new: StrPath) -> None:
         old, new = Path(old), Path(new)

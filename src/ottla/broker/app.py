@@ -28,12 +28,12 @@ from ottla.broker.readiness import Phase, Readiness
 from ottla.broker.registration import Place, Registration
 from ottla.broker.server import Server
 from ottla.broker.services import Services
+from ottla.broker.store_outage import StoreOutage
 from ottla.broker.topic_creation import TopicCreation
 from ottla.cluster.controller.topics import logs_removed
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.measured_store import MeasuredStore
 from ottla.cluster.state import ClusterState
-from ottla.cluster.store import LeaseLost
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint
@@ -92,6 +92,7 @@ class Broker:
         state: ClusterState,
         environment: Environment,
         defects: Defects,
+        outage: StoreOutage,
         meta: MetaProperties,
     ) -> None:
         """Use `start`."""
@@ -106,6 +107,7 @@ class Broker:
         self.settings = Settings(options.config)
         self._change_settings(state.image)
         self.defects = defects
+        self._outage = outage
         self._meta = meta
         self._flusher = environment.start_flusher(
             environment.files, log_dir.take_offline, environment.clock
@@ -125,11 +127,9 @@ class Broker:
         self._registration = Registration(
             place, state, self._replicas, meta, self._worker, environment
         )
+        disk = Disk(log_dir, self._flusher, self._config) if self._has_peers else None
         self._membership = Membership(
-            self._registration,
-            Disk(log_dir, self._flusher, self._config) if self._has_peers else None,
-            register=self._register,
-            note_lost=partial(_note_lost, defects),
+            self._registration, disk, register=self._register, note_lost=outage.note_lost
         )
         self.services = self._new_services(environment)
         self._dispatcher = self._new_dispatcher(environment)
@@ -185,7 +185,7 @@ class Broker:
                 environment.files,
                 self._worker,
                 self._log_dir.path,
-                is_eager=self._has_peers,
+                has_peers=self._has_peers,
             ),
             following=following,
             want_isr_change=want_isr_change,
@@ -253,13 +253,14 @@ class Broker:
             log_dir = LogDir(environment.files, options.data, shares.files)
             undo.push(partial(_close_unstarted, log_dir, defects))
             opened = await environment.open_store(options.data, environment.clock)
-            store = MeasuredStore(opened, environment.clock.monotonic_s)
+            outage = StoreOutage(environment.clock.monotonic_s, defects.end)
+            store = MeasuredStore(opened, environment.clock.monotonic_s, outage.note_up)
             undo.push_async_callback(store.close)
             state = await ClusterState.open(
                 store,
                 environment.rng,
                 config=options.config,
-                on_lost=partial(_note_lost, defects),
+                on_lost=outage.note_lost,
             )
             undo.push_async_callback(state.close)
             defects.watch(state.follower)
@@ -280,6 +281,7 @@ class Broker:
                 state=state,
                 environment=environment,
                 defects=defects,
+                outage=outage,
                 meta=meta,
             )
             undo.push_async_callback(broker._pages.close)
@@ -422,7 +424,7 @@ class Broker:
             try:
                 await self._state.commit(decide)
             except ApiError as problem:
-                _note_lost(self.defects, problem)
+                self._outage.note_lost(problem)
                 return
 
     def _note_image(self, old: ClusterImage, new: ClusterImage) -> None:
@@ -446,6 +448,7 @@ class Broker:
             self.services,
             check_disk=self._membership.check_disk,
             note_logs_removed=self._note_logs_removed,
+            raise_generation=self._registration.raise_generation,
         )
 
 
@@ -459,13 +462,3 @@ def _close_unstarted(
         log_dir.close()
     else:
         log_dir.release()
-
-
-def _note_lost(defects: Defects, problem: BaseException) -> None:
-    """Go on if the broker can register again; any other end of the state's task is a defect."""
-    if isinstance(problem, LeaseLost):
-        log.warning("registration lost", extra={"reason": problem})
-    elif isinstance(problem, ApiError):
-        log.warning("coordination store not reachable", extra={"reason": problem})
-    else:
-        defects.end(problem)

@@ -18,6 +18,7 @@ _RETRY_S: Final = 1.0
 _PRUNE_S: Final = 300.0
 _DEAD_LETTERS_S: Final = 2.0
 _ACKNOWLEDGED_S: Final = 5.0
+_GENERATION_S: Final = 600.0
 
 
 def broker_chores(
@@ -27,6 +28,7 @@ def broker_chores(
     *,
     check_disk: Callable[[], Awaitable[None]],
     note_logs_removed: Callable[[], Awaitable[None]],
+    raise_generation: Callable[[], Awaitable[None]],
 ) -> list[Chore]:
     replicas, state = services.replicas, services.state
 
@@ -37,9 +39,9 @@ def broker_chores(
         Chore("sweep", lambda: _SWEEP_S, server.sweep),
         Chore("expire", lambda: _EXPIRE_S, dispatcher.produce.expire),
         Chore("disk", lambda: _DISK_S, check_disk),
-        Chore("watermarks", lambda: _WATERMARKS_S, replicas.checkpoint_watermarks),
-        Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
+        *_replica_chores(services),
         Chore("deleted topics", lambda: _RETRY_S, note_logs_removed),
+        Chore("generation", lambda: _GENERATION_S, raise_generation),
         Chore(
             "store revision",
             lambda: config().flush_checkpoint_interval_ms / 1000,
@@ -49,11 +51,6 @@ def broker_chores(
             "retention",
             lambda: config().retention_check_ms / 1000,
             replicas.chores.delete_old_segments,
-        ),
-        Chore(
-            "sealed partitions",
-            lambda: config().partition_check_ms / 1000,
-            PartitionRetirement(services).look,
         ),
         Chore(
             "compaction",
@@ -87,6 +84,20 @@ def broker_chores(
             "checkpoint",
             lambda: config().flush_checkpoint_interval_ms / 1000,
             replicas.chores.checkpoint,
+        ),
+    ]
+
+
+def _replica_chores(services: Services) -> list[Chore]:
+    """The work for replicas as members of their cluster."""
+    replicas, settings = services.replicas, services.settings
+    return [
+        Chore("watermarks", lambda: _WATERMARKS_S, replicas.checkpoint_watermarks),
+        Chore("unfinished", lambda: _RETRY_S, replicas.retry_unfinished),
+        Chore(
+            "sealed partitions",
+            lambda: settings.broker.partition_check_ms / 1000,
+            PartitionRetirement(services).look,
         ),
     ]
 

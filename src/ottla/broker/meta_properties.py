@@ -30,7 +30,8 @@ _LINES: Final = r"version=1\ncluster\.id=(?P<cluster>[!-~]+)\nnode\.id=(?P<node>
 _UNCHECKED: Final = re.compile(_LINES)
 _CHECKED: Final = re.compile(
     f"(?P<body>{_LINES}ottla\\.store\\.revision=(?P<revision>[0-9]{{1,19}})\n"
-    r"(ottla\.broker\.epoch=(?P<epoch>[0-9]{1,19})\nottla\.boot\.id=(?P<boot>[0-9a-f-]*)\n)?)"
+    r"(ottla\.broker\.epoch=(?P<epoch>[0-9]{1,19})\nottla\.boot\.id=(?P<boot>[0-9a-f-]*)\n"
+    r"(ottla\.disk\.generation=(?P<generation>[0-9]{1,19})\n)?)?)"
     "ottla\\.crc32c=(?P<crc>[0-9a-f]{8})\n"
 )
 
@@ -47,6 +48,7 @@ class Identity:
     # which life of the machine; empty if it was closed since.
     broker_epoch: int = UNREGISTERED
     boot_id: str = ""
+    generation: int = 0  # raised now and then: see `Registration.raise_generation`
 
     def encode(self) -> bytes:
         text = (
@@ -55,6 +57,8 @@ class Identity:
         )
         if self.broker_epoch != UNREGISTERED:
             text += f"ottla.broker.epoch={self.broker_epoch}\nottla.boot.id={self.boot_id}\n"
+            if self.generation:
+                text += f"ottla.disk.generation={self.generation}\n"
         body = text.encode()
         return body + f"ottla.crc32c={crc32c(body):08x}\n".encode()
 
@@ -71,6 +75,7 @@ class Identity:
                 Revision(int(match["revision"])),
                 broker_epoch=int(match["epoch"] or UNREGISTERED),
                 boot_id=match["boot"] or "",
+                generation=int(match["generation"] or 0),
             )
         if (match := _UNCHECKED.fullmatch(text)) is not None:
             return cls(match["cluster"], BrokerId(int(match["node"])), is_checked=False)
@@ -160,7 +165,11 @@ class MetaProperties:
 
     def note_registered(self, epoch: int, boot_id: str) -> None:
         """Make durable under which registration the directory is used from now on."""
-        self._write(replace(self._identity, broker_epoch=epoch, boot_id=boot_id))
+        self._write(replace(self._identity, broker_epoch=epoch, boot_id=boot_id, generation=0))
+
+    def raise_generation(self) -> None:
+        """Make the next generation of the disk durable."""
+        self._write(replace(self._identity, generation=self._identity.generation + 1))
 
     def note_closed(self) -> None:
         """Make durable that everything in the directory is on disk."""

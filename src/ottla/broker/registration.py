@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ottla.broker.environment import Environment
 from ottla.broker.meta_properties import Identity, MetaProperties
 from ottla.broker.stores import machine_name
-from ottla.cluster.controller.leaders import forfeit
+from ottla.cluster.controller.leaders import forfeit, note_generation
 from ottla.cluster.restored import StoreRestored
 from ottla.cluster.state import ClusterState
 from ottla.cluster.values import CLIENT_LISTENER, UNREGISTERED, BrokerImage
@@ -142,6 +142,24 @@ class Registration:
         log.error("partitions given up", extra={"broker": self._broker_id, "reason": problem})
         await self._state.step_down()
 
+    async def raise_generation(self) -> None:
+        """Number the disk anew, first there and then in the store.
+
+        A copy of the disk from before that is brought back has a lower number, though it is of
+        this registration: what the broker acknowledged since is not on it.
+        """
+        state, epoch = self._state, self._epoch
+        if self._environment.has_own_store or not state.is_registered or self._is_leaving:
+            return
+        try:
+            await do_work(self._worker, self._meta.raise_generation)
+            generation = self._meta.identity.generation
+            await state.commit(
+                lambda image: note_generation(image, self._broker_id, epoch, generation)
+            )
+        except (ApiError, OSError) as problem:  # then an older copy is seen a while later
+            log.info("generation of the disk not raised", extra={"reason": problem})
+
     def note_closed(self) -> None:
         """Everything in the directory is on disk."""
         if not self._environment.has_own_store:
@@ -163,11 +181,12 @@ class Registration:
 
     async def _forfeit(self, last_use: Identity, boot_id: str) -> None:
         member = self._state.image.members.get(self._broker_id)
+        known = (UNREGISTERED, 0) if member is None else (member.epoch, member.generation)
         find = partial(
             forfeits,
             broker=self._broker_id,
             logs=self._replicas.logs,
-            is_outdated=member is not None and last_use.broker_epoch < member.epoch,
+            is_outdated=(last_use.broker_epoch, last_use.generation) < known,
             lost_power=bool(last_use.boot_id) and last_use.boot_id != boot_id,
         )
         await self._state.commit(lambda image: forfeit(image, self._broker_id, find(image)))

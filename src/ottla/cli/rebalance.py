@@ -10,6 +10,7 @@ from ottla.cli.exit_codes import FAILED, OK
 from ottla.cli.moves import Refusals, carry_out, print_refusals
 from ottla.cli.options import Broker, Json
 from ottla.cli.run_client import run_with_client
+from ottla.cli.throttle import throttled
 from ottla.client.client import Client
 from ottla.client.cluster_description import describe_cluster
 from ottla.client.errors import Refused
@@ -32,6 +33,14 @@ def rebalance(
     follow: Annotated[
         bool, typer.Option("--follow", help="With --execute: name each partition that has moved.")
     ] = False,
+    throttle: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=1,
+            help="With --execute: bytes that each broker copies in a second, until all have moved.",
+        ),
+    ] = None,
     json: Json = False,
     broker: Broker = "",
 ) -> int:
@@ -39,24 +48,29 @@ def rebalance(
 
     Brokers that are dead or being drained get nothing. Replicas of a partition stay in as many
     racks and on as many machines as they are. The cluster moves `reassignment.concurrent.max`
-    partitions at a time; Ctrl-C begins no more moves, and those that have begun go on.
+    partitions at a time; Ctrl-C begins no more moves, and those that have begun go on, without
+    the limit of --throttle. That is `replication.catchup.bytes.per.s` of all brokers meanwhile.
 
     \b
     Examples:
       ottla rebalance
       ottla rebalance --json | jq -r .partition
       ottla rebalance --execute --follow
+      ottla rebalance --execute --throttle 10000000
     """
     if plan and execute:
         raise UsageRefused("either --plan or --execute, not both")
     if follow and not execute:
         raise UsageRefused("--follow needs --execute")
+    if throttle is not None and not execute:
+        raise UsageRefused("--throttle needs --execute")
 
     async def work(client: Client) -> tuple[Placement, Placement, Refusals]:
         placed, wanted = await _plan(client)
         if not execute:
             return placed, wanted, {}
-        refused = await carry_out(client, wanted, is_followed=follow)
+        async with throttled(client, throttle if wanted else None):
+            refused = await carry_out(client, wanted, is_followed=follow)
         moved = [tp for tp in wanted if tp not in refused]
         if moved:
             _, unled = await elect_leaders(client, moved, PREFERRED)

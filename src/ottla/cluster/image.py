@@ -1,9 +1,10 @@
 """The cluster as one immutable value: brokers, topics, partition leaders, settings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar, assert_never
+from typing import NamedTuple, assert_never
 
+from ottla.cluster.shared_mappings import CopiedMapping, KeyRevisions
 from ottla.cluster.store import NEVER, Revision
 from ottla.cluster.values import (
     BROKER_PREFIX,
@@ -34,9 +35,6 @@ from ottla.cluster.values import (
 )
 from ottla.config.topic import ACTIVE_PARTITIONS, ALL_PARTITIONS
 from ottla.model import BrokerId, TopicPartition, Uuid, parse_uuid
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +90,11 @@ class ClusterImage:
         default_factory=dict
     )  # of single ones
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    mod_revisions: Mapping[str, Revision] = field(default_factory=dict)  # of every key
+    mod_revisions: KeyRevisions = field(default_factory=KeyRevisions)  # of every key
     folded_names: Mapping[str, str] = field(default_factory=dict)  # see `fold_name`
     partition_count: int = 0  # of all topics together
+    # How `topics` came from those of the image before: see `topic_changes`.
+    touched: "Touched | None" = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def load(written: Iterable[tuple[Change, Revision]], revision: Revision) -> "ClusterImage":
@@ -113,7 +113,7 @@ class ClusterImage:
 
     def mod_revision(self, key: str) -> Revision:
         """The revision that wrote `key`, as far as this image knows."""
-        return self.mod_revisions.get(key, NEVER)
+        return self.mod_revisions.revision_of(key)
 
     def topic_by_id(self, topic_id: Uuid) -> TopicImage | None:
         name = self.topic_names.get(topic_id)
@@ -138,6 +138,69 @@ class ClusterImage:
     def controller_id(self) -> BrokerId | None:
         """The broker that acts as controller: the live one with the lowest id, without election."""
         return min(self.brokers, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Topics that differ from those before, each with its partitions that were written."""
+
+    before: Mapping[str, TopicImage]
+    indexes: Mapping[str, Mapping[int, None]]
+
+
+class TopicChange(NamedTuple):
+    """A topic that differs between two images, or is in one of them only.
+
+    `indexes` are the partitions that differ, of those that the same topic has in both, in no
+    particular order.
+    """
+
+    name: str
+    old: TopicImage | None
+    new: TopicImage | None
+    indexes: Collection[int]
+
+    @property
+    def is_same(self) -> bool:
+        """True if the topic is in both images; one of its name may have replaced it."""
+        return self.old is not None and self.new is not None and self.old.id == self.new.id
+
+
+def topic_changes(
+    before: Mapping[str, TopicImage], after: Mapping[str, TopicImage], touched: Touched | None
+) -> list[TopicChange]:
+    """The topics in which two images differ. `touched` is that of the image with `after`.
+
+    From one image to the next this looks at what the store has changed; if there were others in
+    between, at all partitions of the topics that differ.
+    """
+    if before is after:
+        return []
+    if touched is not None and touched.before is before:
+        return [
+            _topic_change(name, before, after, indexes) for name, indexes in touched.indexes.items()
+        ]
+    names = dict.fromkeys((*before, *after))
+    return [
+        _topic_change(name, before, after, None)
+        for name in names
+        if before.get(name) is not after.get(name)
+    ]
+
+
+def _topic_change(
+    name: str,
+    before: Mapping[str, TopicImage],
+    after: Mapping[str, TopicImage],
+    written: Collection[int] | None,
+) -> TopicChange:
+    old, new = before.get(name), after.get(name)
+    if old is None or new is None or old.id != new.id:
+        return TopicChange(name, old, new, ())
+    was, now = old.partitions, new.partitions
+    both = range(min(len(was), len(now)))
+    looked_at = both if written is None else [index for index in written if index in both]
+    return TopicChange(name, old, new, [one for one in looked_at if was[one] is not now[one]])
 
 
 def _rank(change: Change) -> int:
@@ -171,24 +234,28 @@ class ImageDraft:
         self.cluster_id = image.cluster_id
         self.broker_config = image.broker_config
         self.own_configs = image.own_configs
-        self.group_configs = _Copied(image.group_configs)
+        self.group_configs = CopiedMapping(image.group_configs)
         self.partition_count = image.partition_count
-        self.registered = _Copied(image.registered)
-        self.ready = _Copied(image.ready)
-        self.brokers = _Copied(image.brokers)
-        self.members = _Copied(image.members)
-        self.topics = _Copied(image.topics)
-        self.topic_names = _Copied(image.topic_names)
-        self.detached = _Copied(image.detached)
-        self.making = _Copied(image.making)
-        self.tombstones = _Copied(image.tombstones)
-        self.mod_revisions = _Copied(image.mod_revisions)
-        self.folded_names = _Copied(image.folded_names)
+        self.registered = CopiedMapping(image.registered)
+        self.ready = CopiedMapping(image.ready)
+        self.brokers = CopiedMapping(image.brokers)
+        self.members = CopiedMapping(image.members)
+        self.topics = CopiedMapping(image.topics)
+        self.topic_names = CopiedMapping(image.topic_names)
+        self.detached = CopiedMapping(image.detached)
+        self.making = CopiedMapping(image.making)
+        self.tombstones = CopiedMapping(image.tombstones)
+        self.mod_revisions = image.mod_revisions.draft()
+        self.folded_names = CopiedMapping(image.folded_names)
         self._copied: dict[Uuid, dict[int, PartitionImage]] = {}  # of `detached`
+        self._touched: dict[str, dict[int, None]] = {}
+        self._written: dict[str, list[PartitionImage]] = {}  # not in `topics` yet, see `_topic`
 
     def at(self, revision: Revision) -> ClusterImage:
         """The image with all changes applied so far."""
         assert revision >= self.image.revision, f"revision {revision} is older than the image's"
+        for name in list(self._written):
+            self._topic(name)
         return ClusterImage(
             revision=revision,
             cluster_id=self.cluster_id,
@@ -207,15 +274,16 @@ class ImageDraft:
             mod_revisions=self.mod_revisions.now,
             folded_names=self.folded_names.now,
             partition_count=self.partition_count,
+            touched=Touched(self.image.topics, self._touched),
         )
 
     def apply(self, change: Change, revision: Revision) -> None:
         """Apply one change, written by `revision`; a topic after its partitions."""
         if change.value is None:
-            self.mod_revisions.writable().pop(change.key, None)
+            self.mod_revisions.remove(change.key)
             self._remove(change.key)
         else:
-            self.mod_revisions.writable()[change.key] = revision
+            self.mod_revisions.put(change.key, revision)
             self._put(change.key, change.value, revision)
 
     def _put(self, key: str, value: Value, revision: Revision) -> None:
@@ -275,12 +343,24 @@ class ImageDraft:
         if topic is None or index >= len(topic.partitions):
             self._held(topic_id)[index] = partition
             return
-        _check_epochs(topic, index, partition)
-        partitions = (*topic.partitions[:index], partition, *topic.partitions[index + 1 :])
-        self.topics.writable()[topic.name] = replace(topic, partitions=partitions)
+        written = self._written.get(topic.name)
+        if written is None:
+            written = self._written[topic.name] = list(topic.partitions)
+        _check_epochs(topic.name, index, written[index], partition)
+        written[index] = partition
+        self._touched.setdefault(topic.name, {})[index] = None
+
+    def _topic(self, name: str) -> TopicImage | None:
+        """A topic with all its partitions as they were written: copied once for all of them."""
+        topic = self.topics.now.get(name)
+        if (written := self._written.pop(name, None)) is None:
+            return topic
+        assert topic is not None, f"partitions of {name} were written, which is not there"
+        topic = self.topics.writable()[name] = replace(topic, partitions=tuple(written))
+        return topic
 
     def _put_topic(self, stored: StoredTopic) -> None:
-        old = self.topics.now.get(stored.name)
+        old = self._topic(stored.name)
         known = () if old is None or old.id != stored.id else old.partitions
         assert len(known) <= stored.partition_count, f"{stored.name} would lose partitions"
         if old is not None and old.id != stored.id:
@@ -298,6 +378,7 @@ class ImageDraft:
         if (folded := fold_name(stored.name)) is not None:
             self.folded_names.writable()[folded] = stored.name
         self.partition_count += len(added)
+        self._touched.setdefault(stored.name, {})
 
     def _attach(self, stored: StoredTopic, first: int) -> list[PartitionImage]:
         """The detached partitions from `first` on that the topic's key now counts."""
@@ -313,9 +394,10 @@ class ImageDraft:
         return added
 
     def _drop_topic(self, name: str) -> None:
-        old = self.topics.now.get(name)
+        old = self._topic(name)
         if old is None:
             return
+        self._touched.setdefault(name, {})
         del self.topics.writable()[name]
         del self.topic_names.writable()[old.id]
         if (folded := fold_name(name)) is not None:
@@ -377,28 +459,11 @@ class ImageDraft:
         self._judge_alive(broker)
 
 
-class _Copied(Generic[K, V]):
-    """A mapping of an image, copied before its first write."""
-
-    __slots__ = ("_copy", "now")
-
-    def __init__(self, original: Mapping[K, V]) -> None:
-        self.now = original
-        self._copy: dict[K, V] | None = None
-
-    def writable(self) -> dict[K, V]:
-        if self._copy is None:
-            self._copy = dict(self.now)
-            self.now = self._copy
-        return self._copy
-
-
-def _check_epochs(topic: TopicImage, index: int, after: PartitionImage) -> None:
+def _check_epochs(topic: str, index: int, before: PartitionImage, after: PartitionImage) -> None:
     """Raise EpochWentBack if an epoch of a partition is lower than it was."""
-    before = topic.partitions[index]
     if after.leader_epoch < before.leader_epoch or after.partition_epoch < before.partition_epoch:
         was = f"{before.leader_epoch} and {before.partition_epoch}"
         raise EpochWentBack(
-            f"{topic.name}-{index} is at leader epoch {after.leader_epoch} and partition epoch"
+            f"{topic}-{index} is at leader epoch {after.leader_epoch} and partition epoch"
             f" {after.partition_epoch}, and was at {was}"
         )

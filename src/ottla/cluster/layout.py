@@ -315,8 +315,13 @@ def _broker_fields(value: BrokerImage | Ready | Member) -> dict[str, Any]:
         case Ready():
             return {"epoch": value.epoch}
         case Member():
-            known = {"epoch": value.epoch, "rack": value.rack, "machine": value.machine}
-            return {**known, "wanted": _DRAINING} if value.is_draining else known
+            return {
+                "epoch": value.epoch,
+                "rack": value.rack,
+                "machine": value.machine,
+                **({"wanted": _DRAINING} if value.is_draining else {}),
+                **({"generation": value.generation} if value.generation else {}),
+            }
 
 
 def _read_broker(
@@ -326,7 +331,14 @@ def _read_broker(
         return Ready(broker, fields["epoch"])
     if prefix == MEMBER_PREFIX:
         is_draining = fields.get("wanted") == _DRAINING
-        return Member(broker, fields["epoch"], fields["rack"], fields["machine"], is_draining)
+        return Member(
+            broker,
+            fields["epoch"],
+            fields["rack"],
+            fields["machine"],
+            is_draining,
+            fields.get("generation", 0),
+        )
     listeners = {one["name"]: Endpoint(one["host"], one["port"]) for one in fields["listeners"]}
     return BrokerImage(
         broker, listeners, fields["rack"], fields["machine"], bytes.fromhex(fields["token"])
@@ -421,7 +433,7 @@ def _load(key: str, data: bytes, *, is_checked: bool) -> dict[str, Any]:
 
 def _parse(data: bytes) -> dict[str, Any] | None:
     try:
-        fields = json.loads(data)
+        fields = json.loads(data.decode())  # from a string: bytes are searched for an encoding
     except ValueError:
         return None
     return fields if isinstance(fields, dict) else None

@@ -24,11 +24,18 @@ Result = TypeVar("Result")
 class MeasuredStore:
     """Another store, measured. A refusal of the store counts as a success: it has responded."""
 
-    def __init__(self, store: CoordinationStore, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: CoordinationStore,
+        monotonic_s: Callable[[], float],
+        note_up: Callable[[], None],
+    ) -> None:
+        """`note_up` is called when the store has responded."""
         self.is_up = True  # as the last call that has ended found it
         self.durations = Histogram()
         self._store = store
         self._monotonic_s = monotonic_s
+        self._note_up = note_up
 
     @property
     def limits(self) -> CommitLimits:
@@ -78,3 +85,5 @@ class MeasuredStore:
     def _note(self, begun_s: float, *, is_up: bool) -> None:
         self.durations.observe(self._monotonic_s() - begun_s)
         self.is_up = is_up
+        if is_up:
+            self._note_up()

@@ -27,9 +27,12 @@ def check_later(known: ClusterImage, found: ClusterImage) -> None:
         )
     for broker, member in known.members.items():
         now = found.members.get(broker)
-        if now is not None and now.epoch < member.epoch:
+        if now is None:
+            continue
+        if (now.epoch, now.generation) < (member.epoch, member.generation):
             raise StoreRestored(
-                f"broker {broker} is at epoch {now.epoch}, and was at {member.epoch}"
+                f"broker {broker} is at epoch {now.epoch}.{now.generation}, and was at"
+                f" {member.epoch}.{member.generation}"
             )
     for name, topic in known.topics.items():
         later = found.topics.get(name)

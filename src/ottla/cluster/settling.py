@@ -35,6 +35,9 @@ class SettledState(Protocol):
     @property
     def image(self) -> ClusterImage: ...
 
+    @property
+    def changes_max(self) -> int: ...
+
     async def commit(self, decide: Callable[[ClusterImage], Decision[Result]]) -> Result: ...
 
     async def next_image(self) -> None: ...
@@ -72,7 +75,8 @@ class Settling:
             await self._wait_changed(before)
 
     async def _act(self) -> None:
-        await self._commit_if_needed(lambda image: settle_leaders(image, self._config))
+        limit = self._state.changes_max
+        await self._commit_if_needed(lambda image: settle_leaders(image, self._config, limit))
         if self._state.image.controller_id == self._broker:
             await self._sweep()
             await self._commit_if_needed(lambda image: drain(image, self._config))

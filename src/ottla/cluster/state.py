@@ -167,6 +167,11 @@ class ClusterState:
         alive = [broker for _, broker in sorted(self.image.brokers.items())]
         return alive or [one for one in (self._self,) if one is not None]
 
+    @property
+    def changes_max(self) -> int:
+        """The changes worth deciding about at a time: more than a commit takes, and not many."""
+        return 4 * self._store.limits.writes
+
     def fits(self, image: ClusterImage, changes: Sequence[Change]) -> bool:
         """True if all of the changes, decided on this image, fit into one commit."""
         return fits(image, changes, self._store.limits)
@@ -301,7 +306,8 @@ class ClusterState:
 
     async def settle(self) -> None:
         """Give every partition a leader among the live brokers, where there can be one."""
-        await self.commit(lambda image: settle_leaders(image, self._config))
+        limit = self.changes_max
+        await self.commit(lambda image: settle_leaders(image, self._config, limit))
 
     async def allocate_producer_ids(self, count: int = 1000) -> range:
         """A block of producer ids, none of which is ever allocated twice."""

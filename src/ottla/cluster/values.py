@@ -75,6 +75,7 @@ class Member:
     rack: str | None = None
     machine: str | None = None
     is_draining: bool = False  # an operator wants its replicas to be moved to other brokers
+    generation: int = 0  # of its disk, raised now and then: a lower one there is an older copy
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """Counts of replication since the broker started, for metrics."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
-from ottla.cluster.image import ClusterImage
+from ottla.cluster.image import TopicChange
 from ottla.cluster.values import PartitionImage
 from ottla.model import BrokerId
+from ottla.replication.leadership import changed_partitions
 
 CLEAN: Final = "clean"
 ELIGIBLE: Final = "eligible"
@@ -31,14 +33,11 @@ class ReplicationCounts:
         self.fetched_bytes = Counter[BrokerId]()  # by leader
         self._broker_id = broker_id
 
-    def note_image(self, before: ClusterImage, after: ClusterImage) -> None:
-        """Count what has changed in the partitions that this broker leads in `after`."""
-        for name, topic in after.topics.items():
-            old = before.topics.get(name)
-            if old is None or old is topic or old.id != topic.id:
-                continue
-            for was, now in zip(old.partitions, topic.partitions, strict=False):
-                if was is not now and now.leader == self._broker_id:
+    def note_image(self, changes: Iterable[TopicChange]) -> None:
+        """Count what has changed in the partitions that this broker leads now."""
+        for change in changes:
+            for _, was, now in changed_partitions(change):
+                if now.leader == self._broker_id:
                     self._note_change(was, now)
 
     def _note_change(self, was: PartitionImage, now: PartitionImage) -> None:

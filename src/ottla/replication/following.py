@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.clock import Clock
-from ottla.cluster.image import ClusterImage
+from ottla.cluster.image import ClusterImage, TopicChange
 from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
 from ottla.replication.catch_up import CatchUpBudget
 from ottla.replication.counts import ReplicationCounts
+from ottla.replication.leadership import changed_partitions, removed_topics
 from ottla.replication.partition import Flushes
 from ottla.replication.peer_deaths import PeerDeaths
 from ottla.storage.log import Log
@@ -73,25 +74,32 @@ class Following:
 
     # Following the image
 
-    def note_image(self, image: ClusterImage) -> None:
-        """Stop what the image no longer says, at once: a successor no longer fetches."""
-        self.counts.note_image(self._image, image)
+    def note_image(self, image: ClusterImage, changes: Iterable[TopicChange]) -> None:
+        """Stop what the image no longer says, at once: a successor no longer fetches.
+
+        `changes` is how its topics differ from those of the image before.
+        """
+        self.counts.note_image(changes)
         self._image = image
         self.deaths.note_image(image)
-        for tp, followed in list(self.partitions.items()):
-            partition = image.partition(tp)
-            topic = image.topics.get(tp.topic)
-            if (
-                partition is None
-                or topic is None
-                or topic.id != followed.topic_id
-                or partition.leader != followed.leader
-                or partition.leader_epoch != followed.leader_epoch
-                or self._broker_id not in partition.replicas
-            ):
-                self.drop(tp)
-            else:
-                followed.is_in_sync = self._broker_id in partition.isr
+        for topic in removed_topics(changes):
+            for index in range(len(topic.partitions)):
+                self.drop(TopicPartition(topic.name, index))
+        for change in changes:
+            for tp, _, partition in changed_partitions(change):
+                self._note_partition(tp, partition)
+
+    def _note_partition(self, tp: TopicPartition, partition: PartitionImage) -> None:
+        if (followed := self.partitions.get(tp)) is None:
+            return
+        if (
+            partition.leader != followed.leader
+            or partition.leader_epoch != followed.leader_epoch
+            or self._broker_id not in partition.replicas
+        ):
+            self.drop(tp)
+        else:
+            followed.is_in_sync = self._broker_id in partition.isr
 
     def follow(
         self,

@@ -1,9 +1,8 @@
 """The replicas of a broker, and which of them it leads, from one image to the next."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Mapping
 
-from ottla.cluster.image import ClusterImage, TopicImage
+from ottla.cluster.image import ClusterImage, TopicChange, TopicImage
 from ottla.cluster.values import PartitionImage
 from ottla.errors import ApiError, NotLeader, UnknownTopicOrPartition
 from ottla.model import BrokerId, TopicPartition
@@ -11,46 +10,50 @@ from ottla.model import BrokerId, TopicPartition
 ChangedPartitions = list[tuple[TopicPartition, PartitionImage]]
 
 
+def removed_topics(changes: Iterable[TopicChange]) -> Iterator[TopicImage]:
+    """The topics that are no more; another may have the name of one."""
+    for change in changes:
+        if change.old is not None and not change.is_same:
+            yield change.old
+
+
 def lost_partitions(
-    before: ClusterImage, after: ClusterImage, broker: BrokerId
+    changes: Iterable[TopicChange], broker: BrokerId
 ) -> Iterator[tuple[TopicPartition, ApiError]]:
     """The partitions that the broker led and leads no more, each with the error for its clients."""
-    for name, old in before.topics.items():
-        new = after.topics.get(name)
-        if new is old:
+    for change in changes:
+        if change.old is None:
             continue
-        if new is None or new.id != old.id:
-            for index, partition in enumerate(old.partitions):
+        if not change.is_same:
+            for index, partition in enumerate(change.old.partitions):
                 if partition.leader == broker:
-                    tp = TopicPartition(name, index)
+                    tp = TopicPartition(change.name, index)
                     yield tp, UnknownTopicOrPartition(f"{tp} has been deleted")
             continue
-        for index, was, now in _changes(old, new):
+        for tp, was, now in changed_partitions(change):
             if was.leader == broker and not _goes_on(was, now):
-                tp = TopicPartition(name, index)
                 yield tp, NotLeader(f"this broker no longer leads {tp} in the epoch it did")
 
 
 def kept_partitions(
-    before: ClusterImage, after: ClusterImage, broker: BrokerId
+    changes: Iterable[TopicChange], broker: BrokerId
 ) -> Iterator[tuple[TopicPartition, PartitionImage]]:
     """The partitions that the broker goes on leading and that have changed otherwise."""
-    for name, old in before.topics.items():
-        new = after.topics.get(name)
-        if new is None or new is old or new.id != old.id:
-            continue
-        for index, was, now in _changes(old, new):
+    for change in changes:
+        for tp, was, now in changed_partitions(change):
             if was.leader == broker and _goes_on(was, now):
-                yield TopicPartition(name, index), now
+                yield tp, now
 
 
-def _changes(
-    old: TopicImage, new: TopicImage
-) -> Iterator[tuple[int, PartitionImage, PartitionImage]]:
-    """The partitions of a topic that have changed: few of many, so this is all that is done."""
-    for index, (was, now) in enumerate(zip(old.partitions, new.partitions, strict=False)):
-        if was is not now:
-            yield index, was, now
+def changed_partitions(
+    change: TopicChange,
+) -> Iterator[tuple[TopicPartition, PartitionImage, PartitionImage]]:
+    """The partitions that a topic had before and has now, and that differ."""
+    if change.old is None or change.new is None:
+        return
+    was, now = change.old.partitions, change.new.partitions
+    for index in change.indexes:
+        yield TopicPartition(change.name, index), was[index], now[index]
 
 
 def _goes_on(old: PartitionImage, new: PartitionImage) -> bool:
@@ -73,24 +76,28 @@ def restarted_brokers(before: ClusterImage, after: ClusterImage) -> list[BrokerI
 
 
 def changed_topics(
-    before: Mapping[str, TopicImage], after: Mapping[str, TopicImage], again: Container[str]
+    changes: Iterable[TopicChange], after: Mapping[str, TopicImage], again: Iterable[str]
 ) -> list[tuple[TopicImage, ChangedPartitions]]:
-    """The topics that have changed, with those of their partitions that have.
+    """The topics of `after` that have changed, with those of their partitions that have.
 
     With all of them, if the topic has new settings or is in `again`.
     """
+    whole = dict.fromkeys(name for name in again if name in after)
     changed: list[tuple[TopicImage, ChangedPartitions]] = []
-    for name, topic in after.items():
-        old = before.get(name)
-        if old is topic and name not in again:
+    for change in changes:
+        old, new = change.old, change.new
+        if new is None or change.name in whole:
             continue
-        known: Sequence[PartitionImage] = ()
-        if old is not None and old.id == topic.id and old.config == topic.config:
-            known = () if name in again else old.partitions
+        if old is None or not change.is_same or old.config != new.config:
+            whole[change.name] = None
+            continue
+        added = range(len(old.partitions), len(new.partitions))
         partitions = [
-            (TopicPartition(name, index), now)
-            for index, (was, now) in enumerate(zip_longest(known, topic.partitions))
-            if was is not now
+            (TopicPartition(change.name, index), new.partitions[index])
+            for index in (*change.indexes, *added)
         ]
-        changed.append((topic, partitions))
+        changed.append((new, partitions))
+    for name in whole:
+        every = [(TopicPartition(name, at), one) for at, one in enumerate(after[name].partitions)]
+        changed.append((after[name], every))
     return changed

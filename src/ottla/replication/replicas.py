@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from ottla.clock import Clock
-from ottla.cluster.image import ClusterImage, TopicImage
+from ottla.cluster.image import ClusterImage, TopicImage, topic_changes
 from ottla.cluster.store import Revision
 from ottla.cluster.values import PartitionImage
 from ottla.config import TopicConfig
@@ -28,6 +28,7 @@ from ottla.replication.leadership import (
     changed_topics,
     kept_partitions,
     lost_partitions,
+    removed_topics,
     restarted_brokers,
 )
 from ottla.replication.log_maker import LogMaker
@@ -109,7 +110,7 @@ class Replicas:
         self._news = asyncio.Event()
         self._applied_waiters: list[tuple[Revision, asyncio.Future[None]]] = []
         self._unfinished = UnfinishedTopics()
-        self._unserved: set[str] = set()  # topics with partitions that could not be led yet
+        self._unserved: dict[str, None] = {}  # topics with partitions that could not be led yet
         self._follower: asyncio.Task[None] | None = None
 
     def open(self, image: ClusterImage, *, is_checked: bool = True) -> "asyncio.Task[None]":
@@ -194,14 +195,15 @@ class Replicas:
         """The cluster has changed: give up what this broker leads no more, follow the rest soon."""
         assert image.revision >= self._image.revision, "images only get newer"
         before, self._image = self._image, image
-        for topic_id in before.topic_names.keys() - image.topic_names.keys():
-            self.topic_names.pop(topic_id, None)
-        for tp, error in lost_partitions(before, image, self._broker_id):
+        changes = topic_changes(before.topics, image.topics, image.touched)
+        for gone in removed_topics(changes):
+            self.topic_names.pop(gone.id, None)
+        for tp, error in lost_partitions(changes, self._broker_id):
             self._give_up(tp, error)
-        self.writable.note_image(before, image)
-        self.following.note_image(image)
+        self.writable.note_image(changes)
+        self.following.note_image(image, changes)
         now_s = self._clock.monotonic_s()
-        for tp, partition in kept_partitions(before, image, self._broker_id):
+        for tp, partition in kept_partitions(changes, self._broker_id):
             if tp in self.leaders:
                 self.leaders[tp].note_image(partition, now_s)
         for broker in restarted_brokers(before, image):
@@ -254,16 +256,15 @@ class Replicas:
                     future.set_result(None)
 
     async def _apply(self, image: ClusterImage) -> None:
-        old = self._applied.topics
-        for name, topic in old.items():
-            if name not in image.topics or image.topics[name].id != topic.id:
-                await self._drop_topic(topic, is_deleted=topic.id in image.tombstones)
+        changes = topic_changes(self._applied.topics, image.topics, image.touched)
+        for gone in removed_topics(changes):
+            await self._drop_topic(gone, is_deleted=gone.id in image.tombstones)
         # Until the image shows that this broker is ready, it leads and follows nothing: an older
         # registration of its id may have led the same partitions, in the epochs of the image.
         may_serve = self._broker_id in image.brokers
         is_new = may_serve and self._broker_id not in self._applied.brokers
-        again, self._unserved = {*self._unfinished, *self._unserved}, set()
-        changed = changed_topics({} if is_new else old, image.topics, again)
+        again, self._unserved = {**self._unfinished, **self._unserved}, {}
+        changed = changed_topics(changes, image.topics, image.topics if is_new else again)
         if may_serve:
             await self._prepare(changed)
         for topic, partitions in changed:
@@ -323,7 +324,7 @@ class Replicas:
             if self._broker_id in self._image.brokers:
                 self._lead(tp, partition, opened)
             else:
-                self._unserved.add(topic.name)  # until it is registered again
+                self._unserved[topic.name] = None  # until it is registered again
         elif partition.leader is not None:
             self.following.follow(tp, topic.id, partition, opened)
         return None

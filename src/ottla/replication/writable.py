@@ -1,10 +1,9 @@
 """The partitions led here that producers write to directly."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from ottla.cluster.image import ClusterImage, TopicImage
+from ottla.cluster.image import TopicChange, TopicImage
 from ottla.cluster.routes import is_direct
-from ottla.config.topic import ACTIVE_PARTITIONS
 from ottla.errors import ApiError, UnknownTopicId
 from ottla.model import TopicPartition
 from ottla.protocol.hot_fields import TopicKey
@@ -55,17 +54,15 @@ class WritablePartitions:
     def remove(self, tp: TopicPartition) -> None:
         self._partitions.pop(tp, None)
 
-    def note_image(self, before: ClusterImage, after: ClusterImage) -> None:
+    def note_image(self, changes: Iterable[TopicChange]) -> None:
         """Partitions may have been sealed, or are so no more."""
-        if before.topics is after.topics:
-            return
-        for name, topic in after.topics.items():
-            if before.topics.get(name) is topic or not _has_routes(topic):
+        for change in changes:
+            topic = change.new
+            if topic is None:
                 continue
-            for index in range(len(topic.partitions)):
+            indexes: Iterable[int] = change.indexes
+            if not change.is_same or change.old is None or change.old.config != topic.config:
+                indexes = range(len(topic.partitions))
+            for index in indexes:
                 if not is_direct(topic, index):
-                    self._partitions.pop((name, index), None)
-
-
-def _has_routes(topic: TopicImage) -> bool:
-    return ACTIVE_PARTITIONS in topic.config or any(one.forwarded_to for one in topic.partitions)
+                    self._partitions.pop((change.name, index), None)

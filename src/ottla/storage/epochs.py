@@ -27,6 +27,29 @@ class EpochEnd(NamedTuple):
     end_offset: Offset
 
 
+class EpochOrder:
+    """The epochs that batches of a log have, as its checkpoint knew them at one time.
+
+    A batch's CRC does not cover its epoch. But epochs rise, and the checkpoint says where each
+    begins: a batch that contradicts it, or the batch before, is not what was written.
+    """
+
+    def __init__(self, starts: "list[EpochStart]") -> None:
+        self._epochs = [one.epoch for one in starts]
+        self._starts = [one.start_offset for one in starts]
+        self._highest = int(NO_EPOCH)
+
+    def admits(self, offset: int, epoch: int) -> bool:
+        """True if a batch, behind those that were admitted before, can have this epoch."""
+        if epoch == NO_EPOCH:  # a client's or Kafka's, from before there were any
+            return True
+        known = bisect_right(self._starts, offset)
+        is_right = epoch >= self._highest and (not known or epoch == self._epochs[known - 1])
+        if is_right:
+            self._highest = epoch
+        return is_right
+
+
 class EpochsDamaged(Exception):
     """The stored epochs are not what they should be: rebuild them from the log."""
 

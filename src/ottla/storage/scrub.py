@@ -20,6 +20,7 @@ from ottla.model import Offset, TimestampMs
 from ottla.storage.checkpoints import CheckpointDamaged, read_checkpoint, write_checkpoint
 from ottla.storage.damages import Damage
 from ottla.storage.disk_worker import Pause, Worker
+from ottla.storage.epochs import EpochOrder
 from ottla.storage.files import Files
 from ottla.storage.log import Log
 from ottla.storage.seals import read_seal
@@ -48,8 +49,9 @@ class SegmentCheck:
     The file stays open from the first step to the last: compaction may replace it.
     """
 
-    def __init__(self, segment: Segment, directory: Path) -> None:
+    def __init__(self, segment: Segment, directory: Path, epochs: EpochOrder | None = None) -> None:
         self.segment = segment
+        self._epochs = epochs
         self._path = directory / file_name(segment.base_offset, LOG)
         self._size_bytes = segment.size_bytes
         self._end_offset = segment.end_offset
@@ -68,6 +70,7 @@ class SegmentCheck:
                 self.segment.base_offset,
                 size_bytes=self._size_bytes,
                 end_offset=self._end_offset,
+                epochs=self._epochs,
             )
         chain = self._chain
         before = chain.position
@@ -98,11 +101,10 @@ class Scrubber:
     """Owner of the one check that is under way. Every method belongs to the owner's thread."""
 
     def __init__(
-        self, files: Files, worker: Worker, directory: Path, *, is_eager: bool = False
+        self, files: Files, worker: Worker, directory: Path, *, has_peers: bool = False
     ) -> None:
-        """With `is_eager` a first round begins at once, whenever the last one was.
-
-        What is found then can be had again from peers.
+        """With `has_peers` a first round begins at once, whenever the last one was, and the epochs
+        of batches are compared: what is found then can be had again from peers.
         """
         self.read_bytes = 0
         self.segment_count = 0
@@ -112,7 +114,7 @@ class Scrubber:
         self._files = files
         self._worker = worker
         self._checkpoint = directory / SCRUB_FILE
-        self._is_eager = is_eager
+        self._has_peers = has_peers
         self._queue: deque[tuple[Log, Offset]] = deque()  # the base offset of a segment
         self._is_round_open = False
         self._is_busy = False
@@ -182,7 +184,8 @@ class Scrubber:
             segments: tuple[Segment, ...] = (*log.sealed_segments, log.active_segment)
             segment = next((one for one in segments if one.base_offset == base), None)
             if log.offline_reason is None and segment is not None and segment.size_bytes:
-                self._check = (log, SegmentCheck(segment, log.directory))
+                epochs = EpochOrder(log.epochs.entries()) if self._has_peers else None
+                self._check = (log, SegmentCheck(segment, log.directory, epochs))
                 return True
         return False
 
@@ -235,7 +238,7 @@ class Scrubber:
 
     def _last_finished_ms(self) -> TimestampMs:
         """Also before the broker was last started: a restart is no reason to read everything."""
-        if self._finished_ms is None and self._is_eager:
+        if self._finished_ms is None and self._has_peers:
             return TimestampMs(0)
         if self._finished_ms is None:
             try:

@@ -13,6 +13,7 @@ from ottla.records.batch import (
     BASE_OFFSET_FIELD,
     HEADER_BYTES,
     LAST_DELTA_FIELD,
+    LEADER_EPOCH_FIELD,
     LENGTH_END,
     LENGTH_FIELD,
     MAGIC,
@@ -20,6 +21,7 @@ from ottla.records.batch import (
 )
 from ottla.storage.batch_scan import Placement, find_intact, intact_batches
 from ottla.storage.damages import Damage
+from ottla.storage.epochs import EpochOrder
 from ottla.storage.files import Readable
 from ottla.storage.segment import CheckedPart, Segment
 
@@ -39,7 +41,10 @@ class ChainCheck:
         size_bytes: int,
         end_offset: Offset,
         placement: Placement | None = None,
+        epochs: EpochOrder | None = None,
     ) -> None:
+        """With `epochs` a batch whose epoch does not fit counts as damaged, though it is intact:
+        only where it can be had again."""
         self.position = position
         self.next_offset = next_offset
         self.parts: list[CheckedPart] = []
@@ -48,6 +53,7 @@ class ChainCheck:
         self._size_bytes = size_bytes
         self._end_offset = end_offset
         self._placement = placement or Placement(end_max=end_offset)
+        self._epochs = epochs
 
     @property
     def is_done(self) -> bool:
@@ -72,7 +78,7 @@ class ChainCheck:
 
     def _read_intact(self, until: int, offset: int) -> None:
         wanted = min(max(until - self.position, _READ_BYTES_MIN), _READ_BYTES_MAX)
-        at, fields = 0, None
+        epochs = self._epochs
         for at, fields in intact_batches(
             self._file,
             Position(self.position),
@@ -81,14 +87,14 @@ class ChainCheck:
             wanted,
             self._placement,
         ):
-            if (
-                at + fields[LENGTH_FIELD] + LENGTH_END >= until
-                and fields[BASE_OFFSET_FIELD] + fields[LAST_DELTA_FIELD] >= offset
+            if epochs is not None and not epochs.admits(
+                fields[BASE_OFFSET_FIELD], fields[LEADER_EPOCH_FIELD]
             ):
                 break
-        if fields is not None:
             self.position = at + fields[LENGTH_FIELD] + LENGTH_END
             self.next_offset = fields[BASE_OFFSET_FIELD] + fields[LAST_DELTA_FIELD] + 1
+            if self.position >= until and self.next_offset > offset:
+                break
 
     def _note_part(self, start: int) -> None:
         end_offset = Offset(self.next_offset)

@@ -31,6 +31,18 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert read_identity(FILES, tmp_path) == Identity("it", BrokerId(0), Revision(9))
 
 
+def test_a_registration_begins_the_generations_of_a_disk_anew(tmp_path: Path) -> None:
+    meta = MetaProperties(FILES, tmp_path, KNOWN, is_written=False)
+    meta.note_registered(5, "a-b")
+    meta.raise_generation()
+    meta.raise_generation()
+    found = read_identity(FILES, tmp_path)
+    assert found == meta.identity
+    assert (found.broker_epoch, found.boot_id, found.generation) == (5, "a-b", 2)
+    meta.note_registered(6, "a-b")
+    assert meta.identity.generation == 0
+
+
 @pytest.mark.parametrize("bit", range(8))
 def test_no_byte_can_change_unnoticed(bit: int) -> None:
     whole = KNOWN.encode()

@@ -89,10 +89,10 @@ def test_a_commit_has_no_more_compares_than_a_store_takes() -> None:
     assert list(first) == list(changes[: len(first)])
 
 
-def settled(image: ClusterImage) -> ClusterImage:
+def settled(image: ClusterImage, changes_max: int | None = None) -> ClusterImage:
     """The image after as many commits as it takes."""
     for _ in range(100):
-        changes = settle_leaders(image, CONFIG).changes
+        changes = settle_leaders(image, CONFIG, changes_max).changes
         if not changes:
             return image
         image = image.apply(fitting(image, changes, LIMITS), Revision(image.revision + 1))
@@ -103,7 +103,9 @@ def test_elections_that_do_not_fit_go_on_where_the_last_commit_ended() -> None:
     image = with_topic(cluster(1, 2), *[(1, 2)] * 300)
     dead = image.apply([Change(broker_key(BrokerId(1)), None)], image.revision)
     assert len(settle_leaders(dead, CONFIG).changes) == 300
+    assert len(settle_leaders(dead, CONFIG, 256).changes) == 256
     image = settled(dead)
+    assert settled(dead, 256) == image, "in as many commits, each decided about 256 at most"
     assert {partition.leader for partition in image.topics["orders"].partitions} == {2}
     assert {partition.leader_epoch for partition in image.topics["orders"].partitions} == {1}
 

@@ -1,5 +1,6 @@
 """An image is a value: changes make a new one that shares what stayed the same."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,9 @@ from ottla.cluster.image import (
     ImageDraft,
     PartitionMissing,
     TopicImage,
+    topic_changes,
 )
+from ottla.cluster.shared_mappings import KeyRevisions
 from ottla.cluster.store import NEVER, Revision
 from ottla.cluster.values import (
     CATALOG_KEY,
@@ -188,6 +191,13 @@ def test_removing_a_topic_that_is_not_there_changes_no_other() -> None:
         assert (again.folded_names, again.partition_count) == ({"a_b": "a_b"}, 1)
 
 
+def key_revisions(known: Mapping[str, Revision]) -> KeyRevisions:
+    draft = KeyRevisions().draft()
+    for key, revision in known.items():
+        draft.put(key, revision)
+    return draft.now
+
+
 def test_a_removed_key_that_has_no_part_in_the_image_is_only_forgotten() -> None:
     image = ClusterImage().apply(
         [*put_topic(topic("a", 1)), Change(CATALOG_KEY, Catalog())],
@@ -197,7 +207,7 @@ def test_a_removed_key_that_has_no_part_in_the_image_is_only_forgotten() -> None
     again = image.apply([Change(CATALOG_KEY, None)], Revision(2))
     assert again.mod_revision(CATALOG_KEY) == NEVER
     kept = {key: one for key, one in image.mod_revisions.items() if key != CATALOG_KEY}
-    assert again == replace(image, revision=Revision(2), mod_revisions=kept)
+    assert again == replace(image, revision=Revision(2), mod_revisions=key_revisions(kept))
 
 
 def partition(leader_epoch: int = 0) -> PartitionImage:
@@ -281,3 +291,48 @@ def test_a_broker_is_alive_while_it_is_ready_in_the_epoch_of_its_registration() 
         assert ready.apply([Change(key, None)], Revision(5)).brokers == {}
     assert ready.members == {ONE: member}
     assert ready.apply([Change(member_key(ONE), None)], Revision(5)).members == {}
+
+
+def test_an_image_shares_what_a_commit_does_not_write() -> None:
+    many = [replace(topic(f"t{at}", at), partitions=(partition(),) * 9) for at in range(1, 4)]
+    puts = [change for one in many for change in put_topic(one)]
+    old = ClusterImage().apply(puts, Revision(1))
+    written = Change(partition_key(many[0].id, 3), partition(1))
+    new = old.apply([written], Revision(2))
+    assert [change[0::3] for change in topic_changes(old.topics, new.topics, new.touched)] == [
+        ("t1", [3])
+    ]
+    assert (new.mod_revision(written.key), old.mod_revision(written.key)) == (2, 1)
+    copied = [
+        directory
+        for directory, part in new.mod_revisions.parts.items()
+        if part is not old.mod_revisions.parts[directory]
+    ]
+    assert copied == [written.key.removesuffix("3")]
+
+
+def test_topics_that_come_and_go_are_changes_as_a_whole() -> None:
+    a, b = topic("a", 1), topic("b", 2)
+    old = ClusterImage().apply([*put_topic(a), *put_topic(b)], Revision(1))
+    again = replace(topic("a", 3), partitions=(partition(), partition()))
+    new = old.apply(
+        [Change(topic_key("b"), None), *put_topic(again), *put_topic(topic("c", 4))], Revision(2)
+    )
+    for touched in (new.touched, None):
+        found = {one.name: one for one in topic_changes(old.topics, new.topics, touched)}
+        assert {name: (one.old, one.new) for name, one in found.items()} == {
+            "a": (a, again),
+            "b": (b, None),
+            "c": (None, topic("c", 4)),
+        }
+        assert not any(one.is_same or one.indexes for one in found.values())
+
+
+def test_a_removed_key_leaves_nothing_behind() -> None:
+    one = topic("a", 1)
+    old = ClusterImage().apply(put_topic(one), Revision(1))
+    removed = [Change(topic_key("a"), None), Change(partition_key(one.id, 0), None)]
+    gone = old.apply(removed, Revision(2))
+    assert len(old.mod_revisions) == 2
+    assert not gone.mod_revisions.parts
+    assert not gone.apply(removed, Revision(3)).mod_revisions.parts

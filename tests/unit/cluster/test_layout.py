@@ -75,6 +75,7 @@ TOMBSTONE = Tombstone(TOPIC_ID, "orders", 3, (BrokerId(1), BrokerId(2)))
         ("ready/7", Ready(BrokerId(7), 12)),
         ("members/7", MEMBER),
         ("members/7", Member(BrokerId(7), 12, is_draining=True)),
+        ("members/7", Member(BrokerId(7), 12, is_draining=True, generation=3)),
         (PARTITION_KEY, replace(PARTITION, adding=(BrokerId(1),), removing=(BrokerId(2),))),
         ("settings/brokers", StoredSettings({"log.retention.ms": "1"})),
         ("settings/brokers/7", StoredSettings({"fetch.max.bytes": "1"})),

@@ -31,7 +31,8 @@ class SlowStore(MemoryStore):
 def test_a_store_is_up_as_the_last_call_found_it_and_refusals_are_responses() -> None:
     async def scenario(loop: VirtualLoop) -> None:
         inner = SlowStore(loop)
-        store = MeasuredStore(inner, loop.monotonic_s)
+        ups: list[float] = []
+        store = MeasuredStore(inner, loop.monotonic_s, lambda: ups.append(loop.monotonic_s()))
         assert (store.limits, store.can_fall_silent) == (inner.limits, inner.can_fall_silent)
         lease = await store.grant(1000)
         await store.commit([Put("a", b"1", lease)])
@@ -58,6 +59,7 @@ def test_a_store_is_up_as_the_last_call_found_it_and_refusals_are_responses() ->
             await store.commit([Put("b", b"1")], [Compare("b", Revision(NEVER + 1))])
         assert store.is_up
         assert store.durations.count == 10
+        assert len(ups) == 8, "every response counts, and no failure"
         await store.close()
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -14,7 +14,7 @@ from fakes.cluster_images import (
     with_topic,
 )
 from ottla.cluster.controller.leaders import IsrChange, alter_isrs
-from ottla.cluster.image import ClusterImage
+from ottla.cluster.image import ClusterImage, topic_changes
 from ottla.model import BrokerId, Offset
 from ottla.replication.counts import CLEAN, ELIGIBLE, GROW, SHRINK, UNCLEAN, ReplicationCounts
 from ottla.replication.followers import Followers
@@ -33,7 +33,7 @@ def grown(image: ClusterImage, *isr: int) -> ClusterImage:
 def counted(broker: BrokerId, *images: ClusterImage) -> ReplicationCounts:
     counts = ReplicationCounts(broker)
     for before, later in pairwise(images):
-        counts.note_image(before, later)
+        counts.note_image(topic_changes(before.topics, later.topics, later.touched))
     return counts
 
 

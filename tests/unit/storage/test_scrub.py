@@ -8,9 +8,10 @@ from fakes import build
 from fakes.memory_files import MemoryFiles
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
-from ottla.model import NO_TIMESTAMP, Offset, TimestampMs, TopicPartition, Uuid
+from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicPartition, Uuid
 from ottla.records.batch import HEADER_BYTES, read_header
 from ottla.storage.disk_worker import InlineWorker
+from ottla.storage.epochs import EpochOrder, EpochStart
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.recovery_scan import EVERYTHING
@@ -173,7 +174,7 @@ def test_a_round_begins_when_its_time_has_come_also_after_a_restart(
 
 def test_a_broker_with_peers_reads_all_after_a_start(files: MemoryFiles, log: Log) -> None:
     scrub(files, log)
-    eager = Scrubber(files, InlineWorker(), ROOT, is_eager=True)
+    eager = Scrubber(files, InlineWorker(), ROOT, has_peers=True)
     now_ms = TimestampMs(build.NOW_MS + 1)
     for _ in range(100):
         eager.advance([log], now_ms, DAY_MS)
@@ -278,3 +279,38 @@ def test_a_segment_that_was_cut_short_is_known_soon_after_a_start(
     reads = files.counts["read"]
     scrubber.advance(again.logs.values(), TimestampMs(build.NOW_MS - DAY_MS), 2 * DAY_MS)
     assert files.counts["read"] <= reads + 1, "the sizes are looked at once"
+
+
+@pytest.mark.parametrize("at", [0, 7, BATCHES - 1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("epoch", [build.EPOCH + 4, 0, 1 << 30], ids=["higher", "lower", "far"])
+def test_with_peers_a_batch_with_a_changed_epoch_is_damaged(
+    files: MemoryFiles, log: Log, at: int, epoch: int
+) -> None:
+    segment = log.sealed_segments[1]
+    position = batch_positions(files, segment)[at]
+    files.content(path_of(segment))[position + 12 : position + 16] = epoch.to_bytes(4, "big")
+    assert scrub(files, log).damage_count == 0, "alone, it is better than nothing"
+    assert scrub(files, log, Scrubber(files, InlineWorker(), ROOT, has_peers=True)).damage_count
+    first = segment.base_offset + 2 * at
+    assert [(one.start_offset, one.end_offset) for one in log.corrupt] == [(first, first + 2)]
+
+
+def test_epochs_of_several_leaders_are_in_order(files: MemoryFiles, log: Log) -> None:
+    for leader in range(build.EPOCH + 1, build.EPOCH + 4):
+        log.epochs.note(LeaderEpoch(leader), log.end_offset)
+        for _ in range(2):
+            log.append_as_leader(build.batch(2), LeaderEpoch(leader), build.NOW_MS)
+        log.roll(build.NOW_MS)
+    scrubber = Scrubber(files, InlineWorker(), ROOT, has_peers=True)
+    assert scrub(files, log, scrubber).damage_count == 0
+    assert scrubber.segment_count == 5, "all but the active one"
+
+
+def test_epochs_that_fall_are_damage_where_the_checkpoint_knows_none() -> None:
+    order = EpochOrder([EpochStart(LeaderEpoch(5), Offset(100))])
+    assert order.admits(0, 3)
+    assert order.admits(10, -1)
+    assert not order.admits(20, 2)
+    assert order.admits(30, 3)
+    assert not order.admits(100, 4)
+    assert order.admits(100, 5)

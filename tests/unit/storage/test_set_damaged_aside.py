@@ -75,7 +75,7 @@ def damaged_log(
         now_ms=build.NOW_MS,
         closed_at=log.end_offset,
     )
-    scrubber = Scrubber(files, InlineWorker(), Path("/data"), is_eager=True)
+    scrubber = Scrubber(files, InlineWorker(), Path("/data"), has_peers=True)
     for step in range(100):
         scrubber.advance([again], TimestampMs(build.NOW_MS + step), 10**9)
     assert scrubber.round_count == 1

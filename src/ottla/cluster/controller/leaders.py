@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from ottla.cluster.controller.decision import Decision
@@ -84,6 +85,17 @@ def note_ready(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[No
     return Decision(tuple(changes), None)
 
 
+def note_generation(
+    image: ClusterImage, broker: BrokerId, epoch: int, generation: int
+) -> Decision[None]:
+    """The disk of a broker has this generation: an older copy of it must not be trusted."""
+    member = image.members.get(broker)
+    if member is None or member.epoch != epoch or member.generation >= generation:
+        return Decision((), None)
+    raised = replace(member, generation=generation)
+    return Decision((Change(member_key(broker), raised),), None)
+
+
 def note_dead(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[None]:
     """End the registration of a broker whose process is gone; its lease would end it later."""
     registered = image.registered.get(broker)
@@ -101,21 +113,22 @@ def note_leaving(image: ClusterImage, broker: BrokerId) -> Decision[None]:
     return Decision(changes, None)
 
 
-def settle_leaders(image: ClusterImage, defaults: BrokerConfig) -> Decision[None]:
+def settle_leaders(
+    image: ClusterImage, defaults: BrokerConfig, changes_max: int | None = None
+) -> Decision[None]:
     """Remove dead brokers from every ISR and elect a leader for every partition.
 
     Follows from the image alone, not from an event, so any broker may call it at any time: on a
-    settled image it changes nothing.
+    settled image it changes nothing. With `changes_max`, more than a commit takes, it decides
+    about so many partitions at most: about the others after the commit.
     """
     rules = replication_rules(image.broker_config, defaults)
-    return Decision(
-        tuple(
-            change
-            for topic in image.topics.values()
-            for change in settled_partitions(image, topic, rules)
-        ),
-        None,
+    changes = (
+        change
+        for topic in image.topics.values()
+        for change in settled_partitions(image, topic, rules)
     )
+    return Decision(tuple(islice(changes, changes_max)), None)
 
 
 def settle(

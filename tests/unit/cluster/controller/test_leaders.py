@@ -32,6 +32,7 @@ from ottla.cluster.controller.leaders import (
     alter_isrs,
     forfeit_damaged,
     note_dead,
+    note_generation,
     note_leaving,
     note_ready,
     prefer_leaders,
@@ -398,3 +399,18 @@ def test_the_last_replica_that_has_everything_stays_though_it_is_damaged() -> No
     one = after(gone_all, forfeit_damaged(gone_all, BrokerId(2), [ORDERS_0]))
     assert orders_0(one).isr == (1,)
     assert not forfeit_damaged(one, BrokerId(1), [ORDERS_0]).changes
+
+
+def test_the_generation_of_a_disk_only_rises_and_only_within_its_registration() -> None:
+    image = back(back(cluster(), 1), 2)
+    epoch = image.members[BrokerId(1)].epoch
+    image = after(image, note_generation(image, BrokerId(1), epoch, 2))
+    assert image.members[BrokerId(1)].generation == 2
+    for stale in (
+        note_generation(image, BrokerId(1), epoch, 2),
+        note_generation(image, BrokerId(1), epoch, 1),
+        note_generation(image, BrokerId(1), epoch - 1, 3),
+        note_generation(image, BrokerId(7), epoch, 3),
+    ):
+        assert not stale.changes
+    assert image.members[BrokerId(2)].generation == 0
