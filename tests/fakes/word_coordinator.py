@@ -145,11 +145,15 @@ class FakeCluster:
 class WordBench:
     """A coordinator on a virtual loop, and the defects that it has reported."""
 
-    def __init__(self, partition_count: int = 1) -> None:
+    def __init__(
+        self,
+        partition_count: int = 1,
+        coordinator_class: type[WordCoordinator] = WordCoordinator,
+    ) -> None:
         self.cluster = FakeCluster(partition_count)
         self.loop = cast("VirtualLoop", asyncio.get_running_loop())
         self.defects: list[BaseException] = []
-        self.coordinator = WordCoordinator(
+        self.coordinator = coordinator_class(
             cast("ClusterState", self.cluster),
             cast("Replicas", self.cluster),
             self.cluster,

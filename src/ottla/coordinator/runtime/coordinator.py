@@ -37,7 +37,7 @@ from ottla.replication.replicas import Replicas
 log = logging.getLogger("ottla.coordinator")
 
 _CREATE_S: Final = 2.0  # timeout of a request that waits for the topic's creation
-_RETRY_S: Final = 1.0  # before a log that could not be read is tried again
+_RETRY_S: Final = 1.0  # before a log that could not be read or written is read again
 _KEYS_MAX: Final = 4096  # groups and transactional ids whose partition is remembered
 
 
@@ -61,6 +61,7 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
         self._topics = topics
         self._clock = clock
         self._shards: dict[int, Shard[MachineT, RecordT]] = {}
+        self._unwritable: dict[int, LeaderPartition] = {}  # the shard before wrote nothing
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._creating: asyncio.Task[dict[str, ApiError]] | None = None
         self._is_closed = False
@@ -217,8 +218,10 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
         self.spawn(self._load(shard))
 
     async def _load(self, shard: Shard[MachineT, RecordT]) -> None:
-        start_s = self._loop.time()
         partition = shard.log.partition
+        if self._unwritable.pop(partition.tp.partition, None) is partition:
+            await asyncio.sleep(_RETRY_S)
+        start_s = self._loop.time()
         try:
             await shard.load(shard.log.read())
         except ApiError as problem:
@@ -232,6 +235,10 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
         await self.note_loaded(shard)
 
     def _note_dropped(self, dropped: Shard[MachineT, RecordT]) -> None:
+        if not (dropped.is_loading or dropped.has_committed):
+            # Its log cannot be written, and a deadline that is due would fail again at once.
+            partition = dropped.log.partition
+            self._unwritable[partition.tp.partition] = partition
         self._shards = {i: shard for i, shard in self._shards.items() if shard is not dropped}
         if not self._is_closed:
             self._loop.call_soon(self.follow)

@@ -70,6 +70,7 @@ class Shard(Generic[MachineT, RecordT]):
         self._confirmations = confirmations
         self._is_loading = True
         self._is_dropped = False
+        self.has_committed = False
         self._waiting: dict[Ticket[Any], None] = {}
         self._turn: _Commit[RecordT] | None = None  # decided in this turn, not appended yet
         self._commits: deque[_Commit[RecordT]] = deque()  # appended and not committed, in order
@@ -214,6 +215,7 @@ class Shard(Generic[MachineT, RecordT]):
         if self._is_dropped:
             return
         if problem is None:
+            self.has_committed = True
             commit = self._commits.popleft()
             self._respond(commit.responses)
             if commit.unconfirmed:

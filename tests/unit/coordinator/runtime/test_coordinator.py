@@ -252,6 +252,37 @@ def test_a_shard_reads_what_its_log_has() -> None:
     run(scenario)
 
 
+def test_a_deadline_whose_record_cannot_be_written_is_tried_again_each_second(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As when a transaction has timed out and too few replicas are in sync."""
+
+    class Overdue(Words):
+        def next_deadline_ms(self) -> int | None:
+            return 0
+
+        def pass_time(self, now_ms: int) -> Decision[str]:
+            return Decision(("late",))
+
+    class OverdueCoordinator(WordCoordinator):
+        def new_machine(self, index: int) -> Words:
+            return Overdue()
+
+    async def scenario() -> None:
+        bench = WordBench(coordinator_class=OverdueCoordinator)
+        bench.cluster.lead([0])
+        bench.cluster.leaders[TOPIC, 0].log.take_offline("the disk has failed")
+        bench.coordinator.follow()
+        await asyncio.sleep(10.5)
+        drops = [one for one in caplog.records if one.getMessage().startswith("shard dropped")]
+        assert 5 < len(drops) <= 11, "at once, and each second at most"
+        with pytest.raises(CoordinatorLoadInProgress):
+            await bench.say("a")
+        bench.coordinator.close()
+
+    run(scenario)
+
+
 def test_shards_follow_the_partitions_that_are_led_here() -> None:
     async def scenario() -> None:
         bench = WordBench(3)
