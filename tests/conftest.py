@@ -1,5 +1,6 @@
 """What holds for every test: sizes, skips that CI accepts, what is shown at the end of a run."""
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -70,6 +71,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _begins_late(item: pytest.Item) -> tuple[bool, bool]:
     return group_of(item.nodeid) is None, item.get_closest_marker("slow") is None
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector from going through thousands of tests and modules again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
