@@ -15,16 +15,20 @@ PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 # A test that lists what a process imports would find coverage.py.
 NOT_COVERED := --deselect tests/unit/cli/test_main.py::test_a_broker_starts_without_what_only_others_need
 PYTEST_COVERED := PYTHONHASHSEED=0 OTTLA_EXAMPLES=0.2 $(BIN)/coverage run -m pytest
+# Tests start hundreds of processes: each would compile the package anew if nobody kept the bytecode.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for processes and timeouts as long as they compute: more workers than cores.
-WORKERS ?= 4
+WORKERS ?= 5
 SPREAD := -n $(WORKERS)
+# pytest rewrites the asserts of every module. Once is enough: workers that begin together would all do it.
+REWRITTEN := .cache/rewritten
 # The full sizes of tests whose size can be set, and a seed that is new every time.
 NIGHTLY := \
   OTTLA_EXAMPLES=10 OTTLA_MUTANTS=1000000 OTTLA_SEED=$(shell date +%s) \
   OTTLA_CRASH_ROUNDS=200 OTTLA_CRASH_POINTS=1000 OTTLA_CRASH_TRANSACTIONS=5000 OTTLA_CRASH_STOPS=20 \
   OTTLA_POWER_CUTS=20 OTTLA_UNCLEAN_MIB=1024 OTTLA_GROUP_KILLS=30 OTTLA_REBALANCE_ROUNDS=4 \
   OTTLA_CLUSTER_KILLS=20 OTTLA_CLUSTER_TRANSACTIONS=5000 OTTLA_CLUSTER_COORDINATOR_KILLS=20 \
-  OTTLA_SIM_SEEDS=500 OTTLA_PLANT_SEEDS=500 OTTLA_CAPACITY_BROKERS=50 OTTLA_CAPACITY_PARTITIONS=20000 OTTLA_MOVED_PARTITIONS=60 \
+  OTTLA_SIM_SEEDS=500 OTTLA_PLANT_SEEDS=500 OTTLA_PLANT_SECONDS=30 OTTLA_CUT_KIB=64 OTTLA_CAPACITY_BROKERS=50 OTTLA_CAPACITY_PARTITIONS=20000 OTTLA_MOVED_PARTITIONS=60 \
   OTTLA_CHAOS=whole OTTLA_REBALANCE_ALL=1 OTTLA_OUTAGE_S=30 OTTLA_CRASH_DAMAGES=8000 OTTLA_DAMAGE_CASES=10000 OTTLA_REPLICA_DAMAGES=200 \
   OTTLA_SIM_SHARE_SEEDS=500 OTTLA_SHARE_RECORDS=200000 OTTLA_SHARE_MEMBER_KILLS=30 OTTLA_SHARE_BROKER_KILLS=10 \
   OTTLA_SPARK_CHAOS_RECORDS=1000000 OTTLA_SPARK_CHAOS_SEED=$(shell date +%s)
@@ -54,10 +58,15 @@ $(STAMP): $(SETUP) requirements.lock
 quick: $(STAMP) ## unit tests, properties with a fifth of their examples, golden files, scenarios: under a minute
 	OTTLA_EXAMPLES=0.2 $(PYTEST) -n 2 -m "not slow and not nightly" tests/unit tests/property tests/scenario
 
-test: $(STAMP) ## every kind of test, at a size that finds the bug within minutes
+$(REWRITTEN): $(STAMP) $(shell find tests -name '*.py')
+	@mkdir -p $(@D)
+	@for part in tests/unit 'tests --ignore=tests/unit'; do $(PYTEST) -n 0 -q --collect-only $$part >/dev/null & done; wait
+	@touch $@
+
+test: $(STAMP) $(REWRITTEN) ## every kind of test, at a size that finds the bug within minutes
 	$(PYTEST) $(SPREAD) -m "not nightly" --durations=20
 
-nightly: $(STAMP) ## every test at its full size, and those that start a Spark of their own: hours
+nightly: $(STAMP) $(REWRITTEN) ## every test at its full size, and those that start a Spark of their own: hours
 	$(NIGHTLY) $(PYTEST) $(SPREAD) --durations=50 --timeout=14400
 
 sim: $(STAMP) ## simulated clusters: SEEDS=n, or SEED=k with its trace; PROFILE=p; SHRINK=1 shortens a seed that fails
@@ -83,7 +92,9 @@ coverage: $(STAMP) ## branch coverage of unit tests, properties and scenarios, b
 	@$(BIN)/coverage json --quiet -o .cache/coverage/report.json
 	$(BIN)/python -m tools.coverage_floor
 
-check: lint package test ## lint, package, then make test: what CI runs
+check: $(STAMP) ## lint beside package, then make test: what CI runs
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint package $(REWRITTEN)
+	@$(MAKE) --no-print-directory test
 
 format: $(STAMP) ## let ruff lay out the code
 	$(BIN)/ruff format .

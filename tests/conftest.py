@@ -1,5 +1,6 @@
 """What holds for every test: sizes, skips that CI accepts, what is shown at the end of a run."""
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from blocking import blocking_calls_fail
-from scheduling import GroupScheduling
+from scheduling import GroupScheduling, group_of
 from sizes import examples
 
 # A busy machine is slow at everything: neither decides a test.
@@ -60,13 +61,27 @@ def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow tests begin first where several workers share the tests: none is left for the end."""
+    """Where several workers share the tests, none that takes long is left for the end.
+
+    The tests of a JVM come first, since one worker has them all, and then those marked `slow`.
+    """
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        items.sort(key=_begins_late)
+
+
+def _begins_late(item: pytest.Item) -> tuple[bool, bool]:
+    return group_of(item.nodeid) is None, item.get_closest_marker("slow") is None
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector from going through thousands of tests and modules again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    config.option.loadscopereorder = False  # the order of the tests is the order to begin in
     return GroupScheduling(config, log)
 
 

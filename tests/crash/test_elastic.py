@@ -21,6 +21,7 @@ from fakes.consumed import value_of
 
 _TOPIC: Final = "orders"
 _COUNT: Final = int(os.environ.get("OTTLA_MOVED_PARTITIONS", "8"))
+_TURN_S: Final = 0.05  # all partitions are written to while each of them moves
 _PARTITIONS: Final[list[Partition]] = [(_TOPIC, index) for index in range(_COUNT)]
 _SETTINGS: Final = (
     "--set=broker.session.timeout.ms=2000",
@@ -38,7 +39,7 @@ class MovedLoad(Load):
     """
 
     def __init__(self, address: str, name: str) -> None:
-        super().__init__(address, name, _PARTITIONS, is_idempotent=True)
+        super().__init__(address, name, _PARTITIONS, is_idempotent=True, turn_s=_TURN_S)
         self.unplaced: list[tuple[Partition, int]] = []
 
     def _note(self, error: KafkaError | None, message: Message) -> None:

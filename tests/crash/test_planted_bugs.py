@@ -12,6 +12,7 @@ from sim.run import DIED, plan, simulate
 
 _SEEDS_MAX: Final = int(os.environ.get("OTTLA_PLANT_SEEDS", "3"))
 _OWN_PLANS: Final = ("unconfirmed_reads", "share_answered_too_early")  # in test_simulation.py
+_SECONDS: Final = float(os.environ.get("OTTLA_PLANT_SECONDS", "10"))
 _FOUND_AT_ONCE: Final = ("isr_without_store", "sequences_unchecked")
 
 
@@ -26,7 +27,7 @@ _FOUND_AT_ONCE: Final = ("isr_without_store", "sequences_unchecked")
 )
 def test_a_planted_bug_is_found(name: str, report: Callable[[str], None]) -> None:
     for seed in range(1, _SEEDS_MAX + 1):
-        verdict = simulate(replace(plan(seed, "all"), plant=name))
+        verdict = simulate(replace(plan(seed, "all", _SECONDS), plant=name))
         if not verdict.is_good:
             assert verdict.problems != (DIED,), f"seed {seed} shows nothing: it did not end"
             report(f"{name}: found by seed {seed}: {verdict.problems[0]}")

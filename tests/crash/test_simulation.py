@@ -10,7 +10,7 @@ from ottla.coordinator.runtime.coordinator import shard_index
 from sim.nemesis import SHARE_PROFILE, Fault
 from sim.run import Plan, plan, simulate
 
-_SEEDS: Final = int(os.environ.get("OTTLA_SIM_SEEDS", "10"))
+_SEEDS: Final = int(os.environ.get("OTTLA_SIM_SEEDS", "5"))
 _SECONDS: Final = 12.0
 _SHARE_SEEDS: Final = int(os.environ.get("OTTLA_SIM_SHARE_SEEDS", "1"))
 _SHARE_SECONDS: Final = 6.0

@@ -4,6 +4,7 @@ import gzip
 import struct
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import cramjam
@@ -165,20 +166,33 @@ def test_producers_are_fenced_by_epoch_and_held_to_their_sequence(broker: Attack
 
 
 BOMB_BYTES = 64 * MIB
-GZIP_OF_ZEROS = gzip.compress(bytes(BOMB_BYTES))
 SNAPPY_HEADER = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
-SNAPPY_ZEROS = bytes(cramjam.snappy.compress_raw(bytes(4 * MIB)))
-SNAPPY_BLOCK = struct.pack(">i", len(SNAPPY_ZEROS)) + SNAPPY_ZEROS
-BOMBS: dict[str, tuple[Codec, bytes]] = {
-    "zstd": (Codec.ZSTD, bytes(cramjam.zstd.compress(bytes(BOMB_BYTES)))),
-    "gzip": (Codec.GZIP, GZIP_OF_ZEROS),
-    "gzip in gzip": (Codec.GZIP, gzip.compress(GZIP_OF_ZEROS * 20)),
-    "lz4": (Codec.LZ4, bytes(cramjam.lz4.compress(bytes(BOMB_BYTES)))),
-    "lz4 with a wrong frame": (Codec.LZ4, bytes.fromhex("04224d18604082") + b"\xff" * 400),
-    "snappy of 4 GiB": (Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)),
-    "snappy in blocks": (Codec.SNAPPY, SNAPPY_HEADER + SNAPPY_BLOCK * 5),
-    "not compressed at all": (Codec.ZSTD, b"certainly not"),
-    "nothing": (Codec.GZIP, b""),
+
+
+@cache
+def gzip_of_zeros() -> bytes:
+    return gzip.compress(bytes(BOMB_BYTES))
+
+
+def snappy_block() -> bytes:
+    zeros = bytes(cramjam.snappy.compress_raw(bytes(4 * MIB)))
+    return struct.pack(">i", len(zeros)) + zeros
+
+
+# Made when they are used: every worker imports this, and only one throws a bomb.
+BOMBS: dict[str, tuple[Codec, Callable[[], bytes]]] = {
+    "zstd": (Codec.ZSTD, lambda: bytes(cramjam.zstd.compress(bytes(BOMB_BYTES)))),
+    "gzip": (Codec.GZIP, gzip_of_zeros),
+    "gzip in gzip": (Codec.GZIP, lambda: gzip.compress(gzip_of_zeros() * 20)),
+    "lz4": (Codec.LZ4, lambda: bytes(cramjam.lz4.compress(bytes(BOMB_BYTES)))),
+    "lz4 with a wrong frame": (
+        Codec.LZ4,
+        lambda: bytes.fromhex("04224d18604082") + b"\xff" * 400,
+    ),
+    "snappy of 4 GiB": (Codec.SNAPPY, lambda: b"\xff\xff\xff\xff\x0f" + bytes(100)),
+    "snappy in blocks": (Codec.SNAPPY, lambda: SNAPPY_HEADER + snappy_block() * 5),
+    "not compressed at all": (Codec.ZSTD, lambda: b"certainly not"),
+    "nothing": (Codec.GZIP, bytes),
 }
 
 
@@ -198,9 +212,10 @@ def test_a_bomb_that_is_searched_by_time_goes_off_in_a_small_room(
     """Stored as it came; opened when somebody looks for a timestamp."""
     tp = TopicPartition(f"bomb-{list(BOMBS).index(kind)}", 0)
     create_topic(broker, tp.topic)
-    codec, payload = BOMBS[kind]
+    codec, make_payload = BOMBS[kind]
+    bomb = bomb_batch(codec, make_payload())
     with raw_client(broker) as client, broker.memory_grows_less_than(32 * MIB):
-        stored = produce(client, tp, bomb_batch(codec, payload))
+        stored = produce(client, tp, bomb)
         if stored.error_code == ErrorCode.NONE:
             for timestamp in (build.NOW_MS, -3):
                 answer = search(client, tp, timestamp)
@@ -213,13 +228,14 @@ def test_a_bomb_that_is_searched_by_time_goes_off_in_a_small_room(
 
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_bomb_that_must_be_recompressed_is_refused(broker: AttackedBroker, kind: str) -> None:
-    codec, payload = BOMBS[kind]
+    codec, make_payload = BOMBS[kind]
+    bomb = bomb_batch(codec, make_payload())
     target = "uncompressed" if codec is Codec.LZ4 else "lz4"
     tp = TopicPartition(f"recompressed-{target}", 0)
     create_topic(broker, tp.topic, compression_type=target)
     with raw_client(broker) as client, broker.memory_grows_less_than(32 * MIB):
         before = end_offset(client, tp)
-        answer = produce(client, tp, bomb_batch(codec, payload))
+        answer = produce(client, tp, bomb)
         if kind == "gzip in gzip":  # the outer one is small, and nobody opens the inner one
             return
         assert ErrorCode(answer.error_code) in {

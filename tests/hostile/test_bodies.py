@@ -149,26 +149,28 @@ def tag_section(*tags: int) -> bytes:
     return bytes([len(tags)]) + b"".join(bytes([tag, 0]) for tag in tags)
 
 
-MILLION_EMPTY_TAGS = b"\xc0\x84\x3d" + b"".join(
-    bytes([tag & 0x7F | 0x80, tag >> 7 & 0x7F | 0x80, tag >> 14, 0]) for tag in range(1_000_000)
-)
+def million_empty_tags() -> bytes:
+    return b"\xc0\x84\x3d" + b"".join(
+        bytes([tag & 0x7F | 0x80, tag >> 7 & 0x7F | 0x80, tag >> 14, 0]) for tag in range(1_000_000)
+    )
 
 
 @pytest.mark.parametrize(
-    "tags",
+    "make_tags",
     [
-        pytest.param(MILLION_EMPTY_TAGS, id="a million"),
-        pytest.param(b"\xc0\x84\x3d", id="a million announced"),
-        pytest.param(b"\xc0\x84\x3d" + bytes(2_000_000), id="a million times the same"),
-        pytest.param(tag_section(100, 100), id="one twice"),
-        pytest.param(tag_section(101, 100), id="out of order"),
-        pytest.param(b"\x01\x64\xff\xff\xff\xff\x07", id="a field of 2 GiB"),
+        pytest.param(million_empty_tags, id="a million"),
+        pytest.param(lambda: b"\xc0\x84\x3d", id="a million announced"),
+        pytest.param(lambda: b"\xc0\x84\x3d" + bytes(2_000_000), id="a million times the same"),
+        pytest.param(lambda: tag_section(100, 100), id="one twice"),
+        pytest.param(lambda: tag_section(101, 100), id="out of order"),
+        pytest.param(lambda: b"\x01\x64\xff\xff\xff\xff\x07", id="a field of 2 GiB"),
     ],
 )
 @pytest.mark.parametrize("key", [ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.FETCH])
 def test_tag_sections_that_make_no_sense_are_refused_at_once(
-    broker: AttackedBroker, key: ApiKey, tags: bytes
+    broker: AttackedBroker, key: ApiKey, make_tags: Callable[[], bytes]
 ) -> None:
+    tags = make_tags()
     bodies = {
         ApiKey.METADATA: (12, b"\x01\0\0"),
         ApiKey.PRODUCE: (9, b"\0\0\1\0\0\0\0\x01"),
@@ -186,36 +188,36 @@ def test_tag_sections_that_make_no_sense_are_refused_at_once(
 
 
 @pytest.mark.parametrize(
-    ("layout", "body"),
+    ("layout", "make_body"),
     [
         pytest.param(
             Layout(APIS[ApiKey.LIST_OFFSETS].request_class, 6),
-            b"\xff\xff\xff\xff\0" + b"\xff\xff\xff\x04" + b"\x01\x01\0" * (8 * MIB // 3),
+            lambda: b"\xff\xff\xff\xff\0" + b"\xff\xff\xff\x04" + b"\x01\x01\0" * (8 * MIB // 3),
             id="ListOffsets",
         ),
         pytest.param(
             Layout(ProduceRequest, 9),
-            b"\0\0\1\0\0\0\0" + b"\xff\xff\xff\x04" + b"\x01\x01\0" * (8 * MIB),
+            lambda: b"\0\0\1\0\0\0\0" + b"\xff\xff\xff\x04" + b"\x01\x01\0" * (8 * MIB),
             id="Produce, topics",
         ),
         pytest.param(
             Layout(ProduceRequest, 9),
-            b"\0\0\1\0\0\0\0\x02\x02t" + b"\xff\xff\xff\x01" + b"\0\0\0\0\0\0" * (4 * MIB),
+            lambda: b"\0\0\1\0\0\0\0\x02\x02t" + b"\xff\xff\xff\x01" + b"\0\0\0\0\0\0" * (4 * MIB),
             id="Produce, partitions",
         ),
         pytest.param(
             Layout(FetchRequest, 12),
-            bytes(25) + b"\xff\xff\xff\x04" + b"\x01\x01\0" * (8 * MIB),
+            lambda: bytes(25) + b"\xff\xff\xff\x04" + b"\x01\x01\0" * (8 * MIB),
             id="Fetch",
         ),
     ],
 )
 def test_millions_of_tiny_elements_do_not_become_millions_of_objects(
-    broker: AttackedBroker, layout: Layout, body: bytes
+    broker: AttackedBroker, layout: Layout, make_body: Callable[[], bytes]
 ) -> None:
     """Every element takes at least the bytes it must, so that no count is a lie."""
     with raw_client(broker) as client, broker.memory_grows_less_than(64 * MIB):
-        client.send(framed(header_of(layout) + body))
+        client.send(framed(header_of(layout) + make_body()))
         assert client.is_closed_by_broker
 
 

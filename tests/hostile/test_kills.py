@@ -50,9 +50,10 @@ def send_mutants(broker: AttackedBroker) -> None:
 
 
 def send_bombs(broker: AttackedBroker) -> None:
+    bombs = [bomb_batch(codec, make_payload()) for codec, make_payload in BOMBS.values()]
     with raw_client(broker) as client:
-        for codec, payload in itertools.cycle(BOMBS.values()):
-            client.ask(produce_request(VICTIM, bomb_batch(codec, payload)), 8)
+        for bomb in itertools.cycle(bombs):
+            client.ask(produce_request(VICTIM, bomb), 8)
             search(client, VICTIM, build.NOW_MS)
 
 

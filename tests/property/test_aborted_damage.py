@@ -29,7 +29,7 @@ ROOT: Final = Path("/data")
 TP: Final = TopicPartition("orders", 0)
 DIRECTORY: Final = ROOT / str(TP)
 CONFIG: Final = TopicConfig(segment_bytes=1000, index_interval_bytes=200)
-CASES: Final = int(os.environ.get("OTTLA_DAMAGE_CASES", "160"))
+CASES: Final = int(os.environ.get("OTTLA_DAMAGE_CASES", "80"))
 REBUILT: Final = "list of aborted transactions rebuilt"
 ENTRY_BYTES: Final = 34
 

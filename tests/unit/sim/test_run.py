@@ -8,15 +8,20 @@ from dataclasses import replace
 import pytest
 
 from sim.nemesis import Fault
-from sim.run import Plan, plan, shrink, simulate
+from sim.run import Plan, Verdict, plan, shrink, simulate
 
 SECONDS = 8.0
 
 
+@pytest.fixture(scope="module")
+def here() -> Verdict:
+    """A simulation that a child of this process has run."""
+    return simulate(plan(7, "all", SECONDS))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
-def test_a_seed_has_the_same_trace_in_another_process(hash_seed: str) -> None:
-    here = simulate(plan(7, "all", SECONDS))
+def test_a_seed_has_the_same_trace_in_another_process(here: Verdict, hash_seed: str) -> None:
     command = [sys.executable, "-m", "sim", "--seeds", "1", "--first", "7", "--profile", "all"]
     there = subprocess.run(
         [*command, "--secs", str(SECONDS)],
