@@ -13,7 +13,7 @@ _READY_S: Final = 90.0
 _STOP_S: Final = 60.0
 _LOOK_S: Final = 0.05
 _CLUSTER_ID: Final = "b3R0bGEtY29tcGF0LTAwMQ"
-_LOG_SETTINGS: Final = """\
+LOG_SETTINGS: Final = """\
 rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console
 appender.console.type=Console
@@ -40,9 +40,12 @@ class ApacheBroker:
             _settings(self.data, self._port, controller_port, advertised_port)
         )
         self._log_settings = directory / "log4j2.properties"
-        self._log_settings.write_text(_LOG_SETTINGS)
+        self._log_settings.write_text(LOG_SETTINGS)
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._settings))
+        # With eligible leader replicas the cluster itself sets min.insync.replicas for every topic.
+        plain = ("--feature", "eligible.leader.replicas.version=0")
+        target = ("-t", _CLUSTER_ID, "-c", str(self._settings), *plain)
+        self._run("kafka.tools.StorageTool", "format", *target)
 
     @property
     def address(self) -> str:

@@ -18,9 +18,8 @@ from typing import Final
 
 import pytest
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parent
-CACHE: Final = ROOT / ".cache" / "compat"
+from compat.peers import CACHE, HERE, ROOT
+
 _TEST_S: Final = 60
 
 
@@ -47,7 +46,7 @@ def read_expected(results: Path, library: str) -> Expected:
 def unpack(archive: str, directory: Path) -> None:
     path = CACHE / archive
     if not path.exists():
-        pytest.fail(f"{archive} is missing: run `make compat`", pytrace=False)
+        pytest.fail(f"{archive} is missing: run `python -m compat.peers`", pytrace=False)
     with tarfile.open(path) as content:
         content.extractall(directory, filter="data")
 

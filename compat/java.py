@@ -1,4 +1,4 @@
-"""The Java virtual machine, and what compat/ runs on it: the jars are fetched by `make compat`."""
+"""The Java virtual machine, and what compat/ runs on it."""
 
 import json
 import shutil
@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parent.parent
-JARS: Final = ROOT / ".cache" / "compat" / "jars"
-PROGRAM: Final = ROOT / "compat" / "java" / "target" / "compat.jar"
+from compat import peers
+
+JARS: Final = peers.jars("java")
+PROGRAM: Final = peers.program("java")
 
 Restart = Callable[[str], None]
 
@@ -20,7 +21,9 @@ def command(main_class: str, *arguments: str, heap_mb: int = 256, more: str = ""
     """What to execute for a main class of ours or of Apache Kafka."""
     java = shutil.which("java")
     if java is None or not PROGRAM.exists():
-        pytest.fail("Java or the jars are missing: run `make compat`", pytrace=False)
+        pytest.fail(
+            "Java or the jars are missing: run `python -m compat.peers kafka`", pytrace=False
+        )
     path = f"{PROGRAM}:{JARS}/*"
     return [java, f"-Xmx{heap_mb}m", *more.split(), "-cp", path, main_class, *arguments]
 

@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from compat.client_suite import HERE, Suite, unpack
+from compat.client_suite import Suite, unpack
+from compat.peers import HERE
 
 RESULTS: Final = HERE / "kafka_python_results.toml"
 LIBRARY: Final = "kafka-python"

@@ -9,11 +9,12 @@ from compat.apache import free_port
 
 
 class OttlaBroker:
-    """Keeps its port, directory and settings through restarts."""
+    """Keeps its port, directory and options through restarts."""
 
-    def __init__(self, data: Path, **settings: int) -> None:
+    def __init__(self, data: Path, *options: str, **settings: int) -> None:
         self.data = data
-        self._settings = [f"--set={name.replace('_', '.')}={settings[name]}" for name in settings]
+        given = [f"--set={name.replace('_', '.')}={settings[name]}" for name in settings]
+        self._options = [*options, *given]
         self.address = f"127.0.0.1:{free_port()}"
         self._running: RunningBroker | None = None
 
@@ -28,7 +29,7 @@ class OttlaBroker:
             self._reap()
 
     def start(self) -> None:
-        self._running = start_broker(self.data, "--listen", self.address, *self._settings)
+        self._running = start_broker(self.data, "--listen", self.address, *self._options)
 
     def end(self, signum: signal.Signals) -> None:
         assert self._running is not None

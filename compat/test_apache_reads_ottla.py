@@ -17,7 +17,7 @@ from ottla.model import ProducerEpoch, ProducerId
 from ottla.records.batch import Marker, MarkerKind
 from ottla.storage.files import OsFiles
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.needs("kafka")]
 
 BATCH = re.compile(
     r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) baseSequence: (-?\d+) .*"

@@ -14,6 +14,7 @@ from compat.ottla_broker import OttlaBroker
 pytestmark = pytest.mark.compat
 
 
+@pytest.mark.needs("kafka-python-tests")
 def test_kafka_pythons_own_tests_do_what_the_list_says(tmp_path: Path) -> None:
     expected = client_suite.read_expected(kafka_python_suite.RESULTS, kafka_python_suite.LIBRARY)
     settings = {"num_partitions": 2, "group_min_session_timeout_ms": 1000}
@@ -23,6 +24,7 @@ def test_kafka_pythons_own_tests_do_what_the_list_says(tmp_path: Path) -> None:
         broker.end(signal.SIGTERM)
 
 
+@pytest.mark.needs("aiokafka-tests")
 @pytest.mark.timeout(900)
 def test_aiokafkas_own_tests_do_what_the_list_says(tmp_path: Path) -> None:
     expected = client_suite.read_expected(aiokafka_suite.RESULTS, aiokafka_suite.LIBRARY)

@@ -13,7 +13,7 @@ from compat.ottla_broker import OttlaBroker
 LIST = Path(__file__).parent / "java_scenarios.txt"
 Broker = OttlaBroker | ApacheBroker
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.needs("kafka")]
 
 
 @pytest.fixture(scope="module")

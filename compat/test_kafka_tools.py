@@ -12,7 +12,7 @@ import pytest
 from compat import java
 from compat.ottla_broker import OttlaBroker
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.needs("kafka")]
 
 _TIMEOUT_S: Final = 120
 _TOOLS: Final = {

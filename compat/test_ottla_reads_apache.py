@@ -15,7 +15,7 @@ from compat.apache import ApacheBroker
 from compat.letters import CODECS, Letter
 from compat.ottla_broker import OttlaBroker
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.needs("kafka")]
 
 TRANSACTIONS = "transactions"
 TOPICS = (*CODECS, TRANSACTIONS)

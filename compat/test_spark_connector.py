@@ -16,17 +16,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from compat.java import ROOT
 from compat.ottla_broker import OttlaBroker
+from compat.peers import CACHE
 from ottla.spark import session
 from spark.worker_start import retry_worker_start
 
-CONNECTOR = ROOT / ".cache" / "compat" / "spark-connector"
+CONNECTOR = CACHE / "spark-connector"
 PATIENCE_S = 240
 PARTITIONS = 2
 FORMATS = ("kafka", "ottla")
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.compat, pytest.mark.needs("spark-connector"), pytest.mark.timeout(900)]
 _numbers = count(1)
 
 
@@ -41,7 +41,10 @@ def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     jars = sorted(map(str, CONNECTOR.glob("*.jar")))
     if not jars:
-        pytest.fail("Spark's Kafka connector is missing: run `make compat`", pytrace=False)
+        pytest.fail(
+            "Spark's Kafka connector is missing: run `python -m compat.peers spark-connector`",
+            pytrace=False,
+        )
     conf = {
         "spark.jars": ",".join(jars),
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark") / "warehouse"),

@@ -1,6 +1,6 @@
 """Record what Apache's own client and broker say to each other, and renew tests/golden with it.
 
-    make compat                             once, for the jars
+    python -m compat.peers kafka            once, for the jars
     python -m tools.capture_apache
 
 A proxy stands between clients and an Apache Kafka broker. Of the Java client's requests the largest

@@ -1,6 +1,6 @@
 """Record the settings that Apache Kafka knows and the values that they take.
 
-    make compat                             once, for the jars
+    python -m compat.peers kafka            once, for the jars
     python -m tools.capture_settings
 
 A broker of Apache Kafka describes a topic and a group. Then each of their settings is tried with

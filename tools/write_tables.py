@@ -4,7 +4,7 @@
     python tools/write_tables.py --check    say which are out of date; status 1 if one is
 
 A table stands between `<!-- table:NAME -->` and `<!-- end -->`. Settings come from `ottla.config`,
-APIs and metrics from a broker that is started for this.
+APIs and metrics from a broker that is started for this, what passes in `make compat` from its list.
 """
 
 import argparse
@@ -17,6 +17,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from compat import results
 from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
 from ottla.client.client import Client
@@ -103,6 +105,10 @@ def make_tables(observed: Observed) -> dict[str, str]:
         ),
         "apis": _table(["Key", "API", "Versions"], _apis(observed.apis)),
         "metrics": _table(["Metric", "Kind", "Labels", "What it is"], _metrics(observed.metrics)),
+        "compat": _table(results.TABLE_COLUMNS, results.rows(results.read())),
+        "compat-differences": _table(
+            results.DIFFERENCE_COLUMNS, results.differences(results.read())
+        ),
     }
 
 

@@ -15,6 +15,7 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -55,6 +56,11 @@ final class Cluster implements AutoCloseable {
     KafkaConsumer<byte[], byte[]> consumer(Map<String, Object> settings) {
         Map<String, Object> ours = Map.of("enable.auto.commit", "false", "auto.offset.reset", "earliest");
         return new KafkaConsumer<>(with(ours, settings), new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    KafkaShareConsumer<byte[], byte[]> shareConsumer(Map<String, Object> settings) {
+        return new KafkaShareConsumer<>(
+                with(Map.of(), settings), new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
     private Map<String, Object> with(Map<String, Object> ours, Map<String, Object> settings) {

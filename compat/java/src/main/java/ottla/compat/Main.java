@@ -36,7 +36,8 @@ public final class Main {
     public static void main(String[] arguments) throws IOException {
         Map<String, Scenario> scenarios = new LinkedHashMap<>();
         List.of(RecordScenarios.all(), ConsumerScenarios.all(), TopicScenarios.all(), ConfigScenarios.all(),
-                ClusterScenarios.all(), GroupScenarios.all(), RestartScenarios.all(), TransactionScenarios.all())
+                ClusterScenarios.all(), GroupScenarios.all(), RestartScenarios.all(), TransactionScenarios.all(),
+                ShareScenarios.all())
                 .forEach(scenarios::putAll);
         if (arguments[0].equals("--list")) {
             scenarios.keySet().forEach(System.out::println);
