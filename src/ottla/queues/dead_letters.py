@@ -28,10 +28,12 @@ from ottla.records.dead_letter_headers import (
 CAUSE_NAMES: Final[Mapping[Cause, str]] = {
     Cause.DELIVERY_LIMIT: "delivery-limit",
     Cause.REJECTED: "rejected",
+    Cause.EXPIRED: "expired",
 }
 _SENTENCES: Final[Mapping[Cause, str]] = {
     Cause.DELIVERY_LIMIT: "delivered as often as the group allows",
     Cause.REJECTED: "rejected by a consumer",
+    Cause.EXPIRED: "not delivered before the end of its ottla.ttl-ms",
 }
 
 

@@ -221,6 +221,7 @@ def _state_batches(batches: Iterable[StateBatch]) -> list[_StateBatch]:
             not_before_ms=batch.not_before_ms,
             cause=batch.cause,
             is_sending=batch.is_sending,
+            member_id=batch.member,
         )
         for batch in batches
     ]
@@ -236,6 +237,7 @@ def _batches(found: Iterable[_StateBatch]) -> tuple[StateBatch, ...]:
             item.not_before_ms,
             Cause(item.cause),
             item.is_sending,
+            item.member_id,
         )
         for item in found
     )
