@@ -133,6 +133,15 @@ class Client:
                 " `ottla serve --advertise`)"
             ) from None
 
+    async def open_connection(self, broker: BrokerId) -> Connection:
+        """A connection of the caller's own to this broker, beside that of the client."""
+        endpoint = (await self.connect_broker(broker)).endpoint
+        return await Connection.open(
+            endpoint,
+            client_id=self._client_id,
+            timeout_s=min(self.timeout_s, CONNECT_TIMEOUT_S),
+        )
+
     async def leader_of(self, tp: TopicPartition) -> BrokerId:
         """The leader of a partition; `Refused` if there is none."""
         leader = self._view.leader_of(tp)
