@@ -39,8 +39,9 @@ class Session(Protocol):
 class ShareRecord:
     """A record that is acquired until `lock_end_s` (by the event loop's clock).
 
-    `session` is the one that acquired it, and the only one that can acknowledge it. `failure` is
-    the reason why its last acknowledgement has no effect, or perhaps none.
+    `session` is the one that acquired it, and the only one that can acknowledge it unless leases
+    are durable. `failure` is the reason why its last acknowledgement has no effect, or perhaps
+    none.
     """
 
     tp: TopicPartition

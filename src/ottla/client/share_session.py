@@ -68,6 +68,11 @@ class ShareSession:
     def is_open(self) -> bool:
         return self._connection.is_open
 
+    @property
+    def is_new(self) -> bool:
+        """True until its first request was sent."""
+        return self._epoch == _OPENING
+
     def abandon(self) -> None:
         """End without a word, as after an error: the broker releases what was acquired."""
         self._connection.close()

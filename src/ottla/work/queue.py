@@ -1,0 +1,239 @@
+"""A work queue for programs with threads."""
+
+import asyncio
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final, Self, TypeVar
+
+import uvloop
+
+from ottla.client.share_consumer import AcknowledgeKind
+from ottla.work.async_queue import SERVERS, TIMEOUT_S, log_failed
+from ottla.work.core import LEASE_MAX_S, QueueCore
+from ottla.work.errors import LeaseLost, QueueClosed, QueueEmpty
+from ottla.work.leases import Lease
+from ottla.work.message import Delivered
+from ottla.work.options import delay_ms
+from ottla.work.puts import Headers, Receipt, Value
+from ottla.work.workers import Workers
+
+log = logging.getLogger("ottla.queue")
+
+_LOOK_S: Final = 0.1  # how often it is looked whether to stop
+
+Result = TypeVar("Result")
+
+
+class Message(Delivered):
+    """A message of a `Queue`; its lease is renewed while the object is alive."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: "Queue", lease: Lease) -> None:
+        super().__init__(lease)
+        self._queue = queue
+
+    def ack(self) -> None:
+        """The work is done; returns when that is durable."""
+        self._queue._settle(self._lease, AcknowledgeKind.ACCEPT)
+
+    def nack(self, delay: float | None = None) -> None:
+        """Give it back: it is delivered again after `delay` seconds, or the group's backoff."""
+        self._queue._settle(self._lease, AcknowledgeKind.RELEASE, delay_ms(delay))
+
+    def reject(self, reason: str = "") -> None:
+        """Deliver it no more; it goes to the group's dead letters, if there are any."""
+        log.warning("message rejected", extra={"lease": self._lease.name, "reason": reason})
+        self._queue._settle(self._lease, AcknowledgeKind.REJECT)
+
+    def extend(self) -> None:
+        """Hold it for another lock duration, and for another `lease_max` at most."""
+        self._queue._call(self._queue._core.extend(self._lease))
+
+
+class Queue:
+    """A topic as a work queue, read by a share group; may be used by several threads.
+
+    Its consumers are the members of `group`, which is named as the topic by default. Connections
+    and brokers may come and go: `get` waits for them, a message stays held, and `ack` is repeated.
+    `put` gives up after `timeout` seconds. Owns a thread with an event loop until it is closed.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        servers: str = SERVERS,
+        group: str | None = None,
+        timeout: float = TIMEOUT_S,
+        lease_max: float = LEASE_MAX_S,
+    ) -> None:
+        self._core = QueueCore(
+            topic,
+            servers=servers,
+            group=group or topic,
+            timeout_s=timeout,
+            lease_max_s=lease_max,
+        )
+        self._loop = uvloop.new_event_loop()
+        # A daemon: a program that does not close its queue can end.
+        self._thread = threading.Thread(target=self._run, name=f"ottla-queue-{topic}", daemon=True)
+        self._thread.start()
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back what is held, as if it had not been delivered, and leave the group."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._submit(self._core.close()).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def put(
+        self,
+        value: Value,
+        *,
+        key: Value = None,
+        headers: Headers = (),
+        delay: float | None = None,
+        at: datetime | None = None,
+        ttl: float | None = None,
+    ) -> Receipt:
+        """Send a message; returns when it is durable.
+
+        It is delivered after `delay` seconds, or `at` a time, which the topic must allow; and not
+        later than `ttl` seconds after that.
+        """
+        return self._call(
+            self._core.puts.put(value, key=key, headers=headers, delay_s=delay, at=at, ttl_s=ttl)
+        )
+
+    def get(self, max: int = 1, wait: float | None = None) -> list[Message]:  # noqa: A002
+        """Up to `max` messages; none if there are none within `wait` seconds."""
+        return [self._held(lease) for lease in self._call(self._core.get(max, wait))]
+
+    @contextmanager
+    def take(self, wait: float | None = None) -> Iterator[Message]:
+        """A message: leaving the block acknowledges it, an exception gives it back.
+
+        Raises `QueueEmpty` if there is none within `wait` seconds.
+        """
+        leases = self._call(self._core.get(1, wait))
+        if not leases:
+            raise QueueEmpty(f"no message of {self._core.topic} within {wait} s")
+        message = self._held(leases[0], threading.current_thread())
+        try:
+            yield message
+        except BaseException:
+            if message.is_held:
+                self._call(self._core.give_back(leases[0]))
+            raise
+        if not message.is_settled:
+            message.ack()
+
+    def work(
+        self,
+        handler: Callable[[Message], object],
+        *,
+        concurrency: int = 1,
+        stop: threading.Event | None = None,
+    ) -> int:
+        """Have `handler` called with messages in so many threads until `stop` is set.
+
+        A message is acknowledged when the handler returns and given back when it raises, unless it
+        has settled it. What is held when `stop` is set, or on Ctrl-C, is finished. Returns how many
+        there were.
+        """
+        stop = stop or threading.Event()
+        stopping = asyncio.Event()
+        ended: list[BaseException] = []  # by a handler
+        with ThreadPoolExecutor(max(concurrency, 1), "ottla-work") as threads:
+
+            async def handle(lease: Lease) -> None:
+                problem = await self._loop.run_in_executor(threads, self._handle, handler, lease)
+                if problem is not None:
+                    ended.append(problem)
+                    stopping.set()
+
+            workers = Workers(
+                self._core,
+                handle,
+                concurrency,
+                stopping,
+                lambda: stop.is_set() or stopping.is_set(),
+            )
+            working = self._submit(workers.run())
+            try:
+                while not stop.is_set() and not working.done():
+                    wait([working], _LOOK_S)
+            finally:
+                self._loop.call_soon_threadsafe(stopping.set)
+                wait([working])
+        if ended:
+            raise ended[0]
+        return working.result()
+
+    def _handle(self, handler: Callable[[Message], object], lease: Lease) -> BaseException | None:
+        """Call a handler, in its thread; returns what is to end the work, SystemExit for one."""
+        message = self._held(lease)
+        try:
+            handler(message)
+            if not message.is_settled:
+                message.ack()
+        except LeaseLost as problem:
+            log.warning("message is delivered again", extra={"reason": problem})
+        except Exception as problem:  # noqa: BLE001  # whatever a handler raises
+            log_failed(lease, problem)
+            if message.is_held:
+                self._call(self._core.give_back(lease))
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that works
+            if message.is_held:
+                self._call(self._core.give_back(lease))
+            return problem
+        return None
+
+    # The event loop
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _submit(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of a coroutine of the core; it is cancelled if the thread is interrupted."""
+        if self._is_closed:
+            work.close()
+            raise QueueClosed(f"the queue of {self._core.topic} was closed")
+        future = self._submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _settle(self, lease: Lease, kind: AcknowledgeKind, delay_ms: int | None = None) -> None:
+        self._call(self._core.settle(lease, kind, delay_ms=delay_ms))
+
+    def _held(self, lease: Lease, owner: threading.Thread | None = None) -> Message:
+        """The message of a lease, which is kept while the message and its owner are alive."""
+        message = Message(self, lease)
+        alive = weakref.ref(message)
+        lease.is_wanted = lambda: alive() is not None and (owner is None or owner.is_alive())
+        return message
