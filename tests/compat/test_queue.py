@@ -130,6 +130,8 @@ def test_a_rejected_message_is_a_dead_letter(broker: ServedBroker, topic: str) -
     (found,) = dead_letters(broker, name, 1)
     assert (found.key(), found.value()) == (b"k", b"bad")
     assert headers_of(found)["ottla.dlq.cause"] == b"rejected"
+    message_header = headers_of(found)["__dlq.errors.message"]
+    assert message_header == b"rejected by a consumer: not an order"
 
 
 def test_a_message_that_has_expired_is_not_delivered(queue: ottla.Queue) -> None:

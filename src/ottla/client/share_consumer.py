@@ -226,14 +226,16 @@ class ShareConsumer:
         *,
         delay_ms: int | None = None,
         count: bool = True,
+        reason: str = "",
     ) -> None:
         """Note what became of a record, for the next `commit`.
 
         A released record is delivered again after `delay_ms`, None for the group's backoff, and
-        with `count` false as if this delivery had not been.
+        with `count` false as if this delivery had not been. A `reason` for rejecting it is in its
+        dead letter.
         """
         delay_ms = GROUP_BACKOFF if delay_ms is None else delay_ms
-        self._said[record] = Acknowledgement(record, kind, delay_ms, count)
+        self._said[record] = Acknowledgement(record, kind, delay_ms, count, reason)
 
     async def commit(self) -> list[ShareRecord]:
         """Send the acknowledgements; returns when all noted before are durable, or have failed.

@@ -65,6 +65,7 @@ class Acknowledgement:
     kind: AcknowledgeKind
     delay_ms: int = GROUP_BACKOFF  # before a released record is delivered again
     is_counted: bool = True  # a released record was delivered
+    reason: str = ""  # why it is rejected
 
 
 def decode_acquired(
@@ -106,6 +107,7 @@ def batches_of(said: Iterable[Acknowledgement]) -> list[AcknowledgementBatch]:
             and last.acknowledge_types == [item.kind]
             and last.retry_delay_ms == item.delay_ms
             and last.is_uncounted is not item.is_counted
+            and last.reason == item.reason
         ):
             last.last_offset = offset
         else:
@@ -116,6 +118,7 @@ def batches_of(said: Iterable[Acknowledgement]) -> list[AcknowledgementBatch]:
                     acknowledge_types=[int(item.kind)],
                     retry_delay_ms=item.delay_ms,
                     is_uncounted=not item.is_counted,
+                    reason=item.reason,
                 )
             )
     return found

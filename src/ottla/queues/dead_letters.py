@@ -53,6 +53,8 @@ def dead_letter(
     `record` is None if it cannot be read any more.
     """
     message = _SENTENCES[dead.cause]
+    if dead.reason:
+        message += f": {dead.reason}"
     if record is None:
         message += "; the record could not be read when this was written"
     is_copy = copies and record is not None

@@ -22,6 +22,7 @@ from ottla.errors import InvalidRequest
 from ottla.model import Offset
 from ottla.queues.acknowledgements import (
     GROUP_BACKOFF,
+    REASON_MAX,
     Acknowledgement,
     AcknowledgeType,
     Run,
@@ -95,7 +96,7 @@ class SharePartition:
             is_held = batch.state is _ACQUIRED
             item.until_ms = leased_until_ms if is_held else batch.not_before_ms
             item.cause, item.is_sending = batch.cause, batch.is_sending
-            item.member = batch.member
+            item.member, item.reason = batch.member, batch.reason
         ranges.settle()
         return made
 
@@ -351,7 +352,7 @@ class SharePartition:
                 else:
                     self._release(item, limits, now_ms, run.delay_ms)
             case AcknowledgeType.REJECT:
-                self._end(item, Cause.REJECTED, limits)
+                self._end(item, Cause.REJECTED, limits, run.reason[:REASON_MAX])
             case AcknowledgeType.GAP:
                 self._change(item, _ARCHIVED, item.count)
 
@@ -397,10 +398,10 @@ class SharePartition:
             delay_ms = limits.retry_delay_ms(item.count)
         self._change(item, _AVAILABLE, item.count, _after(now_ms, delay_ms))
 
-    def _end(self, item: Range, cause: Cause, limits: ShareLimits) -> None:
+    def _end(self, item: Range, cause: Cause, limits: ShareLimits, reason: str = "") -> None:
         """Deliver a record no more."""
         if limits.has_dead_letters:
-            self.dead.add(item, cause)
+            self.dead.add(item, cause, reason)
         else:
             self._change(item, _ARCHIVED, item.count)
 
@@ -455,6 +456,7 @@ class SharePartition:
                 item.cause,
                 item.is_sending,
                 item.member,
+                item.reason,
             )
         )
 

@@ -59,6 +59,7 @@ class StateBatch(NamedTuple):
     cause: Cause = Cause.NONE  # of those that are archiving
     is_sending: bool = False  # of those that are archiving: in the batch that is being written
     member: str = ""  # of acquired records: who holds them
+    reason: str = ""  # of those that are archiving: what a consumer said
 
 
 class Sender(NamedTuple):

@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, Self
 
-from ottla.client.share_consumer import AcknowledgeKind
 from ottla.work.core import LEASE_MAX_S, QueueCore
 from ottla.work.errors import LeaseLost, QueueEmpty
 from ottla.work.leases import Lease
 from ottla.work.message import Delivered
-from ottla.work.options import delay_ms
 from ottla.work.puts import Headers, Receipt, Value
+from ottla.work.settlement import DONE, given_back, rejected
 from ottla.work.workers import Workers
 
 log = logging.getLogger("ottla.queue")
@@ -34,16 +33,15 @@ class AsyncMessage(Delivered):
 
     async def ack(self) -> None:
         """The work is done; returns when that is durable."""
-        await self._core.settle(self._lease, AcknowledgeKind.ACCEPT)
+        await self._core.settle(self._lease, DONE)
 
     async def nack(self, delay: float | None = None) -> None:
         """Give it back: it is delivered again after `delay` seconds, or the group's backoff."""
-        await self._core.settle(self._lease, AcknowledgeKind.RELEASE, delay_ms=delay_ms(delay))
+        await self._core.settle(self._lease, given_back(delay))
 
     async def reject(self, reason: str = "") -> None:
-        """Deliver it no more; it goes to the group's dead letters, if there are any."""
-        log.warning("message rejected", extra={"lease": self._lease.name, "reason": reason})
-        await self._core.settle(self._lease, AcknowledgeKind.REJECT)
+        """Deliver it no more; the reason is in its dead letter, if the group has those."""
+        await self._core.settle(self._lease, rejected(reason))
 
     async def extend(self) -> None:
         """Hold it for another lock duration, and for another `lease_max` at most."""

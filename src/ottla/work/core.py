@@ -16,13 +16,14 @@ from ottla.client.errors import (
     DeadlineExceeded,
     Refused,
 )
-from ottla.client.share_consumer import AcknowledgeKind, ShareConsumer, ShareRecord
+from ottla.client.share_consumer import ShareConsumer, ShareRecord
 from ottla.clock import Clock, SystemClock
 from ottla.errors import ErrorCode
 from ottla.model import Endpoint
 from ottla.work.errors import LeaseLost, QueueClosed
 from ottla.work.leases import Lease, Leases, LeaseState
 from ottla.work.puts import Puts
+from ottla.work.settlement import Settlement, given_back
 
 log = logging.getLogger("ottla.queue")
 
@@ -164,14 +165,7 @@ class QueueCore:
 
     # Settling
 
-    async def settle(
-        self,
-        lease: Lease,
-        kind: AcknowledgeKind,
-        *,
-        delay_ms: int | None = None,
-        counts: bool = True,
-    ) -> None:
+    async def settle(self, lease: Lease, settlement: Settlement) -> None:
         """Acknowledge a message, give it back or reject it; returns when that is durable.
 
         While no broker can be reached it is tried again; `LeaseLost` if it came too late.
@@ -179,19 +173,18 @@ class QueueCore:
         self.check_open()
         lease.begin_settling()
         try:
-            await self._settle(lease, kind, delay_ms, counts)
+            await self._settle(lease, settlement)
         except BaseException:
             if lease.state is LeaseState.SETTLING:
                 lease.state = LeaseState.HELD  # the caller was cancelled, and may try again
             raise
 
-    async def _settle(
-        self, lease: Lease, kind: AcknowledgeKind, delay_ms: int | None, counts: bool
-    ) -> None:
+    async def _settle(self, lease: Lease, settlement: Settlement) -> None:
         assert self._consumer is not None, "it was received"
         record, pause_s = lease.record, _PAUSE_MIN_S
+        kind, delay_ms, counts, reason = settlement
         while True:
-            self._consumer.acknowledge(record, kind, delay_ms=delay_ms, count=counts)
+            self._consumer.acknowledge(record, kind, delay_ms=delay_ms, count=counts, reason=reason)
             await self._consumer.commit()
             failure = record.failure
             if failure is None or (lease.is_unsure and self._is_done_before(record, failure)):
@@ -225,7 +218,7 @@ class QueueCore:
         """Give back a message that no handler will settle; not for long: its lock ends anyway."""
         with suppress(LeaseLost, ClientError, TimeoutError, QueueClosed):
             async with asyncio.timeout(_GIVE_BACK_S):
-                await self.settle(lease, AcknowledgeKind.RELEASE, counts=counts)
+                await self.settle(lease, given_back(counts=counts))
                 return
         self._end(lease, LeaseState.LOST)
 

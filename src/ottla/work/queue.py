@@ -12,14 +12,13 @@ from typing import Any, Final, Self, TypeVar
 
 import uvloop
 
-from ottla.client.share_consumer import AcknowledgeKind
 from ottla.work.async_queue import SERVERS, TIMEOUT_S, log_failed
 from ottla.work.core import LEASE_MAX_S, QueueCore
 from ottla.work.errors import LeaseLost, QueueClosed, QueueEmpty
 from ottla.work.leases import Lease
 from ottla.work.message import Delivered
-from ottla.work.options import delay_ms
 from ottla.work.puts import Headers, Receipt, Value
+from ottla.work.settlement import DONE, Settlement, given_back, rejected
 from ottla.work.workers import Workers
 
 log = logging.getLogger("ottla.queue")
@@ -40,16 +39,15 @@ class Message(Delivered):
 
     def ack(self) -> None:
         """The work is done; returns when that is durable."""
-        self._queue._settle(self._lease, AcknowledgeKind.ACCEPT)
+        self._queue._settle(self._lease, DONE)
 
     def nack(self, delay: float | None = None) -> None:
         """Give it back: it is delivered again after `delay` seconds, or the group's backoff."""
-        self._queue._settle(self._lease, AcknowledgeKind.RELEASE, delay_ms(delay))
+        self._queue._settle(self._lease, given_back(delay))
 
     def reject(self, reason: str = "") -> None:
-        """Deliver it no more; it goes to the group's dead letters, if there are any."""
-        log.warning("message rejected", extra={"lease": self._lease.name, "reason": reason})
-        self._queue._settle(self._lease, AcknowledgeKind.REJECT)
+        """Deliver it no more; the reason is in its dead letter, if the group has those."""
+        self._queue._settle(self._lease, rejected(reason))
 
     def extend(self) -> None:
         """Hold it for another lock duration, and for another `lease_max` at most."""
@@ -228,8 +226,8 @@ class Queue:
             future.cancel()
             raise
 
-    def _settle(self, lease: Lease, kind: AcknowledgeKind, delay_ms: int | None = None) -> None:
-        self._call(self._core.settle(lease, kind, delay_ms=delay_ms))
+    def _settle(self, lease: Lease, settlement: Settlement) -> None:
+        self._call(self._core.settle(lease, settlement))
 
     def _held(self, lease: Lease, owner: threading.Thread | None = None) -> Message:
         """The message of a lease, which is kept while the message and its owner are alive."""

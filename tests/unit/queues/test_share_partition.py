@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from ottla.errors import InvalidRequest
-from ottla.model import Offset
+from ottla.model import Offset, ProducerId, Uuid
 from ottla.queues.acknowledgements import (
     RETRY_DELAY_MAX_MS,
     Acknowledgement,
@@ -14,7 +14,15 @@ from ottla.queues.acknowledgements import (
 from ottla.queues.errors import InvalidRecordState
 from ottla.queues.share_limits import ShareLimits, portion_max
 from ottla.queues.share_partition import Acquired, SharePartition, Stretch
-from ottla.queues.share_state import Cause, DeliveryState, StateBatch, StateRead, StateWrite
+from ottla.queues.share_state import (
+    Cause,
+    DeliveryState,
+    Sender,
+    StateBatch,
+    StateRead,
+    StateWrite,
+    combine,
+)
 
 LIMITS = ShareLimits(deliveries_max=5, locks_max=100, lock_ms=30_000)
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -441,3 +449,22 @@ def test_expired_records_are_dead_if_the_group_has_dead_letters() -> None:
     assert acquire(partition, "a", *log, limits=limits) == [(0, 0, 1), (3, 3, 1)]
     dead = [(dead.offset, dead.deliveries, dead.cause) for dead in partition.dead.next(10)]
     assert dead == [(1, 0, Cause.EXPIRED), (2, 0, Cause.EXPIRED)]
+
+
+def test_the_reason_of_a_reject_is_kept_until_its_dead_letter_is_written() -> None:
+    partition = begin()
+    limits = LIMITS._replace(has_dead_letters=True)
+    acquire(partition, "a", stretch(0, 3), limits=limits)
+    said = [
+        Acknowledgement(Offset(0), Offset(0), [REJECT], reason="bad"),
+        Acknowledgement(Offset(1), Offset(2), [REJECT], reason="x" * 300),
+    ]
+    written = partition.acknowledge("a", said, limits, 0, may_renew=False)
+    assert written is not None
+    partition.dead.begin([0, 1], Sender(ProducerId(1), 0, Uuid(b"t" * 16), 0))
+    begun = partition.take_write()
+    assert begun is not None
+    kept = combine(written.batches, begun.batches, Offset(0))
+    restored = SharePartition.restore(StateRead(1, Offset(0), kept))
+    assert [dead.reason for dead in restored.dead.sending()] == ["bad", "x" * 200]
+    assert [dead.reason for dead in restored.dead.next(10)] == ["x" * 200]

@@ -416,6 +416,7 @@ def _said(batches: list[AcknowledgementBatch]) -> list[Acknowledgement]:
             batch.acknowledge_types,
             batch.retry_delay_ms,
             batch.is_uncounted,
+            batch.reason,
         )
         for batch in batches
     ]

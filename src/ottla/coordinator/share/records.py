@@ -222,6 +222,7 @@ def _state_batches(batches: Iterable[StateBatch]) -> list[_StateBatch]:
             cause=batch.cause,
             is_sending=batch.is_sending,
             member_id=batch.member,
+            reason=batch.reason,
         )
         for batch in batches
     ]
@@ -238,6 +239,7 @@ def _batches(found: Iterable[_StateBatch]) -> tuple[StateBatch, ...]:
             Cause(item.cause),
             item.is_sending,
             item.member_id,
+            item.reason,
         )
         for item in found
     )

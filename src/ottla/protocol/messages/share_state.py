@@ -28,6 +28,7 @@ class StateBatch:
     cause: int = wire(int8, "0+", tag=10001)
     is_sending: bool = wire(boolean, "0+", tag=10002)
     member_id: str = wire(string, "0+", tag=10003)
+    reason: str = wire(string, "0+", tag=10004)
 
 
 @struct

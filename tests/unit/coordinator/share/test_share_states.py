@@ -289,6 +289,7 @@ def test_dead_letters_waits_and_leases_are_kept_in_tags() -> None:
         5,
         cause=Cause.DELIVERY_LIMIT,
         is_sending=True,
+        reason="why",
     )
     held = StateBatch(Offset(10), Offset(10), DeliveryState.ACQUIRED, 1, member="m")
     for record in (
