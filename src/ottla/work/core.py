@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from random import Random, SystemRandom
 from typing import Final
@@ -44,7 +44,10 @@ _SESSION_OVER: Final = frozenset(
     }
 )
 # What a queue wants of its group, unless the group has a setting of its own.
-_GROUP_SETTINGS: Final = {"share.auto.offset.reset": "earliest", "share.lease.durable": "true"}
+GROUP_SETTINGS: Final[Mapping[str, str]] = {
+    "share.auto.offset.reset": "earliest",
+    "share.lease.durable": "true",
+}
 _DURABLE: Final = "share.lease.durable"
 
 
@@ -59,6 +62,7 @@ class QueueCore:
         group: str,
         timeout_s: float,
         lease_max_s: float,
+        group_settings: Mapping[str, str] = GROUP_SETTINGS,
         clock: Clock | None = None,
         rng: Random | None = None,
     ) -> None:
@@ -66,6 +70,7 @@ class QueueCore:
         rng = rng or SystemRandom()
         self.topic = topic
         self.group = group
+        self._group_settings = group_settings
         self._client = Client(bootstrap, timeout_s=timeout_s)
         self.puts = Puts(self._client, topic, clock or SystemClock(), rng)
         self._rng = rng
@@ -150,7 +155,7 @@ class QueueCore:
         found = {s.name: s for s in (await settings_of(self._client, [resource]))[resource]}
         wanted = {
             name: value
-            for name, value in _GROUP_SETTINGS.items()
+            for name, value in self._group_settings.items()
             if name not in found or found[name].source is not Source.GROUP
         }
         if wanted:

@@ -4,18 +4,17 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, Self, TypeVar
-
-import uvloop
+from typing import Final, Self
 
 from ottla.work.async_queue import SERVERS, TIMEOUT_S, log_failed
 from ottla.work.core import LEASE_MAX_S, QueueCore
-from ottla.work.errors import LeaseLost, QueueClosed, QueueEmpty
+from ottla.work.errors import LeaseLost, QueueEmpty
 from ottla.work.leases import Lease
+from ottla.work.loop_thread import LoopThread
 from ottla.work.message import Delivered
 from ottla.work.puts import Headers, Receipt, Value
 from ottla.work.settlement import DONE, Settlement, given_back, rejected
@@ -24,8 +23,6 @@ from ottla.work.workers import Workers
 log = logging.getLogger("ottla.queue")
 
 _LOOK_S: Final = 0.1  # how often it is looked whether to stop
-
-Result = TypeVar("Result")
 
 
 class Message(Delivered):
@@ -51,7 +48,7 @@ class Message(Delivered):
 
     def extend(self) -> None:
         """Hold it for another lock duration, and for another `lease_max` at most."""
-        self._queue._call(self._queue._core.extend(self._lease))
+        self._queue._thread.call(self._queue._core.extend(self._lease))
 
 
 class Queue:
@@ -78,11 +75,7 @@ class Queue:
             timeout_s=timeout,
             lease_max_s=lease_max,
         )
-        self._loop = uvloop.new_event_loop()
-        # A daemon: a program that does not close its queue can end.
-        self._thread = threading.Thread(target=self._run, name=f"ottla-queue-{topic}", daemon=True)
-        self._thread.start()
-        self._is_closed = False
+        self._thread = LoopThread(f"the queue of {topic}")
 
     def __enter__(self) -> Self:
         return self
@@ -92,14 +85,7 @@ class Queue:
 
     def close(self) -> None:
         """Give back what is held, as if it had not been delivered, and leave the group."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            self._submit(self._core.close()).result()
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        self._thread.close(self._core.close())
 
     def put(
         self,
@@ -116,13 +102,13 @@ class Queue:
         It is delivered after `delay` seconds, or `at` a time, which the topic must allow; and not
         later than `ttl` seconds after that.
         """
-        return self._call(
+        return self._thread.call(
             self._core.puts.put(value, key=key, headers=headers, delay_s=delay, at=at, ttl_s=ttl)
         )
 
     def get(self, max: int = 1, wait: float | None = None) -> list[Message]:  # noqa: A002
         """Up to `max` messages; none if there are none within `wait` seconds."""
-        return [self._held(lease) for lease in self._call(self._core.get(max, wait))]
+        return [self._held(lease) for lease in self._thread.call(self._core.get(max, wait))]
 
     @contextmanager
     def take(self, wait: float | None = None) -> Iterator[Message]:
@@ -130,7 +116,7 @@ class Queue:
 
         Raises `QueueEmpty` if there is none within `wait` seconds.
         """
-        leases = self._call(self._core.get(1, wait))
+        leases = self._thread.call(self._core.get(1, wait))
         if not leases:
             raise QueueEmpty(f"no message of {self._core.topic} within {wait} s")
         message = self._held(leases[0], threading.current_thread())
@@ -138,7 +124,7 @@ class Queue:
             yield message
         except BaseException:
             if message.is_held:
-                self._call(self._core.give_back(leases[0]))
+                self._thread.call(self._core.give_back(leases[0]))
             raise
         if not message.is_settled:
             message.ack()
@@ -162,7 +148,9 @@ class Queue:
         with ThreadPoolExecutor(max(concurrency, 1), "ottla-work") as threads:
 
             async def handle(lease: Lease) -> None:
-                problem = await self._loop.run_in_executor(threads, self._handle, handler, lease)
+                problem = await self._thread.loop.run_in_executor(
+                    threads, self._handle, handler, lease
+                )
                 if problem is not None:
                     ended.append(problem)
                     stopping.set()
@@ -174,12 +162,12 @@ class Queue:
                 stopping,
                 lambda: stop.is_set() or stopping.is_set(),
             )
-            working = self._submit(workers.run())
+            working = self._thread.submit(workers.run())
             try:
                 while not stop.is_set() and not working.done():
                     wait([working], _LOOK_S)
             finally:
-                self._loop.call_soon_threadsafe(stopping.set)
+                self._thread.loop.call_soon_threadsafe(stopping.set)
                 wait([working])
         if ended:
             raise ended[0]
@@ -197,37 +185,15 @@ class Queue:
         except Exception as problem:  # noqa: BLE001  # whatever a handler raises
             log_failed(lease, problem)
             if message.is_held:
-                self._call(self._core.give_back(lease))
+                self._thread.call(self._core.give_back(lease))
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that works
             if message.is_held:
-                self._call(self._core.give_back(lease))
+                self._thread.call(self._core.give_back(lease))
             return problem
         return None
 
-    # The event loop
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
-
-    def _submit(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of a coroutine of the core; it is cancelled if the thread is interrupted."""
-        if self._is_closed:
-            work.close()
-            raise QueueClosed(f"the queue of {self._core.topic} was closed")
-        future = self._submit(work)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
     def _settle(self, lease: Lease, settlement: Settlement) -> None:
-        self._call(self._core.settle(lease, settlement))
+        self._thread.call(self._core.settle(lease, settlement))
 
     def _held(self, lease: Lease, owner: threading.Thread | None = None) -> Message:
         """The message of a lease, which is kept while the message and its owner are alive."""
