@@ -219,10 +219,16 @@ def test_queues_are_purged_measured_and_deleted(
     send(connection, queue, 1, 2, 3)
     channel = connection.channel()
     bound = queue(channel)
-    message = bound.get()
-    assert message is not None
+    got: list[kombu.Message | None] = []
+
+    def has_one() -> bool:
+        got.append(bound.get())
+        return got[-1] is not None
+
+    wait_until(has_one, "there is a message")
     assert bound.queue_declare().message_count == 3
-    message.requeue()
+    assert got[-1] is not None
+    got[-1].requeue()
     purged: list[int] = []
 
     def is_empty() -> bool:

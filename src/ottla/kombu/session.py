@@ -42,6 +42,7 @@ _QUEUE_SETTINGS: Final = {DELAY_SETTING: "true"}
 # A worker that dies has been delivered more than it began: as many tries as there can be.
 _GROUP_SETTINGS: Final = {**GROUP_SETTINGS, "share.delivery.count.limit": "10"}
 _BROKER_DEFAULT: Final = -1  # partitions of a topic
+_FIRST_WAIT_S: Final = 2.0  # for a group that is joined, and whose state is read first
 _LOCAL_MAX: Final = 10_000  # messages of a queue in memory; the oldest go first
 
 Payload = dict[str, Any]
@@ -235,6 +236,8 @@ class Session:
             raise queues.Empty from None
 
     async def get(self, queue: str, records_max: int, wait_s: float) -> list[Lease]:
+        if queue not in self._cores:
+            wait_s = max(wait_s, _FIRST_WAIT_S)
         return await self.core(queue).get(records_max, wait_s)
 
     def core(self, queue: str) -> QueueCore:
