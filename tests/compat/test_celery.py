@@ -97,9 +97,9 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting
     broker.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_task_is_done_although_workers_are_killed(setting: Setting) -> None:
-    note, app = setting.tasks.note, setting.tasks.app
+    note = setting.tasks.note
     for number in range(TASKS // 2):
         note.delay(number)
     worker = Worker(setting.log)
@@ -119,15 +119,13 @@ def test_every_task_is_done_although_workers_are_killed(setting: Setting) -> Non
             "every task is done",
         )
         wait_until(setting.is_finished, "every task is acknowledged")
-        answers = app.control.inspect(timeout=10).ping()
-        assert [answer["ok"] for answer in answers.values()] == ["pong"]
     finally:
         status = worker.stop()
     assert status == 0, setting.log.read_text()
 
 
 @pytest.mark.slow
-def test_retries_and_times(setting: Setting) -> None:
+def test_retries_times_and_remote_control(setting: Setting) -> None:
     """A task that fails is tried again; tasks with a time run in their order, and not before."""
     worker = Worker(setting.log, processes=1)  # several would end in any order
     step_s = min(0.3, 60 / ETAS)
@@ -144,5 +142,7 @@ def test_retries_and_times(setting: Setting) -> None:
         assert [line[:2] for line in tried] == [["1", "0"], ["1", "1"]]
         assert float(tried[1][2]) - float(tried[0][2]) >= 0.5
         wait_until(setting.is_finished, "every task is acknowledged")
+        answers = setting.tasks.app.control.inspect(timeout=10).ping()
+        assert [answer["ok"] for answer in answers.values()] == ["pong"]
     finally:
         assert worker.stop() == 0, setting.log.read_text()
