@@ -25,6 +25,8 @@ PRINTED = {
     ),
     "exactly_once_confluent.py": INVOICES,
     "exactly_once_aiokafka.py": INVOICES,
+    "order_queue.py": "300 orders in the queue\n50 sold, 250 sold out\neach order once\n",
+    "worker_pool.py": "6 converted\n1 tried again\n1 rejected\n",
     "admin_topics.py": (
         "orders is made\n"
         "3 partitions, retention.ms=86400000, durability=fsync\n"

@@ -16,7 +16,8 @@ from ottla.errors import ApiError
 from ottla.model import NO_UUID, Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.model import Sequence as SequenceNumber
 from ottla.queues.acknowledgements import Acknowledgement, AcknowledgeType
-from ottla.queues.share_partition import ShareLimits, SharePartition, Stretch
+from ottla.queues.share_limits import ShareLimits
+from ottla.queues.share_partition import SharePartition, Stretch
 from ottla.queues.share_state import Sender, StateBatch, StateRead, StateWrite, combine
 from ottla.records.batch import Record, build_batch, read_header
 from ottla.storage.producers import Producers

@@ -6,7 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ottla.model import Offset
 from ottla.queues.acknowledgements import Acknowledgement, AcknowledgeType
-from ottla.queues.share_partition import ShareLimits, SharePartition, Stretch
+from ottla.queues.share_limits import ShareLimits
+from ottla.queues.share_partition import SharePartition, Stretch
 from ottla.queues.share_state import StateBatch, StateRead, StateWrite, combine
 from sizes import examples
 
@@ -57,7 +58,8 @@ class KeyOrderMachine(RuleBasedStateMachine):
             at = self.partition.scan_offset
             start, end, has = next(b for b in self.batches if b[1] > at)
             assert start <= at
-            self.partition.scan([Stretch(Offset(at), Offset(end), has)], dict(enumerate(self.keys)))
+            found = [Stretch(Offset(at), Offset(end), has)]
+            self.partition.scan(found, dict(enumerate(self.keys)), LIMITS)
             if not has:
                 self.finished |= set(range(at, end))
             self.keep(self.partition.take_write())

@@ -13,12 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ottla.errors import ApiError
 from ottla.model import Offset
 from ottla.queues.acknowledgements import GROUP_BACKOFF, Acknowledgement, AcknowledgeType
-from ottla.queues.share_partition import (
-    ShareLimits,
-    SharePartition,
-    Stretch,
-    portion_max,
-)
+from ottla.queues.share_limits import ShareLimits, portion_max
+from ottla.queues.share_partition import SharePartition, Stretch
 from ottla.queues.share_state import DeliveryState, StateBatch, StateRead, StateWrite, combine
 from sizes import examples
 
@@ -44,6 +40,8 @@ class Row:
 
 
 class SharePartitionMachine(RuleBasedStateMachine):
+    limits = LIMITS
+
     def __init__(self) -> None:
         super().__init__()
         self.partition = SharePartition.restore(StateRead(0, Offset(0), ()))
@@ -65,7 +63,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         self.kept = combine(self.kept, written.batches, written.start_offset)
         self.kept_start = written.start_offset
         for row in self.rows.values():
-            if row.state is not ACQUIRED:
+            if row.state is not ACQUIRED or self.limits.is_lease_durable:
                 row.written = (row.state, row.count, row.until_ms)
 
     @rule(size=st.integers(1, 5), has_records=st.sampled_from([True, True, True, False]))
@@ -76,14 +74,14 @@ class SharePartitionMachine(RuleBasedStateMachine):
     def acquire(self, member: str, records_max: int, is_strict: bool) -> None:
         begin = self.partition.next_offset(self.now_ms)
         found = [
-            Stretch(Offset(max(start, begin)), Offset(end), has)
+            Stretch(Offset(max(start, begin)), Offset(end), has, not has and end % 2 == 1)
             for start, end, has in self.batches
             if end > begin
         ]
         assert not any(row.is_ready(self.now_ms) for at, row in self.rows.items() if at < begin)
         before = {at: row.count for at, row in self.rows.items()}
         acquired = self.partition.acquire(
-            member, found, LIMITS, records_max, self.now_ms, is_strict=is_strict
+            member, found, self.limits, records_max, self.now_ms, is_strict=is_strict
         )
         offsets = [(at, a.deliveries) for a in acquired for at in range(a.first, a.last + 1)]
         for at, count in offsets:
@@ -91,21 +89,21 @@ class SharePartitionMachine(RuleBasedStateMachine):
             assert row.is_ready(self.now_ms), "one holder, and not before its time"
             row.state, row.member = ACQUIRED, member
             row.count += 1
-            row.until_ms = self.now_ms + LIMITS.lock_ms
-            assert row.count == count <= LIMITS.deliveries_max
+            row.until_ms = self.now_ms + self.limits.lock_ms
+            assert row.count == count <= self.limits.deliveries_max
         assert [at for at, _ in offsets] == sorted(at for at, _ in offsets)
         if is_strict:
             assert len(offsets) <= records_max
-        if any(count == LIMITS.deliveries_max for _, count in offsets):
+        if any(count == self.limits.deliveries_max for _, count in offsets):
             assert len(offsets) == 1, "the last delivery is of one record alone"
-        if any(portion_max(before.get(at, 0), 1, LIMITS.deliveries_max) for at, _ in offsets):
+        if any(portion_max(before.get(at, 0), 1, self.limits.deliveries_max) for at, _ in offsets):
             assert len({count for _, count in offsets}) == 1
         self._note_archived(found)
         self.keep(self.partition.take_write())
 
     def _note_archived(self, found: list[Stretch]) -> None:
         """Markers below the window's end are finished now; those behind it are not met yet."""
-        for start, end, has in found:
+        for start, end, has, _ in found:
             if has or end > self.partition.end_offset:
                 continue
             for at in range(start, end):
@@ -141,7 +139,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         is_valid = is_held and last < self.partition.end_offset and (may_renew or not renews)
         try:
             written = self.partition.acknowledge(
-                member, said, LIMITS, self.now_ms, may_renew=may_renew
+                member, said, self.limits, self.now_ms, may_renew=may_renew
             )
         except ApiError:
             assert not is_valid
@@ -151,7 +149,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
             assert row is not None
             kind = AcknowledgeType(types[at - first])
             if kind is AcknowledgeType.RENEW:
-                row.until_ms = self.now_ms + LIMITS.lock_ms
+                row.until_ms = self.now_ms + self.limits.lock_ms
             elif kind is AcknowledgeType.RELEASE and is_uncounted:
                 self._make_available(row, max(delay_ms, 0))
                 row.count -= 1
@@ -165,7 +163,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         row.state, row.until_ms = AVAILABLE, self.now_ms + delay_ms if delay_ms else 0
 
     def _release(self, row: Row, delay_ms: int = GROUP_BACKOFF) -> None:
-        if row.count >= LIMITS.deliveries_max:
+        if row.count >= self.limits.deliveries_max:
             row.state = ARCHIVED
         else:
             self._make_available(row, WAITS_MS[row.count] if delay_ms < 0 else delay_ms)
@@ -176,7 +174,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         for row in self.rows.values():
             if row.state is ACQUIRED and row.until_ms <= self.now_ms:
                 self._release(row)
-        self.keep(self.partition.expire(LIMITS, self.now_ms))
+        self.keep(self.partition.expire(self.limits, self.now_ms))
 
     @rule(member=members, counts=st.booleans())
     def leave(self, member: str, counts: bool) -> None:
@@ -187,7 +185,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 else:
                     self._make_available(row)
                     row.count -= 1
-        self.keep(self.partition.release_member(member, LIMITS, self.now_ms, counts=counts))
+        self.keep(self.partition.release_member(member, self.limits, self.now_ms, counts=counts))
 
     @rule(data=st.data())
     def remove_old_records(self, data: st.DataObject) -> None:
@@ -198,10 +196,15 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What is acquired is available again, with the count that was last written."""
-        self.partition = SharePartition.restore(StateRead(0, self.kept_start, self.kept))
+        """What is acquired is available again, with the count that was last written; or it stays
+        acquired by its member, for one lock duration."""
+        leased_until_ms = self.now_ms + self.limits.lock_ms
+        read = StateRead(0, self.kept_start, self.kept)
+        self.partition = SharePartition.restore(read, leased_until_ms)
         for at, row in list(self.rows.items()):
-            if row.state is ACQUIRED:
+            if row.state is ACQUIRED and self.limits.is_lease_durable:
+                row.until_ms = leased_until_ms
+            elif row.state is ACQUIRED:
                 row.state, row.count, row.until_ms = row.written
             if at >= self.partition.end_offset:
                 del self.rows[at]
@@ -227,7 +230,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
     @invariant()
     def the_window_is_bounded(self) -> None:
         longest = 5  # a batch that was begun is acquired as a whole
-        most = LIMITS.locks_max + LIMITS.waiting_max + longest
+        most = self.limits.locks_max + self.limits.waiting_max + longest
         assert self.partition.unfinished_count < most
 
 
@@ -235,3 +238,11 @@ TestSharePartition = SharePartitionMachine.TestCase
 TestSharePartition.settings = settings(
     max_examples=examples(60), stateful_step_count=40, deadline=None
 )
+
+
+class DurableLeasesMachine(SharePartitionMachine):
+    limits = LIMITS._replace(is_lease_durable=True)
+
+
+TestDurableLeases = DurableLeasesMachine.TestCase
+TestDurableLeases.settings = TestSharePartition.settings

@@ -4,13 +4,15 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.broker.share_reading import Reading, covering, digests_of, stretches_of
+from ottla.broker.share_reading import Reading, covering, digests_of, expired_in, stretches_of
 from ottla.broker.share_settings import GroupSettings
 from ottla.errors import ApiError, CoordinatorNotAvailable, ErrorCode, NotLeader
 from ottla.model import Offset
 from ottla.queues.acknowledgements import Acknowledgement
 from ottla.queues.errors import InvalidRecordState
-from ottla.queues.share_partition import Acquired, ShareLimits, SharePartition, portion_max
+from ottla.queues.expiry import Expiries
+from ottla.queues.share_limits import ShareLimits, portion_max
+from ottla.queues.share_partition import Acquired, SharePartition
 from ottla.queues.share_state import SharePartitionKey, StateWrite
 from ottla.records.batch import decompressed_bytes_max
 from ottla.replication.partition import LeaderPartition
@@ -42,6 +44,7 @@ class Taken(NamedTuple):
     records: bytes
     acquired: list[Acquired]
     is_alone: bool  # no other records may be in the same response
+    is_leased: bool  # the state must be written before they are sent
 
 
 class Wanted(NamedTuple):
@@ -65,6 +68,7 @@ class LedSharePartition:
         self.problem: ApiError | None = None  # the reason why it was dropped
         self.waiting: dict[Callable[[], None], None] = {}  # called when more can be acquired
         self._owner = owner
+        self._expiries = Expiries()
 
     @property
     def settings(self) -> GroupSettings:
@@ -90,7 +94,10 @@ class LedSharePartition:
         return self.state is not None and self.state.acquired_count + self.state.dead.count > 0
 
     def acquire(self, member: str, wanted: Wanted) -> Taken | None:
-        """Records for a member; None if there are none to acquire now."""
+        """Records for a member; None if there are none to acquire now.
+
+        If they are leased, the caller has the state written: it calls `persist`.
+        """
         state, settings = self.state, self.settings
         if state is None:
             return None
@@ -99,8 +106,8 @@ class LedSharePartition:
         read_committed = settings.config.share_isolation_level == _READ_COMMITTED
         end = partition.readable_end(read_committed=read_committed)
         stable_end = partition.readable_end(read_committed=True)
-        reading = Reading(self.key.group_id, read_committed, stable_end)
-        now_ms = self._owner.now_ms()
+        now_ms, wall_ms = self._owner.now_ms(), self._owner.wall_ms()
+        reading = Reading(self.key.group_id, read_committed, stable_end, wall_ms, self._expiries)
         if state.dead.count >= self._owner.dead_max:
             return None
         state.order_by_key(settings.config.share_ordering == _BY_KEY)
@@ -125,9 +132,9 @@ class LedSharePartition:
                 now_ms,
                 is_strict=wanted.is_strict,
             )
-            self._persist(state.take_write())
             if acquired:
                 return self._taken(data, acquired, limits, now_ms)
+            self._persist(state.take_write())
             if state.next_offset(now_ms) <= at:
                 return None
         self._owner.wake_soon(self)  # there may be something behind
@@ -156,10 +163,16 @@ class LedSharePartition:
         found = log.read(Offset(at), end, bytes_max, at_least_one=True)
         if found is None:
             return None
+        data = log.read_bytes(found)
+        for stretch in expired_in(data, log, reading):
+            state.drop_available(stretch, limits)
         acquired = state.acquire_ready(member, found.end_offset, limits, wanted.records_max, now_ms)
         if not acquired:
+            write = state.take_write()
+            self._persist(write)
+            if write is not None:
+                self._owner.wake_soon(self)  # what was ready has expired
             return None
-        data = log.read_bytes(found)
         return self._taken(data, acquired, limits, now_ms)
 
     def _scan(self, state: SharePartition, reading: Reading, end: Offset) -> None:
@@ -171,15 +184,18 @@ class LedSharePartition:
             found_end = min(found.end_offset, end)
             stretches = list(stretches_of(data, at, found_end, log, reading))
             bytes_max = decompressed_bytes_max(log.config.max_message_bytes)
-            state.scan(stretches, digests_of(data, bytes_max))
+            state.scan(stretches, digests_of(data, bytes_max), self.settings.limits)
 
     def _taken(
         self, data: bytes, acquired: list[Acquired], limits: ShareLimits, now_ms: int
     ) -> Taken:
+        assert self.state is not None, "records were acquired"
+        if not limits.is_lease_durable:
+            self._persist(self.state.take_write())
         self._owner.acquired_count += sum(a.last - a.first + 1 for a in acquired)
         self._owner.note_deadline(now_ms + limits.lock_ms)
         records = covering(data, acquired[0].first, acquired[-1].last)
-        return Taken(records, acquired, _is_alone(acquired, limits))
+        return Taken(records, acquired, _is_alone(acquired, limits), limits.is_lease_durable)
 
     def acknowledge(
         self,
@@ -193,19 +209,40 @@ class LedSharePartition:
 
         Raises an ApiError, and nothing has changed.
         """
-        if self.state is None:
-            raise InvalidRecordState("no record is acquired: the share partition is being loaded")
         limits, now_ms = self.settings.limits, self._owner.now_ms()
+        if self.state is None:
+            if self.problem is not None or not limits.is_lease_durable:
+                raise InvalidRecordState("no record is acquired: the share partition is loaded")
+            self._when_loaded(
+                lambda: self.acknowledge(member, acknowledgements, done, may_renew=may_renew), done
+            )
+            return
         write = self.state.acknowledge(
             member, acknowledgements, limits, now_ms, may_renew=may_renew
         )
         self._persist(write, done)
         self.wake()
 
+    def _when_loaded(self, call: Callable[[], None], done: Done) -> None:
+        """Call when the state is loaded; errors go to `done`."""
+
+        def wake() -> None:
+            if self.state is None and self.problem is None:
+                return
+            del self.waiting[wake]
+            try:
+                if self.problem is not None:
+                    raise self.problem
+                call()
+            except ApiError as refused:
+                done(refused)
+
+        self.waiting[wake] = None
+
     def release(self, member: str, *, counts: bool) -> None:
-        """Give back what a member holds."""
-        if self.state is not None:
-            limits, now_ms = self.settings.limits, self._owner.now_ms()
+        """Give back what a member holds. A durable lease ends with its lock if that `counts`."""
+        limits, now_ms = self.settings.limits, self._owner.now_ms()
+        if self.state is not None and not (counts and limits.is_lease_durable):
             self._persist(self.state.release_member(member, limits, now_ms, counts=counts))
             self.wake()
 

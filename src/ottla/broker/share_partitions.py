@@ -2,7 +2,8 @@
 
 The state of a share partition is loaded with its first fetch and dropped with its last session, or
 when a change of it could not be written: then it is not known what was, and it is loaded again.
-What members had acquired is available again after that, as after a crash.
+What members had acquired is available again after that, as after a crash, unless their leases are
+durable: those are restored for one lock duration.
 """
 
 import asyncio
@@ -106,6 +107,8 @@ class SharePartitions:
         partition = self._replicas.locate(key.topic_id, key.partition)
         led = self._led.get(key)
         if led is None or led.partition is not partition:
+            if self.settings_of(key.group_id).limits.is_lease_durable:
+                return self.find(key)  # the lease may be older than the leader
             raise InvalidRecordState("no record of the partition is acquired here")
         return led
 
@@ -181,6 +184,8 @@ class SharePartitions:
             end()
         for task in self._loads:
             task.cancel()
+        for led in [led for led in self._led.values() if led.state is None]:
+            led.drop(CoordinatorNotAvailable("the broker stops"))
         self.dead_letters.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -250,7 +255,10 @@ class SharePartitions:
             return
         if led.problem is None:
             led.state_epoch = read.state_epoch
-            led.state = SharePartition.restore(read._replace(batches=self._restored(read.batches)))
+            led.state = SharePartition.restore(
+                read._replace(batches=self._restored(read.batches)),
+                self.now_ms() + led.settings.limits.lock_ms,
+            )
             self.note_deadline(led.state.next_deadline_ms(self.now_ms()))
             led.wake()
             self.dead_letters.begin(led)
@@ -314,6 +322,10 @@ class SharePartitions:
     def now_ms(self) -> int:
         """A time that does not jump when the machine's clock is set."""
         return int(self._clock.monotonic_s() * 1000)
+
+    def wall_ms(self) -> TimestampMs:
+        """The time of the machine's clock, as timestamps of records have it."""
+        return self._clock.now_ms()
 
     def note_deadline(self, end_ms: int | None) -> None:
         """Set the only timer to the first lock or wait that ends."""

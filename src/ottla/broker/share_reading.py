@@ -1,14 +1,15 @@
 """Reading a log for a share partition: stretches of offsets, whole batches, durations."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ottla.errors import ApiError
-from ottla.model import Offset
+from ottla.model import Offset, TimestampMs
+from ottla.queues.expiry import TTL_BYTES, Expiries
 from ottla.queues.key_order import key_digest
 from ottla.queues.share_partition import Stretch
 from ottla.records import batch as batches
-from ottla.records.batch import Record
+from ottla.records.batch import BatchHeader, Record
 from ottla.records.dead_letter_headers import FOR_GROUP
 from ottla.records.record_slices import payload_of, slice_records
 from ottla.replication.partition import LeaderPartition
@@ -16,6 +17,7 @@ from ottla.storage.log import Log
 
 _CHUNK_BYTES: Final = 256 * 1024
 _FOR_GROUP_BYTES: Final = FOR_GROUP.encode()
+_COMMAND_BYTES: Final = b"ottla."  # in the names of all headers that are looked at
 
 
 class Reading(NamedTuple):
@@ -24,6 +26,8 @@ class Reading(NamedTuple):
     group_id: str
     read_committed: bool
     stable_end: Offset  # all transactions below are decided
+    now_ms: TimestampMs  # by the machine's clock, as timestamps of records are
+    expiries: Expiries
 
 
 def stretches_of(
@@ -34,7 +38,10 @@ def stretches_of(
     Records that are for one group are redriven ones. They are delivered once their transaction is
     committed, also to a group that reads uncommitted records: else they might come twice.
     """
-    has_addressed = _FOR_GROUP_BYTES in data
+    has_commands = _COMMAND_BYTES in data
+    has_addressed = has_commands and _FOR_GROUP_BYTES in data
+    has_ttl = has_commands and TTL_BYTES in data
+    bytes_max = batches.decompressed_bytes_max(partition_log.config.max_message_bytes)
     needs_aborted = reading.read_committed or has_addressed
     aborted = partition_log.aborted_transactions(Offset(at), Offset(end)) if needs_aborted else []
     position = at
@@ -54,32 +61,58 @@ def stretches_of(
             for one in aborted
         )
         has_records = not header.is_control and header.record_count > 0 and not is_aborted
-        if is_addressed and has_records:
-            yield from _addressed(view, position, header.next_offset, reading.group_id)
-        else:
-            yield Stretch(Offset(position), header.next_offset, has_records)
+        whole = Stretch(Offset(position), header.next_offset, has_records)
+        expired = _expired(header, view, bytes_max, reading, has_ttl) if has_records else ()
+        others = _others(view, reading.group_id) if is_addressed and has_records else ()
+        yield from _parts(whole, others, expired) if others or expired else (whole,)
         position = header.next_offset
     if end > position:
         yield Stretch(Offset(position), Offset(end), False)
 
 
-def _addressed(view: memoryview, at: int, end: Offset, group_id: str) -> Iterator[Stretch]:
-    """The stretches of a batch in which some records are for one group alone.
+def expired_in(data: bytes, log: Log, reading: Reading) -> Iterator[Stretch]:
+    """The records that have expired, one by one."""
+    has_ttl = TTL_BYTES in data
+    bytes_max = batches.decompressed_bytes_max(log.config.max_message_bytes)
+    for header, view in batches.batches(data):
+        if not header.is_control:
+            for at in _expired(header, view, bytes_max, reading, has_ttl):
+                yield Stretch(Offset(at), Offset(at + 1), False, is_expired=True)
+
+
+def _expired(
+    header: BatchHeader, view: memoryview, bytes_max: int, reading: Reading, has_ttl: bool
+) -> Collection[int]:
+    """Offsets of records that are not delivered any more."""
+    times = reading.expiries.of(header, view, bytes_max, has_ttl=has_ttl)
+    return {at for at, end_ms in times.items() if end_ms <= reading.now_ms} if times else ()
+
+
+def _others(view: memoryview, group_id: str) -> Collection[int]:
+    """Offsets of records that are for another group.
 
     Batches that are compressed are not looked into: redriven records are not compressed.
     """
     name = group_id.encode()
-    position = Offset(at)
-    for record in batches.records(view):
-        addressee = dict(record.headers).get(FOR_GROUP)
-        if addressee is None or addressee == name or record.offset < position:
+    return {
+        record.offset
+        for record in batches.records(view)
+        if (addressee := dict(record.headers).get(FOR_GROUP)) is not None and addressee != name
+    }
+
+
+def _parts(whole: Stretch, others: Collection[int], expired: Collection[int]) -> Iterator[Stretch]:
+    """The stretches of a batch in which some records are not delivered."""
+    position = whole.start
+    for at in sorted({*others, *expired}):
+        if at < position:
             continue
-        if record.offset > position:
-            yield Stretch(position, record.offset, True)
-        position = Offset(record.offset + 1)
-        yield Stretch(record.offset, position, False)
-    if position < end:
-        yield Stretch(position, end, True)
+        if at > position:
+            yield Stretch(position, Offset(at), True)
+        position = Offset(at + 1)
+        yield Stretch(Offset(at), position, False, is_expired=at not in others)
+    if position < whole.end:
+        yield Stretch(position, whole.end, True)
 
 
 def digests_of(data: bytes, bytes_max: int) -> dict[int, bytes | None]:

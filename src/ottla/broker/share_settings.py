@@ -5,7 +5,7 @@ from typing import Final
 
 from ottla.cluster.state import ClusterState
 from ottla.config import GroupConfig
-from ottla.queues.share_partition import ShareLimits
+from ottla.queues.share_limits import ShareLimits
 from ottla.settings import Settings
 
 _KNOWN_MAX: Final = 1000  # groups that are remembered
@@ -42,6 +42,7 @@ class ShareGroupSettings:
             backoff_ms=config.share_retry_backoff_ms,
             backoff_max_ms=config.share_retry_backoff_max_ms,
             has_dead_letters=bool(config.dead_letter_topic),
+            is_lease_durable=config.share_lease_durable,
         )
         made = GroupSettings(config, limits)
         if len(self._known) >= _KNOWN_MAX:

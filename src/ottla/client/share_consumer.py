@@ -40,8 +40,9 @@ class ShareConsumer:
     """A member of a share group, owned by its creator, on its client's event loop.
 
     Follows partitions to new leaders and joins again by itself. What was acquired from a broker
-    that is lost is delivered again, perhaps to another member. One `poll` runs at a time; the
-    other methods may be called at any time.
+    that is lost is delivered again, perhaps to another member, unless the group's leases are
+    durable: then the next session acknowledges it. One `poll` runs at a time; the other methods
+    may be called at any time.
     """
 
     def __init__(
@@ -51,8 +52,12 @@ class ShareConsumer:
         topics: Iterable[str],
         *,
         rng: Random | None = None,
+        is_durable: bool = False,
     ) -> None:
-        """`rng` makes the member's id; the system's randomness if there is none."""
+        """`rng` makes the member's id; the system's randomness if there is none.
+
+        `is_durable` if the group has `share.lease.durable=true`.
+        """
         self._client = client
         self._group_id = group_id
         self._topics = tuple(dict.fromkeys(topics))
@@ -69,6 +74,8 @@ class ShareConsumer:
         self._failing_since_s: float | None = None
         self._said: dict[ShareRecord, Acknowledgement] = {}
         self._committing = asyncio.Lock()
+        self._is_durable = is_durable
+        self._opening = asyncio.Lock()
 
     @property
     def member_id(self) -> str:
@@ -171,7 +178,7 @@ class ShareConsumer:
         held = [
             record
             for record in self._acquired
-            if record.lock_end_s > now_s and record.session.is_open
+            if record.lock_end_s > now_s and (record.session.is_open or self._is_durable)
         ]
         self._acquired = held[max_records:]
         return held[:max_records]
@@ -219,14 +226,16 @@ class ShareConsumer:
         *,
         delay_ms: int | None = None,
         count: bool = True,
+        reason: str = "",
     ) -> None:
         """Note what became of a record, for the next `commit`.
 
         A released record is delivered again after `delay_ms`, None for the group's backoff, and
-        with `count` false as if this delivery had not been.
+        with `count` false as if this delivery had not been. A `reason` for rejecting it is in its
+        dead letter.
         """
         delay_ms = GROUP_BACKOFF if delay_ms is None else delay_ms
-        self._said[record] = Acknowledgement(record, kind, delay_ms, count)
+        self._said[record] = Acknowledgement(record, kind, delay_ms, count, reason)
 
     async def commit(self) -> list[ShareRecord]:
         """Send the acknowledgements; returns when all noted before are durable, or have failed.
@@ -247,6 +256,8 @@ class ShareConsumer:
 
     async def _send(self, said: Collection[Acknowledgement]) -> None:
         by_session: dict[Session, list[Acknowledgement]] = {}
+        if self._is_durable:
+            await self._move([item.record for item in said])
         for item in said:
             session = item.record.session
             item.record.failure = None
@@ -258,6 +269,28 @@ class ShareConsumer:
                     " over; the record is delivered again"
                 )
         await asyncio.gather(*(session.acknowledge(items) for session, items in by_session.items()))
+
+    async def _move(self, records: Iterable[ShareRecord]) -> None:
+        """Have records acknowledged where their partitions are led now: the session that acquired
+        them is over, or could not acknowledge them."""
+        lost = [one for one in records if one.failure is not None or not one.session.is_open]
+        if not lost:
+            return
+        try:
+            view = await self._client.describe(list({one.tp.topic: None for one in lost}))
+            for record in lost:
+                leader = view.leader_of(record.tp)
+                if leader is not None:
+                    record.session = await self._opened(leader)
+        except ClientError:
+            self._is_located = False  # sessions that are over say so themselves
+
+    async def _opened(self, broker: BrokerId) -> ShareSession:
+        """A session that the broker knows."""
+        session = await self._session(broker)
+        if session.is_new:
+            await session.fetch(self._by_leader.get(broker, {}), 0, 0)
+        return session
 
     async def close(self) -> None:
         """Send what is acknowledged, give back the rest uncounted, leave the group."""
@@ -309,9 +342,10 @@ class ShareConsumer:
         self._by_leader = by_leader
 
     async def _session(self, broker: BrokerId) -> ShareSession:
-        session = self._sessions.get(broker)
-        if session is None or not session.is_open:
-            connection = await self._client.open_connection(broker)
-            session = ShareSession(connection, self._group_id, self._membership.member_id)
-            self._sessions[broker] = session
-        return session
+        async with self._opening:  # one at a time: a second one would end the first
+            session = self._sessions.get(broker)
+            if session is None or not session.is_open:
+                connection = await self._client.open_connection(broker)
+                session = ShareSession(connection, self._group_id, self._membership.member_id)
+                self._sessions[broker] = session
+            return session

@@ -42,8 +42,9 @@ class Session(Protocol):
 class ShareRecord:
     """A record that is acquired until `lock_end_s` (by the event loop's clock).
 
-    `session` is the one that acquired it, and the only one that can acknowledge it. `failure` is
-    the reason why its last acknowledgement has no effect, or perhaps none.
+    `session` is the one that acquired it, and the only one that can acknowledge it unless leases
+    are durable. `failure` is the reason why its last acknowledgement has no effect, or perhaps
+    none.
     """
 
     tp: TopicPartition
@@ -67,6 +68,7 @@ class Acknowledgement:
     kind: AcknowledgeKind
     delay_ms: int = GROUP_BACKOFF  # before a released record is delivered again
     is_counted: bool = True  # a released record was delivered
+    reason: str = ""  # why it is rejected
 
 
 def decode_acquired(
@@ -108,6 +110,7 @@ def batches_of(said: Iterable[Acknowledgement]) -> list[AcknowledgementBatch]:
             and last.acknowledge_types == [item.kind]
             and last.retry_delay_ms == item.delay_ms
             and last.is_uncounted is not item.is_counted
+            and last.reason == item.reason
         ):
             last.last_offset = offset
         else:
@@ -118,6 +121,7 @@ def batches_of(said: Iterable[Acknowledgement]) -> list[AcknowledgementBatch]:
                     acknowledge_types=[int(item.kind)],
                     retry_delay_ms=item.delay_ms,
                     is_uncounted=not item.is_counted,
+                    reason=item.reason,
                 )
             )
     return found

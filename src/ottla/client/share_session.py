@@ -73,6 +73,11 @@ class ShareSession:
         """The address of the broker."""
         return self._connection.endpoint
 
+    @property
+    def is_new(self) -> bool:
+        """True until its first request was sent."""
+        return self._epoch == _OPENING
+
     def abandon(self) -> None:
         """End without a word, as after an error: the broker releases what was acquired."""
         self._connection.close()

@@ -108,6 +108,13 @@ class GroupConfig:
         "Whether a share group reads records of transactions that are not committed.",
         broker="share.isolation.level",
     )
+    share_lease_durable: bool = flag(
+        "share.lease.durable",
+        False,
+        "Whether records that a consumer of a share group has acquired stay acquired when its"
+        " connection is lost or the broker restarts, until their lock ends. Each fetch then waits"
+        " until that is written.",
+    )
     share_ordering: str = choice(
         "share.ordering",
         "none",

@@ -9,6 +9,7 @@ from ottla.model import Offset
 
 GROUP_BACKOFF: Final = -1  # a released record waits as long as its group's settings say
 RETRY_DELAY_MAX_MS: Final = 24 * 60 * 60_000  # that a member may ask for
+REASON_MAX: Final = 200  # characters that are kept of the reason for a reject
 
 
 class AcknowledgeType(IntEnum):
@@ -24,7 +25,8 @@ class AcknowledgeType(IntEnum):
 class Acknowledgement(NamedTuple):
     """A member's acknowledgement of adjacent offsets: one type for all, or one for each.
 
-    What is released waits for `delay_ms`; if `is_uncounted`, as if it had not been delivered.
+    What is released waits for `delay_ms`; if `is_uncounted`, as if it had not been delivered. What
+    is rejected has a `reason`, or none.
     """
 
     first: Offset
@@ -32,6 +34,7 @@ class Acknowledgement(NamedTuple):
     types: Sequence[int]
     delay_ms: int = GROUP_BACKOFF
     is_uncounted: bool = False
+    reason: str = ""
 
 
 class Run(NamedTuple):
@@ -42,13 +45,14 @@ class Run(NamedTuple):
     kind: AcknowledgeType
     delay_ms: int
     is_uncounted: bool
+    reason: str
 
 
 def runs_of(acknowledgements: Sequence[Acknowledgement], start: int, end: int) -> Iterator[Run]:
     """The runs of offsets from `start` on; nothing was acquired from `end` on."""
     before = -1
     for item in acknowledgements:
-        first, last, types, delay_ms, is_uncounted = item
+        first, last, types, delay_ms, is_uncounted, reason = item
         if not before < first <= last:
             raise InvalidRequest("acknowledged offsets must ascend and not overlap")
         before = last
@@ -56,18 +60,18 @@ def runs_of(acknowledgements: Sequence[Acknowledgement], start: int, end: int) -
         if len(types) == 1:
             if last >= start:
                 kind = AcknowledgeType(types[0])
-                yield Run(max(first, start), last + 1, kind, delay_ms, is_uncounted)
+                yield Run(max(first, start), last + 1, kind, delay_ms, is_uncounted, reason)
             continue
         run = max(first, start)
         for at in range(run, last + 1):
             if at == last or types[at + 1 - first] != types[at - first]:
                 kind = AcknowledgeType(types[at - first])
-                yield Run(run, at + 1, kind, delay_ms, is_uncounted)
+                yield Run(run, at + 1, kind, delay_ms, is_uncounted, reason)
                 run = at + 1
 
 
 def _check(item: Acknowledgement, end: int) -> None:
-    first, last, types, delay_ms, _ = item
+    first, last, types, delay_ms = item[:4]
     if not types or len(types) not in {1, last - first + 1}:
         raise InvalidRequest("an acknowledgement has one type, or one for each offset")
     if not all(0 <= kind <= AcknowledgeType.RENEW for kind in types):

@@ -28,10 +28,12 @@ from ottla.records.dead_letter_headers import (
 CAUSE_NAMES: Final[Mapping[Cause, str]] = {
     Cause.DELIVERY_LIMIT: "delivery-limit",
     Cause.REJECTED: "rejected",
+    Cause.EXPIRED: "expired",
 }
 _SENTENCES: Final[Mapping[Cause, str]] = {
     Cause.DELIVERY_LIMIT: "delivered as often as the group allows",
     Cause.REJECTED: "rejected by a consumer",
+    Cause.EXPIRED: "not delivered before the end of its ottla.ttl-ms",
 }
 
 
@@ -51,6 +53,8 @@ def dead_letter(
     `record` is None if it cannot be read any more.
     """
     message = _SENTENCES[dead.cause]
+    if dead.reason:
+        message += f": {dead.reason}"
     if record is None:
         message += "; the record could not be read when this was written"
     is_copy = copies and record is not None

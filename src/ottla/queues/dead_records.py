@@ -27,6 +27,7 @@ class DeadRecord(NamedTuple):
     offset: Offset
     deliveries: int
     cause: Cause
+    reason: str = ""  # of its rejection
 
 
 class DeadRecords:
@@ -64,15 +65,16 @@ class DeadRecords:
             if item.is_sending is is_sending:
                 end = min(item.end, item.start + records_max - len(found))
                 found += [
-                    DeadRecord(Offset(at), item.count, item.cause) for at in range(item.start, end)
+                    DeadRecord(Offset(at), item.count, item.cause, item.reason)
+                    for at in range(item.start, end)
                 ]
         return found
 
-    def add(self, item: Range, cause: Cause) -> None:
+    def add(self, item: Range, cause: Cause, reason: str = "") -> None:
         """A record has failed for the last time."""
         count = item.count
         self._ranges.change(item, _ARCHIVING, count)
-        item.cause = cause
+        item.cause, item.reason = cause, reason
         self._note(item)
 
     def begin(self, offsets: Iterable[int], sender: Sender) -> None:
@@ -120,9 +122,9 @@ class DeadRecords:
 
     def _mark(self, item: Range, *, is_sending: bool) -> None:
         assert item.state is _ARCHIVING, "only what is dead gets a dead letter"
-        count, cause = item.count, item.cause
+        count, cause, reason = item.count, item.cause, item.reason
         self._ranges.change(item, _ARCHIVING, count)
-        item.cause, item.is_sending = cause, is_sending
+        item.cause, item.is_sending, item.reason = cause, is_sending, reason
         self._note(item)
 
     def _set_sender(self, sender: Sender) -> None:

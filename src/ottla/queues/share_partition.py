@@ -10,8 +10,8 @@ from which on nothing has been acquired yet. Inside it adjacent offsets of one s
          release, lock ended,                        until its dead letter is written
          member gone; it may have to wait
 
-Nothing is written when records are acquired. Every other change returns a `StateWrite`; a caller
-that cannot have it written drops the whole object and begins again from what was written last.
+Acquiring is written only if the group's leases are durable. Every other change is a `StateWrite`; a
+caller that cannot have it written drops the whole object and begins again from what was written.
 All times are those of one clock, which does not jump.
 """
 
@@ -22,6 +22,7 @@ from ottla.errors import InvalidRequest
 from ottla.model import Offset
 from ottla.queues.acknowledgements import (
     GROUP_BACKOFF,
+    REASON_MAX,
     Acknowledgement,
     AcknowledgeType,
     Run,
@@ -29,7 +30,8 @@ from ottla.queues.acknowledgements import (
 )
 from ottla.queues.dead_records import DeadRecords
 from ottla.queues.errors import InvalidRecordState
-from ottla.queues.key_order import WINDOW_RECORDS_MAX, KeyOrder
+from ottla.queues.key_order import KeyOrder
+from ottla.queues.share_limits import ShareLimits, portion_max
 from ottla.queues.share_ranges import Range, Ranges
 from ottla.queues.share_state import (
     Cause,
@@ -45,26 +47,6 @@ _ACQUIRED: Final = DeliveryState.ACQUIRED
 _ARCHIVING: Final = DeliveryState.ARCHIVING
 _ARCHIVED: Final = DeliveryState.ARCHIVED
 _DELIVERIES_MAX: Final = 2**15 - 1  # that are counted: the field on the wire has 16 bits
-_DOUBLINGS_MAX: Final = 32
-
-
-class ShareLimits(NamedTuple):
-    """Settings of a share group, as far as its partitions use them."""
-
-    deliveries_max: int = 5  # 0 for no limit
-    locks_max: int = 2000  # unfinished records in the window, but for those that wait
-    lock_ms: int = 30_000
-    allows_renewal: bool = True
-    backoff_ms: int = 0  # before the second delivery; twice as long before each further one
-    backoff_max_ms: int = 0
-    waiting_max: int = 8000  # unfinished records in the window beside `locks_max`, if they wait
-    key_window_max: int = WINDOW_RECORDS_MAX  # unfinished records in the window, ordered by key
-    has_dead_letters: bool = False  # what fails for the last time is archiving at first
-
-    def retry_delay_ms(self, deliveries: int) -> int:
-        """How long a record waits that was delivered so often, without success."""
-        doublings = min(max(deliveries - 1, 0), _DOUBLINGS_MAX)
-        return min(self.backoff_ms << doublings, max(self.backoff_max_ms, self.backoff_ms))
 
 
 class Stretch(NamedTuple):
@@ -73,6 +55,7 @@ class Stretch(NamedTuple):
     start: Offset
     end: Offset
     has_records: bool  # else nothing is delivered: markers, aborted transactions, gaps
+    is_expired: bool = False  # else they have no records, or are delivered
 
 
 class Acquired(NamedTuple):
@@ -95,8 +78,11 @@ class SharePartition:
         self.order: KeyOrder | None = None  # if records of a key are delivered one after the other
 
     @classmethod
-    def restore(cls, state: StateRead) -> "SharePartition":
-        """The share partition as it was last written; its start offset is decided."""
+    def restore(cls, state: StateRead, leased_until_ms: int = 0) -> "SharePartition":
+        """The share partition as it was last written; its start offset is decided.
+
+        Durable leases end at `leased_until_ms`.
+        """
         start = int(state.start_offset)
         assert start >= 0, "a share partition begins when its start offset is decided"
         made = cls(start, state.sender)
@@ -107,8 +93,10 @@ class SharePartition:
             if batch.first > ranges.end_offset:  # acquired before the crash, and never written
                 ranges.extend(batch.first, _AVAILABLE, 0)
             item = ranges.extend(batch.last + 1, batch.state, batch.deliveries)
-            item.until_ms = batch.not_before_ms
+            is_held = batch.state is _ACQUIRED
+            item.until_ms = leased_until_ms if is_held else batch.not_before_ms
             item.cause, item.is_sending = batch.cause, batch.is_sending
+            item.member, item.reason = batch.member, batch.reason
         ranges.settle()
         return made
 
@@ -175,7 +163,7 @@ class SharePartition:
             if left <= 0:
                 break
             if not stretch.has_records:
-                self._archive(stretch)
+                self._finish(stretch, limits)
                 continue
             cut = stretch.end
             if is_strict:
@@ -183,7 +171,7 @@ class SharePartition:
             taken, is_throttled = self._take(stretch.start, cut, limits, now_ms, bool(acquired))
             acquired += taken
             left -= sum(item.size for item in taken)
-            if is_throttled or self.end_offset < cut:
+            if is_throttled or self.end_offset < stretch.end:
                 break
         for item in acquired:
             self._acquire(item, member, limits, now_ms)
@@ -212,13 +200,18 @@ class SharePartition:
         is_new = self.scan_offset >= self.end_offset
         return not is_new or self.unfinished_count < limits.key_window_max
 
-    def scan(self, found: Iterable[Stretch], digests: Mapping[int, bytes | None]) -> None:
+    def scan(
+        self,
+        found: Iterable[Stretch],
+        digests: Mapping[int, bytes | None],
+        limits: ShareLimits,
+    ) -> None:
         """Take the keys of more of the log into account, from where the last scan ended."""
         order = self.order
         assert order is not None, "keys are looked at for their order"
         for stretch in found:
             if not stretch.has_records:
-                self._archive(stretch)
+                self._finish(stretch, limits)
             elif stretch.end > self.end_offset:
                 self._ranges.extend(stretch.end, _AVAILABLE, 0)
             for item in self._ranges.overlapping(stretch.start, stretch.end):
@@ -275,6 +268,8 @@ class SharePartition:
         self._ranges.change(item, _ACQUIRED, min(item.count + 1, _DELIVERIES_MAX))
         item.member = member
         item.until_ms = now_ms + limits.lock_ms
+        if limits.is_lease_durable:
+            self._note(item)
 
     def _take(
         self, start: int, end: int, limits: ShareLimits, now_ms: int, has_others: bool
@@ -298,13 +293,20 @@ class SharePartition:
             taken.append(self._ranges.extend(end, _AVAILABLE, 0))
         return taken, False
 
-    def _archive(self, stretch: Stretch) -> None:
-        for item in self._ranges.within(stretch.start, stretch.end):
-            if item.state is _AVAILABLE:
-                self._change(item, _ARCHIVED, item.count)
+    def _finish(self, stretch: Stretch, limits: ShareLimits) -> None:
+        """Deliver nothing of a stretch: it has no records, or they have expired."""
         if stretch.end > self.end_offset:
             assert stretch.start <= self.end_offset, "the log was read without holes"
-            self._change(self._ranges.extend(stretch.end, _AVAILABLE, 0), _ARCHIVED, 0)
+            self._ranges.extend(stretch.end, _AVAILABLE, 0)
+        self.drop_available(stretch, limits)
+
+    def drop_available(self, stretch: Stretch, limits: ShareLimits) -> None:
+        """End those records of a stretch, in the window, that no member holds."""
+        for item in self._ranges.within(stretch.start, stretch.end):
+            if item.state is _AVAILABLE and stretch.is_expired:
+                self._end(item, Cause.EXPIRED, limits)
+            elif item.state is _AVAILABLE:
+                self._change(item, _ARCHIVED, item.count)
 
     # Acknowledging
 
@@ -350,7 +352,7 @@ class SharePartition:
                 else:
                     self._release(item, limits, now_ms, run.delay_ms)
             case AcknowledgeType.REJECT:
-                self._end(item, Cause.REJECTED, limits)
+                self._end(item, Cause.REJECTED, limits, run.reason[:REASON_MAX])
             case AcknowledgeType.GAP:
                 self._change(item, _ARCHIVED, item.count)
 
@@ -396,10 +398,10 @@ class SharePartition:
             delay_ms = limits.retry_delay_ms(item.count)
         self._change(item, _AVAILABLE, item.count, _after(now_ms, delay_ms))
 
-    def _end(self, item: Range, cause: Cause, limits: ShareLimits) -> None:
+    def _end(self, item: Range, cause: Cause, limits: ShareLimits, reason: str = "") -> None:
         """Deliver a record no more."""
         if limits.has_dead_letters:
-            self.dead.add(item, cause)
+            self.dead.add(item, cause, reason)
         else:
             self._change(item, _ARCHIVED, item.count)
 
@@ -441,7 +443,8 @@ class SharePartition:
 
     def _note(self, item: Range) -> None:
         """Have the state of a range written."""
-        if self.order is not None:
+        is_held = item.state is _ACQUIRED
+        if self.order is not None and not is_held:
             self.order.note(item)
         self._changed.append(
             StateBatch(
@@ -449,9 +452,11 @@ class SharePartition:
                 Offset(item.end - 1),
                 item.state,
                 item.count,
-                item.until_ms,
+                0 if is_held else item.until_ms,
                 item.cause,
                 item.is_sending,
+                item.member,
+                item.reason,
             )
         )
 
@@ -459,20 +464,6 @@ class SharePartition:
 def _after(now_ms: int, delay_ms: int) -> int:
     """The end of a wait; 0 if there is none."""
     return now_ms + delay_ms if delay_ms > 0 else 0
-
-
-def portion_max(count: int, size: int, deliveries_max: int) -> int | None:
-    """How many records that were delivered `count` times are acquired at once; None for any.
-
-    From half of the limit on, and not before the second delivery, each portion is half as large as
-    the last; before the last delivery it is one record.
-    """
-    first = max(2, deliveries_max // 2)
-    if count < first or not deliveries_max:
-        return None
-    if count + 1 >= deliveries_max:
-        return 1
-    return max(1, size >> (count - first + 1))
 
 
 def _acquired(ranges: Sequence[Range]) -> list[Acquired]:

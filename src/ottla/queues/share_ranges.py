@@ -27,6 +27,7 @@ class Range:
         "end",
         "is_sending",
         "member",
+        "reason",
         "start",
         "state",
         "until_ms",
@@ -42,6 +43,7 @@ class Range:
         self.until_ms = 0
         self.cause = Cause.NONE  # of the end of a range that is archiving
         self.is_sending = False  # its dead letters have a sequence number
+        self.reason = ""  # that a consumer gave for rejecting it
 
     @property
     def size(self) -> int:
@@ -53,14 +55,14 @@ class Range:
             return False
         return self.state.is_final or self._detail() == other._detail()
 
-    def _detail(self) -> tuple[int, str, int, Cause, bool]:
-        return self.count, self.member, self.until_ms, self.cause, self.is_sending
+    def _detail(self) -> tuple[int, str, int, Cause, bool, str]:
+        return self.count, self.member, self.until_ms, self.cause, self.is_sending, self.reason
 
     def tail(self, offset: int) -> "Range":
         """Cut the range at an offset; returns the part from there on."""
         rest = Range(offset, self.end, self.state, self.count)
         rest.member, rest.until_ms = self.member, self.until_ms
-        rest.cause, rest.is_sending = self.cause, self.is_sending
+        rest.cause, rest.is_sending, rest.reason = self.cause, self.is_sending, self.reason
         self.end = offset
         return rest
 
@@ -106,7 +108,7 @@ class Ranges:
         self._counts[item.state] -= item.size
         self._counts[state] += item.size
         item.state, item.count, item.member, item.until_ms = state, count, "", 0
-        item.cause, item.is_sending = Cause.NONE, False
+        item.cause, item.is_sending, item.reason = Cause.NONE, False, ""
         self._touched.add(item.start)
         self._touched.add(item.end)
 

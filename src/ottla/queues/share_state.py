@@ -39,7 +39,7 @@ class DeliveryState(IntEnum):
     """States of a record; the numbers are Kafka's."""
 
     AVAILABLE = 0
-    ACQUIRED = 1  # by a member, for a while; never persisted
+    ACQUIRED = 1  # by a member, for a while; persisted if the group's leases are durable
     ACKNOWLEDGED = 2
     ARCHIVING = 3  # not delivered again; its dead letter is not written yet
     ARCHIVED = 4  # rejected, delivered too often, or not a record at all
@@ -59,6 +59,7 @@ class Cause(IntEnum):
     NONE = 0
     DELIVERY_LIMIT = 1
     REJECTED = 2
+    EXPIRED = 3
 
 
 class StateBatch(NamedTuple):
@@ -71,6 +72,8 @@ class StateBatch(NamedTuple):
     not_before_ms: int = 0  # of available records: until then they wait
     cause: Cause = Cause.NONE  # of those that are archiving
     is_sending: bool = False  # of those that are archiving: in the batch that is being written
+    member: str = ""  # of acquired records: who holds them
+    reason: str = ""  # of those that are archiving: what a consumer said
 
 
 class Sender(NamedTuple):

@@ -34,6 +34,7 @@ _COMMANDS: Final = frozenset(
         "ottla.cron",
         "ottla.timezone",
         "ottla.cancel",
+        "ottla.ttl-ms",  # the time of the copy is another
         FOR_GROUP,
     }
 )

@@ -5,21 +5,24 @@ from collections.abc import Sequence
 import pytest
 
 from ottla.errors import InvalidRequest
-from ottla.model import Offset
+from ottla.model import Offset, ProducerId, Uuid
 from ottla.queues.acknowledgements import (
     RETRY_DELAY_MAX_MS,
     Acknowledgement,
     AcknowledgeType,
 )
 from ottla.queues.errors import InvalidRecordState
-from ottla.queues.share_partition import (
-    Acquired,
-    ShareLimits,
-    SharePartition,
-    Stretch,
-    portion_max,
+from ottla.queues.share_limits import ShareLimits, portion_max
+from ottla.queues.share_partition import Acquired, SharePartition, Stretch
+from ottla.queues.share_state import (
+    Cause,
+    DeliveryState,
+    Sender,
+    StateBatch,
+    StateRead,
+    StateWrite,
+    combine,
 )
-from ottla.queues.share_state import DeliveryState, StateBatch, StateRead, StateWrite
 
 LIMITS = ShareLimits(deliveries_max=5, locks_max=100, lock_ms=30_000)
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -360,7 +363,7 @@ def test_what_members_hold_counts_when_keys_begin_to_be_ordered() -> None:
     partition = begin()
     acquire(partition, "a", stretch(0, 3))
     partition.order_by_key(True)
-    partition.scan([stretch(0, 3)], dict.fromkeys(range(3), b"k"))
+    partition.scan([stretch(0, 3)], dict.fromkeys(range(3), b"k"), LIMITS)
     release(partition, 1, 1, LIMITS, 0)
     release(partition, 2, 2, LIMITS, 0, delay_ms=500)
     assert partition.next_ready(0) is None, "the first one is not finished"
@@ -370,3 +373,98 @@ def test_what_members_hold_counts_when_keys_begin_to_be_ordered() -> None:
     partition.acknowledge("b", said, LIMITS, 0, may_renew=False)
     assert partition.next_ready(499) is None
     assert partition.next_ready(500) == 2
+
+
+def test_a_record_limit_that_ends_inside_a_batch_ends_the_search() -> None:
+    """What lies behind the window's end is not looked at: there would be a hole."""
+    partition = begin()
+    acquire(partition, "a", stretch(0, 1))
+    acquire(partition, "b", stretch(1, 3), records_max=1, is_strict=True)
+    release(partition, 0, 0, LIMITS, 0)
+    log = (stretch(0, 1), stretch(1, 3), stretch(3, 4, has_records=False))
+    assert acquire(partition, "a", *log, records_max=2, is_strict=True) == [(0, 0, 2)]
+    assert partition.end_offset == 2
+
+
+# Durable leases
+
+DURABLE = LIMITS._replace(is_lease_durable=True)
+
+
+def test_a_durable_lease_is_written_and_restored_for_its_member() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 3), limits=DURABLE, now_ms=5)
+    written = partition.take_write()
+    assert written is not None
+    (held,) = written.batches
+    assert held == StateBatch(Offset(0), Offset(2), DeliveryState.ACQUIRED, 1, member="a")
+    restored = SharePartition.restore(StateRead(1, Offset(0), written.batches), 90)
+    assert restored.next_deadline_ms(0) == 90
+    assert acquire(restored, "b", stretch(0, 3), now_ms=89) == []
+    with pytest.raises(InvalidRecordState):
+        acknowledge(restored, "b", 0, 0, ACCEPT)
+    assert acknowledge(restored, "a", 0, 0, ACCEPT) is not None
+    restored.expire(DURABLE, 90)
+    assert acquire(restored, "b", stretch(1, 3), now_ms=90) == [(1, 2, 2)], "it was delivered"
+
+
+def test_renewing_a_durable_lease_writes_nothing() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 3), limits=DURABLE)
+    partition.take_write()
+    assert acknowledge(partition, "a", 0, 2, AcknowledgeType.RENEW, may_renew=True) is None
+
+
+def test_a_durable_lease_holds_up_its_key() -> None:
+    partition = begin()
+    partition.order_by_key(True)
+    partition.scan([stretch(0, 2)], dict.fromkeys(range(2), b"k"), DURABLE)
+    assert partition.acquire_ready("a", 2, DURABLE, 10, 0) == [Acquired(Offset(0), Offset(0), 1)]
+    assert partition.take_write() is not None
+    assert partition.next_ready(0) is None, "the first one is not finished"
+
+
+# Expiry
+
+
+def expired(start: int, end: int) -> Stretch:
+    return Stretch(Offset(start), Offset(end), False, is_expired=True)
+
+
+def test_expired_records_are_passed_over_unless_a_member_holds_them() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 1))
+    log = (expired(0, 2), stretch(2, 3))
+    assert acquire(partition, "b", *log) == [(2, 2, 1)]
+    written = partition.take_write()
+    assert written is not None
+    assert written.batches == (batch(1, 1, ARCHIVED, 0),)
+    assert acknowledge(partition, "a", 0, 0, ACCEPT) is not None
+
+
+def test_expired_records_are_dead_if_the_group_has_dead_letters() -> None:
+    partition = begin()
+    limits = LIMITS._replace(has_dead_letters=True)
+    log = (stretch(0, 1), expired(1, 3), stretch(3, 4))
+    assert acquire(partition, "a", *log, limits=limits) == [(0, 0, 1), (3, 3, 1)]
+    dead = [(dead.offset, dead.deliveries, dead.cause) for dead in partition.dead.next(10)]
+    assert dead == [(1, 0, Cause.EXPIRED), (2, 0, Cause.EXPIRED)]
+
+
+def test_the_reason_of_a_reject_is_kept_until_its_dead_letter_is_written() -> None:
+    partition = begin()
+    limits = LIMITS._replace(has_dead_letters=True)
+    acquire(partition, "a", stretch(0, 3), limits=limits)
+    said = [
+        Acknowledgement(Offset(0), Offset(0), [REJECT], reason="bad"),
+        Acknowledgement(Offset(1), Offset(2), [REJECT], reason="x" * 300),
+    ]
+    written = partition.acknowledge("a", said, limits, 0, may_renew=False)
+    assert written is not None
+    partition.dead.begin([0, 1], Sender(ProducerId(1), 0, Uuid(b"t" * 16), 0))
+    begun = partition.take_write()
+    assert begun is not None
+    kept = combine(written.batches, begun.batches, Offset(0))
+    restored = SharePartition.restore(StateRead(1, Offset(0), kept))
+    assert [dead.reason for dead in restored.dead.sending()] == ["bad", "x" * 200]
+    assert [dead.reason for dead in restored.dead.next(10)] == ["x" * 200]

@@ -194,6 +194,7 @@ class _Exchange:
         self._reading: dict[LedSharePartition, None] = {}  # those that it waits for
         self._timer: asyncio.TimerHandle | None = None
         self._is_fetched = False  # nothing more will be acquired
+        self._leasing_count = 0  # partitions whose leases are not written yet
         self._is_retrying = False
         self._acknowledging = _Acknowledging(
             partitions, session.key, self._respond, may_renew=request.is_renew_ack
@@ -233,12 +234,22 @@ class _Exchange:
             if taken is None:
                 continue
             self._taken[partition] = taken
+            if taken.is_leased:
+                self._leasing_count += 1
+                led.persist(partial(self._note_leased, partition))
             session.end_turn(partition)
             left_records -= sum(one.last - one.first + 1 for one in taken.acquired)
             left_bytes -= len(taken.records)
             if taken.is_alone or left_records <= 0 or left_bytes <= 0:
                 break
         self._is_fetched = bool(self._taken or self._problems)
+
+    def _note_leased(self, partition: SharedPartition, problem: ApiError | None) -> None:
+        self._leasing_count -= 1
+        if problem is not None:
+            del self._taken[partition]
+            self._problems[partition] = problem
+        self._respond()
 
     # Waiting
 
@@ -304,7 +315,8 @@ class _Exchange:
     # Responding
 
     def _respond(self) -> None:
-        if self._is_fetched and self._acknowledging.is_done and not self._deferred.is_ready:
+        is_done = self._is_fetched and self._acknowledging.is_done and not self._leasing_count
+        if is_done and not self._deferred.is_ready:
             self._deferred.deliver(self._response())
 
     def _response(self) -> ShareFetchResponse:
@@ -452,6 +464,7 @@ def _said(batches: list[AcknowledgementBatch]) -> list[Acknowledgement]:
             batch.acknowledge_types,
             batch.retry_delay_ms,
             batch.is_uncounted,
+            batch.reason,
         )
         for batch in batches
     ]

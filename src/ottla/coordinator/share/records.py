@@ -4,18 +4,18 @@ A snapshot is the whole state of a share partition, an update what has changed s
 is never compacted: that would keep the last update alone.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct, error
 from typing import Any, Final, TypeVar
 
 from ottla.coordinator.runtime.log_entries import UnreadableRecord
+from ottla.coordinator.share.state_batches import batch_messages, batches_of
 from ottla.errors import ProtocolViolation
 from ottla.model import Offset, ProducerId, TimestampMs, Uuid
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.messages.share_state import StateBatch as _StateBatch
 from ottla.protocol.schema import array, int32, int64, message, string, uuid, wire
-from ottla.queues.share_state import Cause, DeliveryState, Sender, SharePartitionKey, StateBatch
+from ottla.queues.share_state import Sender, SharePartitionKey, StateBatch
 
 _VERSION: Final = Struct(">h")
 _SNAPSHOT_KEY: Final = 0
@@ -116,7 +116,7 @@ def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
                 delivery_complete_count=record.complete_count,
                 create_timestamp=record.created_ms,
                 write_timestamp=record.written_ms,
-                state_batches=_state_batches(record.batches),
+                state_batches=batch_messages(record.batches),
                 **_sender_fields(record.sender),
             )
             return _key(_SNAPSHOT_KEY, record.key), _VERSION.pack(_VALUE) + encode(value, _VALUE)
@@ -126,7 +126,7 @@ def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
                 leader_epoch=record.leader_epoch,
                 start_offset=record.start_offset,
                 delivery_complete_count=record.complete_count,
-                state_batches=_state_batches(record.batches),
+                state_batches=batch_messages(record.batches),
                 **_sender_fields(record.sender),
             )
             return _key(_UPDATE_KEY, record.key), _VERSION.pack(_VALUE) + encode(value, _VALUE)
@@ -164,7 +164,7 @@ def _snapshot(key: SharePartitionKey, value: bytes) -> Snapshot:
         complete_count=found.delivery_complete_count,
         created_ms=TimestampMs(found.create_timestamp),
         written_ms=TimestampMs(found.write_timestamp),
-        batches=_batches(found.state_batches),
+        batches=batches_of(found.state_batches),
         sender=_sender(found),
     )
 
@@ -176,7 +176,7 @@ def _update(key: SharePartitionKey, found: _UpdateValue) -> Update:
         leader_epoch=found.leader_epoch,
         start_offset=Offset(found.start_offset),
         complete_count=found.delivery_complete_count,
-        batches=_batches(found.state_batches),
+        batches=batches_of(found.state_batches),
         sender=_sender(found),
     )
 
@@ -208,34 +208,4 @@ def _sender(found: _SnapshotValue | _UpdateValue) -> Sender | None:
         found.sender_topic_id,
         found.sender_partition,
         found.sender_begun_ms,
-    )
-
-
-def _state_batches(batches: Iterable[StateBatch]) -> list[_StateBatch]:
-    return [
-        _StateBatch(
-            first_offset=batch.first,
-            last_offset=batch.last,
-            delivery_state=batch.state,
-            delivery_count=batch.deliveries,
-            not_before_ms=batch.not_before_ms,
-            cause=batch.cause,
-            is_sending=batch.is_sending,
-        )
-        for batch in batches
-    ]
-
-
-def _batches(found: Iterable[_StateBatch]) -> tuple[StateBatch, ...]:
-    return tuple(
-        StateBatch(
-            Offset(item.first_offset),
-            Offset(item.last_offset),
-            DeliveryState(item.delivery_state),
-            item.delivery_count,
-            item.not_before_ms,
-            Cause(item.cause),
-            item.is_sending,
-        )
-        for item in found
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ottla.coordinator.share.state_batches import batch_messages, batches_of
 from ottla.coordinator.share.state_calls import (
     Delete,
     Initialize,
@@ -16,8 +17,6 @@ from ottla.errors import ApiError, InvalidRequest, PeerError
 from ottla.model import Offset, ProducerId, Uuid
 from ottla.protocol.messages import share_state as wire
 from ottla.queues.share_state import (
-    Cause,
-    DeliveryState,
     Sender,
     SharePartitionKey,
     StateBatch,
@@ -134,7 +133,7 @@ def _partition(call: StateCall, epoch: int) -> object:
                 leader_epoch=leader_epoch,
                 start_offset=change.start_offset,
                 delivery_complete_count=change.complete_count,
-                state_batches=[_batch_message(batch) for batch in change.batches],
+                state_batches=batch_messages(change.batches),
                 coordinator_epoch=epoch,
                 sender=_sender_message(change.sender),
             )
@@ -170,7 +169,7 @@ def _call(kind: type[Any], key: SharePartitionKey, one: Any) -> StateCall:
         change = StateWrite(
             Offset(one.start_offset),
             one.delivery_complete_count,
-            tuple(map(_batch, one.state_batches)),
+            _batches(one.state_batches),
             _sender(one.sender),
         )
         return Write(key, one.state_epoch, one.leader_epoch, change)
@@ -212,7 +211,7 @@ def _result_message(kind: _Kind, index: int, result: StateResult) -> Any:
             message.error_code, message.error_message = result.code, str(result)
         case StateRead(state_epoch, start, batches, sender):
             message.state_epoch, message.start_offset = state_epoch, start
-            message.state_batches = [_batch_message(batch) for batch in batches]
+            message.state_batches = batch_messages(batches)
             message.sender = _sender_message(sender)
         case StateSummary(state_epoch, leader_epoch, start, complete_count):
             message.state_epoch, message.leader_epoch = state_epoch, leader_epoch
@@ -239,7 +238,7 @@ def _result(one: Any) -> StateResult:
         return StateRead(
             one.state_epoch,
             Offset(one.start_offset),
-            tuple(map(_batch, one.state_batches)),
+            _batches(one.state_batches),
             _sender(one.sender),
         )
     if isinstance(one, wire.SummaryPartitionResult):
@@ -255,32 +254,11 @@ def _result(one: Any) -> StateResult:
 # Parts of both
 
 
-def _batch_message(batch: StateBatch) -> wire.StateBatch:
-    return wire.StateBatch(
-        first_offset=batch.first,
-        last_offset=batch.last,
-        delivery_state=batch.state,
-        delivery_count=batch.deliveries,
-        not_before_ms=batch.not_before_ms,
-        cause=batch.cause,
-        is_sending=batch.is_sending,
-    )
-
-
-def _batch(message: wire.StateBatch) -> StateBatch:
+def _batches(messages: Iterable[wire.StateBatch]) -> tuple[StateBatch, ...]:
     try:
-        state, cause = DeliveryState(message.delivery_state), Cause(message.cause)
+        return batches_of(messages)
     except ValueError as problem:
         raise InvalidRequest(f"a batch of a state cannot be read: {problem}") from None
-    return StateBatch(
-        Offset(message.first_offset),
-        Offset(message.last_offset),
-        state,
-        message.delivery_count,
-        message.not_before_ms,
-        cause,
-        message.is_sending,
-    )
 
 
 def _sender_message(sender: Sender | None) -> wire.StateSender:

@@ -118,6 +118,7 @@ class AcknowledgementBatch:
     acknowledge_types: list[int] = wire(array(int8), "0+")
     retry_delay_ms: int = wire(int32, "0+", tag=10000, default=-1)
     is_uncounted: bool = wire(boolean, "0+", tag=10001)
+    reason: str = wire(string, "0+", tag=10002)
 
 
 @struct

@@ -22,7 +22,7 @@ from ottla.protocol.schema import (
 
 @struct
 class StateBatch:
-    """Tags from 10000 on are Ottla's: the end of a wait, and what dead letters need."""
+    """Tags from 10000 on are Ottla's: the end of a wait, what dead letters need, a holder."""
 
     first_offset: int = wire(int64, "0+")
     last_offset: int = wire(int64, "0+")
@@ -31,6 +31,8 @@ class StateBatch:
     not_before_ms: int = wire(int64, "0+", tag=10000)
     cause: int = wire(int8, "0+", tag=10001)
     is_sending: bool = wire(boolean, "0+", tag=10002)
+    member_id: str = wire(string, "0+", tag=10003)
+    reason: str = wire(string, "0+", tag=10004)
 
 
 @struct

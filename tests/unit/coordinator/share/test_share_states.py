@@ -279,7 +279,7 @@ def test_the_bytes_of_an_update_are_those_of_kafka() -> None:
     )
 
 
-def test_dead_letters_and_waits_are_kept_in_tags() -> None:
+def test_dead_letters_waits_and_leases_are_kept_in_tags() -> None:
     sender = Sender(ProducerId(7), 3, Uuid(b"t" * 16), 2, 99)
     waiting = StateBatch(Offset(5), Offset(6), DeliveryState.AVAILABLE, 2, not_before_ms=1234)
     dead = StateBatch(
@@ -289,14 +289,16 @@ def test_dead_letters_and_waits_are_kept_in_tags() -> None:
         5,
         cause=Cause.DELIVERY_LIMIT,
         is_sending=True,
+        reason="why",
     )
+    held = StateBatch(Offset(10), Offset(10), DeliveryState.ACQUIRED, 1, member="m")
     for record in (
         Update(
             key=KEY,
             snapshot_epoch=1,
             leader_epoch=2,
             start_offset=Offset(5),
-            batches=(waiting, dead),
+            batches=(waiting, dead, held),
             sender=sender,
         ),
         Snapshot(
@@ -306,7 +308,7 @@ def test_dead_letters_and_waits_are_kept_in_tags() -> None:
             start_offset=Offset(5),
             created_ms=TimestampMs(1),
             written_ms=TimestampMs(2),
-            batches=(waiting, dead),
+            batches=(waiting, dead, held),
             sender=sender,
         ),
     ):

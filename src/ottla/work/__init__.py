@@ -1,0 +1,1 @@
+"""Work queues for programs: `ottla.Queue` and `ottla.AsyncQueue`."""
