@@ -195,7 +195,7 @@ class Broker:
 
     def _new_services(self, environment: Environment) -> Services:
         changes = MetadataChanges(self._state, self._replicas)
-        return Services(
+        services = Services(
             node_id=self._options.node_id,
             state=self._state,
             replicas=self._replicas,
@@ -209,6 +209,8 @@ class Broker:
             note_defect=self.defects.end,
             serves_share_groups=environment.has_own_store,
         )
+        self._replicas.make_waiting = services.lead_waiting
+        return services
 
     def _new_dispatcher(self, environment: Environment) -> Dispatcher:
         return Dispatcher(

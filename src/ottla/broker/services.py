@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ottla.broker.produce_verification import ProduceVerification
     from ottla.broker.share_group_states import ShareGroupStates
     from ottla.broker.share_partitions import SharePartitions
+    from ottla.broker.waiting_partition import WaitingPartition
+    from ottla.broker.waiting_records import WaitingRecords
     from ottla.coordinator.groups.coordinator import GroupCoordinator
     from ottla.coordinator.share.coordinator import ShareCoordinator
     from ottla.coordinator.transactions.coordinator import TransactionCoordinator
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.producer_ids import ProducerIds
     from ottla.coordinator.transactions.routing import TransactionRouter
     from ottla.replication.forwarding import ForwardedPartition, Forwarding
+    from ottla.replication.partition import LeaderPartition
     from ottla.replication.peer_forwarding import PeerForwarding
     from ottla.replication.peers import Peers
 
@@ -177,6 +180,16 @@ class Services:
         )
 
     @cached_property
+    def waiting_records(self) -> "WaitingRecords":
+        from ottla.broker.waiting_records import WaitingRecords  # noqa: PLC0415
+
+        return WaitingRecords(self.clock, self.note_defect)
+
+    def lead_waiting(self, partition: "LeaderPartition") -> "WaitingPartition":
+        """The records that wait in a partition that is led here from now on."""
+        return self.waiting_records.lead(partition)
+
+    @cached_property
     def share_group_states(self) -> "ShareGroupStates":
         from ottla.broker.share_group_states import ShareGroupStates  # noqa: PLC0415
 
@@ -232,6 +245,8 @@ class Services:
         """Refuse the requests that wait for a coordinator, and those that come."""
         if "share_partitions" in self.__dict__:
             self.share_partitions.close()
+        if "waiting_records" in self.__dict__:
+            self.waiting_records.close()
         for coordinator in self._coordinators():
             coordinator.close()
         if "peers" in self.__dict__:

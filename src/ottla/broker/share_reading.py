@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 from ottla.errors import ApiError
 from ottla.model import Offset
 from ottla.queues.key_order import key_digest
+from ottla.queues.lens import Lens, hides_any, shown_stretches
 from ottla.queues.share_partition import Stretch
 from ottla.records import batch as batches
-from ottla.records.batch import Record
+from ottla.records.batch import HIDES, BatchHeader, Record
 from ottla.records.dead_letter_headers import FOR_GROUP
 from ottla.records.record_slices import payload_of, slice_records
 from ottla.replication.partition import LeaderPartition
@@ -54,13 +55,39 @@ def stretches_of(
             for one in aborted
         )
         has_records = not header.is_control and header.record_count > 0 and not is_aborted
-        if is_addressed and has_records:
+        if header.attributes & HIDES and has_records:
+            yield from _shown(view, header, position, partition_log)
+        elif is_addressed and has_records:
             yield from _addressed(view, position, header.next_offset, reading.group_id)
         else:
             yield Stretch(Offset(position), header.next_offset, has_records)
         position = header.next_offset
     if end > position:
         yield Stretch(Offset(position), Offset(end), False)
+
+
+def _shown(view: memoryview, header: BatchHeader, at: int, partition_log: Log) -> Iterator[Stretch]:
+    """The stretches of a batch in which records are hidden: those are gaps."""
+    position = Offset(at)
+    bytes_max = batches.decompressed_bytes_max(partition_log.config.max_message_bytes)
+    for start, end in shown_stretches(view, header, bytes_max):
+        if end <= position:
+            continue
+        if start > position:
+            yield Stretch(position, start, False)
+        yield Stretch(max(start, position), end, True)
+        position = end
+    if position < header.next_offset:
+        yield Stretch(position, header.next_offset, False)
+
+
+def seen_of(data: bytes, partition_log: Log) -> bytes:
+    """The batches as a reader sees them."""
+    if not partition_log.may_hide or not hides_any(data):
+        return data
+    lens = Lens(batches.decompressed_bytes_max(partition_log.config.max_message_bytes))
+    lens.take(data, is_whole=True)
+    return lens.finish().data
 
 
 def _addressed(view: memoryview, at: int, end: Offset, group_id: str) -> Iterator[Stretch]:

@@ -132,7 +132,7 @@ class Chores:
     def compacted(self) -> Iterator[tuple[Log, Offset]]:
         """The logs of compacted topics, each with the offset below which nothing will change."""
         for one in self._log_dir.logs.values():
-            if "compact" in one.config.cleanup_policy:
+            if "compact" in one.config.cleanup_policy and not one.may_hide:
                 yield one, one.last_stable_offset(self._committed_end(one.tp))
 
     def scrub(self, interval_ms: int) -> None:

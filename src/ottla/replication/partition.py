@@ -29,6 +29,7 @@ from ottla.replication.follower_contacts import FollowerContacts
 from ottla.replication.followers import Followers
 from ottla.replication.waiters import OffsetWaiters, Settled
 from ottla.storage.log import Log
+from ottla.storage.log_append import Appended
 from ottla.storage.producers import Producer
 
 ACKS_ALL = -1
@@ -41,6 +42,22 @@ class Flushes(Protocol):
     """A flusher, as far as a partition calls it: brings a log to disk and notifies it."""
 
     def request(self, log: Log) -> None: ...
+
+
+class WaitingRecords(Protocol):
+    """The records of a partition that wait, as far as the partition calls them."""
+
+    def append(self, batch: memoryview, now_ms: TimestampMs) -> Appended:
+        """Append a producer's batch, in which records may wait."""
+        ...
+
+    def note_marker(self, marker: Marker, producer_id: ProducerId, end: Offset) -> None:
+        """A transaction has ended, with a marker before `end`."""
+        ...
+
+    def close(self) -> None:
+        """The partition is no longer led here."""
+        ...
 
 
 class PartitionForwarded(NotLeader):
@@ -95,6 +112,7 @@ class LeaderPartition:
         "_is_waking",
         "_is_waking_fetches",
         "_isr_min",
+        "_make_waiting",
         "_readers",
         "_soon",
         "_want_isr_change",
@@ -107,6 +125,7 @@ class LeaderPartition:
         "log",
         "replicas",
         "tp",
+        "waiting",
     )
 
     def __init__(
@@ -120,6 +139,7 @@ class LeaderPartition:
         soon: Callable[[Callable[[], None]], object],
         want_isr_change: Callable[[], None],
         now_s: float,
+        make_waiting: "Callable[[LeaderPartition], WaitingRecords] | None" = None,
     ) -> None:
         """`want_isr_change` is called when `begin_isr_change` may return something."""
         assert image.leader == broker_id, f"{tp} is led by {image.leader}, not {broker_id}"
@@ -132,6 +152,8 @@ class LeaderPartition:
         self.high_watermark = log.noted_watermark
         others = [broker for broker in image.replicas if broker != broker_id]
         self.followers = Followers(others, now_s)
+        self.waiting: WaitingRecords | None = None  # on a topic on which records may wait
+        self._make_waiting = make_waiting
         self.contacts: FollowerContacts | None = None  # while it has to be known who follows
         self._broker_id = broker_id
         self._flusher = flusher
@@ -178,9 +200,12 @@ class LeaderPartition:
         log = self.log
         if acks == ACKS_ALL and len(self.image.isr) < self._isr_min:
             raise NotEnoughReplicas(self._too_few())
-        base_offset, last_offset, append_time_ms, _ = log.append_as_leader(
-            batch, self.leader_epoch, now_ms, has_keys=has_keys
-        )
+        if self.waiting is None:
+            base_offset, last_offset, append_time_ms, _ = log.append_as_leader(
+                batch, self.leader_epoch, now_ms, has_keys=has_keys
+            )
+        else:
+            base_offset, last_offset, append_time_ms, _ = self.waiting.append(batch, now_ms)
         end_offset = Offset(last_offset + 1)
         if self._is_fsync:
             self._flusher.request(log)
@@ -208,13 +233,28 @@ class LeaderPartition:
         if len(self.image.isr) < self._isr_min:
             raise NotEnoughReplicas(self._too_few())
         self.log.append_marker(marker, producer_id, producer_epoch, self.leader_epoch, now_ms)
+        if self.waiting is not None:
+            self.waiting.note_marker(marker, producer_id, self.log.end_offset)
+        self._note_written()
+        return self.log.end_offset
+
+    def append_built(self, batch: bytearray, now_ms: TimestampMs) -> Appended:
+        """Append a batch that this leader built, as if with acks=all."""
+        if self._is_given_up:
+            raise NotLeader(f"{self.tp} is no longer led here")
+        if len(self.image.isr) < self._isr_min:
+            raise NotEnoughReplicas(self._too_few())
+        appended = self.log.append_built(batch, self.leader_epoch, now_ms)
+        self._note_written()
+        return appended
+
+    def _note_written(self) -> None:
         if self._is_fsync:
             self._flusher.request(self.log)
         else:
             self.note_progress()
         if self._fetches:
             self._wake_fetches_soon()
-        return self.log.end_offset
 
     def is_settled(self, end: Offset, acks: int) -> bool:
         """True when the promise to a producer with these acks holds up to `end`."""
@@ -341,6 +381,8 @@ class LeaderPartition:
     def configure(self, config: TopicConfig) -> None:
         """Use these settings from now on; a weaker durability may settle waiting producers."""
         self.log.config = config
+        if config.may_wait and self.waiting is None and self._make_waiting is not None:
+            self.waiting = self._make_waiting(self)
         self._is_fsync = config.durability is _FSYNC
         self._isr_min = isr_min_of(config, self.image)
         self._count()
@@ -413,6 +455,8 @@ class LeaderPartition:
     def give_up(self, error: ApiError) -> None:
         """The partition is no longer ours: fail all waiters and wake all readers."""
         self._is_given_up = True
+        if self.waiting is not None:
+            self.waiting.close()
         self.note_watermark()
         self._durable.fail(error)
         self._committed.fail(error)

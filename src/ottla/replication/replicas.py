@@ -31,7 +31,7 @@ from ottla.replication.leadership import (
     restarted_brokers,
 )
 from ottla.replication.log_maker import LogMaker
-from ottla.replication.partition import Flushes, LeaderPartition
+from ottla.replication.partition import Flushes, LeaderPartition, WaitingRecords
 from ottla.replication.removal import Removal
 from ottla.replication.store_memory import StoreMemory
 from ottla.replication.strays import expected_id, judge, missing_logs
@@ -79,11 +79,11 @@ class Replicas:
         self.following = following
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
         self.topic_names: dict[bytes, str] = {}
+        self.make_waiting: Callable[[LeaderPartition], WaitingRecords] | None = None  # as led
         self.writable = WritablePartitions(self.leaders, self.topic_names, self.absence)
         self._log_dir = log_dir
         self._topic_config = topic_config
         self._clock = clock
-        self._rng = rng
         self._broker_id = broker_id
         self._flusher = flusher
         self._worker = worker
@@ -329,7 +329,7 @@ class Replicas:
         return None
 
     def _lead(self, tp: TopicPartition, partition: PartitionImage, opened: Log) -> None:
-        leader = LeaderPartition(
+        leader = self.leaders[tp] = LeaderPartition(
             tp,
             opened,
             partition,
@@ -338,8 +338,8 @@ class Replicas:
             soon=self._soon,
             want_isr_change=self._want_isr_change,
             now_s=self._clock.monotonic_s(),
+            make_waiting=self.make_waiting,
         )
-        self.leaders[tp] = leader
         self.writable.add(leader, self._image.topics[tp.topic])
 
     async def checkpoint_watermarks(self) -> None:

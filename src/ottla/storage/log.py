@@ -30,7 +30,13 @@ from ottla.storage.damages import CorruptRange
 from ottla.storage.epochs import EpochEnd, Epochs
 from ottla.storage.files import CROWDED_ERRNOS, Files
 from ottla.storage.index import AbortedTransaction
-from ottla.storage.log_append import Appended, append_checked, is_plain_but_keys
+from ottla.storage.log_append import (
+    Appended,
+    Judge,
+    append_built,
+    append_checked,
+    is_plain_but_keys,
+)
 from ottla.storage.log_cleaning import LogCleaning
 from ottla.storage.log_core import LogCore, crowded
 from ottla.storage.log_flush import LogFlush
@@ -180,6 +186,11 @@ class Log:
         return self._core.config is self._known_config and self._is_plain
 
     @property
+    def may_hide(self) -> bool:
+        """True if readers may not see all records: those that wait are hidden."""
+        return self._core.has_hidden or self._core.config.may_wait
+
+    @property
     def remembered_offsets(self) -> list[Offset]:
         """The offsets from which readers go on without a search."""
         return list(self._core.hints)
@@ -237,6 +248,23 @@ class Log:
         core.size_bytes += size_bytes
         core.end_offset = active.end_offset
         return tuple.__new__(Appended, (base_offset, last_offset, NO_TIMESTAMP, False))
+
+    def append_judged(
+        self,
+        batch: bytearray | memoryview,
+        leader_epoch: LeaderEpoch,
+        now_ms: TimestampMs,
+        judge: Judge,
+    ) -> Appended:
+        """Like `append_as_leader`, on a topic whose batches are looked into before."""
+        core = self._core
+        return append_checked(core, batch, core.config, leader_epoch, now_ms, judge)
+
+    def append_built(
+        self, batch: bytearray, leader_epoch: LeaderEpoch, now_ms: TimestampMs
+    ) -> Appended:
+        """Append a batch that the leader built, without producer: no limit of clients holds."""
+        return append_built(self._core, batch, leader_epoch, now_ms)
 
     def append_as_follower(self, records: bytearray | memoryview, now_ms: TimestampMs) -> None:
         """Write batches exactly as the leader placed them; a follower may skip, never rewind.

@@ -1,0 +1,330 @@
+"""The records of a led partition that wait: judged when appended, released when due.
+
+What waits follows from the log alone. A new leader reads its log once, from the start to the end,
+and goes on with what it appends itself; until it has read all, nothing is released. A leader
+decides by what it has appended, committed or not: what it ends lies before the end in every log.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from ottla.errors import ApiError, InvalidRecord, LeaderNotAvailable, PolicyViolation
+from ottla.model import NO_TIMESTAMP, Offset, ProducerId, TimestampMs
+from ottla.queues.pending_records import PendingRecords, Waiting
+from ottla.queues.waiting_commands import Judged, Rules, judge, refuse_cancels
+from ottla.queues.waiting_copies import Content, build_copies, rearmed, released
+from ottla.queues.waiting_facts import read_facts, states_facts
+from ottla.records.batch import (
+    CODEC_MASK,
+    LEADER_WRITTEN,
+    BatchHeader,
+    Marker,
+    MarkerKind,
+    Record,
+    batches,
+    decompressed_bytes_max,
+    read_header,
+    read_marker,
+    stamp,
+)
+from ottla.records.compression import Codec
+from ottla.records.record_codec import read_record
+from ottla.records.record_slices import payload_of, slice_records
+from ottla.replication.partition import LeaderPartition
+from ottla.storage.log_append import Appended
+
+log = logging.getLogger("ottla.broker")
+
+LOAD_BYTES: Final = 1 << 18  # of a log that are read in one turn of the loop
+STUCK_RETRY_MS: Final = 60_000
+_OPENED_MAX: Final = 4  # batches whose records are kept while copies of them are made
+_COPIES_BYTES: Final = 1 << 20
+
+
+class _Opened(NamedTuple):
+    """A batch with records that wait."""
+
+    header: BatchHeader
+    payload: bytes
+    starts: dict[int, int]  # of the records, by offset delta
+
+
+class WaitingPartition:
+    """Owner of what waits in one partition, as long as it is led here."""
+
+    def __init__(
+        self,
+        partition: LeaderPartition,
+        due_now_ms: Callable[[], TimestampMs],
+        want_look: Callable[["WaitingPartition"], None],
+    ) -> None:
+        """`want_look` is called when something may be due earlier than it was."""
+        self.partition = partition
+        self.pending = PendingRecords()
+        self.is_closed = False
+        self.released_count = 0
+        self.cancelled_count = 0
+        self.stuck: list[Waiting] = []  # records that could not be read when they were due
+        self._stuck_ms = 0  # when those were looked at last
+        self._due_now_ms = due_now_ms
+        self._want_look = want_look
+        self._loaded_to = partition.log.start_offset
+        self._judged: Judged | None = None
+        self._opened: OrderedDict[int, _Opened] = OrderedDict()
+
+    @property
+    def is_loaded(self) -> bool:
+        """True once everything in the log is known."""
+        return self._loaded_to >= self.partition.log.end_offset
+
+    def close(self) -> None:
+        """The partition is no longer led here."""
+        self.is_closed = True
+        self.pending = PendingRecords()
+        self._opened.clear()
+        self._want_look(self)
+
+    def retry_stuck(self, due_now_ms: int) -> None:
+        """Have records that could not be read looked at again, once a minute."""
+        if self.stuck and due_now_ms - self._stuck_ms >= STUCK_RETRY_MS:
+            self._stuck_ms = due_now_ms
+            stuck, self.stuck = self.stuck, []
+            for one in stuck:
+                self.pending.put_back(one)
+
+    # Appending
+
+    def append(self, batch: memoryview, now_ms: TimestampMs) -> Appended:
+        """Append a producer's batch; some of its records may wait, or cancel."""
+        self._judged = None
+        partition = self.partition
+        appended = partition.log.append_judged(batch, partition.leader_epoch, now_ms, self._judge)
+        judged, self._judged = self._judged, None
+        if appended.is_duplicate or self._loaded_to != appended.base_offset:
+            return appended  # what is being read comes to it
+        if judged is not None:
+            stamp(judged.batch, appended.base_offset, partition.leader_epoch)
+            self._note(judged.batch, read_header(judged.batch))
+            self._want_look(self)
+        self._loaded_to = partition.log.end_offset
+        return appended
+
+    def _judge(
+        self, batch: bytearray | memoryview, header: BatchHeader, append_time_ms: TimestampMs
+    ) -> tuple[bytearray, int] | None:
+        config = self.partition.log.config
+        rules = Rules(
+            now_ms=self._due_now_ms(),
+            delay_max_ms=config.delay_max_ms,
+            is_enabled=config.delay_enable,
+            decompressed_bytes_max=decompressed_bytes_max(config.max_message_bytes),
+            append_time_ms=append_time_ms,
+        )
+        judged = judge(batch, header, rules)
+        if judged is None:
+            return None
+        pending = self.pending
+        count = pending.count + pending.undecided_count + judged.arm_count
+        if judged.arm_count and count > config.delay_pending_max:
+            raise PolicyViolation(
+                f"{pending.count} records wait in {self.partition.tp}, and delay.pending.max allows"
+                f" {config.delay_pending_max}: send later, or raise it"
+            )
+        if judged.cancels:
+            self._check_cancels(judged, header.record_count)
+        self._judged = judged
+        return judged.batch, judged.max_timestamp_ms
+
+    def _check_cancels(self, judged: Judged, count: int) -> None:
+        """Refuse cancels that do nothing, if nothing else is in the batch."""
+        if not self.is_loaded:
+            raise LeaderNotAvailable(f"{self.partition.tp}: what waits is being read, try again")
+        if not judged.is_all_cancels:
+            return
+        problems = []
+        named: set[int] = set()
+        for index, ticket in judged.cancels:
+            found = self.pending.next_of(ticket)
+            found = ticket if found is None else found
+            if found in named or self.pending.find(found) is None:
+                problems.append((index, self.pending.absence(found)))
+            named.add(found)
+        if problems:
+            raise refuse_cancels(problems, count)
+
+    def note_marker(self, marker: Marker, producer_id: ProducerId, end: Offset) -> None:
+        """A transaction has ended: its records wait from now on, or never did."""
+        if self._loaded_to != end - 1:
+            return  # what is being read comes to it
+        self.pending.decide(producer_id, is_committed=marker.kind is MarkerKind.COMMIT)
+        self._loaded_to = end
+        self._want_look(self)
+
+    # Reading what is there
+
+    def load(self) -> bool:
+        """Read on in the log; returns whether there is more. Raises for a part that is damaged."""
+        partition_log = self.partition.log
+        if self.is_loaded:
+            return False
+        self._loaded_to = max(self._loaded_to, partition_log.start_offset)
+        found = partition_log.read(
+            self._loaded_to, partition_log.end_offset, LOAD_BYTES, at_least_one=True
+        )
+        if found is None:
+            return False
+        for header, batch in batches(partition_log.read_bytes(found)):
+            if header.next_offset > self._loaded_to:  # the log may start inside of a batch
+                self._note(batch, header)
+        self._loaded_to = found.end_offset
+        return not self.is_loaded
+
+    def _note(self, batch: bytearray | memoryview, header: BatchHeader) -> None:
+        """Apply what a batch of the log says, whether it was read or has just been appended."""
+        if header.is_control:
+            marker = read_marker(batch)
+            if marker is not None and header.producer_id >= 0:
+                is_committed = marker.kind is MarkerKind.COMMIT
+                self.pending.decide(header.producer_id, is_committed=is_committed)
+        elif states_facts(header):
+            facts = read_facts(batch, header, self._bytes_max)
+            producer_id = header.producer_id if header.is_transactional else None
+            self.released_count += len(facts.released)
+            self.cancelled_count += len(facts.cancelled)
+            self.pending.apply(facts, producer_id)
+
+    @property
+    def _bytes_max(self) -> int:
+        return decompressed_bytes_max(self.partition.log.config.max_message_bytes)
+
+    # Releasing
+
+    def release(self, portion: int, now_ms: TimestampMs) -> bool:
+        """Release some of what is due, in one batch; returns whether there may be more.
+
+        Raises an error of the log or of too few replicas in sync, and nothing has changed.
+        """
+        due, has_more = self.pending.take_due(self._due_now_ms(), portion)
+        if not due:
+            return has_more
+        taken = 0
+        try:
+            copies, codec, taken = self._copies(due, now_ms)
+            if copies:
+                self._append_own(copies, codec, now_ms)
+        except ApiError:
+            taken = 0
+            raise
+        finally:
+            for one in due[taken:]:
+                self.pending.put_back(one)
+        return has_more or taken < len(due)
+
+    def _copies(
+        self, due: Sequence[Waiting], now_ms: TimestampMs
+    ) -> tuple[list[Record], Codec, int]:
+        """Copies of what is due, as many as fit into a batch, and of how many records they are."""
+        copies: list[Record] = []
+        codec, size_bytes, taken = Codec.NONE, 0, 0
+        base = self.partition.log.end_offset
+        for one in due:
+            if size_bytes >= min(_COPIES_BYTES, self.partition.log.config.max_message_bytes):
+                break
+            content = self._content(one)
+            taken += 1
+            if content is None:
+                self.stuck.append(one)
+                continue
+            codec = max(codec, self._codec_of(one))
+            copies += released(content, one, Offset(base + len(copies)), now_ms)
+            size_bytes += _size(content[0])
+        return copies, codec, taken
+
+    def rearm(self, below: Offset, portion: int, now_ms: TimestampMs) -> bool:
+        """Append again what waits below an offset; returns whether there is more of it."""
+        found = self.pending.below(below, portion)
+        copies: list[Record] = []
+        codec, size_bytes = Codec.NONE, 0
+        base = self.partition.log.end_offset
+        for one in found:
+            content = self._content(one)
+            if content is None:
+                raise LeaderNotAvailable(f"{self.partition.tp}: ticket {one.ticket} cannot be read")
+            codec = max(codec, self._codec_of(one))
+            copies.append(rearmed(content, one, Offset(base + len(copies)), now_ms))
+            size_bytes += _size(content[0])
+            if size_bytes >= _COPIES_BYTES:
+                break
+        if copies:
+            self._append_own(copies, codec, now_ms)
+        return bool(copies)
+
+    def _append_own(self, copies: list[Record], codec: Codec, now_ms: TimestampMs) -> None:
+        batch = build_copies(copies, codec)
+        appended = self.partition.append_built(batch, now_ms)
+        assert appended.base_offset == self._loaded_to, "copies are made of a log that is known"
+        self._note(batch, read_header(batch))
+        self._loaded_to = self.partition.log.end_offset
+
+    def _content(self, waiting: Waiting) -> Content | None:
+        """The record that waits; None if it cannot be read now."""
+        try:
+            opened = self._open(waiting.offset)
+            header = opened.header
+            start = opened.starts[waiting.offset - header.base_offset]
+            _, _, key, value, headers, _ = read_record(opened.payload, start)
+            time_ms = self._time_of(opened, waiting.offset - header.base_offset)
+        except (ApiError, KeyError) as problem:
+            log.error(
+                "record that waits cannot be read",
+                extra={
+                    "tp": self.partition.tp,
+                    "ticket": waiting.ticket,
+                    "offset": waiting.offset,
+                    "reason": problem,
+                },
+            )
+            return None
+        record = Record(
+            offset=Offset(waiting.offset),
+            timestamp_ms=time_ms,
+            key=key,
+            value=value,
+            headers=headers,
+        )
+        return record, bool(header.attributes & LEADER_WRITTEN)
+
+    def _time_of(self, opened: _Opened, delta: int) -> TimestampMs:
+        header = opened.header
+        if header.is_log_append_time:
+            return TimestampMs(header.max_timestamp_ms)
+        timestamp_delta, *_ = read_record(opened.payload, opened.starts[delta])
+        return TimestampMs(max(header.base_timestamp_ms + timestamp_delta, NO_TIMESTAMP))
+
+    def _codec_of(self, waiting: Waiting) -> Codec:
+        return Codec(self._open(waiting.offset).header.attributes & CODEC_MASK)
+
+    def _open(self, offset: int) -> _Opened:
+        for base, opened in reversed(self._opened.items()):
+            if base <= offset < opened.header.next_offset:
+                self._opened.move_to_end(base)
+                return opened
+        partition_log = self.partition.log
+        found = partition_log.read(Offset(offset), partition_log.end_offset, 1, at_least_one=True)
+        if found is None:
+            raise InvalidRecord(f"no record at {offset}")
+        data = partition_log.read_bytes(found)
+        header = read_header(data)
+        payload = payload_of(data, header, self._bytes_max)
+        starts = {one[3]: one[0] for one in slice_records(payload, header.record_count)}
+        opened = self._opened[header.base_offset] = _Opened(header, payload, starts)
+        if len(self._opened) > _OPENED_MAX:
+            self._opened.popitem(last=False)
+        return opened
+
+
+def _size(record: Record) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + 100
