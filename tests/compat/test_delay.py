@@ -21,6 +21,7 @@ from compat.adapter import (
     Received,
     Refused,
     Sent,
+    wait_until,
 )
 from compat.clients import LIBRARIES
 from compat.confluent_client import ConfluentClient
@@ -160,6 +161,29 @@ def test_settings_that_do_not_go_together_are_refused(
     with client.producer() as producer, pytest.raises(Refused) as refused:
         producer.send(topic, [delayed(b"", delay_ms=5)])
     assert refused.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_records_wait_through_retention_and_deletion(
+    library: Library, make_topic: MakeTopic
+) -> None:
+    """The log loses everything that is old, again and again, and nothing that waits."""
+    topic = make_topic(delay_enable=True, retention_ms=100, segment_bytes=2000)
+    client, admin = library, library.admin()
+    with client.producer() as producer:
+        waits = [delayed(b"%d" % number, delay_ms=3000 + number) for number in range(20)]
+        producer.send(topic, waits)
+        for _ in range(10):
+            producer.send(topic, [Sent(value=bytes(500)), delayed(b"far", delay_ms=FAR_MS)])
+        low = admin.delete_records(topic, 0, 15)
+        assert low >= 15
+        with client.consumer(topic, {0: low}, reset="earliest") as consumer:
+            found: list[Received] = []
+            while len([one for one in found if one.headers]) < 20:
+                found += consumer.take(1)
+        copies = [one for one in found if one.headers]
+        assert [one.value for one in copies] == [b"%d" % number for number in range(20)]
+        assert [ticket_of(one) for one in copies] == list(range(20))
+        wait_until(lambda: admin.delete_records(topic, 0, 20) > 40, "retention goes on")
 
 
 @pytest.fixture

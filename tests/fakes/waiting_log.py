@@ -117,8 +117,10 @@ class WaitingLog:
             pass
 
     def rearm(self, below: int, portion: int = 32) -> None:
-        while self.waiting.rearm(Offset(below), portion, TimestampMs(self.now_ms)):
-            pass
+        """Append again what waits below an offset."""
+        self.waiting.clear(Offset(below))
+        while self.waiting.wants_rearm:
+            self.waiting.rearm(portion, TimestampMs(self.now_ms))
 
     def seen(self, start: int | None = None) -> list[Record]:
         """The records that a consumer that reads uncommitted sees from an offset on."""

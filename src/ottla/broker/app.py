@@ -210,6 +210,7 @@ class Broker:
             serves_share_groups=environment.has_own_store,
         )
         self._replicas.make_waiting = services.lead_waiting
+        self._replicas.chores.waiting_of = services.waiting_of
         return services
 
     def _new_dispatcher(self, environment: Environment) -> Dispatcher:

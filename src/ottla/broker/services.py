@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ottla.replication.partition import LeaderPartition
     from ottla.replication.peer_forwarding import PeerForwarding
     from ottla.replication.peers import Peers
+    from ottla.replication.waiting_records import WaitingRecords as WaitingHere
 
 
 class RequestContext(NamedTuple):
@@ -188,6 +189,11 @@ class Services:
     def lead_waiting(self, partition: "LeaderPartition") -> "WaitingPartition":
         """The records that wait in a partition that is led here from now on."""
         return self.waiting_records.lead(partition)
+
+    def waiting_of(self, tp: TopicPartition) -> "WaitingHere | None":
+        """The records that wait in a partition; None if it is not led here, or none may wait."""
+        partition = self.replicas.leaders.get(tp)
+        return None if partition is None else partition.waiting
 
     @cached_property
     def share_group_states(self) -> "ShareGroupStates":

@@ -8,9 +8,18 @@ decides by what it has appended, committed or not: what it ends lies before the 
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
-from ottla.errors import ApiError, InvalidRecord, LeaderNotAvailable, PolicyViolation
+from ottla.errors import (
+    ApiError,
+    InvalidRecord,
+    LeaderNotAvailable,
+    NotLeader,
+    PolicyViolation,
+    RequestTimedOut,
+    StorageFailed,
+)
 from ottla.model import NO_TIMESTAMP, Offset, ProducerId, TimestampMs
 from ottla.queues.pending_records import PendingRecords, Waiting
 from ottla.queues.waiting_commands import Judged, Rules, judge, refuse_cancels
@@ -32,7 +41,8 @@ from ottla.records.batch import (
 from ottla.records.compression import Codec
 from ottla.records.record_codec import read_record
 from ottla.records.record_slices import payload_of, slice_records
-from ottla.replication.partition import LeaderPartition
+from ottla.replication.partition import ACKS_ALL, LeaderPartition
+from ottla.replication.waiters import Settled
 from ottla.storage.log_append import Appended
 
 log = logging.getLogger("ottla.broker")
@@ -40,6 +50,7 @@ log = logging.getLogger("ottla.broker")
 LOAD_BYTES: Final = 1 << 18  # of a log that are read in one turn of the loop
 STUCK_RETRY_MS: Final = 60_000
 _OPENED_MAX: Final = 4  # batches whose records are kept while copies of them are made
+_CLEARING_MAX: Final = 1000  # requests that wait until the log may begin later
 _COPIES_BYTES: Final = 1 << 20
 
 
@@ -71,6 +82,11 @@ class WaitingPartition:
         self._due_now_ms = due_now_ms
         self._want_look = want_look
         self._loaded_to = partition.log.start_offset
+        self._cleared_to = partition.log.start_offset
+        self._clear_to = self._cleared_to
+        self._clearing: list[tuple[Offset, Settled]] = []
+        self._is_clearing_held = False
+        self._rearmed_after = -1  # the ticket behind which a pass goes on
         self._judged: Judged | None = None
         self._opened: OrderedDict[int, _Opened] = OrderedDict()
 
@@ -82,6 +98,7 @@ class WaitingPartition:
     def close(self) -> None:
         """The partition is no longer led here."""
         self.is_closed = True
+        self._note_cleared(self._cleared_to, NotLeader("the partition is no longer led here"))
         self.pending = PendingRecords()
         self._opened.clear()
         self._want_look(self)
@@ -160,6 +177,7 @@ class WaitingPartition:
             return  # what is being read comes to it
         self.pending.decide(producer_id, is_committed=marker.kind is MarkerKind.COMMIT)
         self._loaded_to = end
+        self._is_clearing_held = False
         self._want_look(self)
 
     # Reading what is there
@@ -242,24 +260,96 @@ class WaitingPartition:
             size_bytes += _size(content[0])
         return copies, codec, taken
 
-    def rearm(self, below: Offset, portion: int, now_ms: TimestampMs) -> bool:
-        """Append again what waits below an offset; returns whether there is more of it."""
-        found = self.pending.below(below, portion)
+    # The start of the log
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing waits, as far as is known, and all is known."""
+        return self.is_loaded and not self.pending.count and not self.pending.undecided_count
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About the bytes of what waits, which count for no limit of the log's size."""
+        return self.pending.waiting_bytes
+
+    def clear(self, below: Offset, done: Settled | None = None) -> Offset:
+        """The offset below which nothing waits, for good: the log may begin there.
+
+        It rises to `below` soon: what waits there is appended again. `done` is called then, or
+        with the reason why it will not rise.
+        """
+        if below > self._cleared_to:
+            self._clear_to = max(self._clear_to, below)
+            if done is not None:
+                if len(self._clearing) >= _CLEARING_MAX:
+                    done(RequestTimedOut("too many requests wait for the start of the log"))
+                else:
+                    self._clearing.append((below, done))
+            self._want_look(self)
+        elif done is not None:
+            done(None)
+        return min(below, self._cleared_to)
+
+    def clear_if_worth(self, below: Offset) -> Offset:
+        """Like `clear`, if that frees more of the disk than appending again takes."""
+        sealed = self.partition.log.sealed_segments
+        freed_bytes = sum(one.size_bytes for one in sealed if one.end_offset <= below)
+        if freed_bytes > 2 * self.pending.waiting_bytes:
+            return self.clear(below)
+        lowest = self.pending.lowest_offset() if self.is_loaded else self._cleared_to
+        return below if lowest is None else min(below, lowest)
+
+    @property
+    def wants_rearm(self) -> bool:
+        """True if something is to be appended again."""
+        return self._clear_to > self._cleared_to and not self._is_clearing_held
+
+    def rearm(self, portion: int, now_ms: TimestampMs) -> bool:
+        """Append some of what waits too low again; returns whether there may be more of it."""
+        below = self._clear_to
+        found, after = self.pending.below(below, self._rearmed_after, portion)
         copies: list[Record] = []
-        codec, size_bytes = Codec.NONE, 0
-        base = self.partition.log.end_offset
+        codec, size_bytes, base = Codec.NONE, 0, self.partition.log.end_offset
         for one in found:
             content = self._content(one)
             if content is None:
-                raise LeaderNotAvailable(f"{self.partition.tp}: ticket {one.ticket} cannot be read")
+                raise StorageFailed(f"{self.partition.tp}: ticket {one.ticket} cannot be read")
             codec = max(codec, self._codec_of(one))
             copies.append(rearmed(content, one, Offset(base + len(copies)), now_ms))
             size_bytes += _size(content[0])
             if size_bytes >= _COPIES_BYTES:
+                after = one.ticket
                 break
         if copies:
             self._append_own(copies, codec, now_ms)
-        return bool(copies)
+        if after is not None:
+            self._rearmed_after = after
+            return True
+        self._rearmed_after = -1
+        self._is_clearing_held = True  # until the copies are committed
+        lowest = self.pending.lowest_offset()
+        cleared = below if lowest is None else Offset(min(below, lowest))
+        end = self.partition.log.end_offset
+        if self.partition.is_settled(end, ACKS_ALL):
+            self._note_cleared(cleared, None)
+        else:
+            self.partition.wait_settled(end, ACKS_ALL, partial(self._note_cleared, cleared))
+        return False
+
+    def _note_cleared(self, offset: Offset, problem: ApiError | None) -> None:
+        """The copies are committed, or cannot be any more."""
+        waiters = self._clearing
+        if problem is None:
+            # Held as long as a transaction waits lower: its end lets it go on.
+            self._is_clearing_held = offset <= self._cleared_to
+            self._cleared_to = max(self._cleared_to, offset)
+            waiters = [one for one in waiters if one[0] <= self._cleared_to]
+            self._clearing = [one for one in self._clearing if one[0] > self._cleared_to]
+        else:
+            self._is_clearing_held, self._clearing = False, []
+            self._clear_to = self._cleared_to
+        for _, done in waiters:
+            done(problem)
 
     def _append_own(self, copies: list[Record], codec: Codec, now_ms: TimestampMs) -> None:
         batch = build_copies(copies, codec)

@@ -151,6 +151,8 @@ class WaitingRecords:
         else:
             waiting.retry_stuck(now_ms)
             has_more = waiting.release(_PORTION, self._clock.now_ms())
+            if not has_more and waiting.wants_rearm:
+                has_more = waiting.rearm(_PORTION, self._clock.now_ms()) or waiting.wants_rearm
         self._note_success(waiting)
         if has_more:
             self._busy[waiting] = None

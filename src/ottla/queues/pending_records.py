@@ -17,6 +17,7 @@ from ottla.queues.waiting_facts import NO_SCHEDULE, Arm, Facts
 ENDED_KEPT: Final = 10_000  # tickets whose end is remembered, for refusals that say what happened
 _GONE: Final = -1  # the offset of a row that waits no more
 _DEAD_ROWS_MIN: Final = 1024
+_ROWS_PER_LOOK: Final = 10_000  # about a millisecond
 RELEASED: Final = "was delivered"
 CANCELLED: Final = "was cancelled"
 
@@ -95,15 +96,21 @@ class PendingRecords:
         offsets = [one for one in (lowest, *open_ones) if one != NO_OFFSET]
         return Offset(min(offsets)) if offsets else None
 
-    def below(self, offset: int, count: int) -> list[Waiting]:
-        """At most `count` records that wait at offsets below this one."""
+    def below(self, offset: int, after: int, count: int) -> tuple[list[Waiting], int | None]:
+        """At most `count` records that wait at offsets below this one, behind a ticket.
+
+        The second value is the ticket to go on behind; None if there are no more.
+        """
         found: list[Waiting] = []
-        for row, at in enumerate(self._offsets):
-            if at != _GONE and at < offset:
+        first = bisect_left(self._tickets, after + 1)
+        last = min(first + _ROWS_PER_LOOK, len(self._tickets))
+        for row in range(first, last):
+            if self._offsets[row] != _GONE and self._offsets[row] < offset:
                 found.append(self._waiting(row))
                 if len(found) >= count:
+                    last = row + 1
                     break
-        return found
+        return found, self._tickets[last - 1] if first < last < len(self._tickets) else None
 
     def __iter__(self) -> Iterator[Waiting]:
         for row, offset in enumerate(self._offsets):

@@ -28,6 +28,7 @@ from ottla.records.batch import Marker
 from ottla.replication.follower_contacts import FollowerContacts
 from ottla.replication.followers import Followers
 from ottla.replication.waiters import OffsetWaiters, Settled
+from ottla.replication.waiting_records import WaitingRecords
 from ottla.storage.log import Log
 from ottla.storage.log_append import Appended
 from ottla.storage.producers import Producer
@@ -42,22 +43,6 @@ class Flushes(Protocol):
     """A flusher, as far as a partition calls it: brings a log to disk and notifies it."""
 
     def request(self, log: Log) -> None: ...
-
-
-class WaitingRecords(Protocol):
-    """The records of a partition that wait, as far as the partition calls them."""
-
-    def append(self, batch: memoryview, now_ms: TimestampMs) -> Appended:
-        """Append a producer's batch, in which records may wait."""
-        ...
-
-    def note_marker(self, marker: Marker, producer_id: ProducerId, end: Offset) -> None:
-        """A transaction has ended, with a marker before `end`."""
-        ...
-
-    def close(self) -> None:
-        """The partition is no longer led here."""
-        ...
 
 
 class PartitionForwarded(NotLeader):

@@ -31,12 +31,13 @@ from ottla.replication.leadership import (
     restarted_brokers,
 )
 from ottla.replication.log_maker import LogMaker
-from ottla.replication.partition import Flushes, LeaderPartition, WaitingRecords
+from ottla.replication.partition import Flushes, LeaderPartition
 from ottla.replication.removal import Removal
 from ottla.replication.store_memory import StoreMemory
 from ottla.replication.strays import expected_id, judge, missing_logs
 from ottla.replication.unfinished import UnfinishedTopics
 from ottla.replication.waiting import wait_called
+from ottla.replication.waiting_records import WaitingRecords
 from ottla.replication.writable import WritablePartitions
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions

@@ -104,8 +104,8 @@ class Log:
         self.flushing = LogFlush(core)
         self.cleaning = LogCleaning(core, is_compacted=found.is_compacted)
         self.repair = LogRepair(core)
-        self._retention = LogRetention(core)
-        self._truncation = LogTruncation(core, self.flushing, self.cleaning, self._retention)
+        self.retention = LogRetention(core)
+        self._truncation = LogTruncation(core, self.flushing, self.cleaning, self.retention)
         self._known_config: TopicConfig | None = None  # the one that these two are of
         self._is_plain = False
         self._is_plain_but_keys = False
@@ -391,11 +391,11 @@ class Log:
         is left of a record that is being committed.
         """
         below = self._core.end_offset if below is None else below
-        return self._retention.delete_old_segments(now_ms, below)
+        return self.retention.delete_old_segments(now_ms, below)
 
     def advance_start(self, offset: Offset) -> None:
         """Delete the records below `offset` (DeleteRecords)."""
-        self._retention.advance_start(offset)
+        self.retention.advance_start(offset)
 
     def truncate(self, to_offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything from `to_offset` on. A batch that holds `to_offset` goes as a whole."""

@@ -5,7 +5,7 @@ import pytest
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from fakes.waiting_log import WaitingLog, record
-from ottla.errors import InvalidRecord, PolicyViolation
+from ottla.errors import ApiError, InvalidRecord, NotLeader, PolicyViolation
 from ottla.model import Offset, TimestampMs
 from ottla.queues.pending_records import Waiting
 from ottla.records.batch import (
@@ -21,6 +21,20 @@ from ottla.records.compression import Codec
 
 NOW = int(build.NOW_MS)
 DAY_MS = 86_400_000
+
+
+class FakeChores:
+    """Retention of one partition, as `Chores` does it."""
+
+    def __init__(self, log: WaitingLog) -> None:
+        self._log = log
+
+    def run(self) -> None:
+        log, now_ms = self._log.log, TimestampMs(self._log.now_ms)
+        wanted = log.retention.expired_end(now_ms, log.end_offset, self._log.waiting.waiting_bytes)
+        if wanted > log.start_offset:
+            self._log.rearm(wanted)
+            log.delete_old_segments(now_ms, self._log.waiting.clear(wanted))
 
 
 def headers_of(record_seen: Record) -> dict[str, bytes | None]:
@@ -250,3 +264,71 @@ def test_a_leader_that_dies_at_any_batch_is_followed_by_one_that_knows_the_same(
             assert list(cut.waiting.pending) == known[cut.log.end_offset]
             checked += 1
     assert checked >= 7
+
+
+def test_the_log_begins_later_once_what_waits_was_appended_again() -> None:
+    log = WaitingLog({"segment.bytes": "1024"})
+    for number in range(10):
+        log.send([record(b"%d" % number, delay_ms=1000 + number), record(bytes(300))])
+    settled: list[object] = []
+    assert log.waiting.clear(Offset(12), settled.append) == 0
+    assert settled == []
+    log.rearm(12, portion=2)
+    assert settled == [None]
+    assert log.waiting.clear(Offset(12)) == 12
+    assert log.waiting.clear(Offset(14)) == 12
+    log.log.advance_start(Offset(12))
+    log.restart()
+    log.now_ms += 5000
+    log.release()
+    copies = [one for one in log.seen() if one.headers]
+    assert [one.value for one in copies] == [b"%d" % number for number in range(10)]
+    assert [headers_of(one)["ottla.ticket"] for one in copies] == [
+        b"%d" % (2 * number) for number in range(10)
+    ]
+    assert {headers_of(one)["ottla.sent-at"] for one in copies} == {str(NOW).encode()}
+
+
+def test_the_log_does_not_begin_behind_a_transaction_that_is_open() -> None:
+    log = WaitingLog()
+    log.send([record(delay_ms=5)])
+    log.send([record(b"open", delay_ms=5)], producer_id=3, sequence=0, is_transactional=True)
+    log.send([record(b"x")])
+    log.rearm(3)
+    assert log.waiting.clear(Offset(3)) == 1
+    log.end(3, MarkerKind.COMMIT)
+    log.rearm(3)
+    assert log.waiting.clear(Offset(3)) == 3
+
+
+def test_requests_that_wait_for_the_start_hear_that_the_partition_is_led_elsewhere() -> None:
+    log = WaitingLog()
+    log.send([record(delay_ms=5)])
+    problems: list[ApiError | None] = []
+    log.waiting.clear(Offset(1), problems.append)
+    log.partition.give_up(NotLeader("gone"))
+    assert [type(one) for one in problems] == [NotLeader]
+
+
+def test_a_year_passes_with_a_day_of_retention() -> None:
+    """What waits is appended again before its segment goes, some 365 times."""
+    log = WaitingLog(
+        {"retention.ms": str(DAY_MS), "segment.ms": str(DAY_MS // 2), "segment.bytes": "4096"}
+    )
+    chores = FakeChores(log)
+    year = 365 * DAY_MS
+    log.send([record(b"year", b"k", delay_ms=year), record(b"half", delay_ms=year // 2)])
+    starts = set()
+    for day in range(1, 367):
+        log.now_ms = NOW + day * DAY_MS
+        log.send([Record(timestamp_ms=TimestampMs(log.now_ms), value=bytes(500))] * 4)
+        chores.run()
+        if day % 30 == 0:
+            log.restart()
+        due = [b"half"] if day == 183 else [b"year"] if day == 365 else []
+        before = log.log.end_offset
+        log.release()
+        assert [one.value for one in log.seen(before)] == due
+        starts.add(log.log.start_offset)
+    assert len(starts) > 300  # the log did lose its old segments
+    assert log.log.size_bytes < 40_000
