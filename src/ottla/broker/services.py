@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.broker.metadata_changes import MetadataChanges
 from ottla.broker.share_metrics import ShareCounts, collect_share_groups
 from ottla.broker.topic_creation import TopicCreation
+from ottla.broker.waiting_metrics import WaitingCounts, collect_waiting
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
@@ -303,6 +304,11 @@ class Services:
         counts = self.share_partitions.counts() if made else ShareCounts()
         series_max = self.settings.broker.group_metrics_series_max
         return collect_share_groups(counts, series_max=series_max)
+
+    def collect_waiting(self) -> Iterable[Metric]:
+        """Metrics of records that wait in partitions led here."""
+        made = "waiting_records" in self.__dict__
+        return collect_waiting(self.waiting_records.counts() if made else WaitingCounts())
 
     def _coordinators(self) -> "list[GroupCoordinator | TransactionCoordinator | ShareCoordinator]":
         made = self.__dict__

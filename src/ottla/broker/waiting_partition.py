@@ -6,28 +6,25 @@ decides by what it has appended, committed or not: what it ends lies before the 
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
+from ottla.broker.waiting_contents import WaitingContents
 from ottla.errors import (
     ApiError,
-    InvalidRecord,
     LeaderNotAvailable,
     NotLeader,
     PolicyViolation,
     RequestTimedOut,
     StorageFailed,
 )
-from ottla.model import NO_TIMESTAMP, Offset, ProducerId, TimestampMs
+from ottla.model import Offset, ProducerId, TimestampMs
 from ottla.queues.pending_records import PendingRecords, Waiting
 from ottla.queues.waiting_commands import Judged, Rules, judge, refuse_cancels
-from ottla.queues.waiting_copies import Content, build_copies, rearmed, released
+from ottla.queues.waiting_copies import build_copies, rearmed, released
 from ottla.queues.waiting_facts import read_facts, states_facts
 from ottla.records.batch import (
-    CODEC_MASK,
-    LEADER_WRITTEN,
     BatchHeader,
     Marker,
     MarkerKind,
@@ -39,8 +36,6 @@ from ottla.records.batch import (
     stamp,
 )
 from ottla.records.compression import Codec
-from ottla.records.record_codec import read_record
-from ottla.records.record_slices import payload_of, slice_records
 from ottla.replication.partition import ACKS_ALL, LeaderPartition
 from ottla.replication.waiters import Settled
 from ottla.storage.log_append import Appended
@@ -49,17 +44,8 @@ log = logging.getLogger("ottla.broker")
 
 LOAD_BYTES: Final = 1 << 18  # of a log that are read in one turn of the loop
 STUCK_RETRY_MS: Final = 60_000
-_OPENED_MAX: Final = 4  # batches whose records are kept while copies of them are made
 _CLEARING_MAX: Final = 1000  # requests that wait until the log may begin later
 _COPIES_BYTES: Final = 1 << 20
-
-
-class _Opened(NamedTuple):
-    """A batch with records that wait."""
-
-    header: BatchHeader
-    payload: bytes
-    starts: dict[int, int]  # of the records, by offset delta
 
 
 class WaitingPartition:
@@ -88,7 +74,7 @@ class WaitingPartition:
         self._is_clearing_held = False
         self._rearmed_after = -1  # the ticket behind which a pass goes on
         self._judged: Judged | None = None
-        self._opened: OrderedDict[int, _Opened] = OrderedDict()
+        self._contents = WaitingContents(partition.log)
 
     @property
     def is_loaded(self) -> bool:
@@ -100,7 +86,7 @@ class WaitingPartition:
         self.is_closed = True
         self._note_cleared(self._cleared_to, NotLeader("the partition is no longer led here"))
         self.pending = PendingRecords()
-        self._opened.clear()
+        self._contents = WaitingContents(self.partition.log)
         self._want_look(self)
 
     def retry_stuck(self, due_now_ms: int) -> None:
@@ -250,12 +236,12 @@ class WaitingPartition:
         for one in due:
             if size_bytes >= min(_COPIES_BYTES, self.partition.log.config.max_message_bytes):
                 break
-            content = self._content(one)
+            content = self._contents.read(one)
             taken += 1
             if content is None:
                 self.stuck.append(one)
                 continue
-            codec = max(codec, self._codec_of(one))
+            codec = max(codec, self._contents.codec_of(one))
             copies += released(content, one, Offset(base + len(copies)), now_ms)
             size_bytes += _size(content[0])
         return copies, codec, taken
@@ -311,10 +297,10 @@ class WaitingPartition:
         copies: list[Record] = []
         codec, size_bytes, base = Codec.NONE, 0, self.partition.log.end_offset
         for one in found:
-            content = self._content(one)
+            content = self._contents.read(one)
             if content is None:
                 raise StorageFailed(f"{self.partition.tp}: ticket {one.ticket} cannot be read")
-            codec = max(codec, self._codec_of(one))
+            codec = max(codec, self._contents.codec_of(one))
             copies.append(rearmed(content, one, Offset(base + len(copies)), now_ms))
             size_bytes += _size(content[0])
             if size_bytes >= _COPIES_BYTES:
@@ -357,62 +343,6 @@ class WaitingPartition:
         assert appended.base_offset == self._loaded_to, "copies are made of a log that is known"
         self._note(batch, read_header(batch))
         self._loaded_to = self.partition.log.end_offset
-
-    def _content(self, waiting: Waiting) -> Content | None:
-        """The record that waits; None if it cannot be read now."""
-        try:
-            opened = self._open(waiting.offset)
-            header = opened.header
-            start = opened.starts[waiting.offset - header.base_offset]
-            _, _, key, value, headers, _ = read_record(opened.payload, start)
-            time_ms = self._time_of(opened, waiting.offset - header.base_offset)
-        except (ApiError, KeyError) as problem:
-            log.error(
-                "record that waits cannot be read",
-                extra={
-                    "tp": self.partition.tp,
-                    "ticket": waiting.ticket,
-                    "offset": waiting.offset,
-                    "reason": problem,
-                },
-            )
-            return None
-        record = Record(
-            offset=Offset(waiting.offset),
-            timestamp_ms=time_ms,
-            key=key,
-            value=value,
-            headers=headers,
-        )
-        return record, bool(header.attributes & LEADER_WRITTEN)
-
-    def _time_of(self, opened: _Opened, delta: int) -> TimestampMs:
-        header = opened.header
-        if header.is_log_append_time:
-            return TimestampMs(header.max_timestamp_ms)
-        timestamp_delta, *_ = read_record(opened.payload, opened.starts[delta])
-        return TimestampMs(max(header.base_timestamp_ms + timestamp_delta, NO_TIMESTAMP))
-
-    def _codec_of(self, waiting: Waiting) -> Codec:
-        return Codec(self._open(waiting.offset).header.attributes & CODEC_MASK)
-
-    def _open(self, offset: int) -> _Opened:
-        for base, opened in reversed(self._opened.items()):
-            if base <= offset < opened.header.next_offset:
-                self._opened.move_to_end(base)
-                return opened
-        partition_log = self.partition.log
-        found = partition_log.read(Offset(offset), partition_log.end_offset, 1, at_least_one=True)
-        if found is None:
-            raise InvalidRecord(f"no record at {offset}")
-        data = partition_log.read_bytes(found)
-        header = read_header(data)
-        payload = payload_of(data, header, self._bytes_max)
-        starts = {one[3]: one[0] for one in slice_records(payload, header.record_count)}
-        opened = self._opened[header.base_offset] = _Opened(header, payload, starts)
-        if len(self._opened) > _OPENED_MAX:
-            self._opened.popitem(last=False)
-        return opened
 
 
 def _size(record: Record) -> int:

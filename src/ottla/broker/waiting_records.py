@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final
 
+from ottla.broker.waiting_metrics import WaitingCounts
 from ottla.broker.waiting_partition import STUCK_RETRY_MS, WaitingPartition
 from ottla.clock import Clock, steady_clock
 from ottla.errors import ApiError
@@ -25,20 +26,6 @@ _DIVIDED: Final = 500  # tickets of a calendar that are sorted in one turn
 _AHEAD_MS: Final = 120_000  # how far ahead due times are sorted
 _LOOK_MAX_MS: Final = 60_000  # a clock may have been set meanwhile
 _RETRY_MS: Final = 1000
-
-
-class WaitingCounts(NamedTuple):
-    """Counts of all records that wait in partitions led here."""
-
-    partitions: int = 0
-    waiting: int = 0
-    undecided: int = 0
-    schedules: int = 0
-    waiting_bytes: int = 0
-    unreadable: int = 0
-    loading: int = 0
-    released: int = 0
-    cancelled: int = 0
 
 
 class WaitingRecords:

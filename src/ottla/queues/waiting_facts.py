@@ -15,13 +15,24 @@ from ottla.records.batch import (
     LEADER_WRITTEN,
     BatchHeader,
     Buffer,
-    Record,
-    records,
 )
-from ottla.records.hidden_records import CANCEL, CRON, DELIVER_AT, DUE, SCHEDULE, TICKET
+from ottla.records.hidden_records import (
+    CANCEL,
+    CRON,
+    DELIVER_AT,
+    DUE,
+    SCHEDULE,
+    TICKET,
+    headers_at,
+    record_starts,
+)
+from ottla.records.record_slices import payload_of
 
 NO_SCHEDULE: Final = -1
 _FACTS: Final = HIDES | LEADER_WRITTEN
+_CANCEL, _CRON, _DELIVER_AT, _DUE, _SCHEDULE, _TICKET = (
+    name.encode() for name in (CANCEL, CRON, DELIVER_AT, DUE, SCHEDULE, TICKET)
+)
 
 
 class Arm(NamedTuple):
@@ -49,44 +60,40 @@ def states_facts(header: BatchHeader) -> bool:
 
 def read_facts(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> Facts:
     """The facts of a batch for which `states_facts` is true."""
+    if header.record_count != header.last_offset_delta + 1:
+        raise InvalidRecord(f"the batch at {header.base_offset} states facts and lacks records")
     facts = Facts([], [], [])
     is_own = bool(header.attributes & LEADER_WRITTEN)
-    for record in records(batch, decompressed_bytes_max=decompressed_bytes_max):
-        found = {name: value for name, value in record.headers if value is not None}
+    payload = payload_of(batch, header, decompressed_bytes_max)
+    starts = record_starts(payload, header.record_count)
+    for delta in range(header.record_count):
+        found = headers_at(payload, starts[delta])
+        offset = header.base_offset + delta
+        size_bytes = starts[delta + 1] - starts[delta]
         if is_own:
-            _note_own(facts, record, found)
-        elif CANCEL in found:
-            facts.cancelled.append(_number(found[CANCEL]))
-        elif DUE in found or DELIVER_AT in found:
-            due_ms = _number(found[DUE] if DUE in found else found[DELIVER_AT])
-            schedule = record.offset if CRON in found else NO_SCHEDULE
-            facts.arms.append(
-                Arm(record.offset, due_ms, record.offset, record_size(record), schedule)
-            )
+            _note_own(facts, found, offset, size_bytes)
+        elif _CANCEL in found:
+            facts.cancelled.append(_number(found[_CANCEL]))
+        elif _DUE in found or _DELIVER_AT in found:
+            due_ms = _number(found[_DUE] if _DUE in found else found[_DELIVER_AT])
+            schedule = offset if _CRON in found else NO_SCHEDULE
+            facts.arms.append(Arm(offset, due_ms, offset, size_bytes, schedule))
     return facts
 
 
-def _note_own(facts: Facts, record: Record, found: dict[str, bytes]) -> None:
-    if TICKET not in found:
-        raise InvalidRecord(f"the leader's record at {record.offset} names no ticket")
-    ticket = _number(found[TICKET])
-    if DUE not in found:
+def _note_own(facts: Facts, found: dict[bytes, bytes | None], offset: int, size_bytes: int) -> None:
+    if _TICKET not in found:
+        raise InvalidRecord(f"the leader's record at {offset} names no ticket")
+    ticket = _number(found[_TICKET])
+    if _DUE not in found:
         facts.released.append(ticket)
         return
-    schedule = _number(found[SCHEDULE]) if SCHEDULE in found else NO_SCHEDULE
-    facts.arms.append(
-        Arm(ticket, _number(found[DUE]), record.offset, record_size(record), schedule)
-    )
+    schedule = _number(found[_SCHEDULE]) if _SCHEDULE in found else NO_SCHEDULE
+    facts.arms.append(Arm(ticket, _number(found[_DUE]), offset, size_bytes, schedule))
 
 
-def record_size(record: Record) -> int:
-    """About the bytes that a record takes in a log."""
-    size = 16 + len(record.key or b"") + len(record.value or b"")
-    return size + sum(len(name) + len(value or b"") + 2 for name, value in record.headers)
-
-
-def _number(text: bytes) -> int:
+def _number(text: bytes | None) -> int:
     try:
-        return int(text)
+        return int(text or b"")
     except ValueError:
-        raise InvalidRecord(f"{text[:40]!r} is not a number") from None
+        raise InvalidRecord(f"{(text or b'')[:40]!r} is not a number") from None

@@ -11,6 +11,7 @@ from typing import Final
 
 from ottla.errors import InvalidRecord, ProtocolViolation
 from ottla.model import Offset, TimestampMs
+from ottla.protocol.primitives import read_varint
 from ottla.records.batch import (
     HIDES,
     HIDES_ALL,
@@ -19,7 +20,7 @@ from ottla.records.batch import (
     Buffer,
     read_header,
 )
-from ottla.records.record_codec import Headers, read_record
+from ottla.records.record_codec import Headers
 from ottla.records.record_slices import RecordSlice, payload_of, rebuild, slice_records
 
 DELIVER_AT: Final = "ottla.deliver-at"
@@ -35,6 +36,7 @@ SCHEDULE: Final = "ottla.schedule"
 PREFIX: Final = b"ottla."
 COMMANDS: Final = frozenset({DELIVER_AT, DELAY, CRON, TIMEZONE, CANCEL})
 HIDING: Final = frozenset({DELIVER_AT, DUE, CANCEL})
+_HIDING_BYTES: Final = frozenset(name.encode() for name in HIDING)
 # Headers that mean something only where a leader wrote them.
 LEADERS_OWN: Final = frozenset({DUE, TICKET, SENT_AT, SCHEDULE})
 
@@ -58,7 +60,9 @@ def shown_slices(
     for one in slice_records(payload, header.record_count):
         start, end = one[0], one[1]
         # The search is fast, and a record without the prefix has none of the headers.
-        if payload.find(PREFIX, start, end) < 0 or not is_hidden(_headers_at(payload, start)):
+        if payload.find(PREFIX, start, end) < 0 or _HIDING_BYTES.isdisjoint(
+            headers_at(payload, start)
+        ):
             shown.append(one)
     return payload, shown
 
@@ -78,11 +82,64 @@ def first_shown_since(
     return None
 
 
-def _headers_at(payload: bytes, start: int) -> Headers:
+def headers_at(payload: bytes, start: int) -> dict[bytes, bytes | None]:
+    """The headers of the record at a position, by name; of several of a name the last one.
+
+    Key and value are passed over: what waits in a log is found by this loop when it is read.
+    """
     try:
-        return read_record(payload, start)[4]
-    except (ProtocolViolation, IndexError, UnicodeDecodeError) as problem:
+        return _headers_at(payload, start)
+    except (ProtocolViolation, IndexError) as problem:
         raise InvalidRecord(f"a record cannot be decoded: {problem}") from None
+
+
+def _headers_at(payload: bytes, at: int) -> dict[bytes, bytes | None]:
+    _, at = read_varint(payload, at)
+    at += 1  # unused attributes
+    for _ in range(2):  # the deltas of timestamp and offset
+        while payload[at] >= 0x80:
+            at += 1
+        at += 1
+    for _ in range(2):  # key and value
+        number = payload[at]
+        if number < 0x80:
+            at += 1 if number & 1 else 1 + (number >> 1)
+        else:
+            size_bytes, at = read_varint(payload, at)
+            at += size_bytes
+    count, at = read_varint(payload, at)
+    found: dict[bytes, bytes | None] = {}
+    for _ in range(count):
+        size_bytes, at = read_varint(payload, at)
+        name = payload[at : at + size_bytes]
+        value_bytes, at = read_varint(payload, at + size_bytes)
+        found[name] = None if value_bytes < 0 else payload[at : at + value_bytes]
+        at += max(value_bytes, 0)
+    if at > len(payload):
+        raise InvalidRecord("a header exceeds its batch")
+    return found
+
+
+def record_starts(payload: bytes, count: int) -> list[int]:
+    """The positions at which the records of a payload begin, and its end."""
+    starts = [0]
+    at = 0
+    try:
+        for _ in range(count):
+            number = payload[at]
+            if number < 0x80:
+                at += 1 + (number >> 1)
+            elif payload[at + 1] < 0x80:
+                at += 2 + ((number & 0x7F | payload[at + 1] << 7) >> 1)
+            else:
+                size_bytes, at = read_varint(payload, at)
+                at += size_bytes
+            starts.append(at)
+    except (ProtocolViolation, IndexError) as problem:
+        raise InvalidRecord(f"a record cannot be decoded: {problem}") from None
+    if at != len(payload):
+        raise InvalidRecord("the records do not fill their batch")
+    return starts
 
 
 def rebuild_shown(batch: Buffer, header: BatchHeader, bytes_max: int) -> bytearray | None:
