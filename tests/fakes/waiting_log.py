@@ -56,8 +56,8 @@ class WaitingLog:
         self.log = build.log(self.files, self.config)
         self.lead()
 
-    def lead(self) -> None:
-        """Lead in a new epoch."""
+    def lead(self, *, loads: bool = True) -> None:
+        """Lead in a new epoch, and read the log unless told otherwise."""
         self.epoch += 1
         self.partition = led_partition(
             build.TP,
@@ -73,7 +73,8 @@ class WaitingLog:
             self.partition, lambda: TimestampMs(self.now_ms), self._note_look
         )
         self.partition.waiting = self.waiting
-        self.load()
+        if loads:
+            self.load()
 
     def _note_look(self, _: WaitingPartition) -> None:
         self.looks += 1

@@ -5,9 +5,16 @@ import pytest
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from fakes.waiting_log import WaitingLog, record
-from ottla.errors import ApiError, InvalidRecord, NotLeader, PolicyViolation
+from ottla.errors import (
+    ApiError,
+    InvalidRecord,
+    LeaderNotAvailable,
+    NotLeader,
+    PolicyViolation,
+)
 from ottla.model import Offset, TimestampMs
-from ottla.queues.pending_records import Waiting
+from ottla.queues.pending_records import ENDED_KEPT, PendingRecords, Waiting
+from ottla.queues.waiting_facts import Arm, Facts
 from ottla.records.batch import (
     HIDES_ALL,
     HIDES_SOME,
@@ -126,16 +133,16 @@ def test_hidden_records_have_no_time_that_a_search_finds() -> None:
         timestamp_ms=TimestampMs(NOW + 50), headers=(("ottla.deliver-at", str(NOW + 900).encode()),)
     )
     log.send([late])
-    log.send([record(b"shown"), late])
+    log.send([late, record(b"shown"), late])
     assert stored(log) == [(HIDES_ALL, -1), (HIDES_SOME, NOW)]
     for _ in range(2):
         found = log.log.offset_for_time(TimestampMs(NOW - 5))
         assert found is not None
-        assert (found.offset, found.timestamp_ms) == (1, NOW)
+        assert (found.offset, found.timestamp_ms) == (2, NOW)
         assert log.log.offset_for_time(TimestampMs(NOW + 1)) is None
         newest = log.log.max_timestamp()
         assert newest is not None
-        assert (newest.offset, newest.timestamp_ms) == (1, NOW)
+        assert (newest.offset, newest.timestamp_ms) == (2, NOW)
         log.restart()
 
 
@@ -332,3 +339,49 @@ def test_a_year_passes_with_a_day_of_retention() -> None:
         starts.add(log.log.start_offset)
     assert len(starts) > 300  # the log did lose its old segments
     assert log.log.size_bytes < 40_000
+
+
+def test_what_is_appended_while_the_log_is_read_is_known_once_it_is_read() -> None:
+    log = WaitingLog()
+    log.send([record(b"old", delay_ms=50)])
+    log.send([record(b"open", delay_ms=50)], producer_id=3, sequence=0, is_transactional=True)
+    log.lead(loads=False)
+    assert not log.waiting.is_loaded
+    log.send([record(b"new", delay_ms=50), record(b"shown")])
+    log.end(3, MarkerKind.COMMIT)
+    with pytest.raises(LeaderNotAvailable, match="is being read"):
+        log.send([record(cancel=0)])
+    log.load()
+    assert [one.ticket for one in log.waiting.pending] == [0, 1, 2]
+    log.now_ms += 50
+    log.release()
+    assert [one.value for one in log.seen()] == [b"shown", b"old", b"open", b"new"]
+
+
+def test_copies_that_wait_on_have_no_time_that_a_search_finds() -> None:
+    log = WaitingLog()
+    log.send([record(delay_ms=5000)])
+    log.now_ms += 1000
+    log.rearm(1)
+    assert stored(log) == [(HIDES_ALL, -1), (HIDES_ALL | LEADER_WRITTEN, -1)]
+    assert log.log.max_timestamp() is None
+
+
+def test_a_ticket_that_has_ended_never_waits_again() -> None:
+    pending = PendingRecords()
+    pending.apply(Facts([Arm(4, 100, 4, 10)], [], []), None)
+    pending.apply(Facts([], [4], []), None)
+    pending.apply(Facts([Arm(4, 100, 9, 10)], [], []), None)
+    assert (pending.count, pending.waiting_bytes, pending.find(4)) == (0, 0, None)
+    assert pending.take_due(1000, 10) == ([], False)
+    assert pending.absence(4) == "ticket 4 was delivered"
+
+
+def test_only_so_many_ended_tickets_are_remembered() -> None:
+    pending = PendingRecords()
+    for ticket in range(ENDED_KEPT + 1):
+        pending.apply(Facts([Arm(ticket, 100, ticket, 10)], [], []), None)
+        pending.apply(Facts([], [ticket], []), None)
+    assert pending.absence(0) == "ticket 0 is unknown, or ended long ago"
+    assert pending.absence(1) == "ticket 1 was delivered"
+    assert pending.count == 0
