@@ -25,9 +25,15 @@ from compat.adapter import (
 )
 from compat.clients import LIBRARIES
 from compat.confluent_client import ConfluentClient
+from compat.raw import RawConnection
 from compat.served import ServedBroker
+from compat.share_wire import RawMember, partitions, set_group, values
+from compat.test_group_requests import find
+from compat.wire import produce
+from fakes.waiting_log import record
 from ottla.broker import lens_reads
 from ottla.errors import ErrorCode
+from ottla.records.batch import build_batch
 from ottla.testing import broker as broker_inside
 
 KILLS = int(os.environ.get("OTTLA_DELAY_KILLS", "2"))
@@ -143,6 +149,30 @@ def test_delay_headers_do_nothing_on_other_topics(client: Client, make_topic: Ma
     client.produce(topic, delayed(b"now", delay_ms=FAR_MS))
     with client.consumer(topic, {0: BEGINNING}) as consumer:
         assert [one.value for one in consumer.take(1)] == [b"now"]
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_share_groups_get_what_is_shown_and_pass_over_the_rest(
+    raw: RawConnection, make_topic: MakeTopic, ordering: str
+) -> None:
+    topic = make_topic(delay_enable=True, retention_ms=-1)
+    find(raw, topic)
+    set_group(raw, topic, share_auto_offset_reset="earliest", share_ordering=ordering)
+    member = RawMember(raw, topic, "m", topic)
+    member.join()
+    hidden, shown = record(b"no", b"k", delay_ms=FAR_MS), record(b"shown", b"l")
+    due = record(b"due", b"m", delay_ms=300)
+    for sent in ([hidden] * 3, [hidden, shown, hidden, due], [shown], [hidden]):
+        produce(raw, topic, bytes(build_batch(sent)))
+    found: list[tuple[int, int, int]] = []
+    while len(found) < 3:
+        answer = member.fetch(max_wait_ms=PATIENCE_S * 1000)
+        [partition] = partitions(answer)
+        for one in partition.acquired_records:
+            found.append((one.first_offset, one.last_offset, one.delivery_count))
+            assert member.acknowledge((one.first_offset, one.last_offset, [1])) == 0
+        assert set(values(answer)) <= {b"shown", b"due"}
+    assert found == [(4, 4, 1), (7, 7, 1), (9, 9, 1)]
 
 
 def test_settings_that_do_not_go_together_are_refused(
