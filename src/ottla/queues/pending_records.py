@@ -164,7 +164,7 @@ class PendingRecords:
                 self.waiting_bytes += arm.size_bytes - self._sizes[row]
                 self._sizes[row] = arm.size_bytes
             return
-        self._tickets.insert(row, arm.ticket)
+        self._tickets.insert(row, arm.ticket)  # most often at the end
         self._due_ms.insert(row, arm.due_ms)
         self._offsets.insert(row, arm.offset)
         self._sizes.insert(row, arm.size_bytes)

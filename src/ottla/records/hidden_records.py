@@ -94,12 +94,15 @@ def headers_at(payload: bytes, start: int) -> dict[bytes, bytes | None]:
 
 
 def _headers_at(payload: bytes, at: int) -> dict[bytes, bytes | None]:
-    _, at = read_varint(payload, at)
-    at += 1  # unused attributes
-    for _ in range(2):  # the deltas of timestamp and offset
-        while payload[at] >= 0x80:
-            at += 1
+    while payload[at] >= 0x80:  # the record's length
         at += 1
+    at += 2  # and unused attributes
+    while payload[at] >= 0x80:  # the timestamp's delta
+        at += 1
+    at += 1
+    while payload[at] >= 0x80:  # the offset's delta
+        at += 1
+    at += 1
     for _ in range(2):  # key and value
         number = payload[at]
         if number < 0x80:
@@ -110,14 +113,25 @@ def _headers_at(payload: bytes, at: int) -> dict[bytes, bytes | None]:
     count, at = read_varint(payload, at)
     found: dict[bytes, bytes | None] = {}
     for _ in range(count):
-        size_bytes, at = read_varint(payload, at)
-        name = payload[at : at + size_bytes]
-        value_bytes, at = read_varint(payload, at + size_bytes)
-        found[name] = None if value_bytes < 0 else payload[at : at + value_bytes]
-        at += max(value_bytes, 0)
+        name, at = _bytes_at(payload, at)
+        value, at = _bytes_at(payload, at)
+        found[name or b""] = value
     if at > len(payload):
         raise InvalidRecord("a header exceeds its batch")
     return found
+
+
+def _bytes_at(payload: bytes, at: int) -> tuple[bytes | None, int]:
+    number = payload[at]
+    if number < 0x80:
+        at += 1
+        size_bytes = -1 if number & 1 else number >> 1
+    else:
+        size_bytes, at = read_varint(payload, at)
+    if size_bytes < 0:
+        return None, at
+    end = at + size_bytes
+    return payload[at:end], end
 
 
 def record_starts(payload: bytes, count: int) -> list[int]:
