@@ -39,6 +39,7 @@ from ottla.testing import broker as broker_inside
 KILLS = int(os.environ.get("OTTLA_DELAY_KILLS", "2"))
 DELAYED = int(os.environ.get("OTTLA_DELAY_RECORDS", "400"))
 TRANSACTIONS = int(os.environ.get("OTTLA_DELAY_TRANSACTIONS", "40"))
+PENDING = int(os.environ.get("OTTLA_DELAY_PENDING", "10000"))
 FAR_MS = 86_400_000
 EARLY_MS = 2  # the clock of a test and that of the broker are the same one
 
@@ -255,6 +256,31 @@ def test_none_is_lost_doubled_or_early_over_kills(mortal: ServedBroker) -> None:
     assert len(copies) > len(found) // 4
     for one in copies:
         assert one.timestamp_ms + EARLY_MS >= due[one.value or b""]
+
+
+def test_very_many_may_wait(mortal: ServedBroker) -> None:
+    """They take little memory, and a broker that was killed soon knows all of them again."""
+    client = ConfluentClient(mortal.address)
+    client.admin().create_topic("q", 1, {"delay.enable": "true"})
+    before_bytes = mortal.metric("process_resident_memory_bytes")
+    with client.producer() as producer:
+        for first in range(0, PENDING, 10_000):
+            due_ms = now_ms() + FAR_MS + first
+            producer.send(
+                "q", [delayed(bytes(50), deliver_at=due_ms + number) for number in range(10_000)]
+            )
+    assert mortal.metric("ottla_waiting_records") == PENDING
+    taken_bytes = mortal.metric("process_resident_memory_bytes") - before_bytes
+    mortal.end(signal.SIGKILL)
+    begun_s = time.monotonic()
+    mortal.start()
+    wait_until(
+        lambda: mortal.metric("ottla_waiting_partitions_loading") == 0, "the log has been read"
+    )
+    assert mortal.metric("ottla_waiting_records") == PENDING
+    if PENDING >= 1_000_000:
+        assert taken_bytes <= 64 << 20
+        assert time.monotonic() - begun_s <= 5
 
 
 @pytest.mark.slow
