@@ -77,6 +77,8 @@ class AcknowledgedRecords:
             if partition is None or below is None:
                 continue
             below = min(below, partition.high_watermark)
+            if partition.waiting is not None:
+                below = partition.waiting.clear_if_worth(below)
             if below > partition.log.start_offset:
                 partition.log.advance_start(below)
                 is_any = True

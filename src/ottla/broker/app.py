@@ -195,7 +195,7 @@ class Broker:
 
     def _new_services(self, environment: Environment) -> Services:
         changes = MetadataChanges(self._state, self._replicas)
-        return Services(
+        services = Services(
             node_id=self._options.node_id,
             state=self._state,
             replicas=self._replicas,
@@ -208,6 +208,9 @@ class Broker:
             rng=environment.rng,
             note_defect=self.defects.end,
         )
+        self._replicas.make_waiting = services.lead_waiting
+        self._replicas.chores.waiting_of = services.waiting_of
+        return services
 
     def _new_dispatcher(self, environment: Environment) -> Dispatcher:
         return Dispatcher(

@@ -4,7 +4,7 @@ With `replica.selector=rack` a leader sends a consumer that names its rack to an
 that rack. A follower serves what it knows to be committed, while its leader responds to it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ottla.clock import Clock
@@ -17,6 +17,7 @@ from ottla.records.batch import HEADER_BYTES
 from ottla.replication.partition import LeaderPartition
 from ottla.replication.replicas import Replicas
 from ottla.settings import Settings
+from ottla.storage.log import Log
 from ottla.storage.log_read import FileRange
 
 if TYPE_CHECKING:  # a broker without peers has none
@@ -62,6 +63,8 @@ class ConsumerReads:
         bytes_max = min(want.bytes_max, left_bytes)
         if want.offset < end and (bytes_max > 0 or at_least_one):
             bytes_max = max(bytes_max, 0)
+            if log.may_hide:
+                return self._read_seen(partition, want, end, bytes_max, at_least_one)
             records = log.read(Offset(want.offset), end, bytes_max, at_least_one=at_least_one)
             if (
                 records is not None and not records.size_bytes % HEADER_BYTES
@@ -71,12 +74,44 @@ class ConsumerReads:
         if read_committed:
             aborted = []
             if records is not None:
-                aborted = [
-                    (one.producer_id, one.first_offset)
-                    for one in log.aborted_transactions(records.start_offset, records.end_offset)
-                ]
+                aborted = _aborted(log, records)
         return FetchedPartition(
             want.partition, 0, high_watermark, stable, log.start_offset, aborted, None, records
+        )
+
+    def _read_seen(
+        self,
+        partition: Readable,
+        want: FetchPartition,
+        end: Offset,
+        bytes_max: int,
+        at_least_one: bool,
+    ) -> FetchedPartition[FileRange]:
+        """Read a log of which some records are hidden."""
+        from ottla.broker.lens_reads import read_seen  # noqa: PLC0415  # few topics have such
+
+        log, watermark = partition.log, partition.high_watermark
+        stable = log.last_stable_offset(watermark)
+        seen = read_seen(log, Offset(want.offset), end, bytes_max, at_least_one=at_least_one)
+        aborted: Sequence[tuple[int, int]] | None = [] if self._read_committed else None
+        if seen is None:
+            return FetchedPartition(want.partition, 0, watermark, stable, log.start_offset, aborted)
+        records = seen.records
+        if self._read_committed:
+            aborted = seen.aborted
+            if aborted is None:
+                aborted = _aborted(log, records)
+        return FetchedPartition(
+            want.partition,
+            0,
+            watermark,
+            stable,
+            log.start_offset,
+            aborted,
+            None,
+            records,
+            is_urgent=seen.is_cut,
+            is_skip=seen.is_skip,
         )
 
     def watch(self, partition: Readable, wake: Callable[[], None]) -> None:
@@ -115,6 +150,14 @@ class NearReads(ConsumerReads):
                     is_urgent=True,
                 )
         return super().read(partition, want, left_bytes, at_least_one=at_least_one)
+
+
+def _aborted(log: Log, records: FileRange) -> list[tuple[int, int]]:
+    """Producer and first offset of the aborted transactions in a range."""
+    return [
+        (one.producer_id, one.first_offset)
+        for one in log.aborted_transactions(records.start_offset, records.end_offset)
+    ]
 
 
 def near_replica(

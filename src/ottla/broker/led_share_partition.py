@@ -4,7 +4,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.broker.share_reading import Reading, covering, digests_of, expired_in, stretches_of
+from ottla.broker.share_reading import (
+    Reading,
+    covering,
+    digests_of,
+    expired_in,
+    seen_of,
+    stretches_of,
+)
 from ottla.broker.share_settings import GroupSettings
 from ottla.errors import ApiError, CoordinatorNotAvailable, ErrorCode, NotLeader
 from ottla.model import Offset
@@ -194,7 +201,8 @@ class LedSharePartition:
             self._persist(self.state.take_write())
         self._owner.acquired_count += sum(a.last - a.first + 1 for a in acquired)
         self._owner.note_deadline(now_ms + limits.lock_ms)
-        records = covering(data, acquired[0].first, acquired[-1].last)
+        covered = covering(data, acquired[0].first, acquired[-1].last)
+        records = seen_of(covered, self.partition.log)
         return Taken(records, acquired, _is_alone(acquired, limits), limits.is_lease_durable)
 
     def acknowledge(

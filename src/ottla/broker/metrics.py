@@ -57,6 +57,7 @@ def collect(
     )
     yield from services.collect_groups()
     yield from services.collect_share_groups()
+    yield from services.collect_waiting()
 
 
 def _build_info() -> Metric:

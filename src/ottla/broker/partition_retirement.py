@@ -92,6 +92,7 @@ class PartitionRetirement:
             and topic is not None
             and tp.partition >= topic.active_count
             and partition.log.end_offset == end
+            and (partition.waiting is None or partition.waiting.is_empty)
             and partition.readable_end(read_committed=True) == end
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.broker.metadata_changes import MetadataChanges
 from ottla.broker.share_metrics import ShareCounts, collect_share_groups
 from ottla.broker.topic_creation import TopicCreation
+from ottla.broker.waiting_metrics import WaitingCounts, collect_waiting
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ottla.broker.shard_queries import ShardQueries
     from ottla.broker.share_group_states import ShareGroupStates
     from ottla.broker.share_partitions import SharePartitions
+    from ottla.broker.waiting_partition import WaitingPartition
+    from ottla.broker.waiting_records import WaitingRecords
     from ottla.coordinator.groups.coordinator import GroupCoordinator
     from ottla.coordinator.share.coordinator import ShareCoordinator
     from ottla.coordinator.share.peer_states import PeerShareStates
@@ -42,8 +45,10 @@ if TYPE_CHECKING:
     from ottla.coordinator.transactions.producer_ids import ProducerIds
     from ottla.coordinator.transactions.routing import TransactionRouter
     from ottla.replication.forwarding import ForwardedPartition, Forwarding
+    from ottla.replication.partition import LeaderPartition
     from ottla.replication.peer_forwarding import PeerForwarding
     from ottla.replication.peers import Peers
+    from ottla.replication.waiting_records import WaitingRecords as WaitingHere
 
 
 class RequestContext(NamedTuple):
@@ -222,6 +227,21 @@ class Services:
         )
 
     @cached_property
+    def waiting_records(self) -> "WaitingRecords":
+        from ottla.broker.waiting_records import WaitingRecords  # noqa: PLC0415
+
+        return WaitingRecords(self.clock, self.note_defect)
+
+    def lead_waiting(self, partition: "LeaderPartition") -> "WaitingPartition":
+        """The records that wait in a partition that is led here from now on."""
+        return self.waiting_records.lead(partition)
+
+    def waiting_of(self, tp: TopicPartition) -> "WaitingHere | None":
+        """The records that wait in a partition; None if it is not led here, or none may wait."""
+        partition = self.replicas.leaders.get(tp)
+        return None if partition is None else partition.waiting
+
+    @cached_property
     def share_group_states(self) -> "ShareGroupStates":
         from ottla.broker.share_group_states import ShareGroupStates  # noqa: PLC0415
 
@@ -277,6 +297,8 @@ class Services:
         """Refuse the requests that wait for a coordinator, and those that come."""
         if "share_partitions" in self.__dict__:
             self.share_partitions.close()
+        if "waiting_records" in self.__dict__:
+            self.waiting_records.close()
         for coordinator in self._coordinators():
             coordinator.close()
         if "peers" in self.__dict__:
@@ -328,6 +350,11 @@ class Services:
         counts = self.share_partitions.counts() if made else ShareCounts()
         series_max = self.settings.broker.group_metrics_series_max
         return collect_share_groups(counts, series_max=series_max)
+
+    def collect_waiting(self) -> Iterable[Metric]:
+        """Metrics of records that wait in partitions led here."""
+        made = "waiting_records" in self.__dict__
+        return collect_waiting(self.waiting_records.counts() if made else WaitingCounts())
 
     def _coordinators(self) -> "list[GroupCoordinator | TransactionCoordinator | ShareCoordinator]":
         made = self.__dict__

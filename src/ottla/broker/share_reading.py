@@ -7,9 +7,10 @@ from ottla.errors import ApiError
 from ottla.model import Offset, TimestampMs
 from ottla.queues.expiry import TTL_BYTES, Expiries
 from ottla.queues.key_order import key_digest
+from ottla.queues.lens import Lens, hides_any, shown_stretches
 from ottla.queues.share_partition import Stretch
 from ottla.records import batch as batches
-from ottla.records.batch import BatchHeader, Record
+from ottla.records.batch import HIDES, BatchHeader, Record
 from ottla.records.dead_letter_headers import FOR_GROUP
 from ottla.records.record_slices import payload_of, slice_records
 from ottla.replication.partition import LeaderPartition
@@ -61,10 +62,14 @@ def stretches_of(
             for one in aborted
         )
         has_records = not header.is_control and header.record_count > 0 and not is_aborted
+        hidden = _hidden(header, view, bytes_max) if has_records else ()
+        if len(hidden) == header.next_offset - header.base_offset:
+            has_records = False
         whole = Stretch(Offset(position), header.next_offset, has_records)
         expired = _expired(header, view, bytes_max, reading, has_ttl) if has_records else ()
         others = _others(view, reading.group_id) if is_addressed and has_records else ()
-        yield from _parts(whole, others, expired) if others or expired else (whole,)
+        left_out = {*others, *hidden}
+        yield from _parts(whole, left_out, expired) if left_out or expired else (whole,)
         position = header.next_offset
     if end > position:
         yield Stretch(Offset(position), Offset(end), False)
@@ -76,8 +81,29 @@ def expired_in(data: bytes, log: Log, reading: Reading) -> Iterator[Stretch]:
     bytes_max = batches.decompressed_bytes_max(log.config.max_message_bytes)
     for header, view in batches.batches(data):
         if not header.is_control:
+            hidden = _hidden(header, view, bytes_max)
             for at in _expired(header, view, bytes_max, reading, has_ttl):
-                yield Stretch(Offset(at), Offset(at + 1), False, is_expired=True)
+                if at not in hidden:
+                    yield Stretch(Offset(at), Offset(at + 1), False, is_expired=True)
+
+
+def seen_of(data: bytes, partition_log: Log) -> bytes:
+    """The batches as a reader sees them."""
+    if not partition_log.may_hide or not hides_any(data):
+        return data
+    lens = Lens(batches.decompressed_bytes_max(partition_log.config.max_message_bytes))
+    lens.take(data, is_whole=True)
+    return lens.finish().data
+
+
+def _hidden(header: BatchHeader, view: memoryview, bytes_max: int) -> Collection[int]:
+    """Offsets of records that no reader sees, for they wait."""
+    if not header.attributes & HIDES:
+        return ()
+    hidden = set(range(header.base_offset, header.next_offset))
+    for start, end in shown_stretches(view, header, bytes_max):
+        hidden.difference_update(range(start, end))
+    return hidden
 
 
 def _expired(
@@ -101,16 +127,18 @@ def _others(view: memoryview, group_id: str) -> Collection[int]:
     }
 
 
-def _parts(whole: Stretch, others: Collection[int], expired: Collection[int]) -> Iterator[Stretch]:
+def _parts(
+    whole: Stretch, left_out: Collection[int], expired: Collection[int]
+) -> Iterator[Stretch]:
     """The stretches of a batch in which some records are not delivered."""
     position = whole.start
-    for at in sorted({*others, *expired}):
+    for at in sorted({*left_out, *expired}):
         if at < position:
             continue
         if at > position:
             yield Stretch(position, Offset(at), True)
         position = Offset(at + 1)
-        yield Stretch(Offset(at), position, False, is_expired=at not in others)
+        yield Stretch(Offset(at), position, False, is_expired=at not in left_out)
     if position < whole.end:
         yield Stretch(position, whole.end, True)
 

@@ -30,6 +30,7 @@ _REPLICAS_ALLOWED: Final = "*, or PARTITION:BROKER, or several"
 
 ACTIVE_PARTITIONS: Final = "active.partitions"
 ALL_PARTITIONS: Final = -1
+DELAY_ENABLE: Final = "delay.enable"
 
 
 class DropWhen(StrEnum):
@@ -109,6 +110,26 @@ class TopicConfig:
         False,
         "Whether records are deleted once every share group has finished them, as in a queue. While"
         " no share group reads a partition, and on a compacted topic, nothing is.",
+    )
+    delay_enable: bool = flag(
+        DELAY_ENABLE,
+        False,
+        "Whether records may wait: those with a header ottla.deliver-at, ottla.delay-ms or"
+        " ottla.cron are delivered when they are due. False takes no new ones; what waits already"
+        " is still delivered. Not with cleanup.policy=compact.",
+    )
+    delay_max_ms: int = number(
+        "delay.max.ms",
+        366 * DAY_MS,
+        "How far in the future a record may be due.",
+        low=1,
+    )
+    delay_pending_max: int = number(
+        "delay.pending.max",
+        1_000_000,
+        "How many records may wait in a partition; each takes 32 bytes of memory.",
+        low=1,
+        high=INT32_MAX,
     )
     delete_retention_ms: int = number(
         "delete.retention.ms",
@@ -339,7 +360,11 @@ class TopicConfig:
         shared=True,
     )
 
+    # Records may wait in the topic: delay.enable is true, or was once. Nothing sets it directly.
+    may_wait: bool = False
+
     def override(self, raw: Mapping[str, str]) -> Self:
         """A copy with some settings replaced, by Kafka's dotted names."""
         rows = {row.name: (name, row) for name, row in settings_of(type(self))}
-        return replace(self, **parse_all(raw, rows, "topic"))
+        may_wait = self.may_wait or DELAY_ENABLE in raw
+        return replace(self, **parse_all(raw, rows, "topic"), may_wait=may_wait)

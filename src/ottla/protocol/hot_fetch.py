@@ -97,6 +97,7 @@ class FetchedPartition(NamedTuple, Generic[R]):
     leader: LeaderHint | None = None
     preferred: int = -1  # the broker to read from instead
     is_urgent: bool = False  # the response does not wait for records
+    is_skip: bool = False  # the records are none: they take a reader over hidden ones
 
 
 def read_fetch(

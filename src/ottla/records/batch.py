@@ -55,6 +55,10 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40  # the base timestamp is when tombstones may be deleted (KIP-534)
+HIDES_SOME: Final = 0x100  # some records wait, or are commands: readers do not see them
+HIDES_ALL: Final = 0x200
+HIDES: Final = HIDES_SOME | HIDES_ALL
+LEADER_WRITTEN: Final = 0x400  # says which records that waited have been released, or wait on
 
 FIRST_OFFSET: Final = Offset(0)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
@@ -261,6 +265,8 @@ def _check_in_steps(buffer: Buffer) -> BatchHeader:
         raise InvalidTimestamp("log append time is set by brokers only")
     if header.attributes & DELETE_HORIZON:
         raise InvalidRecord("delete horizons are set by brokers only")
+    if header.attributes >> 7:
+        raise InvalidRecord("attribute bits 7 to 15 are set by brokers only")
     if header.producer_id >= 0:
         if header.producer_epoch < 0 or header.base_sequence < 0:
             raise InvalidRecord("a producer id without producer epoch or sequence")

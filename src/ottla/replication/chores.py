@@ -11,6 +11,7 @@ from ottla.errors import StorageFailed
 from ottla.model import Offset, TopicPartition
 from ottla.replication.partition import Flushes
 from ottla.replication.waiting import do_work
+from ottla.replication.waiting_records import WaitingRecords
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.disk_worker import Worker
 from ottla.storage.files import CROWDED_ERRNOS
@@ -47,6 +48,7 @@ class Chores:
         self._flusher = flusher
         self._worker = worker
         self._soon = soon
+        self.waiting_of: Callable[[TopicPartition], WaitingRecords | None] = lambda _: None
 
     @property
     def _is_offline(self) -> bool:
@@ -94,10 +96,10 @@ class Chores:
     async def delete_old_segments(self) -> None:
         """Delete the segments that retention no longer keeps."""
         async for one in self._each_log():
-            delete = partial(
-                one.delete_old_segments, self._clock.now_ms(), self._committed_end(one.tp)
-            )
             try:
+                delete = self._deletion(one)
+                if delete is None:
+                    continue
                 count = self._log_dir.reserve.lend(delete)
             except StorageFailed as problem:  # for example a full disk: others may still make room
                 log.error("retention failed", extra={"tp": one.tp, "reason": problem})
@@ -113,6 +115,25 @@ class Chores:
                     "old segments deleted",
                     extra={"tp": one.tp, "count": count, "start": one.start_offset},
                 )
+
+    def _deletion(self, one: Log) -> Callable[[], int] | None:
+        """The deletion of old segments; None of a log in which records may wait elsewhere.
+
+        Their leader alone lets them go, once nothing waits in them: followers begin where it does.
+        """
+        now_ms, below = self._clock.now_ms(), self._committed_end(one.tp)
+        if not one.may_hide:
+            return partial(one.delete_old_segments, now_ms, below)
+        waiting = self.waiting_of(one.tp)
+        if waiting is None:
+            return None
+        exempt_bytes = waiting.waiting_bytes
+        expired_end = one.retention.expired_end(now_ms, below, exempt_bytes)
+        if expired_end <= one.start_offset:
+            return None
+        cleared_to = waiting.clear(expired_end)
+        below = min(below, cleared_to)
+        return partial(one.retention.delete_old_segments, now_ms, below, exempt_bytes)
 
     async def expire_producers(self, after_ms: int) -> None:
         """Forget idempotent producers that went silent."""
@@ -132,7 +153,7 @@ class Chores:
     def compacted(self) -> Iterator[tuple[Log, Offset]]:
         """The logs of compacted topics, each with the offset below which nothing will change."""
         for one in self._log_dir.logs.values():
-            if "compact" in one.config.cleanup_policy:
+            if "compact" in one.config.cleanup_policy and not one.may_hide:
                 yield one, one.last_stable_offset(self._committed_end(one.tp))
 
     def scrub(self, interval_ms: int) -> None:

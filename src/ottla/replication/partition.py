@@ -27,8 +27,10 @@ from ottla.model import (
 from ottla.records.batch import Marker
 from ottla.replication.follower_contacts import FollowerContacts
 from ottla.replication.followers import Followers
-from ottla.replication.waiters import OffsetWaiters, Settled
+from ottla.replication.waiters import OffsetWaiters, Readers, Settled
+from ottla.replication.waiting_records import WaitingRecords
 from ottla.storage.log import Log
+from ottla.storage.log_append import Appended
 from ottla.storage.producers import Producer
 
 ACKS_ALL = -1
@@ -92,11 +94,9 @@ class LeaderPartition:
         "_is_changing",
         "_is_fsync",
         "_is_given_up",
-        "_is_waking",
-        "_is_waking_fetches",
         "_isr_min",
+        "_make_waiting",
         "_readers",
-        "_soon",
         "_want_isr_change",
         "contacts",
         "epoch_start",
@@ -107,6 +107,7 @@ class LeaderPartition:
         "log",
         "replicas",
         "tp",
+        "waiting",
     )
 
     def __init__(
@@ -120,6 +121,7 @@ class LeaderPartition:
         soon: Callable[[Callable[[], None]], object],
         want_isr_change: Callable[[], None],
         now_s: float,
+        make_waiting: "Callable[[LeaderPartition], WaitingRecords] | None" = None,
     ) -> None:
         """`want_isr_change` is called when `begin_isr_change` may return something."""
         assert image.leader == broker_id, f"{tp} is led by {image.leader}, not {broker_id}"
@@ -132,17 +134,16 @@ class LeaderPartition:
         self.high_watermark = log.noted_watermark
         others = [broker for broker in image.replicas if broker != broker_id]
         self.followers = Followers(others, now_s)
+        self.waiting: WaitingRecords | None = None  # on a topic on which records may wait
+        self._make_waiting = make_waiting
         self.contacts: FollowerContacts | None = None  # while it has to be known who follows
         self._broker_id = broker_id
         self._flusher = flusher
-        self._soon = soon
         self._want_isr_change = want_isr_change
         self._durable = OffsetWaiters()  # acks=1 on a topic that promises the disk
         self._committed = OffsetWaiters()  # acks=all
-        self._readers: dict[Callable[[], None], None] = {}  # in the order in which they came
-        self._fetches: dict[Callable[[], None], None] = {}  # of followers
-        self._is_waking = False
-        self._is_waking_fetches = False
+        self._readers = Readers(soon)
+        self._fetches = Readers(soon)  # of followers
         self._is_given_up = False
         self._adding: tuple[BrokerId, ...] = ()  # to the ISR, by a change that is under way
         self._is_changing = False  # whether a change of the ISR is under way
@@ -178,9 +179,12 @@ class LeaderPartition:
         log = self.log
         if acks == ACKS_ALL and len(self.image.isr) < self._isr_min:
             raise NotEnoughReplicas(self._too_few())
-        base_offset, last_offset, append_time_ms, _ = log.append_as_leader(
-            batch, self.leader_epoch, now_ms, has_keys=has_keys
-        )
+        if self.waiting is None:
+            base_offset, last_offset, append_time_ms, _ = log.append_as_leader(
+                batch, self.leader_epoch, now_ms, has_keys=has_keys
+            )
+        else:
+            base_offset, last_offset, append_time_ms, _ = self.waiting.append(batch, now_ms)
         end_offset = Offset(last_offset + 1)
         if self._is_fsync:
             self._flusher.request(log)
@@ -189,7 +193,7 @@ class LeaderPartition:
         elif not self._counted:
             self.note_progress()
         if self._fetches:
-            self._wake_fetches_soon()
+            self._fetches.wake_soon()
         if acks == ACKS_ALL:  # without a call, for this is hot
             is_settled = self.high_watermark >= end_offset
         else:
@@ -213,13 +217,28 @@ class LeaderPartition:
         if len(self.image.isr) < self._isr_min:
             raise NotEnoughReplicas(self._too_few())
         self.log.append_marker(marker, producer_id, producer_epoch, self.leader_epoch, now_ms)
+        if self.waiting is not None:
+            self.waiting.note_marker(marker, producer_id, self.log.end_offset)
+        self._note_written()
+        return self.log.end_offset
+
+    def append_built(self, batch: bytearray, now_ms: TimestampMs) -> Appended:
+        """Append a batch that this leader built, as if with acks=all."""
+        if self._is_given_up:
+            raise NotLeader(f"{self.tp} is no longer led here")
+        if len(self.image.isr) < self._isr_min:
+            raise NotEnoughReplicas(self._too_few())
+        appended = self.log.append_built(batch, self.leader_epoch, now_ms)
+        self._note_written()
+        return appended
+
+    def _note_written(self) -> None:
         if self._is_fsync:
             self._flusher.request(self.log)
         else:
             self.note_progress()
         if self._fetches:
-            self._wake_fetches_soon()
-        return self.log.end_offset
+            self._fetches.wake_soon()
 
     def is_settled(self, end: Offset, acks: int) -> bool:
         """True when the promise to a producer with these acks holds up to `end`."""
@@ -346,6 +365,8 @@ class LeaderPartition:
     def configure(self, config: TopicConfig) -> None:
         """Use these settings from now on; a weaker durability may settle waiting producers."""
         self.log.config = config
+        if config.may_wait and self.waiting is None and self._make_waiting is not None:
+            self.waiting = self._make_waiting(self)
         self._is_fsync = config.durability is _FSYNC
         self._isr_min = isr_min_of(config, self.image)
         self._count()
@@ -418,11 +439,13 @@ class LeaderPartition:
     def give_up(self, error: ApiError) -> None:
         """The partition is no longer ours: fail all waiters and wake all readers."""
         self._is_given_up = True
+        if self.waiting is not None:
+            self.waiting.close()
         self.note_watermark()
         self._durable.fail(error)
         self._committed.fail(error)
-        self._wake_readers()
-        self._wake_fetches()
+        self._readers.wake()
+        self._fetches.wake()
 
     def note_watermark(self) -> None:
         """Have the high watermark kept with the log, if it is not simply the log's end."""
@@ -433,21 +456,5 @@ class LeaderPartition:
         self.high_watermark = reached
         if self._committed.queue:
             self._committed.advance(reached)
-        if self._readers and not self._is_waking:
-            self._is_waking = True
-            self._soon(self._wake_readers)
-
-    def _wake_readers(self) -> None:
-        self._is_waking = False
-        for wake in list(self._readers):
-            wake()
-
-    def _wake_fetches_soon(self) -> None:
-        if not self._is_waking_fetches:
-            self._is_waking_fetches = True
-            self._soon(self._wake_fetches)
-
-    def _wake_fetches(self) -> None:
-        self._is_waking_fetches = False
-        for wake in list(self._fetches):
-            wake()
+        if self._readers:
+            self._readers.wake_soon()

@@ -38,6 +38,7 @@ from ottla.replication.store_memory import StoreMemory
 from ottla.replication.strays import expected_id, judge, missing_logs
 from ottla.replication.unfinished import UnfinishedTopics
 from ottla.replication.waiting import wait_called
+from ottla.replication.waiting_records import WaitingRecords
 from ottla.replication.writable import WritablePartitions
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
@@ -80,11 +81,11 @@ class Replicas:
         self.following = following
         self.leaders: dict[tuple[str, int], LeaderPartition] = {}
         self.topic_names: dict[bytes, str] = {}
+        self.make_waiting: Callable[[LeaderPartition], WaitingRecords] | None = None  # as led
         self.writable = WritablePartitions(self.leaders, self.topic_names, self.absence)
         self._log_dir = log_dir
         self._topic_config = topic_config
         self._clock = clock
-        self._rng = rng
         self._broker_id = broker_id
         self._flusher = flusher
         self._worker = worker
@@ -330,7 +331,7 @@ class Replicas:
         return None
 
     def _lead(self, tp: TopicPartition, partition: PartitionImage, opened: Log) -> None:
-        leader = LeaderPartition(
+        leader = self.leaders[tp] = LeaderPartition(
             tp,
             opened,
             partition,
@@ -339,8 +340,8 @@ class Replicas:
             soon=self._soon,
             want_isr_change=self._want_isr_change,
             now_s=self._clock.monotonic_s(),
+            make_waiting=self.make_waiting,
         )
-        self.leaders[tp] = leader
         self.writable.add(leader, self._image.topics[tp.topic])
 
     async def checkpoint_watermarks(self) -> None:

@@ -34,3 +34,27 @@ class OffsetWaiters:
         queue, self.queue = self.queue, deque()
         for _, settled in queue:
             settled(error)
+
+
+class Readers(dict[Callable[[], None], None]):
+    """Callbacks that are called when there is more to read, in the order in which they came.
+
+    `soon` runs a callback in the loop's next turn.
+    """
+
+    __slots__ = ("_is_waking", "_soon")
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        super().__init__()
+        self._soon = soon
+        self._is_waking = False
+
+    def wake_soon(self) -> None:
+        if not self._is_waking:
+            self._is_waking = True
+            self._soon(self.wake)
+
+    def wake(self) -> None:
+        self._is_waking = False
+        for wake in list(self):
+            wake()

@@ -8,7 +8,7 @@ from ottla.storage.disk_worker import Worker
 Done = Callable[[Exception | None], None]
 
 
-async def wait_called(begin: Callable[[Done], None]) -> None:
+async def wait_called(begin: Callable[[Done], object]) -> None:
     """Return when the callback that `begin` is given is called, or raise what it is called with."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -30,7 +30,13 @@ from ottla.storage.damages import CorruptRange
 from ottla.storage.epochs import EpochEnd, Epochs
 from ottla.storage.files import CROWDED_ERRNOS, Files
 from ottla.storage.index import AbortedTransaction
-from ottla.storage.log_append import Appended, append_checked, is_plain_but_keys
+from ottla.storage.log_append import (
+    Appended,
+    Judge,
+    append_built,
+    append_checked,
+    is_plain_but_keys,
+)
 from ottla.storage.log_cleaning import LogCleaning
 from ottla.storage.log_core import LogCore, crowded
 from ottla.storage.log_flush import LogFlush
@@ -105,8 +111,8 @@ class Log:
         self.flushing = LogFlush(core)
         self.cleaning = LogCleaning(core, is_compacted=found.is_compacted)
         self.repair = LogRepair(core)
-        self._retention = LogRetention(core)
-        self._truncation = LogTruncation(core, self.flushing, self.cleaning, self._retention)
+        self.retention = LogRetention(core)
+        self._truncation = LogTruncation(core, self.flushing, self.cleaning, self.retention)
         self._known_config: TopicConfig | None = None  # the one that these two are of
         self._is_plain = False
         self._is_plain_but_keys = False
@@ -187,6 +193,11 @@ class Log:
         return self._core.config is self._known_config and self._is_plain
 
     @property
+    def may_hide(self) -> bool:
+        """True if readers may not see all records: those that wait are hidden."""
+        return self._core.has_hidden or self._core.config.may_wait
+
+    @property
     def remembered_offsets(self) -> list[Offset]:
         """The offsets from which readers go on without a search."""
         return list(self._core.hints)
@@ -244,6 +255,23 @@ class Log:
         core.size_bytes += size_bytes
         core.end_offset = active.end_offset
         return tuple.__new__(Appended, (base_offset, last_offset, NO_TIMESTAMP, False))
+
+    def append_judged(
+        self,
+        batch: bytearray | memoryview,
+        leader_epoch: LeaderEpoch,
+        now_ms: TimestampMs,
+        judge: Judge,
+    ) -> Appended:
+        """Like `append_as_leader`, on a topic whose batches are looked into before."""
+        core = self._core
+        return append_checked(core, batch, core.config, leader_epoch, now_ms, judge)
+
+    def append_built(
+        self, batch: bytearray, leader_epoch: LeaderEpoch, now_ms: TimestampMs
+    ) -> Appended:
+        """Append a batch that the leader built, without producer: no limit of clients holds."""
+        return append_built(self._core, batch, leader_epoch, now_ms)
 
     def append_as_follower(self, records: bytearray | memoryview, now_ms: TimestampMs) -> None:
         """Write batches exactly as the leader placed them; a follower may skip, never rewind.
@@ -363,18 +391,9 @@ class Log:
         """End the active segment, if anything is in it, and begin the next."""
         self._core.roll(now_ms)
 
-    def delete_old_segments(self, now_ms: TimestampMs, below: Offset | None = None) -> int:
-        """Delete the segments that retention no longer keeps; return how many.
-
-        Only those that end at or before `below`: what is above the high watermark may be all that
-        is left of a record that is being committed.
-        """
-        below = self._core.end_offset if below is None else below
-        return self._retention.delete_old_segments(now_ms, below)
-
     def advance_start(self, offset: Offset) -> None:
         """Delete the records below `offset` (DeleteRecords)."""
-        self._retention.advance_start(offset)
+        self.retention.advance_start(offset)
 
     def truncate(self, to_offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything from `to_offset` on. A batch that holds `to_offset` goes as a whole."""

@@ -1,14 +1,17 @@
 """Appending a producer's batch with every check that its topic may ask for."""
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ottla.config import TimestampType, TopicConfig
 from ottla.errors import MessageTooLarge, StorageFailed
 from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
 from ottla.records.batch import (
+    HIDES_ALL,
     BatchHeader,
     check_batch,
     decompressed_bytes_max,
+    read_header,
     recompress,
     stamp,
     stamp_max_timestamp,
@@ -32,12 +35,19 @@ class Appended(NamedTuple):
     is_duplicate: bool
 
 
+# Called with a batch that no check refused and that is not a repeated one, with its header and with
+# the time that the broker's clock gives it, or -1. The batch to append instead, and the largest
+# timestamp of what readers see of it; None for a batch that is to be appended as it is.
+Judge = Callable[[bytearray | memoryview, BatchHeader, TimestampMs], tuple[bytearray, int] | None]
+
+
 def append_checked(
     core: LogCore,
     batch: bytearray | memoryview,
     config: TopicConfig,
     leader_epoch: LeaderEpoch,
     now_ms: TimestampMs,
+    judge: Judge | None = None,
 ) -> Appended:
     """`Log.append_as_leader` for every batch, step by step."""
     if core.offline_reason is not None:
@@ -55,12 +65,13 @@ def append_checked(
     is_idempotent = header.producer_id >= 0
     if is_idempotent and (known := core.producers.admit(header, config, now_ms)) is not None:
         return _repeated(known, append_time_ms)
+    judged = judge(batch, header, append_time_ms) if judge is not None else None
+    if judged is not None:
+        batch, max_timestamp_ms = judged
+        header = read_header(batch)
     if config.compression_type != "producer" or "compact" in config.cleanup_policy:
         batch = _opened(batch, header, config)
-    if append_time_ms >= 0:
-        stamp_time(batch, append_time_ms)
-    elif max_timestamp_ms != header.max_timestamp_ms:
-        stamp_max_timestamp(batch, max_timestamp_ms)
+    _stamp_times(batch, header, append_time_ms, max_timestamp_ms)
     base_offset = core.end_offset
     stamp(batch, base_offset, leader_epoch)
     last_offset = Offset(base_offset + header.last_offset_delta)
@@ -70,6 +81,32 @@ def append_checked(
     if is_idempotent:
         core.producers.note(header, base_offset, now_ms)
     return Appended(base_offset, last_offset, append_time_ms, False)
+
+
+def append_built(
+    core: LogCore, batch: bytearray, leader_epoch: LeaderEpoch, now_ms: TimestampMs
+) -> Appended:
+    """`Log.append_built`."""
+    if core.offline_reason is not None:
+        raise StorageFailed(core.offline_reason)
+    header, base_offset = read_header(batch), core.end_offset
+    stamp(batch, base_offset, leader_epoch)
+    last_offset = Offset(base_offset + header.last_offset_delta)
+    core.write(batch, last_offset, header.max_timestamp_ms, now_ms)
+    core.epochs.note(leader_epoch, base_offset)
+    return Appended(base_offset, last_offset, NO_TIMESTAMP, False)
+
+
+def _stamp_times(
+    batch: bytearray | memoryview,
+    header: BatchHeader,
+    append_time_ms: TimestampMs,
+    max_timestamp_ms: int,
+) -> None:
+    if append_time_ms >= 0 and not header.attributes & HIDES_ALL:
+        stamp_time(batch, append_time_ms)
+    elif max_timestamp_ms != header.max_timestamp_ms:
+        stamp_max_timestamp(batch, max_timestamp_ms)
 
 
 def _repeated(known: ProducedBatch, append_time_ms: TimestampMs) -> Appended:

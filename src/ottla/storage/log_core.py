@@ -56,6 +56,7 @@ class LogCore:
         self.start_offset = start_offset
         self.offline_reason: str | None = None
         self.checkpointed_offset = recovery_point  # the recovery point that is on disk
+        self.has_hidden = False  # a leader has sent hidden records, perhaps before the setting came
         self.timeline = 0  # how often the log has been truncated
         self.unsynced: list[File] = []  # of sealed segments
         self.segments_created = 0

@@ -9,6 +9,7 @@ from ottla.model import LeaderEpoch, Offset, TimestampMs
 from ottla.records.batch import (
     CONTROL,
     HEADER_BYTES,
+    HIDES,
     BatchHeader,
     Marker,
     check_stored,
@@ -80,6 +81,8 @@ def _write(
     for header, marker in batches:
         base_offset = Offset(header.base_offset)
         core.epochs.note(LeaderEpoch(header.leader_epoch), base_offset)
+        if header.attributes & HIDES:
+            core.has_hidden = True
         if marker is not None:
             core.note_marker(header, base_offset, marker, now_ms)
         elif header.producer_id >= 0 and not header.attributes & CONTROL:

@@ -16,8 +16,21 @@ class LogRetention:
     def __init__(self, core: LogCore) -> None:
         self._core = core
 
-    def delete_old_segments(self, now_ms: TimestampMs, below: Offset) -> int:
-        """Delete the segments below an offset that retention no longer keeps; return how many."""
+    def delete_old_segments(self, now_ms: TimestampMs, below: Offset, exempt_bytes: int = 0) -> int:
+        """Delete the segments that retention no longer keeps; return how many.
+
+        Only those that end at or before `below`: what is above the high watermark may be all that
+        is left of a record that is being committed. `exempt_bytes` do not count for the log's size.
+        """
+        return self._delete_first(self._expired_count(now_ms, below, exempt_bytes))
+
+    def expired_end(self, now_ms: TimestampMs, below: Offset, exempt_bytes: int) -> Offset:
+        """The end of the last segment that `delete_old_segments` would delete; or the start."""
+        core = self._core
+        count = self._expired_count(now_ms, below, exempt_bytes)
+        return core.segments.sealed[count - 1].end_offset if count else core.start_offset
+
+    def _expired_count(self, now_ms: TimestampMs, below: Offset, exempt_bytes: int) -> int:
         core = self._core
         if (
             "delete" in core.config.cleanup_policy
@@ -27,8 +40,8 @@ class LogRetention:
             core.roll(now_ms)
         committed = takewhile(lambda one: one.end_offset <= below, core.segments.sealed)
         facts = map(self._facts, committed)
-        count = expired_count(facts, core.size_bytes, core.start_offset, core.config, now_ms)
-        return self._delete_first(count)
+        counted_bytes = max(core.size_bytes - exempt_bytes, 0)
+        return expired_count(facts, counted_bytes, core.start_offset, core.config, now_ms)
 
     def advance_start(self, offset: Offset) -> None:
         """Delete the records below `offset` (DeleteRecords); segments follow when they can."""

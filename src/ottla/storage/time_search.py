@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from ottla.model import LeaderEpoch, Offset, TimestampMs
-from ottla.records.batch import check_stored
+from ottla.records.batch import HIDES_SOME, check_stored
+from ottla.records.hidden_records import first_shown_since
 from ottla.records.record_slices import first_since
 from ottla.storage.segment import SealedSegment, Segment, walk
 from ottla.storage.segments import Segments
@@ -72,9 +73,8 @@ def _first_since(
             continue
         batch = segment.file.read(position, header.size_bytes)
         check_stored(batch)
-        found = first_since(
-            batch, start, timestamp_ms, decompressed_bytes_max=decompressed_bytes_max
-        )
+        look = first_shown_since if header.attributes & HIDES_SOME else first_since
+        found = look(batch, start, timestamp_ms, decompressed_bytes_max=decompressed_bytes_max)
         epoch = LeaderEpoch(header.leader_epoch)
         if found is not None:
             return TimedOffset(*found, epoch)

@@ -240,6 +240,10 @@ def test_attributes_that_only_a_broker_sets_are_refused_by_name() -> None:
         (CONTROL, InvalidRecord, "control batches are written by brokers only"),
         (LOG_APPEND_TIME, InvalidTimestamp, "log append time is set by brokers only"),
         (DELETE_HORIZON, InvalidRecord, "delete horizons are set by brokers only"),
+        *(
+            (bit, InvalidRecord, "attribute bits 7 to 15 are set by brokers only")
+            for bit in (0x80, 0x100, 0x200, 0x400, 0x800, 0x4000, -0x8000)
+        ),
     ):
         with pytest.raises(refusal, match=text):
             check_batch(with_field(build.batch(), ATTRIBUTES_AT, ">h", attributes))
@@ -248,17 +252,9 @@ def test_attributes_that_only_a_broker_sets_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     "batch", [build.batch(), build.batch(producer_id=4, producer_epoch=0, base_sequence=0)]
 )
-def test_an_attribute_that_no_version_knows_yet_is_kept(batch: bytearray) -> None:
-    later = with_field(batch, ATTRIBUTES_AT, ">h", 0x80 | Codec.GZIP)
-    assert check_batch(later) == read_header(later)
-    assert check_batch(later).codec is Codec.GZIP
-    assert check_batch(later).attributes == 0x81
-
-
-def test_a_producer_without_epoch_is_refused_also_with_an_unknown_attribute() -> None:
-    batch = build.batch(producer_id=4, producer_epoch=-1, base_sequence=0)
-    with pytest.raises(InvalidRecord, match="a producer id without producer epoch or sequence"):
-        check_batch(with_field(batch, ATTRIBUTES_AT, ">h", 0x80))
+def test_attributes_of_brokers_are_refused_from_every_producer(batch: bytearray) -> None:
+    with pytest.raises(InvalidRecord, match="attribute bits 7 to 15"):
+        check_batch(with_field(batch, ATTRIBUTES_AT, ">h", 0x80 | Codec.GZIP))
 
 
 def test_a_control_batch_whose_record_was_compacted_away_ends_no_transaction() -> None:

@@ -87,7 +87,7 @@ def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
     build.append(log)
     log.roll(build.NOW_MS)
     log.flush()
-    assert log.delete_old_segments(build.NOW_MS) == 1
+    assert log.retention.delete_old_segments(build.NOW_MS, log.end_offset) == 1
 
     def left() -> list[str]:
         names = [entry.name for entry in files.list(log.directory)]

@@ -152,11 +152,11 @@ def test_what_is_being_replaced_is_deleted_afterwards(files: MemoryFiles, has_ru
         swap.errand.run()
     log.advance_start(Offset(6))
     log.config = replace(CONFIG, cleanup_policy=("compact", "delete"))
-    assert log.delete_old_segments(build.NOW_MS) == 0
+    assert log.retention.delete_old_segments(build.NOW_MS, log.end_offset) == 0
     assert contents(log) == [(6, b"b", b"6")]
     swap.errand.run()
     log.cleaning.end_swap(swap)
-    assert log.delete_old_segments(build.NOW_MS) == 1
+    assert log.retention.delete_old_segments(build.NOW_MS, log.end_offset) == 1
     assert log.size_bytes == sum(len(view) for _, view in read_batches(log))
     names = [entry.name for entry in files.list(log.directory)]
     assert [name for name in names if name.endswith(".log")] == [f"{6:020d}.log"]
@@ -217,9 +217,9 @@ def test_compaction_alone_deletes_nothing_by_age(files: MemoryFiles) -> None:
     log = build.log(files, replace(CONFIG, retention_ms=1))
     put(log, (b"a", b"1"))
     log.roll(build.NOW_MS)
-    assert log.delete_old_segments(TimestampMs(build.NOW_MS + 10**9)) == 0
+    assert log.retention.delete_old_segments(TimestampMs(build.NOW_MS + 10**9), log.end_offset) == 0
     log.config = replace(CONFIG, retention_ms=1, cleanup_policy=("compact", "delete"))
-    assert log.delete_old_segments(TimestampMs(build.NOW_MS + 10**9)) == 1
+    assert log.retention.delete_old_segments(TimestampMs(build.NOW_MS + 10**9), log.end_offset) == 1
 
 
 def test_a_record_that_waited_too_long_is_sealed_and_compacted(files: MemoryFiles) -> None:

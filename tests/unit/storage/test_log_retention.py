@@ -23,7 +23,7 @@ def test_old_segments_go_and_the_log_starts_later(files: MemoryFiles) -> None:
     fill(log, 3)
     second = log.sealed_segments[1].base_offset
     log.config = replace(SMALL, retention_bytes=log.size_bytes - log.sealed_segments[0].size_bytes)
-    assert log.delete_old_segments(build.NOW_MS) == 1
+    assert log.retention.delete_old_segments(build.NOW_MS, log.end_offset) == 1
     assert log.start_offset == second
     assert not any(entry.name.startswith(f"{0:020d}") for entry in files.list(log.directory))
     with pytest.raises(OffsetOutOfRange):
@@ -36,7 +36,7 @@ def test_somebody_else_removes_the_files_of_old_segments(files: MemoryFiles) -> 
     fill(log, 3)
     discarded = listener.discarded
     log.config = replace(SMALL, retention_bytes=log.size_bytes - log.sealed_segments[0].size_bytes)
-    assert log.delete_old_segments(build.NOW_MS) == 1
+    assert log.retention.delete_old_segments(build.NOW_MS, log.end_offset) == 1
     first = [one.name for one in files.list(log.directory) if one.name.startswith(f"{0:020d}")]
     assert first == [f"{0:020d}.log.deleted"]
     killed = files.kill()
@@ -51,8 +51,8 @@ def test_somebody_else_removes_the_files_of_old_segments(files: MemoryFiles) -> 
 def test_even_the_active_segment_goes_when_all_of_it_is_too_old(files: MemoryFiles) -> None:
     log = build.log(files, TopicConfig(retention_ms=1000))
     build.append(log, 3)
-    assert log.delete_old_segments(TimestampMs(build.NOW_MS + 500)) == 0
-    assert log.delete_old_segments(TimestampMs(build.NOW_MS + 2000)) == 1
+    assert log.retention.delete_old_segments(TimestampMs(build.NOW_MS + 500), log.end_offset) == 0
+    assert log.retention.delete_old_segments(TimestampMs(build.NOW_MS + 2000), log.end_offset) == 1
     assert (log.start_offset, log.end_offset, log.size_bytes) == (3, 3, 0)
     assert build.append(log) == 3
 
@@ -64,6 +64,16 @@ def test_records_without_a_timestamp_age_by_when_they_were_written(files: Memory
         append(log, build.batch(value=bytes(300), timestamp_ms=-1))
     files.now_ms += hour_ms
     append(log, build.batch(value=bytes(300), timestamp_ms=-1))
-    assert log.delete_old_segments(TimestampMs(build.NOW_MS + hour_ms)) == 0
-    assert log.delete_old_segments(TimestampMs(build.NOW_MS + hour_ms + 1)) == 3
-    assert log.delete_old_segments(TimestampMs(build.NOW_MS + 2 * hour_ms + 1)) == 1
+    assert (
+        log.retention.delete_old_segments(TimestampMs(build.NOW_MS + hour_ms), log.end_offset) == 0
+    )
+    assert (
+        log.retention.delete_old_segments(TimestampMs(build.NOW_MS + hour_ms + 1), log.end_offset)
+        == 3
+    )
+    assert (
+        log.retention.delete_old_segments(
+            TimestampMs(build.NOW_MS + 2 * hour_ms + 1), log.end_offset
+        )
+        == 1
+    )

@@ -3,7 +3,9 @@
 Partitions are served in the order of the request; the first one with data gives at least one
 batch, however large. Responses carry ranges of segment files. If there is too little data, the
 response is pending: the partitions are read again when they grow, and once more when time is up.
-Batches without records, which compaction leaves, are read over if all of a range are.
+Batches without records, which compaction leaves, are read over if all of a range are. Records
+that wait are hidden by a lens; a response that only takes a reader over such waits like an empty
+one.
 A fetch of more partitions than a session may hold is read in slices and does not register as a
 reader: it reads again after a while.
 A broker that fetches as a follower proves with its token who it is; it reads up to the log's end,
@@ -361,7 +363,7 @@ def _read_all(
             except ApiError as refused:
                 result = FetchedPartition(want.partition, refused.code)
                 is_urgent = True
-            if result.records is not None:
+            if result.records is not None and not result.is_skip:
                 total_bytes += result.records.size_bytes
                 left_bytes -= result.records.size_bytes
             is_urgent = is_urgent or result.is_urgent

@@ -4,6 +4,7 @@ Every requested item has a result. The response is sent once this broker serves 
 once a deletion of records is on disk.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +16,13 @@ from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.topics import NewTopic, add_partitions, delete_topic
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.config import TopicConfig, format_value, settings_of
-from ottla.errors import ApiError, ErrorCode, InvalidRequest, OffsetOutOfRange
+from ottla.errors import (
+    ApiError,
+    ErrorCode,
+    InvalidRequest,
+    OffsetOutOfRange,
+    RequestTimedOut,
+)
 from ottla.model import NO_UUID, BrokerId, Offset, TopicPartition, Uuid
 from ottla.protocol.codec import Steps
 from ottla.protocol.messages.topics import (
@@ -37,6 +44,7 @@ from ottla.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from ottla.replication.waiting import wait_called
 
 _TO_HIGH_WATERMARK: Final = -1
 _SOURCE_TOPIC: Final = 1
@@ -227,6 +235,7 @@ class DeleteRecords:
     async def __call__(
         self, request: DeleteRecordsRequest, context: RequestContext
     ) -> DeleteRecordsResponse:
+        await self._clear(request)
         topics = await slices.finish(self._delete_all(request))
         deleted = [
             result for topic in topics for result in topic.partitions if not result.error_code
@@ -238,6 +247,28 @@ class DeleteRecords:
                 for result in deleted:
                     result.error_code, result.low_watermark = refused.code, -1
         return DeleteRecordsResponse(topics=topics)
+
+    async def _clear(self, request: DeleteRecordsRequest) -> None:
+        """Wait until nothing waits any more among the records to delete, or time is up."""
+        waits = []
+        for topic in request.topics:
+            for requested in topic.partitions:
+                tp = TopicPartition(topic.name, requested.partition_index)
+                partition = self._replicas.leaders.get(tp)
+                if partition is None or partition.waiting is None:
+                    continue
+                end = partition.high_watermark
+                if requested.offset == _TO_HIGH_WATERMARK:
+                    requested.offset = end  # it rises with what is appended again
+                if partition.log.start_offset < requested.offset <= end:
+                    clear = partial(partition.waiting.clear, Offset(requested.offset))
+                    waits.append(asyncio.ensure_future(wait_called(clear)))
+        if waits:
+            await asyncio.wait(waits, timeout=max(request.timeout_ms, 0) / 1000)
+        for wait in waits:
+            wait.cancel()
+            if wait.done() and not wait.cancelled():
+                wait.exception()  # `_delete` says what is left
 
     def _delete_all(self, request: DeleteRecordsRequest) -> Steps[list[DeleteRecordsTopicResult]]:
         topics = []
@@ -265,6 +296,8 @@ class DeleteRecords:
             offset = end if requested.offset == _TO_HIGH_WATERMARK else Offset(requested.offset)
             if not 0 <= offset <= end:
                 raise OffsetOutOfRange(f"{partition.tp} has records up to {end}, not {offset}")
+            if partition.waiting is not None and partition.waiting.clear(offset) < offset:
+                raise RequestTimedOut(f"records of {partition.tp} wait there: try again")
             # An offset before the start is no error: its records are deleted already.
             partition.log.advance_start(max(offset, partition.log.start_offset))
         except ApiError as refused:

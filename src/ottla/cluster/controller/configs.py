@@ -26,6 +26,7 @@ from ottla.config import (
     settings_of,
     shared_broker_settings,
 )
+from ottla.config.topic import DELAY_ENABLE
 from ottla.errors import (
     InvalidConfig,
     InvalidRequest,
@@ -71,12 +72,25 @@ def replace_topic_config(
     """Replace all settings of a topic; one that is not named returns to its default."""
     topic = find_topic(image, name)
     given = values_given(config)
-    defaults.topic.override(given)
+    if DELAY_ENABLE in topic.config:
+        given.setdefault(DELAY_ENABLE, "false")  # what waits is still to be hidden and delivered
+    checked_topic_config(given, defaults)
     changed = with_active_count(topic, replace(topic, config=given))
     # Leaders are elected at once, because the change may have allowed one that was not.
     rules = replication_rules(image.broker_config, defaults)
     settled = settled_partitions(image, changed, rules)
     return Decision((*topic_changes(image, changed), *settled), None)
+
+
+def checked_topic_config(given: Mapping[str, str], defaults: BrokerConfig) -> TopicConfig:
+    """The settings of a topic, or `InvalidConfig` if they do not go together."""
+    config = defaults.topic.override(given)
+    if config.may_wait and "compact" in config.cleanup_policy:
+        raise InvalidConfig(
+            "delay.enable excludes compaction, which would drop records that wait: set"
+            " cleanup.policy=delete, or leave delay.enable out; it stays for a topic's life"
+        )
+    return config
 
 
 def alter_broker_config(

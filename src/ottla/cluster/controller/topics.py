@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ottla.cluster.controller.configs import values_given
+from ottla.cluster.controller.configs import checked_topic_config, values_given
 from ottla.cluster.controller.decision import Decision, find_topic, topic_changes
 from ottla.cluster.controller.internal_replicas import INTERNAL_FACTORS, internal_factor
 from ottla.cluster.controller.leaders import with_isr_min
@@ -90,7 +90,7 @@ def create_topic(
     """
     _check_name(image, wanted.name)
     given = values_given(wanted.config)
-    if defaults.topic.override(given).active_partitions != ALL_PARTITIONS:
+    if checked_topic_config(given, defaults).active_partitions != ALL_PARTITIONS:
         raise InvalidConfig(
             f"a new topic has active partitions only: create it with as many as {ACTIVE_PARTITIONS}"
             " says, and leave that out"

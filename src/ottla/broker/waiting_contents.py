@@ -1,0 +1,104 @@
+"""The content of records that wait, read from the log; batches stay open for a while."""
+
+import logging
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from ottla.errors import ApiError, InvalidRecord
+from ottla.model import NO_TIMESTAMP, Offset, TimestampMs
+from ottla.queues.pending_records import Waiting
+from ottla.queues.waiting_copies import Content
+from ottla.records.batch import (
+    CODEC_MASK,
+    LEADER_WRITTEN,
+    BatchHeader,
+    Record,
+    decompressed_bytes_max,
+    read_header,
+)
+from ottla.records.compression import Codec
+from ottla.records.hidden_records import record_starts
+from ottla.records.record_codec import read_record
+from ottla.records.record_slices import payload_of
+from ottla.storage.log import Log
+
+log = logging.getLogger("ottla.broker")
+
+OPEN_BYTES_MAX: Final = 8 << 20  # of batches that are kept open
+
+
+class _Opened(NamedTuple):
+    """A batch with records that wait."""
+
+    header: BatchHeader
+    payload: bytes
+    starts: list[int]  # of the records, by offset delta
+
+
+class WaitingContents:
+    """Reads records that wait. Those due together are often in few batches, or in all of them."""
+
+    def __init__(self, partition_log: Log) -> None:
+        self._log = partition_log
+        self._opened: OrderedDict[int, _Opened] = OrderedDict()  # by base offset, last used last
+        self._bases: list[int] = []  # of those, ascending
+        self._open_bytes = 0
+
+    def read(self, waiting: Waiting) -> Content | None:
+        """The record that waits; None if it cannot be read now."""
+        try:
+            opened = self._open(waiting.offset)
+            header = opened.header
+            start = opened.starts[waiting.offset - header.base_offset]
+            delta_ms, _, key, value, headers, _ = read_record(opened.payload, start)
+        except (ApiError, IndexError, UnicodeDecodeError) as problem:
+            log.error(
+                "record that waits cannot be read",
+                extra={
+                    "tp": self._log.tp,
+                    "ticket": waiting.ticket,
+                    "offset": waiting.offset,
+                    "reason": problem,
+                },
+            )
+            return None
+        time_ms = max(header.base_timestamp_ms + delta_ms, NO_TIMESTAMP)
+        if header.is_log_append_time:
+            time_ms = header.max_timestamp_ms
+        record = Record(
+            offset=Offset(waiting.offset),
+            timestamp_ms=TimestampMs(time_ms),
+            key=key,
+            value=value,
+            headers=headers,
+        )
+        return record, bool(header.attributes & LEADER_WRITTEN)
+
+    def codec_of(self, waiting: Waiting) -> Codec:
+        """The codec of the batch of a record that was read."""
+        return Codec(self._open(waiting.offset).header.attributes & CODEC_MASK)
+
+    def _open(self, offset: int) -> _Opened:
+        at = bisect_right(self._bases, offset) - 1
+        if at >= 0:
+            base = self._bases[at]
+            if offset < self._opened[base].header.next_offset:
+                self._opened.move_to_end(base)
+                return self._opened[base]
+        found = self._log.read(Offset(offset), self._log.end_offset, 1, at_least_one=True)
+        if found is None:
+            raise InvalidRecord(f"no record at {offset}")
+        data = self._log.read_bytes(found)
+        header = read_header(data)
+        bytes_max = decompressed_bytes_max(self._log.config.max_message_bytes)
+        payload = payload_of(data, header, bytes_max)
+        opened = _Opened(header, payload, record_starts(payload, header.record_count))
+        self._opened[header.base_offset] = opened
+        insort(self._bases, header.base_offset)
+        self._open_bytes += len(payload)
+        while self._open_bytes > OPEN_BYTES_MAX and len(self._opened) > 1:
+            base, closed = self._opened.popitem(last=False)
+            self._bases.remove(base)
+            self._open_bytes -= len(closed.payload)
+        return opened
