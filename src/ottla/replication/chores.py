@@ -123,7 +123,7 @@ class Chores:
         """
         now_ms, below = self._clock.now_ms(), self._committed_end(one.tp)
         if not one.may_hide:
-            return partial(one.delete_old_segments, now_ms, below)
+            return partial(one.retention.delete_old_segments, now_ms, below)
         waiting = self.waiting_of(one.tp)
         if waiting is None:
             return None
