@@ -191,6 +191,30 @@ def test_a_delay_is_refused_where_the_topic_would_ignore_it(queue: ottla.Queue) 
     assert queue.get(wait=0.2) == [], "nothing was sent"
 
 
+def test_a_delayed_message_comes_when_it_is_due_and_not_before(
+    broker: ServedBroker, new_name: Callable[[], str]
+) -> None:
+    name = f"queue-{new_name()}"
+    with connected(broker.address) as raw:
+        create_topic(raw, name, 1, delay_enable="true")
+    with ottla.Queue(name, servers=broker.address) as queue:
+        sent_ms = time.time_ns() // 10**6
+        later = queue.put("later", delay=1.5)
+        due = datetime.now(UTC) + timedelta(seconds=1)
+        queue.put("at", at=due)
+        queue.put("now")
+        got: dict[bytes | None, ottla.Message] = {}
+        while len(got) < 3:
+            (message,) = queue.get(wait=LONG_S)
+            got[message.value] = message
+            message.ack()
+        assert got[b"at"].timestamp_ms >= int(due.timestamp() * 1000)
+        assert got[b"later"].timestamp_ms >= sent_ms + 1500
+        assert got[b"later"].header("ottla.ticket") == str(later.offset).encode()
+        assert got[b"now"].header("ottla.ticket") is None
+        wait_until(lambda: lags(broker, name) == [0], "all is acknowledged")
+
+
 def test_a_message_that_nobody_holds_is_given_back(queue: ottla.Queue) -> None:
     queue.put("dropped")
     assert queue.get(wait=LONG_S)[0].deliveries == 1

@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import ottla
 from cli.processes import wait_until
 from crash.load import SILENT, STEADY
 from crash.processes import run_ottla
@@ -38,6 +39,7 @@ _SETTINGS: Final = (
     "--set=share.coordinator.state.topic.num.partitions=6",
     "--set=offsets.topic.num.partitions=6",
 )
+_HELD: Final = 12  # messages, of three partitions
 _FINISH_S: Final = 120 + _RECORDS / 100
 
 
@@ -231,6 +233,28 @@ def test_members_and_brokers_are_killed(tmp_path: Path) -> None:
         sending.flush()
         wait_finished(running)
         judge(group.lines(), sending.sent, dead_values(running))
+
+
+@pytest.mark.slow
+def test_a_queue_holds_its_messages_through_the_deaths_of_their_leaders(tmp_path: Path) -> None:
+    """Leases are durable: whichever broker leads, messages belong to the member that took them."""
+    with cluster(tmp_path, *_SETTINGS) as running:
+        begin(running)
+        queues = [ottla.Queue(_TOPIC, servers=running.bootstrap, group=_GROUP) for _ in range(2)]
+        with queues[0] as queue, queues[1] as other:
+            for number in range(_HELD):
+                queue.put(str(number), key=str(number))
+            held: list[ottla.Message] = []
+            while len(held) < _HELD:
+                held += queue.get(_HELD - len(held), wait=PATIENCE_S)
+            for broker in running.brokers:
+                broker.kill()
+                broker.start()
+                assert other.get(_HELD, wait=1) == [], "its member holds them"
+            for message in held:
+                assert message.deliveries == 1
+                message.ack()
+            wait_finished(running)
 
 
 def judge(lines: list[Line], sent: set[int], dead: list[int]) -> None:
