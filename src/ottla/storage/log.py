@@ -69,7 +69,6 @@ class Log:
         closed_at: Offset | None = None,
         noted: NotedState | None = None,
         names: Sequence[str] | None = None,
-        is_start_known: bool = False,
         is_synced: bool = False,
         is_new: bool = False,
         open_files: OpenFiles | None = None,
@@ -94,13 +93,7 @@ class Log:
             found = core.begin_empty(now_ms)
         else:
             found = core.recover(
-                recovery_point,
-                now_ms,
-                closed_at,
-                noted,
-                names,
-                is_start_known=is_start_known,
-                is_synced=is_synced,
+                recovery_point, now_ms, closed_at, noted, names, is_synced=is_synced
             )
         core.adopt(found)
         self.cut_bytes = found.cut_bytes  # torn off the end when the log was opened

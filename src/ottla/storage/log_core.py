@@ -70,7 +70,6 @@ class LogCore:
         noted: NotedState | None = None,
         names: Sequence[str] | None = None,
         *,
-        is_start_known: bool = False,
         is_synced: bool = False,
     ) -> Recovered:
         """Open what is in the log's directory. The arguments are those of `recovery.recover`."""
@@ -85,7 +84,6 @@ class LogCore:
             noted=noted,
             names=names,
             is_dense="compact" not in self.config.cleanup_policy,
-            is_start_known=is_start_known,
             is_synced=is_synced,
         )
 

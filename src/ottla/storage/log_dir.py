@@ -117,7 +117,6 @@ class LogDir:
                     now_ms,
                     closed_at,
                     states.of(tp, topic_id),
-                    is_start_known=closed_at is not None and noted.starts is not None,
                     is_synced=is_synced,
                 )
                 watermark = noted.watermark_of(tp, topic_id)
@@ -367,7 +366,6 @@ class LogDir:
         closed_at: Offset | None = None,
         noted: NotedState | None = None,
         *,
-        is_start_known: bool = False,
         is_synced: bool = False,
         is_new: bool = False,
     ) -> Log:
@@ -382,7 +380,6 @@ class LogDir:
             closed_at=closed_at,
             noted=noted,
             names=self.directories.take_names(tp),
-            is_start_known=is_start_known,
             is_synced=is_synced,
             is_new=is_new,
             open_files=self._open_files,

@@ -83,7 +83,6 @@ def recover(
     noted: NotedState | None = None,
     names: Sequence[str] | None = None,
     is_dense: bool = False,
-    is_start_known: bool = False,
     is_synced: bool = False,
 ) -> Recovered:
     """Open the log in `directory`, of which everything below `recovery_point` was on disk.
@@ -91,8 +90,6 @@ def recover(
     `closed_at` is where the log ended when it was closed cleanly, if it was and that is known.
     `noted` is the log's entry in the file of all logs' states, if it has one, `names` what lies in
     the directory, if that is known.
-    `is_start_known` says that `start_offset` is where the log began when it was closed cleanly: a
-    first segment behind it is not the work of retention.
     `is_dense` says that the topic is not compacted, `is_synced` that everything which is here is
     on disk: a killed process leaves what it wrote in memory only.
     """
@@ -111,14 +108,11 @@ def recover(
         skips=frozenset(one.end_offset for one in known_corrupt),
         is_dense=is_dense and recovery_point != EVERYTHING and not found.is_compacted,
     )
-    first_offset = first_offset_of(found, start_offset, min(found.sizes), known_corrupt)
-    if is_start_known and is_dense and not found.is_compacted:
-        first_offset = start_offset
     recovery = _Recovery(
         files=files,
         directory=directory,
         found=found,
-        first_offset=first_offset,
+        first_offset=first_offset_of(found, start_offset, min(found.sizes), known_corrupt),
         recovery_point=recovery_point,
         interval_bytes=interval_bytes,
         now_ms=now_ms,

@@ -16,7 +16,6 @@ from ottla.errors import CorruptBatch, DiskFull, StorageFailed, TopicAlreadyExis
 from ottla.model import LeaderEpoch, Offset, TopicPartition
 from ottla.records.batch import Record, build_batch
 from ottla.storage.checkpoints import encode_checkpoint
-from ottla.storage.dir_checkpoints import START_OFFSETS_FILE
 from ottla.storage.files import OsFiles
 from ottla.storage.log_dir import MANY as MANY_LOGS
 from ottla.storage.log_dir import LogDir
@@ -468,41 +467,3 @@ def test_a_directory_that_is_let_go_has_no_file_open(tmp_path: Path, is_clean: b
         log_dir.abandon()
     assert open_files(tmp_path) == []
     assert log_dir.logs == {ORDERS: log}
-
-
-def segmented(*, deleted: int) -> MemoryFiles:
-    """A closed directory with a log of four segments, two records each, some of them deleted."""
-    files = MemoryFiles()
-    log_dir = open_dir(files)
-    create(log_dir)
-    log = log_dir.logs[ORDERS]
-    for _ in range(4):
-        build.append(log)
-        build.append(log)
-        log.roll(build.NOW_MS)
-    log.flush()
-    log.advance_start(Offset(deleted))
-    log_dir.close()
-    return files.kill()
-
-
-@pytest.mark.parametrize("deleted", [0, 2, 3])
-def test_a_first_segment_that_is_gone_with_all_its_files_is_missed_after_a_clean_close(
-    deleted: int,
-) -> None:
-    assert damages(open_dir(segmented(deleted=deleted))) == [], "what was deleted is not missed"
-    files = segmented(deleted=deleted)
-    directory = ROOT / str(ORDERS)
-    logs = [one for one in files.paths() if one.parent == directory and one.suffix == ".log"]
-    first = min(logs)
-    for path in files.paths():
-        if path.parent == directory and path.stem == first.stem:
-            files.unlink(path)
-    assert damages(open_dir(files)) == [(deleted, int(first.stem) + 2)]
-
-
-def test_a_first_segment_is_not_missed_where_nothing_says_how_the_log_began() -> None:
-    files = segmented(deleted=2)
-    files.unlink(ROOT / START_OFFSETS_FILE)
-    files.unlink(ROOT / "deleted-records-checkpoint")
-    assert damages(open_dir(files)) == []
