@@ -204,7 +204,7 @@ def test_commits_happen_while_it_reads(ottla: Ottla, read: StartReader, topic: s
     wait_until(lambda: reader.owned != "")
     write(ottla, topic, 0, 40)
     wait_until(lambda: lag(ottla, topic) == 0)
-    assert len(reader.lines) == 40
+    wait_until(lambda: len(reader.lines) == 40)  # they are on their way through the pipe
 
 
 def test_two_readers_share_and_what_one_gives_back_the_other_takes(

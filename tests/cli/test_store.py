@@ -62,6 +62,10 @@ def status(store: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, row
 
 
+def problems(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in row["members"] if one["problem"]]
+
+
 @pytest.mark.slow
 def test_members_are_started_by_one_command_each_and_their_state_is_shown(tmp_path: Path) -> None:
     peers, clients = [free_port() for _ in range(3)], [free_port() for _ in range(3)]
@@ -89,9 +93,11 @@ def test_members_are_started_by_one_command_each_and_their_state_is_shown(tmp_pa
         assert row["cluster"] is None
         processes[0].kill()
         processes[0].wait(PATIENCE_S)
+        # The others have a problem too while they elect a leader.
+        wait_until(lambda: len(problems(status(store)[1])) == 1, "one member alone is missed")
         code, row = status(store)
         assert (code, row["health"]) == (3, "degraded")
-        (dead,) = (one for one in row["members"] if one["problem"])
+        (dead,) = problems(row)
         assert dead["name"] == "n0"
         assert "cannot be reached" in dead["problem"]
         shown = run_ottla("store", "status", "--store", store)

@@ -231,9 +231,9 @@ def test_a_defect_in_a_thread_of_the_broker_fails_the_test_that_uses_it(
 
 
 CHORES = [
-    *("sweep", "expire", "disk", "watermarks", "unfinished", "deleted topics"),
-    "store revision",
-    *("retention", "sealed partitions", "compaction", "scrub", "producers", "offsets"),
+    *("sweep", "expire", "disk", "watermarks", "unfinished", "sealed partitions"),
+    *("deleted topics", "generation", "store revision"),
+    *("retention", "compaction", "scrub", "producers", "offsets"),
     *("transactional ids", "acknowledged records", "dead letters", "share states"),
     "checkpoint",
 ]

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from ottla import __version__
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.replication_metrics import collect_replication
 from ottla.broker.server import Server
 from ottla.broker.services import Services
 from ottla.cluster.measured_store import MeasuredStore
@@ -52,12 +51,18 @@ def collect(
     is_folded = not services.settings.broker.internal_partition_metrics
     yield from _compaction(replicas, is_folded=is_folded)
     yield from _partitions(replicas, is_folded=is_folded)
-    yield from collect_replication(
-        replicas, services.state.image, services.node_id, services.clock.monotonic_s()
-    )
+    yield from _replication(services, replicas)
     yield from services.collect_groups()
     yield from services.collect_share_groups()
     yield from services.collect_waiting()
+
+
+def _replication(services: Services, replicas: Replicas) -> Iterable[Metric]:
+    from ottla.broker.replication_metrics import collect_replication  # noqa: PLC0415
+
+    return collect_replication(
+        replicas, services.state.image, services.node_id, services.clock.monotonic_s()
+    )
 
 
 def _build_info() -> Metric:

@@ -7,9 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.metadata_changes import MetadataChanges
-from ottla.broker.share_metrics import ShareCounts, collect_share_groups
 from ottla.broker.topic_creation import TopicCreation
-from ottla.broker.waiting_metrics import WaitingCounts, collect_waiting
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
@@ -346,6 +344,8 @@ class Services:
 
     def collect_share_groups(self) -> Iterable[Metric]:
         """Metrics of the share groups whose members read here."""
+        from ottla.broker.share_metrics import ShareCounts, collect_share_groups  # noqa: PLC0415
+
         made = "share_partitions" in self.__dict__
         counts = self.share_partitions.counts() if made else ShareCounts()
         series_max = self.settings.broker.group_metrics_series_max
@@ -353,6 +353,8 @@ class Services:
 
     def collect_waiting(self) -> Iterable[Metric]:
         """Metrics of records that wait in partitions led here."""
+        from ottla.broker.waiting_metrics import WaitingCounts, collect_waiting  # noqa: PLC0415
+
         made = "waiting_records" in self.__dict__
         return collect_waiting(self.waiting_records.counts() if made else WaitingCounts())
 

@@ -4,14 +4,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.clock import Clock
 from ottla.errors import StorageFailed
 from ottla.model import Offset, TopicPartition
 from ottla.replication.partition import Flushes
 from ottla.replication.waiting import do_work
-from ottla.replication.waiting_records import WaitingRecords
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.disk_worker import Worker
 from ottla.storage.files import CROWDED_ERRNOS
@@ -19,6 +18,9 @@ from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
 from ottla.storage.small_file import Replacement
+
+if TYPE_CHECKING:
+    from ottla.replication.waiting_records import WaitingRecords
 
 log = logging.getLogger("ottla.replication")
 

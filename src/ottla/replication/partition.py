@@ -1,7 +1,7 @@
 """A partition this broker leads: its log, and what has been promised about it."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.cluster.controller.leaders import IsrChange, isr_min_of
 from ottla.cluster.values import BrokerImage, PartitionImage
@@ -28,10 +28,12 @@ from ottla.records.batch import Marker
 from ottla.replication.follower_contacts import FollowerContacts
 from ottla.replication.followers import Followers
 from ottla.replication.waiters import OffsetWaiters, Readers, Settled
-from ottla.replication.waiting_records import WaitingRecords
 from ottla.storage.log import Log
 from ottla.storage.log_append import Appended
 from ottla.storage.producers import Producer
+
+if TYPE_CHECKING:
+    from ottla.replication.waiting_records import WaitingRecords
 
 ACKS_ALL = -1
 ACKS_NONE = 0

@@ -5,7 +5,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage, TopicImage, topic_changes
@@ -38,7 +38,6 @@ from ottla.replication.store_memory import StoreMemory
 from ottla.replication.strays import expected_id, judge, missing_logs
 from ottla.replication.unfinished import UnfinishedTopics
 from ottla.replication.waiting import wait_called
-from ottla.replication.waiting_records import WaitingRecords
 from ottla.replication.writable import WritablePartitions
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.delete_records import Deletions
@@ -48,6 +47,9 @@ from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
 from ottla.storage.segments import Discarded
+
+if TYPE_CHECKING:
+    from ottla.replication.waiting_records import WaitingRecords
 
 log = logging.getLogger("ottla.replication")
 

@@ -1,10 +1,10 @@
 """Finding records by their time: an index leads to a batch, in which records are looked at."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ottla.model import LeaderEpoch, Offset, TimestampMs
 from ottla.records.batch import HIDES_SOME, check_stored
-from ottla.records.hidden_records import first_shown_since
 from ottla.records.record_slices import first_since
 from ottla.storage.segment import SealedSegment, Segment, walk
 from ottla.storage.segments import Segments
@@ -73,7 +73,7 @@ def _first_since(
             continue
         batch = segment.file.read(position, header.size_bytes)
         check_stored(batch)
-        look = first_shown_since if header.attributes & HIDES_SOME else first_since
+        look = _first_shown_since() if header.attributes & HIDES_SOME else first_since
         found = look(batch, start, timestamp_ms, decompressed_bytes_max=decompressed_bytes_max)
         epoch = LeaderEpoch(header.leader_epoch)
         if found is not None:
@@ -82,3 +82,9 @@ def _first_since(
             # Its envelope lied about its time. The next may lie as well: do not open all.
             return TimedOffset(header.last_offset, TimestampMs(header.max_timestamp_ms), epoch)
     return None
+
+
+def _first_shown_since() -> Callable[..., tuple[Offset, TimestampMs] | None]:
+    from ottla.records.hidden_records import first_shown_since  # noqa: PLC0415
+
+    return first_shown_since

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from ottla.broker.handlers.share_fetch import _Exchange
 from ottla.broker.led_share_partition import Done, Taken, Wanted
+from ottla.cluster.image import ClusterImage
 from ottla.errors import ApiError, CoordinatorNotAvailable, ErrorCode
 from ottla.model import Offset, Uuid
 from ottla.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
@@ -38,6 +39,9 @@ class FakePartitions:
     def __init__(self) -> None:
         self.led = FakeLed()
         self.waiting: dict[SessionKey, Callable[[], None]] = {}
+
+    def image(self) -> ClusterImage:
+        return ClusterImage()
 
     def find(self, key: SharePartitionKey) -> FakeLed:
         return self.led
