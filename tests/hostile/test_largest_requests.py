@@ -27,6 +27,7 @@ WORK_S_MAX = 1.0
 # Written once a minute, for every log: a second of work with a thousand of them, for no request.
 NO_CHECKPOINTS = "log.flush.offset.checkpoint.interval.ms=3600000"
 WAIT_S = 0.5  # for an answer to a request that may have to wait for something
+REFUSAL_S = 60.0  # for that to a request that has to wait for nothing
 REFUSAL_BYTES_MAX = 1000
 LONG_S = 20  # the same for one that is large: then its client leaves
 SHOWN = 25
@@ -47,7 +48,8 @@ def costs(
     patience_s: float,
 ) -> Iterator[tuple[LargestRequest, Cost]]:
     for case in cases:
-        cost = measure(broker, bystander, case.name, case.make(), patience_s=patience_s)
+        wait_s = patience_s if case.limit.is_allowed else REFUSAL_S
+        cost = measure(broker, bystander, case.name, case.make(), patience_s=wait_s)
         assert_fate(case, cost)
         yield case, cost
 
