@@ -1,5 +1,12 @@
-"""The hooks of compat/outcomes.py, for every test below this folder."""
+"""The hooks of compat/outcomes.py and two brokers, for every test below this folder."""
 
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from compat.apache import ApacheBroker
+from compat.ottla_broker import OttlaBroker
 from compat.outcomes import (
     pytest_addoption,
     pytest_collection_finish,
@@ -19,3 +26,16 @@ __all__ = [
     "pytest_sessionfinish",
     "pytest_terminal_summary",
 ]
+
+
+@pytest.fixture(scope="module")
+def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
+    with OttlaBroker(tmp_path_factory.mktemp("ottla") / "data") as broker:
+        yield broker
+        broker.end(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
+    with ApacheBroker(tmp_path_factory.mktemp("apache") / "broker") as broker:
+        yield broker

@@ -17,19 +17,6 @@ pytestmark = [pytest.mark.compat, pytest.mark.needs("kafka")]
 
 
 @pytest.fixture(scope="module")
-def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
-    with OttlaBroker(tmp_path_factory.mktemp("ottla") / "data") as broker:
-        yield broker
-        broker.end(signal.SIGTERM)
-
-
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
-    with ApacheBroker(tmp_path_factory.mktemp("apache") / "broker") as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
 def played_on(request: pytest.FixtureRequest) -> Broker:
     """Ottla, and Apache Kafka: what a scenario expects of one it must find in the other."""
     broker: Broker = request.getfixturevalue(request.param)

@@ -1,7 +1,5 @@
 """kafkajs, 23 scenarios on Ottla and on Kafka's broker."""
 
-import signal
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -41,13 +39,6 @@ SCENARIOS: Final = (
 )
 
 
-@pytest.fixture(scope="module")
-def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
-    with OttlaBroker(tmp_path_factory.mktemp("ottla") / "data") as broker:
-        yield broker
-        broker.end(signal.SIGTERM)
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario(scenario: str, ottla: OttlaBroker) -> None:
     scenario_program.play(PROGRAM, ottla.address, scenario)
@@ -58,12 +49,6 @@ def test_scenario(scenario: str, ottla: OttlaBroker) -> None:
 def test_scenario_on_kafka(scenario: str, apache: ApacheBroker) -> None:
     """So that a scenario says what Kafka does, not what we believe."""
     scenario_program.play(PROGRAM, apache.address, scenario)
-
-
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheBroker]:
-    with ApacheBroker(tmp_path_factory.mktemp("apache") / "broker") as broker:
-        yield broker
 
 
 def test_the_list_of_scenarios_is_complete() -> None:

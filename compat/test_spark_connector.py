@@ -5,7 +5,6 @@ Both formats are in one Spark, so what one reads or writes is compared with the 
 
 import json
 import shutil
-import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -28,13 +27,6 @@ FORMATS = ("kafka", "ottla")
 
 pytestmark = [pytest.mark.compat, pytest.mark.needs("spark-connector"), pytest.mark.timeout(900)]
 _numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
-    with OttlaBroker(tmp_path_factory.mktemp("ottla") / "data") as broker:
-        yield broker
-        broker.end(signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")

@@ -52,12 +52,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
 
 
 @pytest.fixture
-def raw(broker: ServedBroker) -> Iterator[RawConnection]:
-    with connected(broker.address) as connection:
-        yield connection
-
-
-@pytest.fixture
 def group(raw: RawConnection) -> str:
     name = f"group-{next(_numbers)}"
     find(raw, name)

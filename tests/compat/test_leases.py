@@ -44,12 +44,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
 
 
 @pytest.fixture
-def raw(broker: ServedBroker) -> Iterator[RawConnection]:
-    with connected(broker.address) as connection:
-        yield connection
-
-
-@pytest.fixture
 def topic(raw: RawConnection) -> str:
     """A topic, and a group of the same name with durable leases."""
     name = f"leases-{next(_numbers)}"

@@ -67,12 +67,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
 
 
 @pytest.fixture
-def raw(broker: ServedBroker) -> Iterator[RawConnection]:
-    with connected(broker.address) as connection:
-        yield connection
-
-
-@pytest.fixture
 def topic(raw: RawConnection) -> str:
     name = f"jobs-{next(_numbers)}"
     create_topic(raw, name)

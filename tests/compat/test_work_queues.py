@@ -60,12 +60,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
 
 
 @pytest.fixture
-def raw(broker: ServedBroker) -> Iterator[RawConnection]:
-    with connected(broker.address) as connection:
-        yield connection
-
-
-@pytest.fixture
 def topic(raw: RawConnection) -> str:
     """A topic, and a group of the same name that reads it from the beginning."""
     name = f"work-{next(_numbers)}"

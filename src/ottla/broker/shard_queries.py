@@ -6,7 +6,7 @@ not respond is an error: what it knows is not left out.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.coordinator.groups.coordinator import GroupCoordinator
@@ -149,7 +149,13 @@ class ShardQueries:
                 raise PeerError(result.error_code, result.error_message or "")
         return response.shards
 
-    async def _send(self, peer: BrokerId, **parts: Any) -> ReadShareGroupStateSummaryResponse:
+    async def _send(
+        self,
+        peer: BrokerId,
+        *,
+        queries: Sequence[ShardQuery] = (),
+        archiving: Sequence[ArchivingPartition] = (),
+    ) -> ReadShareGroupStateSummaryResponse:
         from ottla.client.errors import ClientError  # noqa: PLC0415  # not without peers
 
         peers = self._peers()
@@ -157,7 +163,10 @@ class ShardQueries:
         if registration is None:
             raise NotCoordinator("this broker is not registered")
         request = ReadShareGroupStateSummaryRequest(
-            group_id="", broker_token=Uuid(registration.token), **parts
+            group_id="",
+            broker_token=Uuid(registration.token),
+            queries=list(queries),
+            archiving=list(archiving),
         )
         try:
             return await peers.send(

@@ -8,9 +8,10 @@ import contextlib
 import logging
 import queue as queues
 from collections import deque
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kombu.transport import virtual
 from kombu.utils.json import loads
@@ -30,6 +31,8 @@ DEFAULT_PORT: Final = 9092
 _WAIT_S: Final = 0.2  # for messages of all durable queues of a channel together
 _FETCH_MAX: Final = 50  # messages that are received at once, if the prefetch limit allows
 _CLOSE_S: Final = 10.0
+
+Result = TypeVar("Result")
 
 
 class QoS(virtual.QoS):
@@ -72,8 +75,9 @@ class Channel(virtual.Channel):
             raise ConnectionError("the connection is closed")
         return session
 
-    def _call(self, work: Any) -> Any:
-        return self.connection.thread.call(work)
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        thread: LoopThread = self.connection.thread
+        return thread.call(work)
 
     # Queues
 
@@ -88,10 +92,10 @@ class Channel(virtual.Channel):
         self._call(self.session.declare(queue, is_durable=not is_transient))
 
     def _has_queue(self, queue: str, **options: Any) -> bool:
-        return self.session.is_local(queue) or bool(self._call(self.session.exists(queue)))
+        return self.session.is_local(queue) or self._call(self.session.exists(queue))
 
     def _size(self, queue: str) -> int:
-        return int(self._call(self.session.size(queue)))
+        return self._call(self.session.size(queue))
 
     def queue_bind(
         self,
@@ -268,7 +272,7 @@ class Transport(virtual.Transport):
         super().close_connection(connection)
         self._end()
 
-    def settle(self, work: Any, lease: Lease) -> None:
+    def settle(self, work: Coroutine[Any, Any, None], lease: Lease) -> None:
         """Run a settlement; a failure is logged."""
         assert self.thread is not None, "a message was received"
         future = self.thread.submit(work)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.cluster.image import ClusterImage
 from ottla.coordinator.runtime.decision import Ticket
+from ottla.coordinator.runtime.routing import coordinated_elsewhere
 from ottla.coordinator.share.coordinator import ShareCoordinator
 from ottla.coordinator.share.state_calls import (
     Delete,
@@ -56,12 +57,13 @@ class ShareStateRouter:
     def submit(self, call: StateCall, done: Callable[[StateResult], None]) -> None:
         """Have a call decided once; `done` gets its result when that is committed, or an error."""
         try:
-            peer = self._peer_of(call.key)
-            if peer is None:
-                self._here.submit(str(call.key), _CallTicket(done), call.decide)
+            key = str(call.key)
+            found = coordinated_elsewhere(self._here, key, self._image(), self._broker_id)
+            if found is None:
+                self._here.submit(key, _CallTicket(done), call.decide)
                 return
-            broker, epoch = peer
-            begun = self._peers().begin(broker, Addressed(call, epoch))
+            broker, partition = found
+            begun = self._peers().begin(broker, Addressed(call, partition.leader_epoch))
             begun.add_done_callback(lambda result: done(_of(result)))
         except ApiError as refused:
             done(refused)
@@ -111,18 +113,6 @@ class ShareStateRouter:
 
         self.submit(call, settle)
         return await result
-
-    def _peer_of(self, key: SharePartitionKey) -> tuple[BrokerId, int] | None:
-        """The broker that coordinates a key, and its epoch; None if it is this one."""
-        tp = self._here.partition_of(str(key))
-        if self._here.leads(tp):
-            return None
-        partition = self._image().partition(tp)
-        if partition is None or partition.leader is None:
-            raise NotCoordinator(f"{tp} has no leader")
-        if partition.leader == self._broker_id:  # it has not begun to lead
-            raise NotCoordinator(f"{tp} is about to be led here")
-        return partition.leader, partition.leader_epoch
 
 
 class _CallTicket(Ticket[Any]):

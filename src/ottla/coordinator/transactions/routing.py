@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.cluster.image import ClusterImage
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
+from ottla.coordinator.runtime.routing import coordinated_elsewhere
 from ottla.coordinator.transactions.coordinator import TransactionCoordinator
-from ottla.errors import ErrorCode, NotCoordinator
+from ottla.errors import ErrorCode
 from ottla.model import BrokerId, TopicPartition
 
 if TYPE_CHECKING:  # a broker without peers does not need what a client needs
@@ -71,12 +72,5 @@ class TransactionRouter:
 
     def _peer_of(self, transactional_id: str) -> BrokerId | None:
         """The broker that coordinates this id; None if it is this one."""
-        tp = self._here.partition_of(transactional_id)
-        if self._here.leads(tp):
-            return None
-        partition = self._image().partition(tp)
-        if partition is None or partition.leader is None:
-            raise NotCoordinator(f"{tp} has no leader")
-        if partition.leader == self._broker_id:  # it has not begun to lead
-            raise NotCoordinator(f"{tp} is about to be led here")
-        return partition.leader
+        found = coordinated_elsewhere(self._here, transactional_id, self._image(), self._broker_id)
+        return None if found is None else found[0]
