@@ -92,5 +92,5 @@ def test_records_wait_through_the_deaths_of_leaders(
     # Those without a ticket were due before they arrived.
     copies = [one for one in found if "ottla.ticket" in dict(one.headers() or ())]
     late_ms = sorted(one.timestamp()[1] - due[one.value() or b""] for one in copies)
-    assert late_ms[0] >= -2
+    assert late_ms[0] >= 0
     report(f"{len(late_ms)} copies, lateness p50 {late_ms[len(late_ms) // 2]} max {late_ms[-1]} ms")

@@ -36,6 +36,7 @@ from ottla.records.batch import (
     stamp,
 )
 from ottla.records.compression import Codec
+from ottla.records.hidden_records import TicketEnd
 from ottla.replication.partition import ACKS_ALL, LeaderPartition
 from ottla.replication.waiters import Settled
 from ottla.storage.log_append import Appended
@@ -151,7 +152,9 @@ class WaitingPartition:
         for index, ticket in judged.cancels:
             found = self.pending.next_of(ticket)
             found = ticket if found is None else found
-            if found in named or self.pending.find(found) is None:
+            if found in named:
+                problems.append((index, TicketEnd.CANCELLED.about(ticket)))
+            elif self.pending.find(found) is None:
                 problems.append((index, self.pending.absence(found)))
             named.add(found)
         if problems:
@@ -208,9 +211,11 @@ class WaitingPartition:
     def release(self, portion: int, now_ms: TimestampMs) -> bool:
         """Release some of what is due, in one batch; returns whether there may be more.
 
-        Raises an error of the log or of too few replicas in sync, and nothing has changed.
+        Copies are stamped with `now_ms`, and a schedule goes on after it: what became due since
+        `now_ms` was read waits for the next call. Raises an error of the log or of too few
+        replicas in sync, and nothing has changed.
         """
-        due, has_more = self.pending.take_due(self._due_now_ms(), portion)
+        due, has_more = self.pending.take_due(min(now_ms, self._due_now_ms()), portion)
         if not due:
             return has_more
         taken = 0

@@ -127,6 +127,19 @@ def test_a_copy_has_its_ticket_its_time_and_the_time_when_it_was_sent() -> None:
     assert [one for one, _ in stored(log)] == [HIDES_SOME | Codec.ZSTD, LEADER_WRITTEN | Codec.ZSTD]
 
 
+def test_nothing_is_released_before_the_time_that_its_copy_is_stamped_with() -> None:
+    log = WaitingLog()
+    log.send([record(b"tick", cron="* * * * *")])
+    due_ms = NOW - NOW % 60_000 + 60_000
+    log.now_ms = due_ms  # the process rested after it had read the time for the stamp
+    assert not log.waiting.release(32, TimestampMs(due_ms - 1))
+    assert log.seen() == []
+    log.release()
+    assert [one.timestamp_ms for one in log.seen()] == [due_ms]
+    log.release()
+    assert len(log.seen()) == 1
+
+
 def test_hidden_records_have_no_time_that_a_search_finds() -> None:
     log = WaitingLog()
     late = Record(
@@ -198,7 +211,7 @@ def test_a_repeated_batch_cancels_and_arms_once() -> None:
 def test_a_schedule_goes_on_under_its_first_ticket_and_makes_up_for_nothing() -> None:
     log = WaitingLog()
     log.send([record(b"tick", cron="0 * * * *", timezone="Europe/Prague")])
-    first_due = log.waiting.pending.listed(-1, 5)[0].due_ms
+    (first_due,) = [one.due_ms for one in log.waiting.pending]
     log.now_ms = first_due + 5 * 3_600_000 + 1
     log.release()
     log.restart()
@@ -214,16 +227,40 @@ def test_a_schedule_goes_on_under_its_first_ticket_and_makes_up_for_nothing() ->
     assert log.waiting.pending.count == log.waiting.pending.schedule_count == 0
 
 
-def test_what_was_switched_off_takes_no_commands_and_delivers_what_waits() -> None:
+def test_what_was_switched_off_takes_nothing_new_and_delivers_what_is_not_cancelled() -> None:
     log = WaitingLog()
-    log.send([record(b"old", delay_ms=5)])
+    log.send([record(b"old", delay_ms=5), record(b"unwanted", delay_ms=5)])
     log.log.config = log.config.override({"delay.enable": "false"})
     with pytest.raises(InvalidRecord, match="takes no records that wait any more"):
         log.send([record(delay_ms=5)])
     log.send([record(b"ordinary")])
+    log.send([record(cancel=1)])
     log.now_ms += 5
     log.release()
     assert [one.value for one in log.seen()] == [b"ordinary", b"old"]
+
+
+def refused_cancels(log: WaitingLog, *tickets: int) -> list[tuple[int, str]]:
+    with pytest.raises(InvalidRecord) as refused:
+        log.send([record(cancel=ticket) for ticket in tickets])
+    return [(one.batch_index, one.text) for one in refused.value.records]
+
+
+def test_a_schedule_that_was_cancelled_says_so_under_its_first_ticket_too() -> None:
+    log = WaitingLog()
+    log.send([record(cron="0 * * * *")])
+    log.now_ms += 3_600_000
+    log.release()
+    (following,) = [one.ticket for one in log.waiting.pending]
+    assert refused_cancels(log, 0, following) == [(1, f"ticket {following} was cancelled")]
+    log.send([record(cancel=following)])
+    for _ in range(2):
+        assert refused_cancels(log, 0, following, 99) == [
+            (0, "ticket 0 was cancelled"),
+            (1, f"ticket {following} was cancelled"),
+            (2, "ticket 99 is unknown, or ended long ago"),
+        ]
+        log.restart()
 
 
 def test_facts_of_clients_are_data() -> None:
