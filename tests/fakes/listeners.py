@@ -13,6 +13,7 @@ class FakeLogListener:
     def __init__(self) -> None:
         self.on_durable: Callable[[], object] = _do_nothing
         self.on_crowded: Callable[[], object] = _do_nothing
+        self.on_start: Callable[[], object] = _do_nothing
         self.on_truncate: Callable[[], object] = _do_nothing
         self.damages: list[CorruptRange] = []
         self.discarded: list[Discarded] = []
@@ -22,6 +23,9 @@ class FakeLogListener:
 
     def note_crowded(self, tp: TopicPartition) -> None:
         self.on_crowded()
+
+    def note_start(self, tp: TopicPartition) -> None:
+        self.on_start()
 
     def note_failed(self, tp: TopicPartition, error: OSError) -> None:
         return
@@ -48,6 +52,9 @@ class FakeDirListener:
 
     def note_durable(self, tp: TopicPartition) -> None:
         self.durable.append(tp)
+
+    def note_start(self, tp: TopicPartition) -> None:
+        return
 
     def note_damaged(self, tp: TopicPartition) -> None:
         return

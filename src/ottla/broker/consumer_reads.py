@@ -4,7 +4,7 @@ With `replica.selector=rack` a leader sends a consumer that names its rack to an
 that rack. A follower serves what it knows to be committed, while its leader responds to it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ottla.clock import Clock
@@ -75,6 +75,16 @@ class ConsumerReads:
             aborted = []
             if records is not None:
                 aborted = _aborted(log, records)
+        if records is None and want.offset < end:
+            return FetchedPartition(
+                want.partition,
+                0,
+                high_watermark,
+                stable,
+                log.start_offset,
+                aborted,
+                is_left_out=True,
+            )
         return FetchedPartition(
             want.partition, 0, high_watermark, stable, log.start_offset, aborted, None, records
         )
@@ -95,7 +105,9 @@ class ConsumerReads:
         seen = read_seen(log, Offset(want.offset), end, bytes_max, at_least_one=at_least_one)
         aborted: Sequence[tuple[int, int]] | None = [] if self._read_committed else None
         if seen is None:
-            return FetchedPartition(want.partition, 0, watermark, stable, log.start_offset, aborted)
+            return FetchedPartition(
+                want.partition, 0, watermark, stable, log.start_offset, aborted, is_left_out=True
+            )
         records = seen.records
         if self._read_committed:
             aborted = seen.aborted
@@ -113,12 +125,6 @@ class ConsumerReads:
             is_urgent=seen.is_cut,
             is_skip=seen.is_skip,
         )
-
-    def watch(self, partition: Readable, wake: Callable[[], None]) -> None:
-        partition.add_reader(wake)
-
-    def unwatch(self, partition: Readable, wake: Callable[[], None]) -> None:
-        partition.remove_reader(wake)
 
 
 class NearReads(ConsumerReads):

@@ -1,6 +1,5 @@
 """Reads for followers: up to the log's end, and each of them says how far the follower is."""
 
-from collections.abc import Callable
 from hmac import compare_digest
 
 from ottla.broker.consumer_reads import Readable
@@ -12,12 +11,8 @@ from ottla.errors import (
     StaleBrokerEpoch,
 )
 from ottla.model import BrokerId, LeaderEpoch, Offset
-from ottla.protocol.hot_fetch import (
-    NO_WATERMARK,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-)
+from ottla.protocol.hot_fetch import FetchedPartition, FetchPartition, FetchRequest
+from ottla.replication.followers import FollowerClock
 from ottla.replication.partition import LeaderPartition
 from ottla.storage.log_read import FileRange
 
@@ -40,11 +35,17 @@ class ReplicaReads:
 
     def __init__(self, request: FetchRequest, now_s: float) -> None:
         self.is_first = True
+        self.clock: FollowerClock | None = None  # of the session, if there is one
         self._broker = BrokerId(request.replica_id)
         self._epoch = request.replica_epoch
         self._session = request.session_id, request.session_epoch
         self._now_s = now_s
-        self._read_near: dict[LeaderPartition, None] = {}  # the follower has consumers of these
+
+    def end_first(self) -> None:
+        """The partitions that were due were read: of the others the follower has everything."""
+        self.is_first = False
+        if self.clock is not None:
+            self.clock.fetched_s = self._now_s
 
     def read(
         self, partition: Readable, want: FetchPartition, left_bytes: int, *, at_least_one: bool
@@ -74,7 +75,7 @@ class ReplicaReads:
             )
         offset = Offset(want.offset)
         if self.is_first:
-            partition.note_fetch(self._broker, self._epoch, offset, self._now_s)
+            partition.note_fetch(self._broker, self._epoch, offset, self._now_s, self.clock)
             if partition.contacts is not None:
                 partition.contacts.note(self._broker, *self._session)
         records = None
@@ -82,26 +83,14 @@ class ReplicaReads:
         if offset < log.end_offset and (bytes_max > 0 or at_least_one):
             records = log.read(offset, log.end_offset, max(bytes_max, 0), at_least_one=at_least_one)
         watermark = partition.high_watermark
-        if want.high_watermark != NO_WATERMARK:
-            self._read_near[partition] = None
         return FetchedPartition(
             want.partition,
             high_watermark=watermark,
             log_start_offset=log.start_offset,
             records=records,
             is_urgent=want.high_watermark < watermark,
+            is_left_out=records is None and offset < log.end_offset,
         )
-
-    def watch(self, partition: Readable, wake: Callable[[], None]) -> None:
-        assert isinstance(partition, LeaderPartition), "a follower is served by leaders"
-        partition.add_fetch(wake)
-        if partition in self._read_near:
-            partition.add_reader(wake)
-
-    def unwatch(self, partition: Readable, wake: Callable[[], None]) -> None:
-        assert isinstance(partition, LeaderPartition), "a follower is served by leaders"
-        partition.remove_fetch(wake)
-        partition.remove_reader(wake)
 
 
 class RefusedReads:
@@ -114,9 +103,3 @@ class RefusedReads:
         self, partition: Readable, want: FetchPartition, left_bytes: int, *, at_least_one: bool
     ) -> FetchedPartition[FileRange]:
         raise self._refused
-
-    def watch(self, partition: Readable, wake: Callable[[], None]) -> None:
-        raise AssertionError("a refused fetch does not wait")
-
-    def unwatch(self, partition: Readable, wake: Callable[[], None]) -> None:
-        raise AssertionError("a refused fetch does not wait")

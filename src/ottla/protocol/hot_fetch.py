@@ -98,6 +98,7 @@ class FetchedPartition(NamedTuple, Generic[R]):
     preferred: int = -1  # the broker to read from instead
     is_urgent: bool = False  # the response does not wait for records
     is_skip: bool = False  # the records are none: they take a reader over hidden ones
+    is_left_out: bool = False  # there are records, and no room for them in this response
 
 
 def read_fetch(

@@ -2,7 +2,8 @@
 
 One request is under way at a time. What it brings is appended and, where that is promised, brought
 to disk before the next one, because the offset of a fetch is an acknowledgement: everything below
-is there. A fetch session (KIP-227) keeps requests small: only what changed is sent again.
+is there. A fetch session (KIP-227) keeps requests small: only what changed is sent again, and only
+partitions that may have changed are looked at, however many there are.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from ottla.clock import Clock
 from ottla.cluster.values import BrokerImage
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, ErrorCode
-from ottla.model import BrokerId, Endpoint, Offset, TimestampMs, TopicPartition, Uuid
+from ottla.model import BrokerId, Endpoint, Offset, TimestampMs, Uuid
+from ottla.protocol.hot_fetch import NO_WATERMARK
 from ottla.protocol.messages.fetch import (
     FetchPartition,
     FetchPartitionResponse,
@@ -47,6 +49,16 @@ _SESSION_ERRORS: Final = frozenset(
     {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
 )
 
+PartitionKey = tuple[Uuid, int]  # topic id and number
+
+
+class _Changes(NamedTuple):
+    """How the next request differs from what the leader's session has."""
+
+    changed: dict[PartitionKey, FetchPartition]
+    forgotten: list[PartitionKey]
+    retry_s: float | None  # when the first partition that has to wait may be fetched
+
 
 class FetcherEnvironment(NamedTuple):
     """The broker, as far as its fetchers use it."""
@@ -70,13 +82,12 @@ class ReplicaFetcher:
         self.leader = leader
         self._environment = environment
         self._loop = asyncio.get_running_loop()
-        self._partitions: dict[TopicPartition, FollowerPartition] = {}
-        self._keys: dict[tuple[Uuid, int], FollowerPartition] = {}
+        self._partitions: dict[PartitionKey, FollowerPartition] = {}
         self._changed = asyncio.Event()
         self._rest_s = _SYNC_S  # until there may be something to fetch
         self._contact = LeaderContact()
         self._session = _NO_SESSION  # its id, and the epoch of the next request
-        self._sent: dict[tuple[Uuid, int], FetchPartition] = {}  # the leader's session has these
+        self._sent: dict[PartitionKey, FetchPartition] = {}  # the leader's session has these
         self.task = self._loop.create_task(self._run(), name=f"ottla-fetch-{leader}")
 
     @property
@@ -85,15 +96,15 @@ class ReplicaFetcher:
 
     def add(self, partition: FollowerPartition) -> None:
         partition.contact = self._contact
-        self._partitions[partition.tp] = partition
-        self._keys[partition.topic_id, partition.tp.partition] = partition
+        self._partitions[_key(partition)] = partition
+        self._contact.due[partition] = None
         self._changed.set()
 
     def remove(self, partition: FollowerPartition) -> None:
         """Stop following; what is under way for it is ignored."""
-        if self._partitions.get(partition.tp) is partition:
-            del self._partitions[partition.tp]
-            del self._keys[partition.topic_id, partition.tp.partition]
+        if self._partitions.get(_key(partition)) is partition:
+            del self._partitions[_key(partition)]
+            self._contact.due[partition] = None  # the leader's session has to forget it
 
     async def _run(self) -> None:
         pause_s = _RETRY_MIN_S
@@ -119,7 +130,7 @@ class ReplicaFetcher:
         timeout_s = self._environment.config().replica_lag_time_max_ms / 1000
         connection = await connect_peer(endpoint, timeout_s)
         self._environment.deaths.note_reached(self.leader)
-        self._session, self._sent = _NO_SESSION, {}
+        self._begin_session()
         has_fetched = False
         try:
             while self._partitions and self._environment.endpoint_of(self.leader) == endpoint:
@@ -132,7 +143,7 @@ class ReplicaFetcher:
                 if response is None:
                     break
                 if response.error_code in _SESSION_ERRORS:
-                    self._session, self._sent = _NO_SESSION, {}
+                    self._begin_session()
                     continue
                 if response.error_code:
                     return False
@@ -169,6 +180,12 @@ class ReplicaFetcher:
             changing.cancel()
             sending.cancel()
 
+    def _begin_session(self) -> None:
+        """The leader has no session of this fetcher: the next request names every partition."""
+        self._session, self._sent = _NO_SESSION, {}
+        self._contact.due.clear()
+        self._contact.due.update(dict.fromkeys(self._partitions.values()))
+
     def _request(self) -> FetchRequest | None:
         """The next request; None while there is nothing to fetch, or this broker is not ready."""
         registration = self._environment.registration()
@@ -176,28 +193,12 @@ class ReplicaFetcher:
             self._rest_s = _SYNC_S
             return None
         now_s, config = self._environment.clock.monotonic_s(), self._environment.config()
-        wanted: dict[tuple[Uuid, int], FetchPartition] = {}
-        retry_s: float | None = None
-        catch_up_s = now_s + self._environment.catch_up.wait_s(config.catch_up_bytes_per_s, now_s)
-        for key, partition in self._keys.items():
-            if partition.promised_end < partition.log.end_offset:  # written for another leader
-                self._environment.make_durable([partition])
-                partition.retry_s = now_s + _SYNC_S
-            due_s = partition.retry_s
-            if not partition.is_in_sync:
-                due_s = max(due_s, catch_up_s)
-            if due_s > now_s:
-                retry_s = min(retry_s or due_s, due_s)
-            else:
-                wanted[key] = partition.request(now_s)
-        if not wanted:
+        changed, forgotten, retry_s = self._changes(now_s, config)
+        if not self._sent:
             next_s = _SYNC_S if retry_s is None else retry_s - now_s
             self._rest_s = min(max(next_s, _SYNC_S), _REST_MAX_S)
             return None
         session_id, session_epoch = self._session
-        changed = {key: want for key, want in wanted.items() if self._sent.get(key) != want}
-        forgotten = self._sent.keys() - wanted.keys()
-        self._sent = wanted
         wait_ms = config.replica_fetch_wait_max_ms
         if retry_s is not None:
             wait_ms = min(wait_ms, max(int((retry_s - now_s) * 1000), 1))
@@ -214,25 +215,70 @@ class ReplicaFetcher:
             topics=_by_topic(changed),
             forgotten_topics_data=[
                 ForgottenTopic(topic_id=topic_id, partitions=[index])
-                for topic_id, index in sorted(forgotten)
+                for topic_id, index in forgotten
             ],
         )
+
+    def _changes(self, now_s: float, config: BrokerConfig) -> _Changes:
+        """The changes that the leader's session lacks. Only partitions that are due are looked at.
+
+        One that has to wait is forgotten by the session meanwhile, and stays due.
+        """
+        due = self._contact.due
+        changed: dict[PartitionKey, FetchPartition] = {}
+        forgotten: list[PartitionKey] = []
+        retry_s: float | None = None
+        catch_up_s = now_s + self._environment.catch_up.wait_s(config.catch_up_bytes_per_s, now_s)
+        if catch_up_s > now_s:
+            due.update((one, None) for one in self._partitions.values() if not one.is_in_sync)
+        for partition in list(due):
+            key = _key(partition)
+            if self._partitions.get(key) is not partition:
+                del due[partition]
+                if key not in self._partitions and self._sent.pop(key, None) is not None:
+                    forgotten.append(key)
+                continue
+            fetch_s = self._fetch_s(partition, now_s, catch_up_s)
+            if fetch_s > now_s:
+                retry_s = min(retry_s or fetch_s, fetch_s)
+                if self._sent.pop(key, None) is not None:
+                    forgotten.append(key)
+                continue
+            want = partition.request(now_s)
+            if self._sent.get(key) != want:
+                self._sent[key] = changed[key] = want
+            if want.high_watermark == NO_WATERMARK:
+                del due[partition]  # else it says what it knows, and that changes
+        return _Changes(changed, forgotten, retry_s)
+
+    def _fetch_s(self, partition: FollowerPartition, now_s: float, catch_up_s: float) -> float:
+        """When a partition may be fetched next."""
+        if partition.promised_end < partition.log.end_offset:  # written for another leader
+            self._environment.make_durable([partition])
+            partition.retry_s = now_s + _SYNC_S
+        if partition.is_in_sync:
+            return partition.retry_s
+        return max(partition.retry_s, catch_up_s)
 
     async def _take(self, response: FetchResponse) -> None:
         """Append what came, and bring to disk what the next fetch will acknowledge."""
         _, epoch = self._session
         self._session = (response.session_id, epoch % _EPOCH_MAX + 1)
+        sent = self._sent
         if not response.session_id:
-            self._session, self._sent = _NO_SESSION, {}
+            self._begin_session()
         now_ms = self._environment.clock.now_ms()
         grown: list[FollowerPartition] = []
         counts = self._environment.counts
         for topic in response.responses:
             for fetched in topic.partitions:
-                partition = self._keys.get((topic.topic_id, fetched.partition_index))
-                sent = self._sent.get((topic.topic_id, fetched.partition_index))
-                if partition is None or not _is_current(partition, sent):
-                    continue  # given up, or led in another epoch, since the request was sent
+                key = (topic.topic_id, fetched.partition_index)
+                partition = self._partitions.get(key)
+                if partition is None:
+                    continue
+                self._contact.due[partition] = None
+                if not _is_current(partition, sent.get(key)):
+                    continue  # led in another epoch since the request was sent
                 end_before = partition.log.end_offset
                 size_bytes = len(fetched.records or b"")
                 if self._take_one(partition, fetched, now_ms):
@@ -277,7 +323,11 @@ def _is_current(partition: FollowerPartition, sent: FetchPartition | None) -> bo
     )
 
 
-def _by_topic(wanted: dict[tuple[Uuid, int], FetchPartition]) -> list[FetchTopic]:
+def _key(partition: FollowerPartition) -> PartitionKey:
+    return partition.topic_id, partition.tp.partition
+
+
+def _by_topic(wanted: dict[PartitionKey, FetchPartition]) -> list[FetchTopic]:
     topics: dict[Uuid, FetchTopic] = {}
     for (topic_id, _), partition in wanted.items():
         topic = topics.setdefault(topic_id, FetchTopic(topic_id=topic_id))

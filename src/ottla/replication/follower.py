@@ -11,6 +11,7 @@ from ottla.protocol.hot_fetch import NO_WATERMARK
 from ottla.protocol.messages.fetch import FetchPartition, FetchPartitionResponse
 from ottla.records.batch import read_header
 from ottla.replication.partition import check_reader_epoch
+from ottla.replication.waiters import Watchers
 from ottla.storage.log import Log
 from ottla.storage.log_follow import split_batches
 
@@ -23,12 +24,17 @@ class ReplicaDiverged(Exception):
 
 
 class LeaderContact:
-    """When a leader last responded to fetches; one for all partitions that are fetched together."""
+    """State that partitions share which are fetched together.
 
-    __slots__ = ("heard_s",)
+    `heard_s` is when their leader last responded; `due` has those that may want another fetch
+    than the one that the leader's session has.
+    """
+
+    __slots__ = ("due", "heard_s")
 
     def __init__(self) -> None:
         self.heard_s = -inf
+        self.due: dict[FollowerPartition, None] = {}
 
 
 class FollowerPartition:
@@ -52,6 +58,7 @@ class FollowerPartition:
         "topic_id",
         "tp",
         "unclean_epoch",
+        "watchers",
     )
 
     def __init__(
@@ -78,8 +85,15 @@ class FollowerPartition:
         self.contact = LeaderContact()  # of the fetcher that it is added to
         self._read_s = -inf  # when a consumer last read here
         self._readers: dict[Callable[[], None], None] = {}
+        self.watchers = Watchers()  # the fetch sessions of consumers that read here
         # A leader that wrote nothing leaves no trace: the last batch says what this log is.
         log.epochs.truncate_end(log.end_offset)
+
+    def note_in_sync(self, is_in_sync: bool) -> None:
+        """The replica has joined the ISR or left it, or neither."""
+        if is_in_sync != self.is_in_sync:
+            self.is_in_sync = is_in_sync
+            self.contact.due[self] = None
 
     @property
     def promised_end(self) -> Offset:
@@ -155,6 +169,7 @@ class FollowerPartition:
         if self.is_refused or now_s - self.contact.heard_s > lag_max_s:
             raise NotLeader(f"{self.tp} is followed here, and its leader is not heard of")
         self._read_s = now_s
+        self.contact.due[self] = None
 
     def check_epoch(self, epoch: int) -> None:
         """Refuse a reader that knows an older leader, or a newer one than we do (KIP-320)."""
@@ -183,6 +198,7 @@ class FollowerPartition:
     def wake_readers(self) -> None:
         for wake in list(self._readers):
             wake()
+        self.watchers.note_committed()
 
     def _check_epochs(self, records: memoryview) -> None:
         """Refuse batches whose epochs go back, or that are newer than their leader."""

@@ -99,7 +99,7 @@ class Following:
         ):
             self.drop(tp)
         else:
-            followed.is_in_sync = self._broker_id in partition.isr
+            followed.note_in_sync(self._broker_id in partition.isr)
 
     def follow(
         self,

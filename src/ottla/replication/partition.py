@@ -26,8 +26,8 @@ from ottla.model import (
 )
 from ottla.records.batch import Marker
 from ottla.replication.follower_contacts import FollowerContacts
-from ottla.replication.followers import Followers
-from ottla.replication.waiters import OffsetWaiters, Readers, Settled
+from ottla.replication.followers import FollowerClock, Followers
+from ottla.replication.waiters import OffsetWaiters, Readers, Settled, Watchers
 from ottla.storage.log import Log
 from ottla.storage.log_append import Appended
 from ottla.storage.producers import Producer
@@ -91,7 +91,6 @@ class LeaderPartition:
         "_committed",
         "_counted",
         "_durable",
-        "_fetches",
         "_flusher",
         "_is_changing",
         "_is_fsync",
@@ -110,6 +109,7 @@ class LeaderPartition:
         "replicas",
         "tp",
         "waiting",
+        "watchers",
     )
 
     def __init__(
@@ -145,7 +145,7 @@ class LeaderPartition:
         self._durable = OffsetWaiters()  # acks=1 on a topic that promises the disk
         self._committed = OffsetWaiters()  # acks=all
         self._readers = Readers(soon)
-        self._fetches = Readers(soon)  # of followers
+        self.watchers = Watchers()  # the fetch sessions that have the partition
         self._is_given_up = False
         self._adding: tuple[BrokerId, ...] = ()  # to the ISR, by a change that is under way
         self._is_changing = False  # whether a change of the ISR is under way
@@ -194,8 +194,8 @@ class LeaderPartition:
             self._commit(log.end_offset)
         elif not self._counted:
             self.note_progress()
-        if self._fetches:
-            self._fetches.wake_soon()
+        for watcher in self.watchers.of_appends:
+            watcher.note_appended()
         if acks == ACKS_ALL:  # without a call, for this is hot
             is_settled = self.high_watermark >= end_offset
         else:
@@ -239,8 +239,7 @@ class LeaderPartition:
             self._flusher.request(self.log)
         else:
             self.note_progress()
-        if self._fetches:
-            self._fetches.wake_soon()
+        self.watchers.note_appended()
 
     def is_settled(self, end: Offset, acks: int) -> bool:
         """True when the promise to a producer with these acks holds up to `end`."""
@@ -290,15 +289,29 @@ class LeaderPartition:
         if broker not in self.followers.by_id:
             raise NotLeader(f"broker {broker} has no replica of {self.tp}")
 
-    def note_fetch(self, broker: BrokerId, epoch: int, offset: Offset, now_s: float) -> None:
-        """A follower, registered in this epoch, has everything below `offset`."""
+    def note_fetch(
+        self,
+        broker: BrokerId,
+        epoch: int,
+        offset: Offset,
+        now_s: float,
+        clock: FollowerClock | None = None,
+    ) -> None:
+        """A follower, registered in this epoch, has everything below `offset`.
+
+        If that is all there is, later fetches count as well, by `clock` alone.
+        """
         follower = self.followers.by_id[broker]
         is_new = follower.epoch != epoch or follower.end != offset
-        follower.note_fetch(epoch, offset, self.log.end_offset, now_s)
+        follower.note_fetch(epoch, offset, self.log.end_offset, now_s, clock)
         if broker not in self.image.isr and offset >= max(self.high_watermark, self.epoch_start):
             self._want_isr_change()
         if is_new and broker in self._counted:
             self.note_progress()
+
+    def must_note(self, broker: BrokerId) -> bool:
+        """True while every fetch of a follower has to be noted, whether it brings news or not."""
+        return self.contacts is not None or broker not in self.image.isr
 
     def watch_contacts(self, on_complete: Callable[[], None]) -> None:
         """Call `on_complete` when none of those that may lead next can have led before this call.
@@ -307,13 +320,7 @@ class LeaderPartition:
         """
         eligible = {*self.image.isr, *self._adding, *self.image.elr} - {self._broker_id}
         self.contacts = FollowerContacts(sorted(eligible), on_complete)
-
-    def add_fetch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever there is more for a follower, until it is removed."""
-        self._fetches[wake] = None
-
-    def remove_fetch(self, wake: Callable[[], None]) -> None:
-        self._fetches.pop(wake, None)
+        self.watchers.note_changed()
 
     def begin_isr_change(
         self, live: Mapping[BrokerId, BrokerImage], caught_up_s_min: float
@@ -437,6 +444,7 @@ class LeaderPartition:
         self.note_progress()
         if len(image.isr) < self._isr_min and self._committed.queue:
             self._committed.fail(NotEnoughReplicasAfterAppend(self._too_few()))
+        self.watchers.note_changed()
 
     def give_up(self, error: ApiError) -> None:
         """The partition is no longer ours: fail all waiters and wake all readers."""
@@ -447,7 +455,7 @@ class LeaderPartition:
         self._durable.fail(error)
         self._committed.fail(error)
         self._readers.wake()
-        self._fetches.wake()
+        self.watchers.note_changed()
 
     def note_watermark(self) -> None:
         """Have the high watermark kept with the log, if it is not simply the log's end."""
@@ -460,3 +468,4 @@ class LeaderPartition:
             self._committed.advance(reached)
         if self._readers:
             self._readers.wake_soon()
+        self.watchers.note_committed()

@@ -155,10 +155,9 @@ class Replicas:
 
     def find(self, tp: TopicPartition) -> LeaderPartition:
         """The partition, if this broker leads it."""
-        partition = self.leaders.get(tp)
-        if partition is None:
+        if tp not in self.leaders:
             raise self.absence(tp.topic, tp.partition)
-        return partition
+        return self.leaders[tp]
 
     def locate(self, key: TopicKey, index: int) -> LeaderPartition:
         """The partition, for clients that send the topic's name or, in newer versions, its id."""
@@ -356,10 +355,9 @@ class Replicas:
 
     def committed_end(self, tp: TopicPartition) -> Offset:
         """The high watermark of a partition, as far as this broker knows it."""
-        if tp in self.leaders:
-            return self.leaders[tp].high_watermark
-        if tp in self.following.partitions:
-            return self.following.partitions[tp].high_watermark
+        served = self.leaders.get(tp) or self.following.partitions.get(tp)
+        if served is not None:
+            return served.high_watermark
         return self._log_dir.logs[tp].noted_watermark
 
     def discard(self, discarded: Discarded) -> None:
@@ -417,16 +415,18 @@ class Replicas:
         return self._log_dir.disk_space()
 
     def note_durable(self, tp: TopicPartition) -> None:
-        partition = self.leaders.get(tp)
-        if partition is not None:
-            partition.note_progress()
+        if tp in self.leaders:
+            self.leaders[tp].note_progress()
         else:
             self.following.note_durable(tp)
 
     def note_crowded(self, tp: TopicPartition) -> None:
-        partition = self.leaders.get(tp)
-        if partition is not None:
-            partition.request_flush()
+        if tp in self.leaders:
+            self.leaders[tp].request_flush()
+
+    def note_start(self, tp: TopicPartition) -> None:
+        if tp in self.leaders:
+            self.leaders[tp].watchers.note_committed()
 
     def note_damaged(self, tp: TopicPartition) -> None:
         self.following.hold(tp)

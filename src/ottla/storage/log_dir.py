@@ -413,6 +413,9 @@ class _LogEvents:
     def note_crowded(self, tp: TopicPartition) -> None:
         self._log_dir.listener.note_crowded(tp)
 
+    def note_start(self, tp: TopicPartition) -> None:
+        self._log_dir.listener.note_start(tp)
+
     def note_failed(self, tp: TopicPartition, error: OSError) -> None:
         self._log_dir.take_offline(error)
 

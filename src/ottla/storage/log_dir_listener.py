@@ -21,6 +21,10 @@ class LogDirListener(Protocol):
         """A log should be flushed soon."""
         ...
 
+    def note_start(self, tp: TopicPartition) -> None:
+        """A log begins at a higher offset now."""
+        ...
+
     def note_damaged(self, tp: TopicPartition) -> None:
         """Records of a log are corrupt on disk, and were not known to be."""
         ...
@@ -40,6 +44,9 @@ class SilentDirListener:
         return
 
     def note_crowded(self, tp: TopicPartition) -> None:
+        return
+
+    def note_start(self, tp: TopicPartition) -> None:
         return
 
     def note_damaged(self, tp: TopicPartition) -> None:

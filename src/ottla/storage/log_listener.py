@@ -18,6 +18,10 @@ class LogListener(Protocol):
         """The log should be flushed soon: segments stay open until then."""
         ...
 
+    def note_start(self, tp: TopicPartition) -> None:
+        """The log begins at a higher offset now."""
+        ...
+
     def note_failed(self, tp: TopicPartition, error: OSError) -> None:
         """The log's disk failed. The log is offline already."""
         ...
@@ -42,6 +46,9 @@ class SilentListener:
         return
 
     def note_crowded(self, tp: TopicPartition) -> None:
+        return
+
+    def note_start(self, tp: TopicPartition) -> None:
         return
 
     def note_failed(self, tp: TopicPartition, error: OSError) -> None:

@@ -89,6 +89,7 @@ class LogRetention:
 
     def _forget_before_start(self) -> None:
         core = self._core
+        core.listener.note_start(core.tp)
         core.hints.clear()
         core.epochs.truncate_start(core.start_offset)
         core.damages.forget_below(core.start_offset)

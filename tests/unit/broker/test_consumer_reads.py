@@ -87,7 +87,7 @@ def test_a_consumer_is_sent_away_at_once_and_without_records() -> None:
 
 
 def test_a_session_names_the_replica_each_time() -> None:
-    session = FetchSession(1, by_id=False)
+    session = FetchSession(1, by_id=False, follower=None, soon=lambda callback: callback())
     session.update([("t", [want(0)])])
     reads = NearReads(consumer("b"), image())
     for _ in range(2):
@@ -102,33 +102,3 @@ def test_a_follower_with_consumers_is_told_of_a_newer_watermark_at_once() -> Non
     reads = ReplicaReads(request, 0.0)
     assert reads.read(partition, want(3, old), 100, at_least_one=True).is_urgent
     assert not reads.read(partition, want(3, new), 100, at_least_one=True).is_urgent
-    woken: list[str] = []
-
-    def wake() -> None:
-        woken.append("once")
-
-    reads.watch(partition, wake)
-    partition.append(memoryview(build.batch(1)), ACKS_LEADER, build.NOW_MS)
-    assert woken == ["once"], "there is more to fetch"
-    for follower in (NEAR, ALSO_NEAR, FAR):
-        partition.note_fetch(follower, EPOCH, Offset(4), 1.0)
-    assert woken == ["once", "once"], "and more is committed"
-    reads.unwatch(partition, wake)
-    partition.append(memoryview(build.batch(1)), ACKS_LEADER, build.NOW_MS)
-    for follower in (NEAR, ALSO_NEAR, FAR):
-        partition.note_fetch(follower, EPOCH, Offset(5), 2.0)
-    assert (partition.high_watermark, len(woken)) == (5, 2)
-
-
-def test_a_follower_without_consumers_is_woken_by_appends_alone() -> None:
-    partition = led()
-    request = FetchRequest(FAR, 0, 1, 1 << 20, 0, 0, -1, [], [], EPOCH, b"")
-    reads = ReplicaReads(request, 0.0)
-    assert not reads.read(partition, want(3), 100, at_least_one=True).is_urgent
-    woken: list[str] = []
-    reads.watch(partition, lambda: woken.append("once"))
-    partition.append(memoryview(build.batch(1)), ACKS_LEADER, build.NOW_MS)
-    for follower in (NEAR, ALSO_NEAR, FAR):
-        partition.note_fetch(follower, EPOCH, Offset(4), 1.0)
-    assert partition.high_watermark == 4
-    assert woken == ["once"]

@@ -129,3 +129,11 @@ def test_what_is_refused_moves_nothing() -> None:
             reads.read(partition, asked, 1 << 20, at_least_one=True)
     assert (end_of(partition), partition.high_watermark) == (-1, 0)
     assert LeaderEpoch(build.EPOCH) == partition.leader_epoch
+
+
+def test_records_without_room_are_left_out_and_said_to_be_there() -> None:
+    partition = led()
+    reads = ReplicaReads(request(), 0.0)
+    assert reads.read(partition, want(1), 0, at_least_one=False).is_left_out
+    assert not reads.read(partition, want(1), 0, at_least_one=True).is_left_out
+    assert not reads.read(partition, want(3), 0, at_least_one=False).is_left_out

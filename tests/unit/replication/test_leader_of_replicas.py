@@ -13,7 +13,8 @@ from ottla.cluster.controller.leaders import IsrChange
 from ottla.cluster.values import BrokerImage
 from ottla.config import Durability, TopicConfig
 from ottla.errors import ApiError, NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeader
-from ottla.model import BrokerId, LeaderEpoch, Offset
+from ottla.model import BrokerId, LeaderEpoch, Offset, ProducerEpoch, ProducerId
+from ottla.records.batch import Marker, MarkerKind
 from ottla.replication.partition import ACKS_ALL, ACKS_LEADER
 from ottla.storage.log import Log
 
@@ -26,6 +27,23 @@ CONFIG = TopicConfig(durability=Durability.REPLICATED, min_insync_replicas=2)
 class NoFlusher:
     def request(self, log: Log) -> None:
         return
+
+
+class Watcher:
+    """Notes what it is notified of, with its name."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self._name = name
+        self._notes = notes
+
+    def note_appended(self) -> None:
+        self._notes.append(f"{self._name}: appended")
+
+    def note_committed(self) -> None:
+        self._notes.append(f"{self._name}: committed")
+
+    def note_changed(self) -> None:
+        self._notes.append(f"{self._name}: changed")
 
 
 class Led:
@@ -58,8 +76,8 @@ class Led:
             soon=lambda callback: callback(),
             want_isr_change=self._want,
         )
-        self.partition.add_fetch(lambda: self.woken.append("follower"))
-        self.partition.add_reader(lambda: self.woken.append("consumer"))
+        self.partition.watchers.watch_appends(Watcher("follower", self.woken))
+        self.partition.watchers.watch_commits(Watcher("consumer", self.woken))
 
     def _want(self) -> None:
         self.wanted_count += 1
@@ -129,12 +147,45 @@ def test_acks_of_the_leader_alone_do_not_wait_for_followers() -> None:
     assert led.partition.high_watermark == 0
 
 
-def test_followers_are_woken_by_appends_and_consumers_by_commits() -> None:
+def test_followers_hear_of_appends_and_consumers_of_commits() -> None:
     led = Led(ONE)
     led.append()
-    assert led.woken == ["follower"]
+    assert led.woken == ["follower: appended"]
     led.fetch(ONE, 1)
-    assert led.woken == ["follower", "consumer"]
+    assert led.woken[1:] == ["follower: committed", "consumer: committed"]
+
+
+def test_whoever_watches_hears_of_another_isr_and_of_the_end() -> None:
+    led = Led(ONE)
+    led.commit(ONE, TWO)
+    assert led.woken == ["follower: changed", "consumer: changed"]
+    led.woken.clear()
+    led.partition.give_up(NotLeader("another leads"))
+    assert led.woken == ["follower: changed", "consumer: changed"]
+
+
+def test_batches_that_the_leader_built_and_markers_are_appends_too() -> None:
+    led = Led(ONE)
+    led.partition.append_built(bytearray(build.batch()), build.NOW_MS)
+    assert led.woken == ["follower: appended"]
+    producer, epoch = ProducerId(7), ProducerEpoch(0)
+    batch = build.batch(
+        producer_id=producer, producer_epoch=epoch, base_sequence=0, is_transactional=True
+    )
+    led.partition.append(memoryview(batch), ACKS_ALL, build.NOW_MS)
+    led.woken.clear()
+    led.partition.append_marker(Marker(MarkerKind.COMMIT, 0), producer, epoch, build.NOW_MS)
+    assert led.woken == ["follower: appended"]
+
+
+def test_a_watcher_that_left_hears_nothing() -> None:
+    led = Led(ONE)
+    gone = Watcher("gone", led.woken)
+    led.partition.watchers.watch_appends(gone)
+    led.partition.watchers.remove(gone)
+    led.append()
+    led.fetch(ONE, 1)
+    assert not any("gone" in note for note in led.woken)
 
 
 def test_a_leader_alone_is_too_few() -> None:

@@ -14,7 +14,7 @@ and is woken by appends, where a consumer is woken by commits.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from types import CoroutineType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
@@ -31,6 +31,7 @@ from ottla.broker.fetch_sessions import (
     SESSION_PARTITIONS_MAX,
     FetchSession,
     FetchSessions,
+    Locate,
 )
 from ottla.broker.leader_hints import HINTED_ERRORS, leader_hint
 from ottla.broker.pending import Part, Pending, Response
@@ -58,7 +59,6 @@ Wanted = list[tuple[TopicKey, list[FetchPartition]]]
 FetchedHere = FetchedPartition[FileRange]
 Many: TypeAlias = "CoroutineType[Any, Any, list[Part]]"  # of the response for very many partitions
 Fetched = list[tuple[TopicKey, list[FetchedHere]]]
-Locate = Callable[[TopicKey, int], Readable]
 
 
 class Exchange(NamedTuple):
@@ -66,11 +66,15 @@ class Exchange(NamedTuple):
 
     request: FetchRequest
     session: FetchSession | None
-    wanted: Wanted  # the partitions of the request, or of its session
     version: int
     correlation_id: int
     reads: "Reads"
     locate: Locate
+
+    @property
+    def wanted(self) -> Wanted:
+        """The partitions of the request; those of its session that are due now."""
+        return self.request.topics if self.session is None else self.session.wanted()
 
 
 class Reads(Protocol):
@@ -80,11 +84,6 @@ class Reads(Protocol):
         self, partition: Readable, want: FetchPartition, left_bytes: int, *, at_least_one: bool
     ) -> FetchedHere: ...
 
-    def watch(self, partition: Readable, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever there may be more to read, until `unwatch`."""
-
-    def unwatch(self, partition: Readable, wake: Callable[[], None]) -> None: ...
-
 
 class Reading(NamedTuple):
     """The result of one read of a request's partitions."""
@@ -92,6 +91,7 @@ class Reading(NamedTuple):
     fetched: Fetched
     total_bytes: int
     is_urgent: bool  # there is an error, or something else than records that must be known
+    has_records: bool  # even if they are only such as a reader does not see
     partitions: list[Readable]  # those that were read; all of them if there is no error
 
 
@@ -105,7 +105,9 @@ class Fetch:
         self._loop = asyncio.get_running_loop()
         self._locate = services.replicas.locate
         self._near = NearReplicas(services.replicas, services.settings, services.clock)
-        self.sessions = FetchSessions(services.settings.broker.fetch_sessions_max)
+        self.sessions = FetchSessions(
+            services.settings.broker.fetch_sessions_max, self._loop.call_soon
+        )
         self.monotonic_s = services.clock.monotonic_s
         self.traffic = Traffic()
         self.error_counts = Counter[int]()  # by code
@@ -130,9 +132,14 @@ class Fetch:
         except ApiError as refused:
             alone = request._replace(session_id=0, session_epoch=NO_SESSION_EPOCH)
             return self._take(alone, RefusedReads(refused), version, correlation_id, self._locate)
+        return self._take_replica(request, version, correlation_id)
+
+    def _take_replica(
+        self, request: FetchRequest, version: int, correlation_id: int
+    ) -> "Response | Many":
         reads = ReplicaReads(request, self._clock.monotonic_s())
         response = self._take(request, reads, version, correlation_id, self._locate)
-        reads.is_first = False
+        reads.end_first()
         return response
 
     def _take(
@@ -150,18 +157,30 @@ class Fetch:
             self.error_counts[refused.code] += 1
             nothing: Fetched = []
             return write_fetched(correlation_id, version, nothing, error_code=refused.code)
-        wanted = request.topics if session is None else session.topics()
-        exchange = Exchange(request, session, wanted, version, correlation_id, reads, locate)
+        if session is not None:
+            if session.follower is not None and isinstance(reads, ReplicaReads):
+                reads.clock = session.follower.clock
+            elif isinstance(reads, NearReads):
+                session.read_all()  # where to read may change without a sign of the partition
+            locate = session.watching(locate)
+        exchange = Exchange(request, session, version, correlation_id, reads, locate)
         if session is None and is_large:
             return cast("Many", self._fetch_many(exchange))
         reading = self.read(exchange)
-        if request.wait_ms_max <= 0 or not wanted or self.is_enough(request, reading):
+        if self._must_respond(exchange, reading):
             return self.respond(exchange, reading)
-        waiting = _WaitingFetch(
-            self, exchange, reading.partitions, self._wait_s(request), self._loop
-        )
+        waiting = _WaitingFetch(self, exchange, reading, self._wait_s(request), self._loop)
         self._waiting[waiting] = None
         return waiting
+
+    def _must_respond(self, exchange: Exchange, reading: Reading) -> bool:
+        """True if there is something to send, or nothing to wait for."""
+        request, session = exchange.request, exchange.session
+        if request.wait_ms_max <= 0 or self.is_enough(request, reading):
+            return True
+        if session is None:
+            return not request.topics or request.replica_id >= 0
+        return not session.partitions
 
     def close(self) -> None:
         """Respond to every fetch that waits, with the data that there is now."""
@@ -246,17 +265,19 @@ class Fetch:
     async def _read_many(self, exchange: Exchange) -> Reading:
         fetched: Fetched = []
         total_bytes, is_urgent = 0, False
+        has_records = False
         for some in _slices(exchange.wanted):
             found = _read_all(
                 exchange.locate, some, exchange.reads, self._bytes_max(exchange), total_bytes
             )
             total_bytes = found.total_bytes
             is_urgent = is_urgent or found.is_urgent
+            has_records = has_records or found.has_records
             if fetched and found.fetched and fetched[-1][0] == found.fetched[0][0]:
                 fetched[-1][1].extend(found.fetched.pop(0)[1])  # the rest of a topic that was cut
             fetched += found.fetched
             await asyncio.sleep(0)
-        return Reading(fetched, total_bytes, is_urgent, [])
+        return Reading(fetched, total_bytes, is_urgent, has_records, [])
 
     def _bytes_max(self, exchange: Exchange) -> int:
         return min(exchange.request.bytes_max, self._settings.broker.fetch_bytes_max)
@@ -283,21 +304,25 @@ class _WaitingFetch(Pending):
         self,
         handler: Fetch,
         exchange: Exchange,
-        partitions: list[Readable],
+        reading: Reading,
         wait_s: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        """`reading` is what was there when it came: too little."""
         super().__init__(is_barrier=True)
         self._handler = handler
         self._exchange = exchange
-        self._partitions = partitions
+        self._partitions = reading.partitions if exchange.session is None else []
         self._loop = loop
         self._timer = loop.call_later(wait_s, self.time_out)
         self._rest: asyncio.TimerHandle | None = None
         self._has_more = False  # a partition grew during a rest
         self._parked_s = handler.monotonic_s()
-        for partition in partitions:
-            exchange.reads.watch(partition, self._wake)
+        for partition in self._partitions:
+            partition.add_reader(self._wake)
+        if exchange.session is not None:
+            exchange.session.readers[self._wake] = None
+            exchange.session.rest(reading.fetched)
         self.on_abandon(self._stop)
 
     def _wake(self) -> None:
@@ -305,15 +330,18 @@ class _WaitingFetch(Pending):
             self._has_more = True
             return
         self._end_wait()
-        reading = self._handler.read(self._exchange)
-        if self._handler.is_enough(self._exchange.request, reading):
+        reading, session = self._handler.read(self._exchange), self._exchange.session
+        is_closed = session is not None and session.is_closed
+        if is_closed or self._handler.is_enough(self._exchange.request, reading):
             self._finish(reading)
             return
         self._parked_s = self._handler.monotonic_s()
-        if len(self._partitions) >= _COSTLY_PARTITIONS:
-            # Every append wakes this fetch, and every read looks at all partitions: rest a while.
+        if session is not None:
+            session.rest(reading.fetched)
+        if reading.has_records and len(reading.partitions) >= _COSTLY_PARTITIONS:
+            # Every append wakes this fetch, which reads all partitions again: rest a while.
             self._has_more = False
-            rest_s = len(self._partitions) * _REST_S_PER_PARTITION
+            rest_s = len(reading.partitions) * _REST_S_PER_PARTITION
             self._rest = self._loop.call_later(rest_s, self._end_rest)
 
     def _end_rest(self) -> None:
@@ -337,8 +365,10 @@ class _WaitingFetch(Pending):
     def _stop(self) -> None:
         self._handler.note_done(self)
         for partition in self._partitions:
-            self._exchange.reads.unwatch(partition, self._wake)
+            partition.remove_reader(self._wake)
         self._partitions.clear()
+        if self._exchange.session is not None:
+            self._exchange.session.readers.pop(self._wake, None)
         self._timer.cancel()
         if self._rest is not None:
             self._rest.cancel()
@@ -350,7 +380,7 @@ def _read_all(
     """Read partitions in the order of the request; the first one with data gives at least one
     batch. `total_bytes` were read before, from other partitions of the same request."""
     left_bytes = bytes_max - total_bytes
-    is_urgent = False
+    is_urgent = has_records = False
     fetched: Fetched = []
     located: list[Readable] = []
     for key, partitions in wanted:
@@ -363,13 +393,15 @@ def _read_all(
             except ApiError as refused:
                 result = FetchedPartition(want.partition, refused.code)
                 is_urgent = True
-            if result.records is not None and not result.is_skip:
-                total_bytes += result.records.size_bytes
-                left_bytes -= result.records.size_bytes
+            if result.records is not None:
+                has_records = True
+                if not result.is_skip:
+                    total_bytes += result.records.size_bytes
+                    left_bytes -= result.records.size_bytes
             is_urgent = is_urgent or result.is_urgent
             results.append(result)
         fetched.append((key, results))
-    return Reading(fetched, total_bytes, is_urgent, located)
+    return Reading(fetched, total_bytes, is_urgent, has_records, located)
 
 
 def _slices(wanted: Wanted) -> Iterator[Wanted]:

@@ -8,6 +8,7 @@ import pytest
 
 from fakes import build
 from fakes.handled import Handled, handle
+from fakes.loopback import until
 from ottla.broker.fetch_sessions import SESSION_PARTITIONS_MAX
 from ottla.broker.handlers.fetch import Fetch
 from ottla.broker.latency import Latency
@@ -224,3 +225,37 @@ def test_transactions_aborted_in_what_is_read_over_are_not_named(tmp_path: Path)
         assert struct.pack(">qq", 7, 0) not in head, "producer and first offset"
 
     handle(tmp_path, scenario)
+
+
+def test_partitions_without_room_in_a_response_come_with_the_next_ones(tmp_path: Path) -> None:
+    """Their reader does not name them again, and nothing happens in them meanwhile."""
+
+    async def scenario(handled: Handled) -> None:
+        await handled.create_topic("t", partitions=3)
+        for index in range(3):
+            partition = handled.services.replicas.find(TopicPartition("t", index))
+            partition.append(memoryview(build.batch()), ACKS_ALL, build.NOW_MS)
+        leaders = handled.services.replicas.leaders.values()
+        await until(lambda: all(one.high_watermark == 1 for one in leaders))
+        fetch = Fetch(handled.services)
+        opening = request_of(0, 1, 2, session_epoch=0)
+        opening.max_bytes = 1
+        assert with_records(take(fetch, opening)) == [0]
+        for read in (0, 1):
+            going_on = request_of(read, session_id=1, session_epoch=read + 1)
+            going_on.topics[0].partitions[0].fetch_offset = 1
+            going_on.max_bytes = 1
+            assert with_records(take(fetch, going_on)) == [read + 1]
+
+    handle(tmp_path, scenario)
+
+
+def with_records(response: Response) -> list[int]:
+    """The partitions that a response has records of."""
+    assert isinstance(response, list)
+    whole = b"".join(
+        part if isinstance(part, bytes) else bytes(part.size_bytes) for part in response
+    )
+    found = decode(FetchResponse, VERSION, whole, HEADER_BYTES)
+    partitions = [one for topic in found.responses for one in topic.partitions]
+    return [one.partition_index for one in partitions if one.records]
