@@ -4,10 +4,12 @@ Producers and groups of three libraries go on without a restart and without an e
 record is read exactly once.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -128,8 +130,7 @@ def test_partitions_become_fewer_under_running_clients() -> None:
 def test_partitions_of_three_brokers_become_fewer_under_running_clients(tmp_path: Path) -> None:
     lease = "--set=broker.session.timeout.ms=15000"  # of a busy machine: no broker is to be missed
     with cluster(tmp_path, "--set=partition.check.interval.ms=500", lease) as running:
-        # kafka-python's consumer was seen to stop reading here, for a reason that is not known.
-        admin, clients = begin(running.bootstrap, 3, ["confluent", "aiokafka"])
+        admin, clients = begin(running.bootstrap, 3)
         grow(admin, clients, 8)
         for count in (3, 8, 5, 2):
             have_active(admin, count)
@@ -142,3 +143,52 @@ def test_partitions_of_three_brokers_become_fewer_under_running_clients(tmp_path
         wait_listed(admin, clients, 6)
         wait_sent(clients, 1000)
         assert finish(clients) > 6000
+
+
+@pytest.mark.nightly
+def test_forwarded_batches_are_appended_once_while_brokers_die_and_stop(
+    tmp_path: Path,
+) -> None:
+    """Each broker in turn, so that it forwards for some partitions and leads targets of others."""
+    with cluster(tmp_path) as running:
+        admin = admin_of(running.bootstrap)
+        for future in admin.create_topics([NewTopic(TOPIC, 8, 3)]).values():
+            future.result(PATIENCE_S)
+        clients = Clients(running.bootstrap, [])
+        clients.start()
+        wait_sent(clients, 300)
+        have_active(admin, 3)
+        for broker in running.brokers:
+            broker.kill()
+            wait_sent(clients, 500)
+            broker.start()
+            running.wait_in_sync(admin)
+            broker.stop()
+            wait_sent(clients, 500)
+            broker.start()
+            running.wait_in_sync(admin)
+        clients.stop_producers(PATIENCE_S)
+        clients.check()
+        found = Counter(read_all_values(running.bootstrap))
+        assert found.keys() == clients.sent.keys()
+        doubled = {value for value, count in found.items() if count > 1}
+        assert not [value for value in doubled if not value.startswith("keyed-")]  # not idempotent
+
+
+def read_all_values(bootstrap: str) -> Iterator[str]:
+    """Every committed record of the topic."""
+    options = {"bootstrap.servers": bootstrap, "group.id": "all", "enable.partition.eof": True}
+    consumer = Consumer({**options, "enable.auto.commit": False})
+    partitions = consumer.list_topics(TOPIC, PATIENCE_S).topics[TOPIC].partitions
+    consumer.assign([TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in partitions])
+    unread = set(partitions)
+    while unread:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None, f"no end of partitions {unread}"
+        problem = message.error()
+        if problem is None:
+            yield (message.value() or b"").decode()
+            continue
+        assert problem.code() == KafkaError._PARTITION_EOF, problem
+        unread.discard(message.partition() or 0)
+    consumer.close()

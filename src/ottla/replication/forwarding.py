@@ -16,11 +16,13 @@ from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.routes import holders_of, mapped_id, owner_of
 from ottla.cluster.values import topic_key
 from ottla.config import TimestampType
+from ottla.config.topic import DELAY_ENABLE
 from ottla.errors import (
     ApiError,
     ClusterAuthorizationFailed,
     InvalidRecord,
     NotLeader,
+    RecordError,
     UnknownProducerId,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -40,10 +42,12 @@ from ottla.records.batch import (
     NO_PRODUCER_EPOCH,
     BatchHeader,
     check_batch,
+    decompressed_bytes_max,
     read_header,
     read_producer,
     stamp_producer_id,
 )
+from ottla.records.hidden_records import cancel_indexes
 from ottla.replication.partition import LeaderPartition, Receipt
 from ottla.replication.waiters import Settled
 from ottla.storage.producers import ProducedBatch, Producer
@@ -52,6 +56,7 @@ from ottla.storage.sequences import find_repeated
 if TYPE_CHECKING:  # a broker without peers does not need what a client needs
     from ottla.replication.peer_forwarding import PeerForwarding
 
+_TIMEOUT_MS: Final = 30_000  # of clients' requests, where they set none
 _ENDED_MAX: Final = 10_000  # producers with a marker that other brokers have written
 
 Leaders = dict[tuple[str, int], LeaderPartition]
@@ -110,9 +115,9 @@ class Forwarding:
             raise NotLeader(f"this broker does not lead {topic.name}-{index}, or it is sealed")
         return ReceivedPartition(leader, is_continued=forwarder.is_continued)
 
-    def route(self, tp: TopicPartition) -> "ForwardedPartition":
-        """The way of a batch for this partition."""
-        return ForwardedPartition(tp, self._topic(tp), self._leaders, self)
+    def route(self, tp: TopicPartition, timeout_ms: int = _TIMEOUT_MS) -> "ForwardedPartition":
+        """The way of a batch for this partition, of a request with this timeout."""
+        return ForwardedPartition(tp, self._topic(tp), self._leaders, self, timeout_ms)
 
     async def marker_targets(
         self, tp: TopicPartition, producer_id: ProducerId
@@ -202,10 +207,24 @@ class ReceivedPartition:
 class ForwardedPartition:
     """A partition led here, as the way of one batch to where it is appended."""
 
-    __slots__ = ("_forwarding", "_landed", "_leaders", "_pending", "_topic", "receipt", "tp")
+    __slots__ = (
+        "_forwarding",
+        "_landed",
+        "_leaders",
+        "_pending",
+        "_timeout_ms",
+        "_topic",
+        "receipt",
+        "tp",
+    )
 
     def __init__(
-        self, tp: TopicPartition, topic: TopicImage, leaders: Leaders, forwarding: Forwarding
+        self,
+        tp: TopicPartition,
+        topic: TopicImage,
+        leaders: Leaders,
+        forwarding: Forwarding,
+        timeout_ms: int,
     ) -> None:
         self.tp = tp
         self.receipt: Receipt | None = None  # of a batch that another broker has appended
@@ -214,6 +233,7 @@ class ForwardedPartition:
         self._topic = topic
         self._leaders = leaders
         self._landed: LeaderPartition | None = None
+        self._timeout_ms = timeout_ms
 
     def __eq__(self, other: object) -> bool:
         """Equal if a batch ends up in the same holder."""
@@ -240,6 +260,8 @@ class ForwardedPartition:
                 " for one with InitProducerId"
             )
         owner = self._owner_or_none()
+        if DELAY_ENABLE in self._topic.config and (owner is None or owner.tp != self.tp):
+            self._refuse_cancels(batch, header)
         holders = self._holders()
         is_busy = self._forwarding.is_busy(self.tp, ProducerId(header.producer_id))
         if is_busy or owner is None:
@@ -259,6 +281,13 @@ class ForwardedPartition:
         self._landed = owner
         return append_next(owner, batch, acks, now_ms)
 
+    def _refuse_cancels(self, batch: memoryview, header: BatchHeader) -> None:
+        """Refuse cancels: in another log their tickets are those of other records."""
+        bytes_max = decompressed_bytes_max(self._leaders[self.tp].log.config.max_message_bytes)
+        if found := cancel_indexes(batch, header, bytes_max):
+            text = f"{self.tp} is sealed: what waits there can be cancelled once it is active again"
+            raise InvalidRecord(text, [RecordError(index, text) for index in found])
+
     def _continues(self, owner: LeaderPartition, header: BatchHeader) -> bool:
         """True if the partition is active again, and has the producer's newest batch since then."""
         known = owner.producer(ProducerId(header.producer_id)) if owner.tp == self.tp else None
@@ -272,7 +301,9 @@ class ForwardedPartition:
         self, batch: memoryview, header: BatchHeader, acks: int, now_ms: TimestampMs
     ) -> Receipt:
         """Have the batch go over other brokers; its offsets are known when it is settled."""
-        self._pending = self._forwarding.peers.forward(self.tp, batch, acks, now_ms)
+        self._pending = self._forwarding.peers.forward(
+            self.tp, batch, acks, now_ms, timeout_ms=self._timeout_ms
+        )
         count = Offset(header.last_offset_delta + 1)
         return Receipt(Offset(0), count, NO_TIMESTAMP, Offset(0), is_settled=False)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from ottla.client.connection import Connection
@@ -39,6 +40,7 @@ class Peers:
         self._image = image
         self._note_defect = note_defect
         self._connections: dict[tuple[BrokerId, str], Connection] = {}
+        self._openings: dict[tuple[BrokerId, str, Endpoint], asyncio.Task[Connection]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
 
@@ -88,6 +90,13 @@ class Peers:
             connection.close()
             raise
 
+    async def open(self, peer: BrokerId, lane: str) -> None:
+        """Return when the lane's connection is open: a `send` that follows at once does not wait.
+
+        A caller that numbers requests does so in between: they leave in the order of their numbers.
+        """
+        await self._connection(peer, lane)
+
     async def _connection(self, peer: BrokerId, lane: str) -> Connection:
         known = self._image().brokers.get(peer)
         if known is None or self._is_closed:
@@ -97,12 +106,31 @@ class Peers:
             if open_one.is_open and open_one.endpoint == known.endpoint:
                 return open_one
             open_one.close()
-        opened = await connect_peer(known.endpoint)
+        key = peer, lane, known.endpoint
+        opening = self._openings.get(key)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open(peer, lane, known.endpoint))
+            self._openings[key] = opening
+            opening.add_done_callback(partial(self._note_opened, key))
+        await asyncio.wait([opening])  # a caller that stops waiting does not cancel it for others
+        if opening.cancelled():
+            raise Unreachable("this broker is stopping")
+        return opening.result()
+
+    async def _open(self, peer: BrokerId, lane: str, endpoint: Endpoint) -> Connection:
+        opened = await connect_peer(endpoint)
         if self._is_closed:
             opened.close()
             raise Unreachable("this broker is stopping")
         self._connections[peer, lane] = opened
         return opened
+
+    def _note_opened(
+        self, key: tuple[BrokerId, str, Endpoint], opening: "asyncio.Task[Connection]"
+    ) -> None:
+        del self._openings[key]
+        if not opening.cancelled():
+            opening.exception()  # its callers get it too
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task that ends when this object is closed."""
@@ -117,7 +145,7 @@ class Peers:
 
     def close(self) -> None:
         self._is_closed = True
-        for task in self._tasks:
+        for task in (*self._tasks, *self._openings.values()):
             task.cancel()
         for connection in self._connections.values():
             connection.close()

@@ -61,6 +61,35 @@ def test_a_connection_is_kept_and_replaced_when_it_has_ended() -> None:
     run(scenario)
 
 
+def test_requests_that_come_while_a_connection_is_opened_share_it() -> None:
+    async def scenario() -> None:
+        async with AnsweringBroker({ApiKey.METADATA: lambda _: MetadataResponse()}) as there:
+            peers = peers_of(there)
+            requests = [asyncio.ensure_future(send(peers)) for _ in range(10)]
+            await asyncio.sleep(0)  # they wait for the connection
+            requests[0].cancel()  # whoever leaves does not take it from the others
+            done = await asyncio.gather(*requests, return_exceptions=True)
+            assert isinstance(done[0], asyncio.CancelledError)
+            assert all(isinstance(one, MetadataResponse) for one in done[1:])
+            assert there.connection_count == 1
+            peers.close()
+
+    run(scenario)
+
+
+def test_whoever_waits_for_a_connection_when_the_broker_stops_is_refused() -> None:
+    async def scenario() -> None:
+        async with AnsweringBroker({}) as there:
+            peers = peers_of(there)
+            request = asyncio.ensure_future(send(peers))
+            await asyncio.sleep(0)
+            peers.close()
+            with pytest.raises(Unreachable):
+                await request
+
+    run(scenario)
+
+
 def test_a_request_that_takes_too_long_is_given_up_with_its_connection() -> None:
     async def scenario() -> None:
         async with AnsweringBroker({ApiKey.METADATA: lambda _: None}) as there:
