@@ -75,8 +75,8 @@ def test_one_broker_is_a_healthy_cluster_and_has_nothing_to_move(
 
 
 def test_moves_in_a_file_are_those_of_kafkas_tool(ottla: Ottla, tmp_path: Path) -> None:
-    ottla("topic", "create", "filed", "--partitions", "2")
-    moves = [{"topic": "filed", "partition": index, "replicas": [0]} for index in range(2)]
+    ottla("topic", "create", "moved-by-file", "--partitions", "2")
+    moves = [{"topic": "moved-by-file", "partition": index, "replicas": [0]} for index in range(2)]
     file = tmp_path / "moves.json"
     file.write_text(json.dumps({"version": 1, "partitions": moves}))
     done = ottla("topic", "reassign", "--file", str(file), "--follow")
@@ -85,7 +85,7 @@ def test_moves_in_a_file_are_those_of_kafkas_tool(ottla: Ottla, tmp_path: Path) 
     done = ottla("topic", "reassign", "--file", str(file))
     assert (done.returncode, done.stderr) == (
         1,
-        "ottla: filed-0: there is no broker 7: choose from [0]\n",
+        "ottla: moved-by-file-0: there is no broker 7: choose from [0]\n",
     )
 
 

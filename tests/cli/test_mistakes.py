@@ -73,6 +73,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     make("produce", "orders", "--partition", "1", stdin="a\nb\nc\n")
     make("topic", "create", "compacted", "--config", "cleanup.policy=compact")
     make("topic", "create", "narrow", "--config", "max.message.bytes=1000")
+    make("topic", "create", "reminders", "--config", "delay.enable=true")
     make("group", "reset-offsets", "billing", "--topic", "orders", "--to-earliest")
     yield running.address
     assert running.stop() == 0

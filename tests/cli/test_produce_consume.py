@@ -108,6 +108,7 @@ def test_places_in_the_log(ottla: Ottla) -> None:
     assert values("--from", "-1h") == ""
     assert values("--from", "100") == ""
     assert values("--until", "-1h") == "0123456789"
+    assert values("--from", "8", "--until", "100") == "89"
 
 
 def test_only_some_partitions_are_read(ottla: Ottla) -> None:
@@ -174,6 +175,15 @@ def test_a_record_that_is_too_large_is_named(ottla: Ottla) -> None:
     assert "line 301 was not written: narrow-0: " in written.stderr
     assert "300 records written to narrow" in written.stderr
     assert ottla("consume", "narrow").stdout == "small\n" * 300
+
+
+def test_a_failed_write_counts_more_than_a_bad_line_behind_it(ottla: Ottla) -> None:
+    ottla("topic", "create", "narrow-json", "--config", "max.message.bytes=1000")
+    lines = json.dumps({"value": "x" * 2000}) + "\nnot json\n"
+    written = ottla("produce", "narrow-json", "--format", "json", stdin=lines)
+    assert written.returncode == 1
+    assert "line 1 was not written: narrow-json-0: " in written.stderr
+    assert "line 2: not JSON" in written.stderr
 
 
 def test_a_reader_that_stops_early_is_no_error_to_talk_about(

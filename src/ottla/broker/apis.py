@@ -83,6 +83,8 @@ HANDLERS: Final = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: "quotas:DescribeClientQuotas",
     ApiKey.ALTER_CLIENT_QUOTAS: "quotas:AlterClientQuotas",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "scram:DescribeUserScramCredentials",
+    # Ottla's own: PRIVATE in `protocol.api`
+    ApiKey.ADMIN_QUERY: "admin:AdminQuery",
 }
 
 

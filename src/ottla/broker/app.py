@@ -125,7 +125,7 @@ class Broker:
         )
         place = Place(options.node_id, options.rack, options.machine)
         self._registration = Registration(
-            place, state, self._replicas, meta, self._worker, environment
+            place, state, self._replicas, meta, self._worker, environment, log_dir.note_failure
         )
         disk = Disk(log_dir, self._flusher, self._config) if self._has_peers else None
         self._membership = Membership(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -14,7 +15,7 @@ from ottla.cluster.restored import StoreRestored
 from ottla.cluster.state import ClusterState
 from ottla.cluster.values import CLIENT_LISTENER, UNREGISTERED, BrokerImage
 from ottla.config import BrokerConfig
-from ottla.errors import ApiError, UsageRefused
+from ottla.errors import ApiError, StorageFailed, UsageRefused
 from ottla.model import BrokerId, Endpoint
 from ottla.replication.forfeits import forfeits
 from ottla.replication.replicas import Replicas
@@ -46,7 +47,9 @@ class Registration:
         meta: MetaProperties,
         worker: Worker,
         environment: Environment,
+        note_failure: Callable[[OSError], StorageFailed],
     ) -> None:
+        """`note_failure` takes the data directory offline if need be; the error is raised."""
         self._place = place
         self._broker_id = place.broker_id
         self._state = state
@@ -54,6 +57,7 @@ class Registration:
         self._meta = meta
         self._worker = worker
         self._environment = environment
+        self._note_failure = note_failure
         self._last_use: Identity | None = meta.identity  # as this process found the directory
         self._epoch = UNREGISTERED  # of the last registration of this process
         self._is_leaving = False
@@ -177,7 +181,10 @@ class Registration:
         if self._last_use is not None:
             await self._forfeit(self._last_use, boot_id)
             self._last_use = None
-        await do_work(self._worker, partial(self._meta.note_registered, epoch, boot_id))
+        try:
+            await do_work(self._worker, partial(self._meta.note_registered, epoch, boot_id))
+        except OSError as error:
+            raise self._note_failure(error) from error
 
     async def _forfeit(self, last_use: Identity, boot_id: str) -> None:
         member = self._state.image.members.get(self._broker_id)

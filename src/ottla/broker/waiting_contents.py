@@ -44,6 +44,7 @@ class WaitingContents:
         self._opened: OrderedDict[int, _Opened] = OrderedDict()  # by base offset, last used last
         self._bases: list[int] = []  # of those, ascending
         self._open_bytes = 0
+        self.opened_bytes = 0  # in all, of batches that were opened
 
     def read(self, waiting: Waiting) -> Content | None:
         """The record that waits; None if it cannot be read now."""
@@ -75,6 +76,19 @@ class WaitingContents:
         )
         return record, bool(header.attributes & LEADER_WRITTEN)
 
+    def read_with(self, waiting: Waiting, key: bytes) -> Content | None:
+        """The record that waits, if it has this key; None if it has another, or cannot be read."""
+        try:
+            opened = self._open(waiting.offset)
+            at = waiting.offset - opened.header.base_offset
+            # The search is fast, and most records have another key.
+            if opened.payload.find(key, opened.starts[at], opened.starts[at + 1]) < 0:
+                return None
+        except (ApiError, IndexError):
+            pass  # `read` notes it
+        content = self.read(waiting)
+        return content if content is not None and content[0].key == key else None
+
     def codec_of(self, waiting: Waiting) -> Codec:
         """The codec of the batch of a record that was read."""
         return Codec(self._open(waiting.offset).header.attributes & CODEC_MASK)
@@ -97,6 +111,7 @@ class WaitingContents:
         self._opened[header.base_offset] = opened
         insort(self._bases, header.base_offset)
         self._open_bytes += len(payload)
+        self.opened_bytes += len(payload)
         while self._open_bytes > OPEN_BYTES_MAX and len(self._opened) > 1:
             base, closed = self._opened.popitem(last=False)
             self._bases.remove(base)

@@ -1,5 +1,6 @@
 """Errors of client requests, and their texts for users."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from ottla.errors import ErrorCode
@@ -79,6 +80,19 @@ class Refused(ClientError):
         return self.code in RETRIABLE_CODES
 
 
+class RecordsRefused(Refused):
+    """A batch was refused for some of its records: nothing of it is stored.
+
+    `reasons` are those of the records, by their index in the batch; a broker names only the first.
+    """
+
+    def __init__(
+        self, code: ErrorCode, subject: str, detail: str | None, reasons: Mapping[int, str]
+    ) -> None:
+        super().__init__(code, subject, detail)
+        self.reasons = reasons
+
+
 class NoSuchTopic(Refused):
     """The cluster's metadata has no such topic or partition: retrying will not help."""
 
@@ -122,10 +136,11 @@ class Fenced(Refused):
 def check(code: int, subject: str, detail: str | None = None) -> None:
     """Raise `Refused` about `subject` unless the code is NONE."""
     if code != ErrorCode.NONE:
-        raise Refused(_known(code), subject, detail)
+        raise Refused(known_code(code), subject, detail)
 
 
-def _known(code: int) -> ErrorCode:
+def known_code(code: int) -> ErrorCode:
+    """The error of a code; UNKNOWN_SERVER_ERROR for one that is not known here."""
     try:
         return ErrorCode(code)
     except ValueError:

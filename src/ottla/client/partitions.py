@@ -6,7 +6,14 @@ from enum import IntEnum
 from typing import Final
 
 from ottla.client.client import Client
-from ottla.client.errors import ConnectionLost, Refused, Unreachable, check
+from ottla.client.errors import (
+    ConnectionLost,
+    RecordsRefused,
+    Refused,
+    Unreachable,
+    check,
+    known_code,
+)
 from ottla.client.isolation import AbortedTransaction
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, Offset, ProducerId, TopicPartition
@@ -121,6 +128,11 @@ async def produce_once(
         version_max=_PRODUCE_BY_NAME if transaction is None else transaction.produce_version_max,
     )
     result = response.responses[0].partition_responses[0]
+    if result.record_errors:
+        reasons = {
+            one.batch_index: one.batch_index_error_message or "" for one in result.record_errors
+        }
+        raise RecordsRefused(known_code(result.error_code), str(tp), result.error_message, reasons)
     check(result.error_code, str(tp), result.error_message)
     return Offset(result.base_offset)
 

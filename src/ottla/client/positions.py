@@ -17,6 +17,7 @@ _UNITS_MS: Final = {
     "d": 24 * 3_600_000,
     "w": 7 * 24 * 3_600_000,
 }
+_UNITS_SHOWN: Final = 2
 _DURATION_MS_MAX: Final = timedelta.max // timedelta(milliseconds=1)
 _PART: Final = re.compile(r"(\d+)(ms|[smhdw])", re.ASCII)
 _DURATION: Final = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
@@ -80,6 +81,18 @@ def parse_duration_ms(text: str) -> int:
     return duration_ms
 
 
+def format_duration(duration_ms: int) -> str:
+    """A duration as `parse_duration_ms` reads it, in its two largest units: 1d12h, 2h5m, 300ms."""
+    parts, left_ms = list[str](), duration_ms
+    for unit in ("w", "d", "h", "m", "s", "ms"):
+        count, left_ms = divmod(left_ms, _UNITS_MS[unit])
+        if count and not (unit == "ms" and parts):
+            parts.append(f"{count}{unit}")
+        if len(parts) == _UNITS_SHOWN:
+            break
+    return "".join(parts) or "0ms"
+
+
 def time_before(now_ms: TimestampMs, duration_ms: int) -> TimestampMs:
     """The time `duration_ms` before now, but not before 1970."""
     return TimestampMs(max(0, now_ms - duration_ms))
@@ -95,6 +108,15 @@ def parse_time(text: str, examples: str = "2026-11-15T00:00Z") -> TimestampMs:
         time = time.replace(tzinfo=UTC)
     since_1970 = time - datetime(1970, 1, 1, tzinfo=UTC)
     return TimestampMs(max(0, since_1970 // timedelta(milliseconds=1)))
+
+
+def format_local_time(timestamp_ms: int) -> str:
+    """A timestamp as ISO 8601 in the local time zone; the plain number if it is out of range."""
+    try:
+        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
+        return time.astimezone().isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
 
 
 def format_time(timestamp_ms: TimestampMs) -> str:

@@ -311,6 +311,7 @@ def _broker_fields(value: BrokerImage | Ready | Member) -> dict[str, Any]:
                 "rack": value.rack,
                 "machine": value.machine,
                 "token": value.token.hex(),
+                "features": sorted(value.features),
             }
         case Ready():
             return {"epoch": value.epoch}
@@ -341,7 +342,12 @@ def _read_broker(
         )
     listeners = {one["name"]: Endpoint(one["host"], one["port"]) for one in fields["listeners"]}
     return BrokerImage(
-        broker, listeners, fields["rack"], fields["machine"], bytes.fromhex(fields["token"])
+        broker,
+        listeners,
+        fields["rack"],
+        fields["machine"],
+        bytes.fromhex(fields["token"]),
+        features=frozenset(fields.get("features", ())),
     )
 
 

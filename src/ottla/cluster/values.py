@@ -23,6 +23,9 @@ CLIENT_LISTENER: Final = "PLAINTEXT"  # Kafka's name for a listener without TLS 
 NEVER_RETIRED: Final = -1
 UNREGISTERED: Final = -1  # the epoch of a broker that the store does not know yet
 
+DELAY_FEATURE: Final = "delay"  # hides records that wait, and delivers them
+FEATURES: Final = frozenset({DELAY_FEATURE})  # those of this program that all brokers have to know
+
 CLUSTER_KEY: Final = "cluster"
 CATALOG_KEY: Final = "catalog"
 BEAT_KEY: Final = "beat"  # written at fixed times, so that a watch that is silent is noticed
@@ -44,6 +47,7 @@ class BrokerImage:
 
     `listeners` are the addresses for clients, by name. `token` is known only to this
     process and those that read the store: it proves to its peers who fetches from them.
+    `features` are those that its program knows; programs before them have registered none.
     """
 
     id: BrokerId
@@ -52,6 +56,7 @@ class BrokerImage:
     machine: str | None = None
     token: bytes = b""
     epoch: int = UNREGISTERED
+    features: frozenset[str] = FEATURES
 
     @property
     def endpoint(self) -> Endpoint:

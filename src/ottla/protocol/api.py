@@ -17,7 +17,7 @@ NEVER: Final = VERSION_MAX + 1  # the version from which SaslHandshake and Offse
 
 
 class ApiKey(IntEnum):
-    """Every API key of Kafka 4.3, including those that Ottla neither serves nor sends."""
+    """Every API key of Kafka 4.3, also those that Ottla neither serves nor sends, and its own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -112,6 +112,10 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    ADMIN_QUERY = 20_000  # Ottla's own, far behind those that Kafka may add
+
+
+PRIVATE: Final = frozenset({ApiKey.ADMIN_QUERY})  # listed to Ottla's own clients only
 
 
 class RequestHeader(NamedTuple):
@@ -354,6 +358,7 @@ APIS: Final[dict[int, Api]] = {
         _api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, "0-1", 0, "share_group_offsets"),
         _api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, "0", 0, "share_group_offsets"),
         _api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, "0", 0, "share_group_offsets"),
+        _api(ApiKey.ADMIN_QUERY, "0", 0, "admin"),
     )
 }
 

@@ -13,13 +13,14 @@ from typing import Final, NamedTuple
 from ottla.model import NO_OFFSET, Offset
 from ottla.queues.calendar import Calendar
 from ottla.queues.waiting_facts import NO_SCHEDULE, Arm, Facts
+from ottla.records.hidden_records import TicketEnd
 
 ENDED_KEPT: Final = 10_000  # tickets whose end is remembered, for refusals that say what happened
 _GONE: Final = -1  # the offset of a row that waits no more
 _DEAD_ROWS_MIN: Final = 1024
 _ROWS_PER_LOOK: Final = 10_000  # about a millisecond
-RELEASED: Final = "was delivered"
-CANCELLED: Final = "was cancelled"
+
+DuePosition = tuple[int, int]  # due time in ms, and ticket: the order in which records are released
 
 
 class Waiting(NamedTuple):
@@ -43,7 +44,7 @@ class PendingRecords:
         self._schedules: dict[int, int] = {}  # the ticket of the next occurrence, by schedule
         self._schedule_of: dict[int, int] = {}  # by ticket
         self._undecided: dict[int, list[Arm]] = {}  # by producer
-        self._ended: dict[int, str] = {}  # how the latest tickets ended
+        self._ended: dict[int, TicketEnd] = {}  # how the latest tickets and schedules ended
         self._calendar = Calendar(self._due_of)
         self.waiting_bytes = 0
 
@@ -74,20 +75,41 @@ class PendingRecords:
     def absence(self, ticket: int) -> str:
         """The reason why a ticket does not wait, in words."""
         if any(arm.ticket == ticket for arms in self._undecided.values() for arm in arms):
-            return f"ticket {ticket} belongs to a transaction that is not committed"
-        if ticket in self._ended:
-            return f"ticket {ticket} {self._ended[ticket]}"
-        return f"ticket {ticket} is unknown, or ended long ago"
+            return TicketEnd.UNDECIDED.about(ticket)
+        return self._ended.get(ticket, TicketEnd.UNKNOWN).about(ticket)
 
-    def listed(self, after: int, count: int) -> list[Waiting]:
-        """At most `count` records behind a ticket, in the order of tickets."""
-        found: list[Waiting] = []
-        row = bisect_left(self._tickets, after + 1)
-        while row < len(self._tickets) and len(found) < count:
-            if self._offsets[row] != _GONE:
-                found.append(self._waiting(row))
-            row += 1
-        return found
+    def size_of(self, ticket: int) -> int:
+        """The bytes of the record with this ticket in its batch; 0 if it does not wait."""
+        row = self._row(ticket)
+        return 0 if row is None else self._sizes[row]
+
+    def due_between(
+        self, first: DuePosition, last: DuePosition, after: int, *, schedules_only: bool
+    ) -> tuple[list[DuePosition], int | None]:
+        """Of some rows behind a ticket, those that are due behind `first` and before `last`.
+
+        The second value is the ticket to go on behind; None if there are no more rows.
+        """
+        begin = bisect_left(self._tickets, after + 1)
+        end = min(begin + _ROWS_PER_LOOK, len(self._tickets))
+        first_ms, last_ms = first[0], last[0]
+        rows = zip(
+            self._due_ms[begin:end],
+            self._tickets[begin:end],
+            self._offsets[begin:end],
+            strict=True,
+        )
+        found = [
+            (due_ms, ticket)
+            for due_ms, ticket, offset in rows
+            if first_ms <= due_ms <= last_ms and offset != _GONE
+        ]
+        kept = [
+            one
+            for one in found
+            if first < one < last and (not schedules_only or one[1] in self._schedule_of)
+        ]
+        return kept, self._tickets[end - 1] if begin < end < len(self._tickets) else None
 
     def lowest_offset(self) -> Offset | None:
         """The lowest offset at which a record waits, undecided ones included."""
@@ -141,9 +163,9 @@ class PendingRecords:
     def apply(self, facts: Facts, producer_id: int | None) -> None:
         """Apply the facts of a batch; `producer_id` is that of a transactional one."""
         for ticket in facts.released:
-            self._end(ticket, RELEASED)
+            self._end(ticket, TicketEnd.DELIVERED)
         for ticket in facts.cancelled:
-            self._end(self._schedules.get(ticket, ticket), CANCELLED)
+            self._end(self._schedules.get(ticket, ticket), TicketEnd.CANCELLED)
         if producer_id is None:
             for arm in facts.arms:
                 self._arm(arm)
@@ -174,7 +196,7 @@ class PendingRecords:
             self._schedule_of[arm.ticket] = arm.schedule
         self._calendar.add(arm.ticket, arm.due_ms)
 
-    def _end(self, ticket: int, how: str) -> None:
+    def _end(self, ticket: int, how: TicketEnd) -> None:
         row = self._row(ticket)
         if row is None:
             return
@@ -184,11 +206,17 @@ class PendingRecords:
         schedule = self._schedule_of.pop(ticket, None)
         if schedule is not None:
             del self._schedules[schedule]
+            if how is TicketEnd.CANCELLED:
+                self._note_ended(schedule, how)
+        self._note_ended(ticket, how)
+        if self._dead > max(_DEAD_ROWS_MIN, len(self._tickets) // 2):
+            self._drop_dead_rows()
+
+    def _note_ended(self, ticket: int, how: TicketEnd) -> None:
+        self._ended.pop(ticket, None)
         self._ended[ticket] = how
         if len(self._ended) > ENDED_KEPT:
             del self._ended[next(iter(self._ended))]
-        if self._dead > max(_DEAD_ROWS_MIN, len(self._tickets) // 2):
-            self._drop_dead_rows()
 
     def _drop_dead_rows(self) -> None:
         alive = bytes(offset != _GONE for offset in self._offsets)

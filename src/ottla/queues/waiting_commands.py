@@ -186,14 +186,14 @@ def _command_of(record: Record, header: BatchHeader, rules: Rules) -> _Command |
     given = _given(record)
     if not given:
         return None
-    if not rules.is_enabled:
-        raise _Refused("delay.enable is false: the topic takes no records that wait any more")
     if CANCEL in given:
         if len(given) > 1:
             raise _Refused(f"header {CANCEL} goes with no other header of a delay")
         if header.is_transactional:
             raise _Refused("a transaction cannot cancel: send the record outside of it")
         return _Command(None, _number(given, CANCEL))
+    if not rules.is_enabled:
+        raise _Refused("delay.enable is false: the topic takes no records that wait any more")
     _check_times(given)
     due_ms = _due(given, rules)
     if due_ms - rules.now_ms > rules.delay_max_ms:

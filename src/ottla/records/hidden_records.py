@@ -7,6 +7,7 @@ if it has one of the headers in `HIDING`; leaders take those off records that ar
 """
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Final
 
 from ottla.errors import InvalidRecord, ProtocolViolation
@@ -34,8 +35,29 @@ SENT_AT: Final = "ottla.sent-at"
 SCHEDULE: Final = "ottla.schedule"
 
 PREFIX: Final = b"ottla."
+
+
+class TicketEnd(StrEnum):
+    """Why a ticket does not wait, as refusals of cancels say it behind `ticket N`."""
+
+    DELIVERED = "was delivered"
+    CANCELLED = "was cancelled"
+    UNDECIDED = "belongs to a transaction that is not committed"
+    UNKNOWN = "is unknown, or ended long ago"
+
+    def about(self, ticket: int) -> str:
+        """The sentence about a ticket."""
+        return f"ticket {ticket} {self.value}"
+
+    @classmethod
+    def read(cls, sentence: str) -> "TicketEnd | None":
+        """The inverse of `about`, at the end of a text; None if it says something else."""
+        return next((one for one in cls if sentence.endswith(one.value)), None)
+
+
 COMMANDS: Final = frozenset({DELIVER_AT, DELAY, CRON, TIMEZONE, CANCEL})
 HIDING: Final = frozenset({DELIVER_AT, DUE, CANCEL})
+_CANCEL_BYTES: Final = CANCEL.encode()
 _HIDING_BYTES: Final = frozenset(name.encode() for name in HIDING)
 # Headers that mean something only where a leader wrote them.
 LEADERS_OWN: Final = frozenset({DUE, TICKET, SENT_AT, SCHEDULE})
@@ -132,6 +154,17 @@ def _bytes_at(payload: bytes, at: int) -> tuple[bytes | None, int]:
         return None, at
     end = at + size_bytes
     return payload[at:end], end
+
+
+def cancel_indexes(batch: Buffer, header: BatchHeader, bytes_max: int) -> list[int]:
+    """The indexes of the records of a client's batch that cancel."""
+    payload = payload_of(batch, header, bytes_max)
+    if _CANCEL_BYTES not in payload:
+        return []
+    starts = record_starts(payload, header.record_count)[:-1]
+    return [
+        index for index, start in enumerate(starts) if _CANCEL_BYTES in headers_at(payload, start)
+    ]
 
 
 def record_starts(payload: bytes, count: int) -> list[int]:

@@ -10,6 +10,8 @@ from ottla.client.positions import (
     BeforeEnd,
     Edge,
     LogPosition,
+    format_duration,
+    format_local_time,
     format_time,
     parse_duration_ms,
     parse_log_position,
@@ -125,3 +127,35 @@ def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(
         found = parse_log_position("2026-11-15T00:00", NOW_MS)
     time.tzset()
     assert found == AtTime(NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [
+        (0, "0ms"),
+        (7, "7ms"),
+        (999, "999ms"),
+        (1500, "1s"),
+        (90_000, "1m30s"),
+        (3_600_000, "1h"),
+        (3_605_000, "1h5s"),
+        (9_060_500, "2h31m"),
+        (36 * 3_600_000, "1d12h"),
+        (10 * 86_400_000, "1w3d"),
+    ],
+)
+def test_a_duration_is_shown_in_its_two_largest_units(duration_ms: int, text: str) -> None:
+    assert format_duration(duration_ms) == text
+    assert parse_duration_ms(text) <= duration_ms
+
+
+def test_a_local_time_has_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        monkeypatch.setenv("TZ", "Europe/Prague")
+        time.tzset()
+        assert format_local_time(0) == "1970-01-01T01:00:00.000+01:00"
+        assert format_local_time(1_794_974_725_761) == "2026-11-18T05:05:25.761+01:00"
+        assert format_local_time(2**63 - 1) == str(2**63 - 1)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -78,6 +78,16 @@ def test_sequences_count_the_records_of_each_partition() -> None:
     with_producer(scenario, lambda request: response())
 
 
+def test_the_largest_sequence_is_followed_by_zero() -> None:
+    async def scenario(producer: IdempotentProducer, broker: AnsweringBroker) -> None:
+        producer._sequences[FIRST] = 2**31 - 2
+        await producer.write(FIRST, records(3))
+        await producer.write(FIRST, records(1))
+        assert [header.base_sequence for header in sent(broker)] == [2**31 - 2, 1]
+
+    with_producer(scenario, lambda request: response())
+
+
 def test_a_batch_whose_response_was_lost_is_sent_again_under_its_number() -> None:
     async def scenario(producer: IdempotentProducer, broker: AnsweringBroker) -> None:
         responses: list[ProduceResponse | None] = [None, response()]

@@ -72,6 +72,7 @@ TOMBSTONE = Tombstone(TOPIC_ID, "orders", 3, (BrokerId(1), BrokerId(2)))
         ("making/AAECAwQFBgcICQoLDA0ODw", Making(TOPIC_ID, "orders", 3)),
         ("brokers/7", BROKER),
         ("brokers/7", BrokerImage(BrokerId(7), {"PLAINTEXT": Endpoint("host", 9092)})),
+        ("brokers/7", replace(BROKER, features=frozenset({"delay", "later"}))),
         ("ready/7", Ready(BrokerId(7), 12)),
         ("members/7", MEMBER),
         ("members/7", Member(BrokerId(7), 12, is_draining=True)),
@@ -278,3 +279,12 @@ def test_values_of_what_neither_moves_nor_is_drained_are_those_of_before_there_w
         *("unclean_epoch", "new", "crc32c"),
     }
     assert json.loads(member).keys() == {"format", "epoch", "rack", "machine", "crc32c"}
+
+
+def test_a_broker_that_registered_without_features_knows_none() -> None:
+    written = json.loads(encode("brokers/7", BROKER))
+    del written["features"], written["crc32c"]
+    body = json.dumps(written, separators=(",", ":")).encode()
+    crc = crc32c(b"brokers/7\n" + body)
+    found = decode("brokers/7", body[:-1] + b',"crc32c":"%08x"}' % crc)
+    assert found == replace(BROKER, features=frozenset())

@@ -1,5 +1,8 @@
 """ApiVersions (18), versions 0 to 4: exactly the requests that this broker serves.
 
+Ottla's own request is listed to clients that call themselves `ottla` (from version 3 on), and to no
+others: a client that checks keys against Kafka's would stumble over it.
+
 The response to an unknown version is error 35 and the whole list in version 0, so that every client
 finds a common one (librdkafka tries 0 next, Java the newest listed, franz-go uses the list).
 
@@ -15,7 +18,7 @@ from typing import Final
 from ottla.broker.apis import HANDLERS
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import ErrorCode
-from ottla.protocol.api import APIS, ApiKey
+from ottla.protocol.api import APIS, PRIVATE, ApiKey
 from ottla.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -33,6 +36,7 @@ _FEATURES: Final = {  # with their levels
     "transaction.version": 2,
 }
 _FEATURES_EPOCH: Final = 0  # features change only with the program
+_OWN_SOFTWARE: Final = "ottla"
 _ZERO_MIN_FROM: Final = 4  # older clients cannot read that a feature begins at level 0
 
 
@@ -53,7 +57,7 @@ class ApiVersions:
             for name, level in _FEATURES.items()
         ]
         return ApiVersionsResponse(
-            api_keys=_served(),
+            api_keys=_served(is_own=request.client_software_name == _OWN_SOFTWARE),
             supported_features=supported if context.version >= _ZERO_MIN_FROM else [],
             finalized_features_epoch=_FEATURES_EPOCH,
             finalized_features=[
@@ -64,11 +68,13 @@ class ApiVersions:
 
     def unsupported_version(self) -> ApiVersionsResponse:
         """The response to a version that is not served; to be sent as version 0."""
-        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
+        return ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served(is_own=False)
+        )
 
 
 @cache
-def _served() -> list[ApiVersion]:
+def _served(*, is_own: bool) -> list[ApiVersion]:
     return [
         ApiVersion(
             api_key=key,
@@ -78,4 +84,5 @@ def _served() -> list[ApiVersion]:
             max_version=APIS[key].versions[-1],
         )
         for key in sorted(HANDLERS)
+        if is_own or key not in PRIVATE
     ]

@@ -165,7 +165,7 @@ class Produce:
         try:
             return self._locate(key, index)
         except PartitionForwarded as forwarded:
-            return self._services.forwarding.route(forwarded.tp)
+            return self._services.forwarding.route(forwarded.tp, request.timeout_ms)
 
     def _locate(self, key: TopicKey, index: int) -> LeaderPartition:
         partition = self._locate_writable(key, index)

@@ -11,6 +11,7 @@ from ottla.cluster.controller.leaders import replication_rules, settle_leaders, 
 from ottla.cluster.controller.partition_count import with_active_count
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import (
+    DELAY_FEATURE,
     Change,
     StoredSettings,
     broker_settings_key,
@@ -74,12 +75,27 @@ def replace_topic_config(
     given = values_given(config)
     if DELAY_ENABLE in topic.config:
         given.setdefault(DELAY_ENABLE, "false")  # what waits is still to be hidden and delivered
-    checked_topic_config(given, defaults)
+    before = defaults.topic.override(topic.config)
+    if checked_topic_config(given, defaults).delay_enable and not before.delay_enable:
+        check_delay_known(image)
     changed = with_active_count(topic, replace(topic, config=given))
     # Leaders are elected at once, because the change may have allowed one that was not.
     rules = replication_rules(image.broker_config, defaults)
     settled = settled_partitions(image, changed, rules)
     return Decision((*topic_changes(image, changed), *settled), None)
+
+
+def check_delay_known(image: ClusterImage) -> None:
+    """Refuse records that wait unless every registered broker knows them.
+
+    One that does not would show them to consumers, and deliver none.
+    """
+    for broker in sorted(image.registered):
+        if DELAY_FEATURE not in image.registered[broker].features:
+            raise InvalidConfig(
+                f"broker {broker} runs a version that does not know {DELAY_ENABLE}: upgrade all"
+                " brokers first"
+            )
 
 
 def checked_topic_config(given: Mapping[str, str], defaults: BrokerConfig) -> TopicConfig:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ottla.cluster.controller.configs import checked_topic_config, values_given
+from ottla.cluster.controller.configs import check_delay_known, checked_topic_config, values_given
 from ottla.cluster.controller.decision import Decision, find_topic, topic_changes
 from ottla.cluster.controller.internal_replicas import INTERNAL_FACTORS, internal_factor
 from ottla.cluster.controller.leaders import with_isr_min
@@ -90,19 +90,22 @@ def create_topic(
     """
     _check_name(image, wanted.name)
     given = values_given(wanted.config)
-    if checked_topic_config(given, defaults).active_partitions != ALL_PARTITIONS:
+    config = checked_topic_config(given, defaults)
+    if config.delay_enable:
+        check_delay_known(image)
+    if config.active_partitions != ALL_PARTITIONS:
         raise InvalidConfig(
             f"a new topic has active partitions only: create it with as many as {ACTIVE_PARTITIONS}"
             " says, and leave that out"
         )
     placed = _place_new_topic(image, wanted, defaults, start)
-    config = with_isr_min(given, len(placed[0]), defaults)
+    stored = with_isr_min(given, len(placed[0]), defaults)
     _check_partition_limit(image, len(placed), defaults)
     topic = TopicImage(
         name=wanted.name,
         id=topic_id,
         partitions=tuple(map(_new_partition, placed)),
-        config=config,
+        config=stored,
         is_internal=wanted.is_internal,
     )
     return Decision(_made(image, topic), topic)

@@ -9,7 +9,7 @@ from ottla.broker.apis import HANDLERS
 from ottla.broker.handlers.api_versions import ApiVersions
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import ErrorCode
-from ottla.protocol.api import APIS, ApiKey
+from ottla.protocol.api import APIS, PRIVATE, ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 SERVICES = cast("Services", SimpleNamespace(serves_share_groups=True))  # it uses no other
@@ -22,11 +22,18 @@ def ask(version: int, name: str = "client", software: str = "1.0") -> ApiVersion
 
 def test_every_handler_is_listed_with_its_versions() -> None:
     listed = {api.api_key: (api.min_version, api.max_version) for api in ask(4).api_keys}
-    assert listed.keys() == set(HANDLERS)
-    for key in HANDLERS:
+    assert listed.keys() == set(HANDLERS) - PRIVATE
+    for key in set(HANDLERS) - PRIVATE:
         if key is not ApiKey.PRODUCE:
             assert listed[key] == (APIS[key].versions[0], APIS[key].versions[-1])
     assert listed[ApiKey.PRODUCE][0] == 0, "older librdkafka compresses only then"
+
+
+def test_our_own_request_is_listed_to_our_own_clients_only() -> None:
+    own = {api.api_key for api in ask(4, name="ottla").api_keys}
+    assert own == set(HANDLERS)
+    for name in ("Ottla", "ottla2", "apache-kafka-java", "librdkafka"):
+        assert {api.api_key for api in ask(4, name=name).api_keys} == set(HANDLERS) - PRIVATE
 
 
 def test_an_unknown_version_gets_the_whole_list() -> None:

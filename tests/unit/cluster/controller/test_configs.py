@@ -1,10 +1,11 @@
 """Decisions on settings of topics, brokers and groups, and every refusal."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
-from fakes.cluster_images import CONFIG, after, cluster, with_topic
+from fakes.cluster_images import CONFIG, after, broker, cluster, create, with_topic
 from ottla.cluster.controller.configs import (
     ConfigEdit,
     EditKind,
@@ -15,6 +16,8 @@ from ottla.cluster.controller.configs import (
     replace_group_config,
     replace_topic_config,
 )
+from ottla.cluster.store import Revision
+from ottla.cluster.values import Change, broker_key
 from ottla.config import BrokerConfig
 from ottla.errors import (
     InvalidConfig,
@@ -124,9 +127,9 @@ def test_broker_settings_are_altered_and_replaced_under_their_broker_names() -> 
 
 def test_one_broker_can_differ_from_the_others() -> None:
     image, second = cluster(1, 2), BrokerId(2)
-    for broker, value in ((None, "5000"), (second, "6000")):
+    for one, value in ((None, "5000"), (second, "6000")):
         edits = [ConfigEdit(EditKind.SET, "fetch.max.bytes", value)]
-        image = after(image, alter_broker_config(image, edits, CONFIG, broker))
+        image = after(image, alter_broker_config(image, edits, CONFIG, one))
     assert image.config_of(None) == {"fetch.max.bytes": "5000"}
     assert image.config_of(BrokerId(1)) == {}
     assert image.config_of(second) == {"fetch.max.bytes": "6000"}
@@ -207,3 +210,24 @@ def test_no_more_groups_have_settings_than_there_may_be_groups() -> None:
     image = after(image, replace_group_config(image, "a", {SESSION: "55000"}, one))
     with pytest.raises(PolicyViolation, match=r"max.groups"):
         replace_group_config(image, "b", {SESSION: "50000"}, one)
+
+
+def test_records_may_wait_only_if_every_registered_broker_knows_them() -> None:
+    old = replace(broker(2), features=frozenset())
+    image = with_topic(cluster(1), (1,))
+    mixed = image.apply([Change(broker_key(BrokerId(2)), old)], Revision(9))
+    enable = ConfigEdit(EditKind.SET, "delay.enable", "true")
+    assert alter_topic_config(image, "orders", [enable], CONFIG).changes
+    for refused in (
+        lambda: alter_topic_config(mixed, "orders", [enable], CONFIG),
+        lambda: create(mixed, "new", config={"delay.enable": "true"}),
+    ):
+        with pytest.raises(InvalidConfig, match="broker 2 runs a version that does not know"):
+            refused()
+    assert alter_topic_config(
+        mixed, "orders", [ConfigEdit(EditKind.SET, "delay.enable", "false")], CONFIG
+    ).changes
+    enabled = after(image, alter_topic_config(image, "orders", [enable], CONFIG))
+    later = enabled.apply([Change(broker_key(BrokerId(2)), old)], Revision(9))
+    other = ConfigEdit(EditKind.SET, "retention.ms", "5")
+    assert alter_topic_config(later, "orders", [other], CONFIG).changes, "it is on already"

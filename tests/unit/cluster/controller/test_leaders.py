@@ -317,6 +317,16 @@ def test_an_unclean_leader_is_the_only_one_that_has_everything_it_has() -> None:
     assert partition.unclean_epoch == partition.leader_epoch
 
 
+def test_an_eligible_replica_that_is_starting_is_waited_for() -> None:
+    config = {**TWO_IN_SYNC, "unclean.leader.election.enable": "true"}
+    image = gone(gone(gone(with_topic(cluster(1, 2, 3), (1, 2, 3), config=config), 3), 2), 1)
+    image = after(image, register_broker(image, broker(2)))
+    image = back(image, 3)
+    assert orders_0(image).leader is None
+    image = back(image, 2)
+    assert (orders_0(image).leader, orders_0(image).unclean_epoch) == (2, -1)
+
+
 # Preferred leaders and leaving
 
 
