@@ -58,7 +58,7 @@ $(STAMP): $(SETUP) requirements.lock
 	@touch $(BROKER_STAMP) $(STAMP)
 
 quick: $(STAMP) ## unit tests, properties with a fifth of their examples, golden files, scenarios: under a minute
-	OTTLA_EXAMPLES=0.2 $(PYTEST) -n 2 -m "not slow and not nightly" tests/unit tests/property tests/scenario
+	OTTLA_EXAMPLES=0.2 $(PYTEST) -n 3 -m "not slow and not nightly" tests/unit tests/property tests/scenario
 
 $(REWRITTEN): $(STAMP) $(shell find tests -name '*.py')
 	@mkdir -p $(@D)

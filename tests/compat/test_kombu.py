@@ -1,5 +1,7 @@
 """The kombu transport against a broker in a process of its own, without Celery."""
 
+import asyncio
+import json
 import signal
 import socket
 import time
@@ -17,6 +19,8 @@ from compat.share_wire import set_group
 from compat.test_share_requests import offsets_of
 from compat.test_work_queues import dead_letters
 from compat.wire import create_topic
+from ottla.kombu.routes import Binding
+from ottla.kombu.session import Session
 
 LONG_S = 60.0
 
@@ -211,6 +215,45 @@ def test_a_binding_of_another_process_is_used(
         drain(connection, lambda: len(found) > 1, wait_s=0.5)
     assert bodies(found) == ["sport.ball"]
     found[0].ack()
+
+
+def test_a_binding_that_was_just_made_is_looked_for_before_a_message_is_sent(
+    broker: ServedBroker, new_name: Callable[[], str]
+) -> None:
+    """The sender's loop stands still while another process binds the queue."""
+    name = f"kombu-{new_name()}"
+    sender, receiver = Session(broker.address), Session(broker.address)
+    with asyncio.Runner() as sending, asyncio.Runner() as receiving:
+        sending.run(sender.open())
+        receiving.run(receiver.open())
+        receiving.run(receiver.declare(name, is_durable=True))
+        receiving.run(receiver.bind(Binding(name, "direct", name, name)))
+        sending.run(sender.publish({"body": "first"}, name, name, "direct"))
+        (lease,) = receiving.run(receiver.get(name, 1, LONG_S))
+        assert json.loads(lease.record.record.value or b"") == {"body": "first"}
+        sending.run(sender.close())
+        receiving.run(receiver.close())
+
+
+def test_a_queue_that_was_unbound_gets_no_messages_of_other_processes(
+    broker: ServedBroker, new_name: Callable[[], str]
+) -> None:
+    name = f"kombu-{new_name()}"
+    binding = Binding(name, "direct", name, name)
+    sender, receiver = Session(broker.address), Session(broker.address)
+    with asyncio.Runner() as runner:
+        runner.run(receiver.open())
+        runner.run(receiver.declare(name, is_durable=True))
+        runner.run(receiver.bind(binding))
+        runner.run(receiver.unbind(binding))
+        runner.run(sender.open())
+        runner.run(sender.publish({"body": "unbound"}, name, name, "direct"))
+        runner.run(receiver.bind(binding))
+        runner.run(sender.publish({"body": "bound"}, name, name, "direct"))
+        (lease,) = runner.run(receiver.get(name, 1, LONG_S))
+        assert json.loads(lease.record.record.value or b"") == {"body": "bound"}
+        runner.run(sender.close())
+        runner.run(receiver.close())
 
 
 def test_queues_are_purged_measured_and_deleted(

@@ -112,7 +112,7 @@ class Member:
     def __repr__(self) -> str:
         """What a failed test shows."""
         status, said = self._process.poll(), [e for e in self._entries if e.what != "read"][-6:]
-        return f"Member({status=}, {sorted(self.owned)=}, {said=}, {self._errors[-6:]=})"
+        return f"Member({status=}, {sorted(self.owned)=}, {said=}, {self._errors[-40:]=})"
 
     @property
     def is_running(self) -> bool:

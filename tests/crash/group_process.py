@@ -14,6 +14,7 @@ is printed when it has done that, and before its client tells the group. SIGTERM
 """
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -162,7 +163,7 @@ def run_kafka_python(settings: dict[str, Any], diary: Diary) -> None:
     from kafka import ConsumerRebalanceListener, KafkaConsumer
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.coordinator.assignors.range import RangePartitionAssignor
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaConnectionError, KafkaError
 
     strategies = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
     consumer = KafkaConsumer(
@@ -195,7 +196,11 @@ def run_kafka_python(settings: dict[str, Any], diary: Diary) -> None:
         topics=settings["topics"] or (), pattern=settings["pattern"] or None, listener=Listener()
     )
     while not diary.is_told_to_leave:
-        found = consumer.poll(timeout_ms=LONG_POLL_S * 1000, max_records=BATCH)
+        found: dict[Any, list[Any]] = {}
+        # While it looks for its coordinator, poll raises what a refresh of the metadata met: here
+        # a broker that was killed. Nothing was read, and the next poll looks again.
+        with contextlib.suppress(KafkaConnectionError):
+            found = consumer.poll(timeout_ms=LONG_POLL_S * 1000, max_records=BATCH)
         for records in found.values():
             for record in records:
                 diary.note_read(record.topic, record.partition, record.offset)

@@ -110,12 +110,17 @@ def progress(bootstrap: str) -> int:
 
 
 def wait_progress(bootstrap: str, slots: list[Slot], count: int) -> None:
-    def is_there() -> bool:
+    """Return when so many records are transformed. However many: patience is for each more."""
+    done = progress(bootstrap)
+
+    def is_more() -> bool:
         for slot in slots:
             slot.tend()
-        return progress(bootstrap) >= count
+        return progress(bootstrap) > done
 
-    wait_until(is_there, f"{count} records are transformed")
+    while done < count:
+        wait_until(is_more, f"more than {done} of {count} records are transformed")
+        done = progress(bootstrap)
 
 
 def wait_decided(bootstrap: str, partitions: list[Partition]) -> None:

@@ -247,7 +247,7 @@ _NIGHTLY: Final = (
     Case("ottla.storage.compaction_pass:Pass.run_next", "AssertionError", _produce),
     Case("ottla.storage.cleaner:Cleaner._note", "TypeError", _produce),
     Case("ottla.broker.handlers.produce:_WaitingBatch.settle", "KeyError", _produce),
-    Case("ottla.broker.connection:Connection._flush", "IndexError", _produce),
+    Case("ottla.broker.connection:Connection.flush_responses", "IndexError", _produce),
     Case("ottla.broker.connection:Connection.connection_made", "TypeError", _produce),
     Case("ottla.broker.membership:Membership.check_disk", "KeyError", _wait),
     Case("ottla.cluster.sqlite_database:Database.poll", "TypeError", _wait),

@@ -112,7 +112,9 @@ def raw_client(broker: AttackedBroker) -> Iterator[RawClient]:
 def served_layouts(broker: AttackedBroker) -> list[Layout]:
     """Every request that the broker says it serves, in every version that we can write."""
     with raw_client(broker) as client:
-        table = client.ask(ApiVersionsRequest(), 0).api_keys
+        # As our own client, which is told of our own request too.
+        request = ApiVersionsRequest(client_software_name="ottla", client_software_version="1")
+        table = client.ask(request, 4).api_keys
     return [
         Layout(APIS[one.api_key].request_class, version)
         for one in table

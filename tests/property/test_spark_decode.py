@@ -165,3 +165,15 @@ def test_a_range_whose_end_fell_to_compaction_is_read_to_its_end() -> None:
     wanted = OffsetRange(Offset(3), Offset(10))
     found, position = decode.Decoder().locate(TP, Fetched(late, (), Offset(21)), wanted)
     assert (len(found), position) == (0, 10)
+
+
+def test_more_than_fits_at_once_is_read_on_from_the_first_batch_that_did_not() -> None:
+    value = bytes(decode.SOURCE_BYTES_MAX // 2 + 1)
+    batches = list[bytearray]()
+    for at in range(3):
+        batch = build_batch([Record(timestamp_ms=TimestampMs(0), value=value)], codec=Codec.ZSTD)
+        stamp(batch, Offset(at), LeaderEpoch(0))
+        batches.append(batch)
+    fetched = Fetched(b"".join(batches), (), Offset(3))
+    found, position = decode.Decoder().locate(TP, fetched, OffsetRange(Offset(0), Offset(3)))
+    assert (len(found), position) == (2, 2)

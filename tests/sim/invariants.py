@@ -22,8 +22,9 @@ class Invariants:
         self._watermarks: dict[LeaderPartition, int] = {}
         self._leaders: dict[tuple[Uuid, TopicPartition, int], int] = {}
         self._revisions: dict[Broker, int] = {}
-        # Of each partition, by id of its topic: the records that were committed, as bytes.
+        # Of each partition, by id of its topic: the end of what was committed and its last bytes.
         self._committed: dict[tuple[Uuid, int], tuple[int, bytes]] = {}
+        self._committers: dict[tuple[Uuid, int], LeaderPartition] = {}  # and by which leader
         self._stored = ClusterImage()
 
     def check(self) -> None:
@@ -69,6 +70,10 @@ class Invariants:
             return
         key, log = (topic.id, partition.tp.partition), partition.log
         end, last = self._committed.get(key, (0, b""))
+        committer = self._committers.get(key)
+        if committer is not None and partition.leader_epoch < committer.leader_epoch:
+            self._check_outdated(partition, end, committer)
+            return
         if log.end_offset < end:
             self._note(f"{partition.tp}: its leader has {log.end_offset} of {end} committed")
         elif last and _before(log, end) != last:
@@ -76,6 +81,19 @@ class Invariants:
         if partition.high_watermark > end:
             reached = partition.high_watermark
             self._committed[key] = (reached, _before(log, reached))
+            self._committers[key] = partition
+
+    def _check_outdated(self, partition: LeaderPartition, end: int, newer: LeaderPartition) -> None:
+        """A leader that does not know of its successor commits only what the successor has."""
+        tp, reached = partition.tp, partition.high_watermark
+        if reached > end:
+            self._note(f"{tp}: an outdated leader committed {reached}, behind {end}")
+        brokers = [one.broker for one in self._cluster.machines if one.broker is not None]
+        is_there = any(one.services.replicas.leaders.get(tp) is newer for one in brokers)
+        if not is_there or not newer.log.start_offset < reached <= end:
+            return
+        if _before(partition.log, reached) != _before(newer.log, reached):
+            self._note(f"{tp}: an outdated leader committed other records before {reached}")
 
     def _check_in_sync(self, partition: LeaderPartition) -> None:
         """Every replica that may lead next, and runs, has everything that is committed now."""

@@ -11,6 +11,8 @@ from ottla.client.client import Client
 from ottla.client.errors import ClientError
 from ottla.client.placement import move_partitions, set_draining
 from ottla.cluster.controller.reassignment import moving_partitions
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.store import Revision
 from ottla.model import BrokerId, TopicPartition
 from sim.cluster import Cluster, Machine
 
@@ -72,6 +74,7 @@ class Nemesis:
         self._cluster = cluster
         self._rng = rng
         self._operations: list[asyncio.Task[None]] = []  # kept: the loop does not
+        self._wiped: dict[BrokerId, Revision] = {}  # when each machine last got a new disk
 
     async def run(self, faults: list[Fault]) -> None:
         begun_s = self._cluster.loop.time()
@@ -136,8 +139,13 @@ class Nemesis:
 
     def _wipe(self, machine: Machine) -> Callable[[], object]:
         """The machine gets a new disk, if another one has all that this one must have."""
-        others = {one.id for one in self._cluster.machines if one.is_running} - {machine.id}
-        for topic in self._cluster.stored_image().topics.values():
+        image = self._cluster.stored_image()
+        others = {
+            one.id
+            for one in self._cluster.machines
+            if one is not machine and one.is_running and self._has_registered(one, image)
+        }
+        for topic in image.topics.values():
             for partition in topic.partitions:
                 if machine.id in partition.replicas and others.isdisjoint(partition.isr):
                     return _do_nothing
@@ -145,7 +153,14 @@ class Nemesis:
             return _do_nothing
         start = self._stop(machine, has_power=False)
         machine.disk.wipe()
+        self._wiped[machine.id] = image.revision
         return start
+
+    def _has_registered(self, machine: Machine, image: ClusterImage) -> bool:
+        """False from when a machine got a new disk until its broker has said so in the store."""
+        known = image.brokers.get(machine.id)
+        wiped = self._wiped.get(machine.id)
+        return wiped is None or (known is not None and known.epoch > wiped)
 
     def _replace_failed(self, machine: Machine) -> Callable[[], object]:
         """An operator starts a broker anew whose directory went offline."""

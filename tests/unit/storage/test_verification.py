@@ -105,6 +105,16 @@ def test_damage_is_found_by_the_first_reader_wherever_he_begins(files: MemoryFil
         files.unlink(log.directory / "corrupt-ranges")
 
 
+def test_a_first_reader_of_little_gets_the_batch_that_it_asks_for(files: MemoryFiles) -> None:
+    """The index leads to a batch before it, and what lies between is more than is wanted."""
+    segment = opened(files).sealed_segments[1]
+    for start in range(segment.base_offset, segment.end_offset):
+        log = opened(files.kill())
+        found = log.read(Offset(start), log.end_offset, 1, at_least_one=True)
+        assert found is not None
+        assert found.end_offset == start + 1
+
+
 def test_a_segment_that_ends_too_early_at_a_batch_is_read_once_and_refused_behind_it(
     files: MemoryFiles,
 ) -> None:

@@ -87,6 +87,19 @@ def test_each_open_transaction_has_its_own_deadline() -> None:
     assert transactions.next_deadline_ms() == 1200
 
 
+def test_deadlines_come_in_their_order_whatever_the_order_of_the_log_that_was_read() -> None:
+    loaded = Transactions(OWNER)
+    for name, since_ms in (("c", 300), ("b", 200), ("a", 100)):
+        before = begun(name)
+        open_since(before, name, 7, since_ms)
+        loaded.replay(before.by_id[name], since_ms)
+    loaded.end_load()
+    assert loaded.next_deadline_ms() == 1100
+    decision = loaded.pass_time(1200)
+    assert [record.transactional_id for record in decision.records] == ["a", "b"]
+    assert loaded.next_deadline_ms() == 1300
+
+
 def test_a_deadline_that_was_met_is_of_no_interest() -> None:
     transactions = begun()
     open_since(transactions, "a", 7, 0)
