@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Position
 
 from chaos.clients import SETTINGS, TIMEOUT_S, Worker
@@ -74,7 +74,7 @@ class Member(Worker):
                 "bootstrap.servers": self._bootstrap,
                 "group.id": self._group,
                 "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
+                "auto.offset.reset": "error",  # each partition has a committed offset
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 100,
             }
@@ -99,7 +99,10 @@ class Member(Worker):
             message = consumer.poll(wait_s)
             if message is None:
                 return
-            if message.error() is None:
+            error = message.error()
+            if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                self._problems.append(f"{self.name} lost its place: {error}")
+            elif error is None:
                 topic, partition, offset = position_of(message)
                 records = self._found.setdefault(TopicPartition(topic, partition), [])
                 records.append((offset, value_of(message).decode()))
