@@ -1,6 +1,6 @@
 """The followers of a partition, as its leader sees them: how far each is, and since when."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from math import inf
 from typing import Final
 
@@ -73,7 +73,7 @@ class Follower:
             self._clock = None
 
     def forget(self) -> None:
-        """The follower has started anew: its log may have become shorter."""
+        """Its log may have become shorter since its last fetch."""
         if self._clock is not None:
             self.forget_clock(self._clock)
         self.end, self.epoch, self.leader_end = UNKNOWN_END, UNREGISTERED, UNKNOWN_END
@@ -89,6 +89,12 @@ class Followers:
         """Other brokers have replicas now: forget those that do not, know those that are new."""
         known = self.by_id
         self.by_id = {broker: known.get(broker) or Follower(now_s) for broker in brokers}
+
+    def forget_others(self, kept: Collection[BrokerId]) -> None:
+        """Forget how far every follower is that is not among some."""
+        for broker, follower in self.by_id.items():
+            if broker not in kept:
+                follower.forget()
 
     def forget_clock(self, broker: BrokerId, clock: FollowerClock) -> None:
         """Later fetches of this session say nothing about the partition any more."""

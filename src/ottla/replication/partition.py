@@ -434,6 +434,9 @@ class LeaderPartition:
         if image.leader_epoch != self.leader_epoch:
             self.leader_epoch = image.leader_epoch
             self.log.epochs.note(image.leader_epoch, self.log.end_offset)
+            # Outside the ISR a follower may have lost its log, or been dropped and added again in
+            # images that this broker has skipped: what it had in the last epoch may be gone.
+            self.followers.forget_others(image.isr)
         if image.replicas != self.replicas:
             others = [broker for broker in image.replicas if broker != self._broker_id]
             self.followers.change(others, now_s)

@@ -362,6 +362,25 @@ def test_a_replica_that_is_added_joins_when_it_has_caught_up() -> None:
     assert change.isr == (HERE, ONE, new, TWO)
 
 
+def test_a_replica_that_was_dropped_and_added_again_has_to_fetch_first() -> None:
+    led = Led(ONE, TWO)
+    for follower in (ONE, TWO):
+        led.fetch(follower, 0)
+    led.append()
+    for follower in (ONE, TWO):
+        led.fetch(follower, 1)
+    # The image without TWO was skipped: its log may be gone.
+    replicas = (HERE, ONE, TWO)
+    moved(led, replicas, (HERE, ONE), adding=(TWO,), leader_epoch=build.EPOCH + 1)
+    assert led.begin() is None
+    led.fetch(TWO, 0)
+    assert led.begin() is None
+    led.fetch(TWO, 1)
+    change = led.begin()
+    assert change is not None
+    assert change.isr == replicas
+
+
 def test_a_leader_that_stays_leads_on_in_the_next_epoch_when_replicas_are_dropped() -> None:
     led = Led(ONE, TWO)
     led.append()
