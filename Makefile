@@ -28,7 +28,7 @@ NIGHTLY := \
   OTTLA_CRASH_ROUNDS=200 OTTLA_CRASH_POINTS=1000 OTTLA_CRASH_TRANSACTIONS=5000 OTTLA_CRASH_STOPS=20 \
   OTTLA_POWER_CUTS=20 OTTLA_UNCLEAN_MIB=1024 OTTLA_GROUP_KILLS=30 OTTLA_REBALANCE_ROUNDS=4 \
   OTTLA_CLUSTER_KILLS=20 OTTLA_CLUSTER_TRANSACTIONS=5000 OTTLA_CLUSTER_COORDINATOR_KILLS=20 \
-  OTTLA_SIM_SEEDS=500 OTTLA_PLANT_SEEDS=500 OTTLA_PLANT_SECONDS=30 OTTLA_CUT_KIB=64 OTTLA_CAPACITY_BROKERS=50 OTTLA_CAPACITY_PARTITIONS=20000 OTTLA_MOVED_PARTITIONS=60 \
+  OTTLA_SIM_SEEDS=1000 OTTLA_SIM_SECONDS=30 OTTLA_PLANT_SEEDS=500 OTTLA_PLANT_SECONDS=30 OTTLA_CUT_KIB=64 OTTLA_CAPACITY_BROKERS=50 OTTLA_CAPACITY_PARTITIONS=20000 OTTLA_MOVED_PARTITIONS=60 \
   OTTLA_CHAOS=whole OTTLA_REBALANCE_ALL=1 OTTLA_OUTAGE_S=30 OTTLA_CRASH_DAMAGES=8000 OTTLA_DAMAGE_CASES=10000 OTTLA_REPLICA_DAMAGES=200 \
   OTTLA_SIM_SHARE_SEEDS=500 OTTLA_SHARE_RECORDS=200000 OTTLA_SHARE_MEMBER_KILLS=30 OTTLA_SHARE_BROKER_KILLS=10 \
   OTTLA_QUEUE_RESTARTS=10 OTTLA_QUEUE_LOCKS=3 OTTLA_QUEUE_JOBS=40 OTTLA_CELERY_TASKS=5000 OTTLA_CELERY_KILLS=10 OTTLA_CELERY_ETAS=1000 \
@@ -68,12 +68,12 @@ $(REWRITTEN): $(STAMP) $(shell find tests -name '*.py')
 test: $(STAMP) $(REWRITTEN) ## every kind of test, at a size that finds the bug within minutes
 	$(PYTEST) $(SPREAD) -m "not nightly" --durations=20
 
-nightly: $(STAMP) $(REWRITTEN) ## every test at its full size, and those that start a Spark of their own: hours
-	$(NIGHTLY) $(PYTEST) $(SPREAD) --durations=50 --timeout=14400
+nightly: $(STAMP) $(REWRITTEN) ## every test at its full size, and those that start a Spark of their own: hours; TESTS=tests/cli runs a part
+	$(NIGHTLY) $(PYTEST) $(SPREAD) --durations=50 --timeout=14400 $(TESTS)
 
-sim: $(STAMP) ## simulated clusters: SEEDS=n, or SEED=k with its trace; PROFILE=p; SHRINK=1 shortens a seed that fails
+sim: $(STAMP) ## simulated clusters: SEEDS=n, or SEED=k with its trace; PROFILE=p; SECONDS=s; SHRINK=1 shortens a seed that fails
 	@PYTHONPATH=tests $(BIN)/python -m sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) \
-	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(SHRINK),--shrink)
+	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(SECONDS),--secs $(SECONDS)) $(if $(SHRINK),--shrink)
 
 chaos: $(STAMP) ## three brokers and three members of etcd under kills, cuts and power cuts: most of an hour, as root; SEED=k
 	@PYTHONPATH=tests:. $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(SIZES)

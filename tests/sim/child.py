@@ -40,10 +40,9 @@ def _garbage_kept() -> Iterator[None]:
 
 
 def _run_and_exit(work: Callable[[], object], sender: Connection) -> None:
-    # What the parent has left to collect must not be freed here: a client of librdkafka, whose
-    # threads are not in this process, would crash it.
-    gc.freeze()
-    gc.enable()
+    # Garbage is not collected. What the parent has left would crash this process, if it is a client
+    # of librdkafka, whose threads are not here; and what the work leaves goes when it ends.
+    gc.disable()
     try:
         sender.send(work())
     except Exception:  # noqa: BLE001  # the parent reports that there is no result

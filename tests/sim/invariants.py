@@ -28,12 +28,14 @@ class Invariants:
         self._stored = ClusterImage()
 
     def check(self) -> None:
+        """Check the store, and the brokers that have done anything in this turn."""
         if self._cluster.store.revision != self._stored.revision:
             self._stored = self._cluster.stored_image()
             self._check_eligible()
         for machine in self._cluster.machines:
-            broker = machine.broker
-            if broker is not None:
+            broker, process = machine.broker, machine.process
+            if broker is not None and process is not None and process.has_run:
+                process.has_run = False
                 self._check_image(machine.id, broker)
                 for partition in broker.services.replicas.leaders.values():
                     self._check_partition(machine.id, broker, partition)

@@ -32,6 +32,7 @@ class Process:
         self.host = host
         self.is_alive = True
         self.is_frozen = False
+        self.has_run = False  # since whoever looks at it has set it to False
         self.held: list[asyncio.Handle] = []  # while it is frozen
         self.exception_handler: ExceptionHandler | None = None
         self.on_killed: list[Callable[[], None]] = []
@@ -65,12 +66,13 @@ class SimLoop(asyncio.BaseEventLoop):
     """Time jumps to the next timer as soon as there is nothing to do."""
 
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
 
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap
+        self._timer_count = 0
         self.end_s = math.inf  # a simulation that takes longer has failed
         self.step_count = 0
         self.on_step: Callable[[], None] | None = None  # called after every turn
@@ -87,19 +89,31 @@ class SimLoop(asyncio.BaseEventLoop):
     def now_ms(self) -> TimestampMs:
         return TimestampMs(EPOCH_MS + int(self.now_s * 1000))
 
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Args], object],
+        *args: *Args,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timer_count += 1  # timers of one time run in the order in which they were set
+        heapq.heappush(self._timers, (when, self._timer_count, timer))
+        return timer
+
     # Turns
 
     def _run_once(self) -> None:
-        scheduled, ready = self._scheduled, self._ready
-        while scheduled and scheduled[0].cancelled():
-            heapq.heappop(scheduled)
+        timers, ready = self._timers, self._ready
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
         if not ready:
-            assert scheduled or self._stopping, "deadlock: every task waits and no timer is set"
-            if scheduled:
-                self.now_s = max(self.now_s, scheduled[0].when())
+            assert timers or self._stopping, "deadlock: every task waits and no timer is set"
+            if timers:
+                self.now_s = max(self.now_s, timers[0][0])
                 assert self.now_s < self.end_s, "the simulation does not end"
-        while scheduled and scheduled[0].when() <= self.now_s:
-            timer = heapq.heappop(scheduled)
+        while timers and timers[0][0] <= self.now_s:
+            timer = heapq.heappop(timers)[2]
             if not timer.cancelled():
                 ready.append(timer)
         for _ in range(len(ready)):
@@ -117,6 +131,8 @@ class SimLoop(asyncio.BaseEventLoop):
         if process is not None and process.is_frozen:
             process.held.append(handle)
             return
+        if process is not None:
+            process.has_run = True
         handle._run()
 
     def thaw(self, process: Process) -> None:

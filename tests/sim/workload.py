@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 _CLIENT_TIMEOUT_S: Final = 4.0
 _QUICK_TIMEOUT_S: Final = 0.5
-_PAUSE_S: Final = 0.02  # between two records of a producer, on average
+_PAUSE_S: Final = 0.03  # between two records of a producer, on average
 _LIMITS: Final = FetchLimits(wait_ms_max=200)
 _TIMES: Final = MemberTimes(session_ms=6000, rebalance_ms=6000, heartbeat_ms=1000)
 # Errors that say for certain that nothing was written.
