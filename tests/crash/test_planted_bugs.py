@@ -11,7 +11,9 @@ from sim.planted import PLANTS
 from sim.run import DIED, plan, simulate
 
 _SEEDS_MAX: Final = int(os.environ.get("OTTLA_PLANT_SEEDS", "3"))
-_OWN_PLANS: Final = ("unconfirmed_reads", "share_answered_too_early")  # in test_simulation.py
+_OWN_PLANS: Final = (  # in test_simulation.py
+    *("unconfirmed_reads", "share_answered_too_early", "releases_forgotten", "waiting_unread"),
+)
 _SECONDS: Final = float(os.environ.get("OTTLA_PLANT_SECONDS", "10"))
 _FOUND_AT_ONCE: Final = ("isr_without_store", "sequences_unchecked")
 

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.clock import SystemClock
 from ottla.coordinator.runtime.coordinator import shard_index
-from sim.nemesis import SHARE_PROFILE, Fault
+from sim.nemesis import SHARE_PROFILE, WAIT_PROFILE, Fault
 from sim.run import Plan, plan, simulate
 
 _SEEDS: Final = int(os.environ.get("OTTLA_SIM_SEEDS", "30"))
@@ -17,6 +17,7 @@ _PARTS: Final = 3  # of the seeds, for tests that run at the same time
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 _SHARE_SEEDS: Final = int(os.environ.get("OTTLA_SIM_SHARE_SEEDS", "1"))
 _SHARE_SECONDS: Final = 6.0
+_WAIT_SEEDS: Final = int(os.environ.get("OTTLA_SIM_WAIT_SEEDS", "3"))
 
 
 @pytest.mark.slow
@@ -88,3 +89,25 @@ def test_an_acknowledgement_that_is_answered_too_early_is_found() -> None:
     seed = next((seed for seed in range(1, 8) if is_found(seed)), None)
     assert seed is not None, "one of them finds it"
     assert simulate(replaced(seed, "")).is_good
+
+
+@pytest.mark.slow
+def test_records_that_wait_come_once_and_in_time(report: Callable[[str], None]) -> None:
+    """None lost, doubled, early or out of order; none that was cancelled or aborted."""
+    seeds = range(1, _WAIT_SEEDS + 1)
+    verdicts = [simulate(plan(seed, WAIT_PROFILE, _SECONDS)) for seed in seeds]
+    assert [one for one in verdicts if not one.is_good] == []
+    acked_count = sum(one.acked_count for one in verdicts)
+    assert acked_count > 50 * _WAIT_SEEDS, "clients made progress"
+    report(f"{_WAIT_SEEDS} simulations of records that wait: {acked_count} acknowledged, 0 lost")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "says"),
+    [("releases_forgotten", "delivered 2 times: "), ("waiting_unread", "never delivered: ")],
+)
+def test_a_leader_that_does_not_know_what_waits_is_found(plant: str, says: str) -> None:
+    faults = tuple(Fault(2.0 + 2.0 * target, "kill", 1.5, target) for target in range(3))
+    problems = simulate(Plan(1, WAIT_PROFILE, 3, 9.0, faults, plant=plant)).problems
+    assert any(problem.startswith(says) for problem in problems)

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 
 from histories.history import Fault, Gap, History, Outcome, Sent, Transaction
 from histories.shares import judge_shares
+from histories.waits import judge_waits
 from ottla.model import TopicPartition
 
 
@@ -34,6 +35,7 @@ def judge(history: History) -> list[str]:
         *_gaps(history),
         *_redelivered(history),
         *judge_shares(history),
+        *judge_waits(history),
     ]
 
 

@@ -124,6 +124,41 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A record that was sent to be delivered later; the due time of an ordinary one is 0."""
+
+    value: str
+    tp: TopicPartition
+    due_ms: int  # it must not be delivered earlier
+    is_exact: bool  # whether that is its due time; else it is due some time after
+    outcome: Outcome
+    ticket: int | None = None
+    acked_ms: int | None = None
+    transaction: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A record that a reader of such a topic finds: without a ticket it did not wait."""
+
+    tp: TopicPartition
+    offset: int
+    value: str
+    at_ms: int
+    ticket: int | None
+
+
+@dataclass(slots=True)
+class Waits:
+    """Everything that was sent to be delivered later, and what was delivered."""
+
+    scheduled: list[Scheduled] = field(default_factory=list)
+    cancels: dict[str, Outcome] = field(default_factory=dict)  # by value
+    released: list[Released] = field(default_factory=list)
+    unfinished: str = ""  # what still waited in the end
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """A fault, from its beginning until all replicas are in sync again."""
 
@@ -171,6 +206,7 @@ class History:
     unavailable: list[TopicPartition] = field(default_factory=list)  # when all faults were over
     resized: tuple[str, ...] = ()  # topics of which partitions were sealed and opened
     shares: Shares | None = None
+    waits: Waits | None = None
     unread: str = ""  # why the logs could not be read in the end
     faults: list[Fault] = field(default_factory=list)
     isolations: list[Isolation] = field(default_factory=list)

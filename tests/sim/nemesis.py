@@ -39,9 +39,13 @@ PROFILES["shrink"] = (
     *("kill", "power", "partition", "one_way", "reset", "pause", "lease_lost"),
     *("response_lost", "watch_held"),
 )
-# Share groups under everything; drawn by no seed, for its clients are others.
+# Share groups under everything; drawn by no seed, for their clients are others.
 SHARE_PROFILE: Final = "share"
 PROFILES[SHARE_PROFILE] = PROFILES["all"]
+# Records that wait, under everything but clocks that are set: leaders go by their own.
+WAIT_PROFILE: Final = "wait"
+PROFILES[WAIT_PROFILE] = tuple(kind for kind in PROFILES["all"] if kind != "clock")
+OWN_CLIENTS: Final = frozenset({SHARE_PROFILE, WAIT_PROFILE})
 _REPLICAS_MIN: Final = 2  # one alone would have to come back before anything can be read
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ottla.broker.replica_reads import ReplicaReads
+from ottla.broker.waiting_partition import WaitingPartition
 from ottla.cluster.controller import leaders
 from ottla.cluster.controller.leaders import IsrChange
 from ottla.cluster.state import ClusterState
@@ -21,6 +22,8 @@ from ottla.coordinator.transactions.markers import TransactionEnd
 from ottla.coordinator.transactions.peer_markers import PeerMarkers
 from ottla.model import BrokerId, Offset, TimestampMs, TopicPartition
 from ottla.protocol.hot_fetch import FetchPartition
+from ottla.queues.pending_records import PendingRecords
+from ottla.queues.waiting_facts import Facts
 from ottla.replication import forfeits
 from ottla.replication.follower import FollowerPartition
 from ottla.replication.partition import ACKS_ALL, LeaderPartition
@@ -219,6 +222,37 @@ def share_answered_too_early() -> None:
     _plant(ShareStateRouter, "submit", answer)
 
 
+def releases_forgotten() -> None:
+    """A new leader does not read in its log what the one before has released."""
+    load, apply = WaitingPartition.load, PendingRecords.apply
+    is_loading = False
+
+    def loading(self: WaitingPartition) -> bool:
+        nonlocal is_loading
+        is_loading = True
+        try:
+            return load(self)
+        finally:
+            is_loading = False
+
+    def forget(self: PendingRecords, facts: Facts, producer_id: int | None) -> None:
+        apply(self, facts._replace(released=[]) if is_loading else facts, producer_id)
+
+    _plant(WaitingPartition, "load", loading)
+    _plant(PendingRecords, "apply", forget)
+
+
+def waiting_unread() -> None:
+    """A new leader does not read what waits."""
+    make = WaitingPartition.__init__
+
+    def init(self: WaitingPartition, partition: LeaderPartition, *more: Any, **named: Any) -> None:
+        make(self, partition, *more, **named)
+        self._loaded_to = partition.log.end_offset
+
+    _plant(WaitingPartition, "__init__", init)
+
+
 def _plant(owner: Any, name: str, value: object) -> None:
     assert hasattr(owner, name), f"{owner} has no {name} any more"
     setattr(owner, name, value)
@@ -246,5 +280,7 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
         unconfirmed_reads,
         lost_marker,
         share_answered_too_early,
+        releases_forgotten,
+        waiting_unread,
     )
 }

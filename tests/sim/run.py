@@ -16,10 +16,12 @@ from ottla.model import TopicPartition
 from sim.child import run_in_child
 from sim.cluster import Cluster
 from sim.nemesis import (
+    OWN_CLIENTS,
     PARTITION_COUNTS,
     PROFILES,
     RESIZED,
     SHARE_PROFILE,
+    WAIT_PROFILE,
     Fault,
     Nemesis,
     draw,
@@ -27,11 +29,13 @@ from sim.nemesis import (
 from sim.network import SimNetworkLoop
 from sim.planted import PLANTS
 from sim.share_workload import ShareWorkload
+from sim.wait_workload import WaitWorkload
 from sim.workload import Workload
 
 DURATION_S: Final = 30.0
 CALM_S: Final = 10.0  # after all faults: by then every partition acknowledges
 SHARE_END_S: Final = 60.0  # after that: locks have ended, and every record is finished
+WAIT_END_S: Final = 40.0  # after that: transactions have ended, and nothing waits any more
 TRANSACTION_S: Final = 12.0  # the timeout of a transaction, and some time to end it
 DIED: Final = "the simulation died"  # a problem of the simulation, not of the brokers in it
 _SETTINGS: Final = {
@@ -84,7 +88,7 @@ class Plan:
 def plan(seed: int, profile: str | None = None, duration_s: float = DURATION_S) -> Plan:
     """The simulation of a seed: of five, one has five machines and one a single one."""
     rng = Random(f"plan {seed}")
-    chosen = profile or rng.choice(sorted(PROFILES.keys() - {SHARE_PROFILE}))
+    chosen = profile or rng.choice(sorted(PROFILES.keys() - OWN_CLIENTS))
     machine_count = 5 if seed % 5 == 0 else 1 if seed % 5 == 4 else 3
     faults = draw(rng, chosen, machine_count, duration_s - 5.0)
     return Plan(seed, chosen, machine_count, duration_s, tuple(faults))
@@ -167,6 +171,8 @@ def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
 async def _run(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     if plan.profile == SHARE_PROFILE:
         await _run_shares(plan, cluster, workload)
+    elif plan.profile == WAIT_PROFILE:
+        await _run_waits(plan, cluster, workload)
     else:
         await _run_logs(plan, cluster, workload)
 
@@ -182,6 +188,19 @@ async def _run_shares(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     cluster.heal()
     await workload.probe(shares.tps, CALM_S)
     await shares.finish(SHARE_END_S)
+
+
+async def _run_waits(plan: Plan, cluster: Cluster, workload: Workload) -> None:
+    """Producers whose records wait, are cancelled, or belong to transactions."""
+    waits = WaitWorkload(workload)
+    cluster.start()
+    await cluster.wait_ready()
+    await waits.begin()
+    await Nemesis(cluster, Random(f"nemesis {plan.seed}")).run(list(plan.faults))
+    await asyncio.sleep(max(0.0, plan.duration_s - cluster.loop.time()))
+    cluster.heal()
+    await workload.probe(waits.tps, CALM_S)
+    await waits.finish(WAIT_END_S)
 
 
 async def _run_logs(plan: Plan, cluster: Cluster, workload: Workload) -> None:

@@ -41,7 +41,9 @@ _PAUSE_S: Final = 0.03  # between two records of a producer, on average
 _LIMITS: Final = FetchLimits(wait_ms_max=200)
 _TIMES: Final = MemberTimes(session_ms=6000, rebalance_ms=6000, heartbeat_ms=1000)
 # Errors that say for certain that nothing was written.
-_REFUSALS: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.POLICY_VIOLATION})
+_REFUSALS: Final = frozenset(
+    {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_RECORD}
+)
 
 
 class CountingClient(Client):
@@ -142,7 +144,7 @@ class Workload:
             offset = await producer.write(tp, [record])
         except ClientError as problem:
             is_first = client.attempt_count == attempts_before + 1
-            self._note(Sent(name, tp, number, _outcome(problem, is_first=is_first)))
+            self._note(Sent(name, tp, number, outcome_of(problem, is_first=is_first)))
             raise
         self.acked_count += 1
         if offset is not None:
@@ -327,7 +329,7 @@ class Workload:
         await self.cluster.run_client(run(), "probe")
 
 
-def _outcome(problem: ClientError, *, is_first: bool) -> Outcome:
+def outcome_of(problem: ClientError, *, is_first: bool) -> Outcome:
     """A batch that a later attempt was refused with may have been written by an earlier one."""
     if is_first and isinstance(problem, Refused) and problem.code in _REFUSALS:
         return Outcome.REFUSED

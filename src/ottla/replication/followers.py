@@ -73,7 +73,7 @@ class Follower:
             self._clock = None
 
     def forget(self) -> None:
-        """Its log may have become shorter since its last fetch."""
+        """Forget how far the follower is: its log may have become shorter since its last fetch."""
         if self._clock is not None:
             self.forget_clock(self._clock)
         self.end, self.epoch, self.leader_end = UNKNOWN_END, UNREGISTERED, UNKNOWN_END
