@@ -50,6 +50,7 @@ _REPLICATED: Final = {
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "1500",
 }
+_SMALL_FETCHES: Final = (("replica.fetch.response.max.bytes", "1024"),)  # a few batches
 _PRODUCERS: Final = 4
 _SHORTEST_S: Final = 1.0
 _CHILD_S: Final = 240.0  # of real time for one simulation
@@ -86,12 +87,16 @@ class Plan:
 
 
 def plan(seed: int, profile: str | None = None, duration_s: float = DURATION_S) -> Plan:
-    """The simulation of a seed: of five, one has five machines and one a single one."""
+    """The simulation of a seed: of five, one has five machines and one a single one.
+
+    In every other one a follower needs many fetches to catch up.
+    """
     rng = Random(f"plan {seed}")
     chosen = profile or rng.choice(sorted(PROFILES.keys() - OWN_CLIENTS))
     machine_count = 5 if seed % 5 == 0 else 1 if seed % 5 == 4 else 3
     faults = draw(rng, chosen, machine_count, duration_s - 5.0)
-    return Plan(seed, chosen, machine_count, duration_s, tuple(faults))
+    settings = _SMALL_FETCHES if rng.random() < 0.5 else ()
+    return Plan(seed, chosen, machine_count, duration_s, tuple(faults), settings)
 
 
 def shrink(failing: Plan, fails: Callable[[Plan], bool]) -> Plan:
