@@ -358,7 +358,7 @@ def start_broker(asked: Run, *more: str) -> tuple[Broker, str]:
     """`ottla serve`, when it is ready, and its address; or `BrokerEnded`."""
     words = ["serve", "--data", str(asked.data), "--listen", asked.listen, *more]
     broker = subprocess.Popen(
-        [sys.executable, "-m", "ottla.cli.main", *words, "--log-level", "warning"],
+        [sys.executable, "-m", "ottla", *words, "--log-level", "warning"],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,  # Ctrl-C is for this process; the broker has to outlive Spark

@@ -15,7 +15,7 @@ import pytest
 
 from ottla.cli.main import run
 
-COMMAND = [sys.executable, "-m", "ottla.cli.main"]
+COMMAND = [sys.executable, "-m", "ottla"]
 READY = "ottla ready on "
 PATIENCE_S = 120  # only for what hangs: a busy machine must not fail a test
 

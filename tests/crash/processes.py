@@ -11,7 +11,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
-COMMAND: Final = [sys.executable, "-m", "ottla.cli.main"]
+COMMAND: Final = [sys.executable, "-m", "ottla"]
 READY: Final = "ottla ready on "
 PATIENCE_S: Final = 60
 _SHOWN_CHARS: Final = 10_000

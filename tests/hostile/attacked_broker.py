@@ -148,7 +148,7 @@ def doomed_broker(directory: Path) -> Iterator[AttackedBroker]:
 
 def _start(directory: Path, *settings: str, descriptors_max: int | None = None) -> AttackedBroker:
     log, metrics_port = directory / "broker.log", _free_port()
-    command = [sys.executable, "-m", "ottla.cli.main", "serve"]
+    command = [sys.executable, "-m", "ottla", "serve"]
     command += ["--data", str(directory / "data"), "--listen", "127.0.0.1:0"]
     command += ["--metrics", f"127.0.0.1:{metrics_port}"]
     for setting in (*_LIMITS, *settings):

@@ -193,7 +193,7 @@ def test_a_kill_during_an_attack_costs_nothing_that_was_acknowledged(
     with attacked_broker(tmp_path) as broker:
         assert pages_of(broker) >= diary.acknowledged >= PAGES
         create_topic(broker, "after")
-    verify = [sys.executable, "-m", "ottla.cli.main", "log", "verify", str(tmp_path / "data")]
+    verify = [sys.executable, "-m", "ottla", "log", "verify", str(tmp_path / "data")]
     assert subprocess.run(verify, check=False, timeout=PATIENCE_S).returncode == 0
 
 

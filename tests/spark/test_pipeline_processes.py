@@ -16,7 +16,7 @@ import pytest
 
 from spark.topics import Topic
 
-COMMAND = [sys.executable, "-m", "ottla.cli.main", "pipeline"]
+COMMAND = [sys.executable, "-m", "ottla", "pipeline"]
 TIMEOUT_S = 400
 MEMORY = ("--conf", "spark.driver.memory=512m")
 pytestmark = pytest.mark.jvm

@@ -61,7 +61,3 @@ def _run(arguments: Sequence[str]) -> int:
     from ottla.cli import app  # noqa: PLC0415
 
     return app.run(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

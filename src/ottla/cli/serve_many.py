@@ -22,7 +22,7 @@ from ottla.model import Endpoint
 log = logging.getLogger("ottla.serve")
 
 READY: Final = "ottla ready on "
-_COMMAND: Final = (sys.executable, "-m", "ottla.cli.main", "serve")
+_COMMAND: Final = (sys.executable, "-m", "ottla", "serve")
 _PAUSE_MIN_S: Final = 0.5  # before a process that ended is started again
 _PAUSE_MAX_S: Final = 30.0
 _SETTLED_S: Final = 60.0  # a process that ran for so long is started again at once

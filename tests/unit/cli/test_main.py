@@ -78,7 +78,7 @@ def test_every_command_has_help_with_examples(
 def test_a_reader_that_leaves_early_gets_no_complaint() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "ottla.cli.main", "config", "list"]
+    command = [sys.executable, "-m", "ottla", "config", "list"]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")

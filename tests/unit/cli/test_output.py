@@ -12,7 +12,7 @@ from ottla.cli.output import DescriptorWriter, OutputFailed
 
 MUCH = bytes(range(256)) * 4096  # a megabyte: many times what a pipe holds
 PATIENCE_S = 120
-LIST = [sys.executable, "-m", "ottla.cli.main", "config", "list", "--json"]
+LIST = [sys.executable, "-m", "ottla", "config", "list", "--json"]
 
 
 def test_a_pipe_that_does_not_block_gets_everything() -> None:
@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_is_one_line_and_status_1(unbuffered: str) -> None:
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_a_stream_that_is_closed_is_no_defect(closed: str) -> None:
-    script = f'"$0" -m ottla.cli.main version {closed}'
+    script = f'"$0" -m ottla version {closed}'
     done = subprocess.run(
         ["bash", "-c", script, sys.executable], capture_output=True, timeout=PATIENCE_S, check=False
     )
