@@ -66,6 +66,7 @@ PRODUCER_IDS_KEY: Final = "producer-ids"
 
 _DRAINING: Final = "draining"  # the state that is wanted of a member; without one it is active
 
+_JSON: Final = json.JSONEncoder(separators=(",", ":"))
 _CHECKSUM_FIELD: Final = re.compile(rb',"crc32c":"([0-9a-f]{8})"}\Z')
 _PREFIXES: Final = (
     TOPIC_PREFIX,
@@ -410,7 +411,7 @@ def _read_tombstone(topic_id: str, fields: Mapping[str, Any]) -> Tombstone:
 
 
 def _dump(key: str, fields: Mapping[str, Any]) -> bytes:
-    body = json.dumps(fields, separators=(",", ":")).encode()
+    body = _JSON.encode(fields).encode()
     return body[:-1] + b',"crc32c":"%08x"}' % _checksum(key, body)
 
 

@@ -31,6 +31,9 @@ from ottla.cluster.store import (
 )
 
 BATCHES_PER_READ: Final = 100
+# A start writes every partition, and the next one checks all of the history.
+CHANGES_KEPT: Final = 10_000
+LARGE_REVISIONS_KEPT: Final = 4  # however many changes they have
 _PREFIX_END: Final = "\U0010ffff"  # sorts after every character that keys are made of
 
 
@@ -228,16 +231,25 @@ class Database:
         if not changes:
             return revision
         revision = Revision(revision + 1)
-        compacted = max(NEVER, revision - self._revisions_kept)
         self._sql.executemany(
             "INSERT INTO history VALUES (?, ?, ?)",
             [(revision, change.key, change.value) for change in changes],
         )
+        compacted = max(NEVER, revision - self._revisions_kept, self._over_changes(revision))
         self._sql.execute("DELETE FROM history WHERE revision <= ?", (compacted,))
         self._sql.execute(
             "UPDATE store SET revision = ?, compacted = max(compacted, ?)", (revision, compacted)
         )
         return revision
+
+    def _over_changes(self, revision: Revision) -> int:
+        """The last revision before the newest changes of which the history keeps enough."""
+        row = self._sql.execute(
+            "SELECT revision FROM history WHERE rowid <= (SELECT max(rowid) FROM history) - ?"
+            " ORDER BY rowid DESC LIMIT 1",
+            (CHANGES_KEPT,),
+        ).fetchone()
+        return NEVER if row is None else min(row[0], revision - LARGE_REVISIONS_KEPT)
 
     def _one(self, query: str) -> Any:
         return self._sql.execute(query).fetchone()[0]

@@ -18,6 +18,7 @@ from ottla.cluster import layout
 from ottla.cluster.commits import compares, fits, fitting, writes
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.leaders import (
+    begin_terms,
     note_dead,
     note_leaving,
     note_ready,
@@ -247,8 +248,8 @@ class ClusterState:
         """Register as this broker, replacing an earlier registration. Returns the broker epoch.
 
         In two steps: first it is known and counts as dead, so that an earlier process of its id
-        leads nothing any more; then it is ready, and may lead in new leader epochs. In between
-        `prepare` is called with the epoch.
+        leads nothing any more, and other brokers take over what they can; then it is ready, and
+        may lead in new leader epochs. In between `prepare` is called with the epoch.
         """
         assert self._registration is None, "a process registers as one broker"
         self._self = broker
@@ -258,9 +259,12 @@ class ClusterState:
         try:
             async with _bounded():
                 _, epoch = await self._commit(lambda image: register_broker(image, broker), leases)
-            await self.settle()
+            if self.image.brokers:  # without, no broker can take over
+                await self.settle()
             if prepare is not None:
                 await prepare(epoch)
+            limit = self.changes_max
+            await self.commit(lambda image: begin_terms(image, broker.id, epoch, limit))
             async with _bounded():
                 await self._commit(lambda image: note_ready(image, broker.id, epoch), leases)
             await self.settle()

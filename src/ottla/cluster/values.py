@@ -223,7 +223,13 @@ def topic_key(name: str) -> str:
 
 
 def partition_key(topic_id: Uuid, index: int) -> str:
-    return f"{PARTITION_PREFIX}{format_uuid(topic_id)}/{index}"
+    return f"{_partitions_of(topic_id)}{index}"
+
+
+@lru_cache(maxsize=4096)
+def _partitions_of(topic_id: Uuid) -> str:
+    """The beginning of the keys of a topic's partitions: there may be thousands."""
+    return f"{PARTITION_PREFIX}{format_uuid(topic_id)}/"
 
 
 def parse_partition_key(key: str) -> tuple[Uuid, int]:
@@ -234,7 +240,7 @@ def parse_partition_key(key: str) -> tuple[Uuid, int]:
 
 @lru_cache(maxsize=4096)
 def _parse_topic_id(text: str) -> Uuid:
-    """Remembered: a topic may have thousands of partitions."""
+    """Remembered, as `_partitions_of`."""
     return parse_uuid(text)
 
 

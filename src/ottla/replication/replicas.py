@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.replication")
 
+_PROGRESS_S: Final = 1.0
 _LOGS_PER_STEP: Final = 64  # of a checkpoint, before the loop does what others wait for
 
 
@@ -130,7 +131,7 @@ class Replicas:
         self._log_dir.open_logs(
             lambda tp: configs.get(tp.topic, no_config),
             self._clock.now_ms(),
-            _note_recovery,
+            _report_progress(self._clock.monotonic_s),
             judge=partial(judge, image, self._broker_id),
             expected=partial(expected_id, image, self._broker_id),
             is_checked=is_checked,
@@ -458,9 +459,17 @@ class Replicas:
             self._news.set()
 
 
-def _note_recovery(done: int, total: int) -> None:
-    if done % 100 == 0 and done != total:
-        log.info("logs being opened", extra={"done": done, "total": total})
+def _report_progress(monotonic_s: Callable[[], float]) -> Callable[[int, int], None]:
+    """A line in the broker's log for every second that opening takes."""
+    due_s = monotonic_s() + _PROGRESS_S
+
+    def report(done: int, total: int) -> None:
+        nonlocal due_s
+        if monotonic_s() >= due_s:
+            due_s += _PROGRESS_S
+            log.info("logs being opened", extra={"done": done, "total": total})
+
+    return report
 
 
 def _report_missing(tps: Iterable[TopicPartition]) -> None:

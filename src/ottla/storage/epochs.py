@@ -122,16 +122,18 @@ class Epochs:
         """The inverse of `encode`, or `EpochsDamaged`."""
         try:
             version, count, *lines, end = data.decode("ascii").split("\n")
-            entries = [tuple(map(int, line.split(" "))) for line in lines]
+            entries = [
+                (int(epoch), int(start)) for epoch, start in (line.split(" ") for line in lines)
+            ]
         except ValueError:
             raise EpochsDamaged("the leader epoch checkpoint cannot be read") from None
         if version != str(_VERSION) or end or count != str(len(lines)):
             raise EpochsDamaged("the leader epoch checkpoint is not whole")
-        epochs = cls()
-        for entry in entries:
-            if len(entry) != 2 or min(entry) < 0 or entry[0] <= epochs.latest:
+        epochs, last_start = cls(), -1
+        for epoch, start in entries:
+            if epoch <= epochs.latest or start <= last_start:
                 raise EpochsDamaged("the leader epoch checkpoint does not rise")
-            epochs.note(LeaderEpoch(entry[0]), Offset(entry[1]))
-        if len(epochs.entries()) != len(entries):
-            raise EpochsDamaged("the leader epoch checkpoint does not rise")
+            epochs._epochs.append(LeaderEpoch(epoch))
+            epochs._starts.append(Offset(start))
+            epochs.latest, last_start = LeaderEpoch(epoch), start
         return epochs

@@ -334,4 +334,5 @@ def _sync_file_system(descriptor: int) -> None:
 def _entries(found: Iterable[os.DirEntry[str]]) -> Iterator[Entry]:
     for item in found:
         with suppress(FileNotFoundError):  # another thread has renamed or removed it meanwhile
-            yield Entry(item.name, item.is_dir(), item.stat().st_size)
+            is_dir = item.is_dir()
+            yield Entry(item.name, is_dir, 0 if is_dir else item.stat().st_size)

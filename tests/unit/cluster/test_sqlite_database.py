@@ -183,6 +183,22 @@ def test_only_the_newest_revisions_are_kept(open_bench: OpenBench) -> None:
     assert count == 3, "the file does not grow"
 
 
+def test_of_revisions_with_thousands_of_changes_only_a_few_are_kept(bench: Bench) -> None:
+    for number in range(20):
+        bench.database.commit([Put(f"{key:04}", b"%d" % number) for key in range(2000)], [])
+    kept = [batch.revision for batch in bench.database.history("", Revision(16))]
+    assert kept == [17, 18, 19, 20]
+    with pytest.raises(Compacted, match="revisions up to 15 are compacted"):
+        bench.database.history("", Revision(14))
+    bench.database.commit([Put(f"{key:05}", b"") for key in range(30_000)], [])
+    assert [batch.revision for batch in bench.database.history("", Revision(17))] == [
+        18,
+        19,
+        20,
+        21,
+    ], "a watch that is little behind needs no read of everything"
+
+
 def test_history_does_not_grow_back_where_another_process_keeps_more(
     open_bench: OpenBench,
 ) -> None:

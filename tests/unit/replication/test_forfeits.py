@@ -5,7 +5,14 @@ from dataclasses import replace
 from fakes import build
 from fakes.cluster_images import CONFIG, after, cluster, gone, with_topic
 from fakes.memory_files import MemoryFiles
-from ottla.cluster.controller.leaders import Forfeit, forfeit, register_broker, settle_leaders
+from ottla.cluster.controller.leaders import (
+    Forfeit,
+    begin_terms,
+    forfeit,
+    note_ready,
+    register_broker,
+    settle_leaders,
+)
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import BrokerImage, Change, partition_key
 from ottla.config import Durability, TopicConfig
@@ -113,3 +120,20 @@ def test_the_last_one_stays_if_it_has_a_log_and_its_election_is_unclean() -> Non
     assert forfeit(image, TWO, given_up).changes == ()
     image = after(image, forfeit(image, TWO, [Forfeit(FIRST, has_log=False)]))
     assert image.topics["orders"].partitions[0].isr == (), "without a log there is nothing left"
+
+
+def test_a_partition_that_it_leads_loses_its_leader_and_the_election_is_unclean() -> None:
+    image = gone(opened(with_topic(cluster(1, 2), (2, 1))), 1)
+    before = image.topics["orders"].partitions[0]
+    image = after(image, register_broker(image, BrokerImage(TWO, {})))
+    epoch = image.registered[TWO].epoch
+    given_up = [Forfeit(FIRST, has_log=True)]
+    image = after(image, forfeit(image, TWO, given_up))
+    partition = image.topics["orders"].partitions[0]
+    assert (partition.leader, partition.isr) == (None, (2,))
+    assert partition.leader_epoch == before.leader_epoch + 1
+    assert forfeit(image, TWO, given_up).changes == begin_terms(image, TWO, epoch).changes == ()
+    image = after(image, note_ready(image, TWO, epoch))
+    image = after(image, settle_leaders(image, CONFIG))
+    partition = image.topics["orders"].partitions[0]
+    assert (partition.leader, partition.unclean_epoch) == (2, partition.leader_epoch)

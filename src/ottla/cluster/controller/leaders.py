@@ -85,6 +85,28 @@ def note_ready(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[No
     return Decision(tuple(changes), None)
 
 
+def begin_terms(
+    image: ClusterImage, broker: BrokerId, epoch: int, changes_max: int | None = None
+) -> Decision[None]:
+    """New leader epochs for all that a broker led before its registration of this epoch.
+
+    It stays the leader of what no other broker has taken over. A partition that was written
+    since the registration has begun its new epoch, or lost its leader.
+    """
+    keyed = (
+        (partition_key(topic.id, index), partition)
+        for topic in image.topics.values()
+        for index, partition in enumerate(topic.partitions)
+        if partition.leader == broker
+    )
+    changes = (
+        Change(key, _in_new_term(partition))
+        for key, partition in keyed
+        if image.mod_revision(key) < epoch
+    )
+    return Decision(tuple(islice(changes, changes_max)), None)
+
+
 def note_generation(
     image: ClusterImage, broker: BrokerId, epoch: int, generation: int
 ) -> Decision[None]:
@@ -237,9 +259,11 @@ def forfeit(image: ClusterImage, broker: BrokerId, forfeits: Iterable[Forfeit]) 
     """
     changes = []
     for one in forfeits:
-        partition = image.partition(one.tp)
-        if partition is None:
+        found = image.partition(one.tp)
+        if found is None:
             continue
+        is_led = found.leader == broker
+        partition = replace(_in_new_term(found), leader=None) if is_led else found
         isr = tuple(other for other in partition.isr if other != broker)
         elr = tuple(other for other in partition.elr if other != broker)
         changed = replace(partition, isr=isr, elr=elr)
@@ -247,7 +271,7 @@ def forfeit(image: ClusterImage, broker: BrokerId, forfeits: Iterable[Forfeit]) 
             next_epoch = LeaderEpoch(partition.leader_epoch + 1)
             changed = replace(partition, isr=(broker,), elr=(), unclean_epoch=next_epoch)
         if changed != partition:
-            changed = replace(changed, partition_epoch=partition.partition_epoch + 1)
+            changed = replace(changed, partition_epoch=found.partition_epoch + 1)
             key = partition_key(image.topics[one.tp.topic].id, one.tp.partition)
             changes.append(Change(key, changed))
     return Decision(tuple(changes), None)
@@ -275,14 +299,7 @@ def forfeit_damaged(
                 continue
         if not (isr or elr):
             continue
-        changed = replace(
-            partition,
-            leader=leader,
-            leader_epoch=LeaderEpoch(partition.leader_epoch + 1),
-            isr=isr,
-            elr=elr,
-            partition_epoch=partition.partition_epoch + 1,
-        )
+        changed = replace(_in_new_term(partition), leader=leader, isr=isr, elr=elr)
         changes.append(Change(partition_key(image.topics[tp.topic].id, tp.partition), changed))
     return Decision(tuple(changes), None)
 
@@ -360,8 +377,17 @@ def _moved(partition: PartitionImage) -> PartitionImage:
     )
 
 
+def _in_new_term(partition: PartitionImage) -> PartitionImage:
+    """The partition in its next leader epoch, whether or not its leader changes."""
+    return replace(
+        partition,
+        leader_epoch=LeaderEpoch(partition.leader_epoch + 1),
+        partition_epoch=partition.partition_epoch + 1,
+    )
+
+
 def with_epochs(before: PartitionImage, after: PartitionImage) -> PartitionImage:
-    """A changed partition with its next epochs. The only place where they grow, by one.
+    """A changed partition with its next epochs, each larger by one.
 
     A leader begins a new epoch also when replicas are dropped: what they still send is refused.
     """

@@ -30,6 +30,7 @@ from ottla.cluster.controller.leaders import (
     StalePartitionEpoch,
     alter_isr,
     alter_isrs,
+    begin_terms,
     forfeit_damaged,
     note_dead,
     note_generation,
@@ -76,6 +77,35 @@ def test_a_broker_that_is_registered_and_not_ready_counts_as_dead() -> None:
     assert sorted(image.brokers) == [2]
     image = after(image, settle_leaders(image, CONFIG))
     assert (orders_0(image).leader, orders_0(image).isr) == (2, (2,))
+
+
+def test_a_broker_that_starts_anew_leads_what_nobody_took_over_in_new_epochs() -> None:
+    image = with_topic(cluster(1), (1,), (1,), (1,))
+    image = after(image, register_broker(image, broker(1)))
+    epoch = image.registered[BrokerId(1)].epoch
+    image = after(image, begin_terms(image, BrokerId(1), epoch, 2))
+    assert terms(image) == [(1, 1, 1), (1, 1, 1), (1, 0, 0)]
+    image = after(image, begin_terms(image, BrokerId(1), epoch, 2))
+    assert terms(image) == [(1, 1, 1)] * 3
+    assert begin_terms(image, BrokerId(1), epoch).changes == (), "once for each registration"
+    image = after(image, note_ready(image, BrokerId(1), epoch))
+    assert settle_leaders(image, CONFIG).changes == ()
+
+
+def test_a_broker_that_starts_anew_leaves_others_what_they_lead() -> None:
+    image = with_topic(cluster(1, 2), (1, 2), (2, 1))
+    image = after(image, register_broker(image, broker(1)))
+    image = after(image, settle_leaders(image, CONFIG))
+    assert [one[0] for one in terms(image)] == [2, 2]
+    assert begin_terms(image, BrokerId(1), image.registered[BrokerId(1)].epoch).changes == ()
+
+
+def terms(image: ClusterImage) -> list[tuple[BrokerId | None, LeaderEpoch, int]]:
+    """Leader, leader epoch and partition epoch of each partition."""
+    return [
+        (one.leader, one.leader_epoch, one.partition_epoch)
+        for one in image.topics["orders"].partitions
+    ]
 
 
 @pytest.mark.parametrize("epoch", [1, 99])
