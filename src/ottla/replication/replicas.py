@@ -460,13 +460,14 @@ class Replicas:
 
 
 def _report_progress(monotonic_s: Callable[[], float]) -> Callable[[int, int], None]:
-    """A line in the broker's log for every second that opening takes."""
+    """A line in the broker's log, at most once a second, while opening takes longer than that."""
     due_s = monotonic_s() + _PROGRESS_S
 
     def report(done: int, total: int) -> None:
         nonlocal due_s
-        if monotonic_s() >= due_s:
-            due_s += _PROGRESS_S
+        now_s = monotonic_s()
+        if now_s >= due_s:
+            due_s = now_s + _PROGRESS_S
             log.info("logs being opened", extra={"done": done, "total": total})
 
     return report

@@ -496,6 +496,24 @@ def test_all_partitions_of_a_broker_that_starts_anew_are_led_in_new_epochs() -> 
     run(scenario)
 
 
+def test_other_brokers_lead_before_one_that_starts_anew_is_ready() -> None:
+    async def scenario(world: World) -> None:
+        first, other = await world.open("a"), await world.open("b")
+        await first.register(broker(1))
+        await other.register(broker(2))
+        await create(first, "orders", partition_count=2, replication_factor=2)
+        again = await world.open("again")
+        leaders: list[BrokerId | None] = []
+
+        async def prepare(epoch: int) -> None:
+            leaders.extend(one.leader for one in again.image.topics["orders"].partitions)
+
+        await again.register(broker(1), prepare=prepare)
+        assert leaders == [2, 2]
+
+    run(scenario)
+
+
 def test_producer_ids_are_given_out_once() -> None:
     async def scenario(world: World) -> None:
         world.store = DistantStore(SystemClock())

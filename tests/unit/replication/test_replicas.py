@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -39,6 +39,16 @@ class ManualClock(SystemClock):
 
     def monotonic_s(self) -> float:
         return self.now_s
+
+
+class ScriptedClock(SystemClock):
+    """Each look at it gives the next of the times."""
+
+    def __init__(self, times_s: Iterable[float]) -> None:
+        self._times_s = iter(times_s)
+
+    def monotonic_s(self) -> float:
+        return next(self._times_s)
 
 
 async def _remove_nobody(broker: BrokerId, epoch: int) -> None:
@@ -97,6 +107,30 @@ def test_the_files_of_old_segments_are_removed_by_the_worker() -> None:
     worker.work()
     assert left() == []
     assert log_dir.offline_reason is None
+
+
+def test_a_start_of_many_seconds_says_at_most_every_second_how_far_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    image, files = _image(6), MemoryFiles()
+    topic_id = image.topics["orders"].id
+    before = LogDir(files, Path("/data"))
+    before.open_logs(lambda tp: TopicConfig(), build.NOW_MS)
+    for number in range(6):
+        tp = TopicPartition("orders", number)
+        before.create_log(tp, topic_id, TopicConfig(), build.NOW_MS)
+    before.close()
+    clock = ScriptedClock([0.0, 0.9, 10.0, 10.1, 10.9, 11.1, 11.2])
+
+    async def scenario() -> None:
+        replicas = _replicas(files, LaterWorker(), LogDir(files, Path("/data")), clock)
+        with caplog.at_level("INFO", logger="ottla.replication"):
+            replicas.open(image)
+        await replicas.close()
+
+    asyncio.run(scenario())
+    said = [vars(line) for line in caplog.records if line.message == "logs being opened"]
+    assert [(line["done"], line["total"]) for line in said] == [(2, 6), (5, 6)]
 
 
 def test_a_topic_is_unfinished_until_its_logs_are_made_also_while_that_is_tried_again() -> None:
