@@ -142,29 +142,26 @@ class _Recovery:
 
     def run(self) -> Recovered:
         """Read what has to be read, again from an earlier offset if that turns out to be needed."""
-        state, epochs = None, _decode_epochs(self.noted.epochs)
-        if epochs is not None and not self.known_corrupt:
-            state = _usable_state(self.noted.state, self.found, self.recovery_point)
         snapshot_max = self.recovery_point
         unknown = set[Offset]()
         while True:
-            scan, scan_from = self._begin_scan(snapshot_max, state, epochs)
+            scan, scan_from = self._begin_scan(snapshot_max)
             try:
                 active = scan.run(self.found.sizes, scan_from)
             except AbortedUnknown as problem:
                 snapshot_max = problem.segment_base
                 assert snapshot_max not in unknown, f"replayed from {snapshot_max} already"
                 unknown.add(snapshot_max)
-                epochs = _decode_epochs(self.noted.epochs)  # the scan has changed them
                 continue
             if active.base_offset in unknown:
                 write_indexes(self.files, self.directory, active.base_offset, active.indexes)
             return self._recovered(scan, active)
 
-    def _begin_scan(
-        self, snapshot_max: Offset, state: LogState | None, epochs: Epochs | None
-    ) -> tuple[RecoveryScan, Offset]:
+    def _begin_scan(self, snapshot_max: Offset) -> tuple[RecoveryScan, Offset]:
         """A scan with the producers of a snapshot up to `snapshot_max`, and its first offset."""
+        state, epochs = None, _decode_epochs(self.noted.epochs)
+        if epochs is not None and not self.known_corrupt:
+            state = _usable_state(self.noted.state, self.found, self.recovery_point)
         first_base = min(self.found.sizes)
         (producers, aborted_crc), producers_from = load_producers(
             self.files, self.directory, usable_snapshots(self.found), snapshot_max, state
