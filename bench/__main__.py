@@ -93,7 +93,7 @@ def _measure(options: argparse.Namespace) -> Results:
         left_out=missing,
     )
     _raise_file_limit()
-    signal.signal(signal.SIGTERM, _end_in_order)
+    signal.signal(signal.SIGTERM, end_in_order)
     with tempfile.TemporaryDirectory(
         prefix="run-", dir=CACHE, ignore_cleanup_errors=True
     ) as scratch:
@@ -141,7 +141,7 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _end_in_order(signal_number: int, frame: object) -> NoReturn:
+def end_in_order(signal_number: int, frame: object) -> NoReturn:
     """A plain SIGTERM would leave the servers behind."""
     raise SystemExit(128 + signal_number)
 

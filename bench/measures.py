@@ -23,6 +23,7 @@ class Metric:
     title: str
     unit: str
     higher_is_better: bool
+    of_worst: bool = False  # the worst of all samples instead of their median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

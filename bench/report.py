@@ -2,17 +2,31 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from bench.measures import Metric
 from bench.results import Results
 from bench.rows import METRICS
 
-BEGIN: Final = "<!-- bench:begin (written by `make bench`; do not edit) -->"
-END: Final = "<!-- bench:end -->"
 EVEN: Final = 1.05  # closer than five percent is no difference on a shared machine
 US: Final = "ottla"
 RIVALS: Final = ("before", "kafka")  # the first that takes part is compared with
+
+
+class Markers(NamedTuple):
+    """The two lines of a page between which a run writes its figures."""
+
+    begin: str
+    end: str
+
+
+ONE_NODE: Final = Markers(
+    "<!-- bench:begin (written by `make bench`; do not edit) -->", "<!-- bench:end -->"
+)
+CLUSTER: Final = Markers(
+    "<!-- bench-cluster:begin (written by `make bench CLUSTER=1`; do not edit) -->",
+    "<!-- bench-cluster:end -->",
+)
 
 
 def terminal_table(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
@@ -28,23 +42,28 @@ def terminal_table(results: Results, metrics: Sequence[Metric] = METRICS) -> str
     return "\n".join((*lines, "", *_facts(results), *_notes(results)))
 
 
-def markdown_section(results: Results, metrics: Sequence[Metric] = METRICS) -> str:
+def markdown_section(results: Results, metrics: Sequence[Metric], markers: Markers) -> str:
     """Conditions, durability modes, table and what went wrong, between two markers."""
     head, *body = _table(results, metrics)
     lines = [f"* {fact}" for fact in _facts(results)]
     lines += ["", "| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
     lines += ["| " + " | ".join(_bold_behind(line)) + " |" for line in body]
     lines += ["", *(f"* {note}" for note in _notes(results))]
-    return "\n".join((BEGIN, *lines, END))
+    return "\n".join((markers.begin, *lines, markers.end))
 
 
-def rewrite(page: Path, results: Results, metrics: Sequence[Metric] = METRICS) -> None:
+def rewrite(
+    page: Path,
+    results: Results,
+    metrics: Sequence[Metric] = METRICS,
+    markers: Markers = ONE_NODE,
+) -> None:
     """Put the section between the markers of an existing page."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, found, after = rest.partition(END)
+    before, _, rest = page.read_text().partition(markers.begin)
+    _, found, after = rest.partition(markers.end)
     if not found:
         raise ValueError(f"{page} has no markers to write between")
-    page.write_text(before + markdown_section(results, metrics) + after)
+    page.write_text(before + markdown_section(results, metrics, markers) + after)
 
 
 def format_value(value: float | None) -> str:
@@ -77,13 +96,20 @@ def _table(results: Results, metrics: Sequence[Metric]) -> list[list[str]]:
         if metric.name not in results.samples:
             continue
         line = [metric.title, metric.unit]
-        line += [format_value(results.median(metric.name, name)) for name in names]
+        line += [format_value(_value(results, metric, name)) for name in names]
         table.append(line if rival is None else [*line, *_comparison(results, metric, rival)])
     return table
 
 
+def _value(results: Results, metric: Metric, server: str) -> float | None:
+    """What stands for all samples of a metric: their median, or the worst of them."""
+    if metric.of_worst:
+        return results.largest(metric.name, server)
+    return results.median(metric.name, server)
+
+
 def _comparison(results: Results, metric: Metric, rival: str) -> list[str]:
-    ours, theirs = results.median(metric.name, US), results.median(metric.name, rival)
+    ours, theirs = _value(results, metric, US), _value(results, metric, rival)
     if ours is None or theirs is None or ours <= 0 or theirs <= 0:
         return ["-", ""]
     return [f"{ours / theirs:.2f}x", verdict(metric, ours, theirs)]

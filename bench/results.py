@@ -58,6 +58,11 @@ class Results:
         chosen = quiet if 2 * len(quiet) >= len(samples) else [sample.value for sample in samples]
         return median(chosen) if chosen else None
 
+    def largest(self, metric: str, server: str) -> float | None:
+        """Of all samples: who asks for the worst case does not ask whether it was quiet."""
+        samples = self.samples.get(metric, {}).get(server, [])
+        return max((sample.value for sample in samples), default=None)
+
     def noisy_count(self) -> tuple[int, int]:
         """Samples taken while others used the cores, and all samples."""
         every = [s for servers in self.samples.values() for row in servers.values() for s in row]

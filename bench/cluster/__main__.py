@@ -1,14 +1,15 @@
-"""`python -m bench.cluster`: three nodes of Ottla and of Kafka in turn; prints a table."""
+"""`python -m bench.cluster`: three nodes of Ottla and of Kafka in turn; a table, and the docs."""
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from bench import report
-from bench.__main__ import CACHE
+from bench.__main__ import CACHE, PAGE, end_in_order
 from bench.cluster.nodes import ClusterServer, contestants
 from bench.cluster.rows import FULL, METRICS, QUICK, ClusterEffort, measure
 from bench.load import Generators, LoadFailed, build_generators
@@ -35,14 +36,25 @@ def main() -> int:
         conditions=conditions(native=generators.native),
         contestants=[Contestant(s.name, s.title, s.version, s.durability) for s in present],
         rounds=effort.rounds,
-        complete=not options.quick and len(present) == len(known),
+        complete=_is_complete(effort) and len(present) == len(known),
         left_out=[server.missing for server in chosen if server.missing],
     )
+    signal.signal(signal.SIGTERM, end_in_order)
     _run(results, present, generators, effort)
     print(f"\n{report.terminal_table(results, METRICS)}\n")
     if options.json:
         options.json.write_text(results.to_json())
+    if results.complete:
+        report.rewrite(PAGE, results, METRICS, report.CLUSTER)
+        print(f"rewrote {PAGE}")
+    else:
+        print(f"{PAGE} is left as it is: only a full run rewrites it")
     return 1 if results.failures else 0
+
+
+def _is_complete(effort: ClusterEffort) -> bool:
+    """Whether the figures are worth publishing: nothing shortened."""
+    return effort == FULL._replace(rounds=max(effort.rounds, FULL.rounds))
 
 
 def _run(

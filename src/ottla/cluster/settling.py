@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.internal_replicas import INTERNAL_FACTORS, add_internal_replicas
-from ottla.cluster.controller.leaders import prefer_leaders, settle_leaders
+from ottla.cluster.controller.leaders import prefer_leaders
 from ottla.cluster.controller.reassignment import drain
 from ottla.cluster.controller.topics import sweep
 from ottla.cluster.image import ClusterImage
@@ -35,8 +35,7 @@ class SettledState(Protocol):
     @property
     def image(self) -> ClusterImage: ...
 
-    @property
-    def changes_max(self) -> int: ...
+    def decide_leaders(self, image: ClusterImage) -> Decision[None]: ...
 
     async def commit(self, decide: Callable[[ClusterImage], Decision[Result]]) -> Result: ...
 
@@ -75,8 +74,7 @@ class Settling:
             await self._wait_changed(before)
 
     async def _act(self) -> None:
-        limit = self._state.changes_max
-        await self._commit_if_needed(lambda image: settle_leaders(image, self._config, limit))
+        await self._commit_if_needed(self._state.decide_leaders)
         if self._state.image.controller_id == self._broker:
             await self._sweep()
             await self._commit_if_needed(lambda image: drain(image, self._config))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ottla.cluster import layout
+from ottla.cluster.arrivals import Arrivals
 from ottla.cluster.commits import compares, fits, fitting, writes
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.leaders import (
@@ -113,6 +114,8 @@ class ClusterState:
         self._on_lost = on_lost
         self._subscribers: list[Subscriber] = []
         self._advanced = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._arrivals = Arrivals()
         self._registration: _Registration | None = None
         self._is_leaving = False
         self._self: BrokerImage | None = (
@@ -310,8 +313,12 @@ class ClusterState:
 
     async def settle(self) -> None:
         """Give every partition a leader among the live brokers, where there can be one."""
-        limit = self.changes_max
-        await self.commit(lambda image: settle_leaders(image, self._config, limit))
+        await self.commit(self.decide_leaders)
+
+    def decide_leaders(self, image: ClusterImage) -> Decision[None]:
+        """Leaders and ISRs among the live brokers; one that has just come leads only if it must."""
+        newcomers = self._arrivals.recent(self._loop.time())
+        return settle_leaders(image, self._config, self.changes_max, newcomers)
 
     async def allocate_producer_ids(self, count: int = 1000) -> range:
         """A block of producer ids, none of which is ever allocated twice."""
@@ -412,6 +419,7 @@ class ClusterState:
         assert old.revision <= image.revision, (
             f"revision {image.revision} is older than the image's"
         )
+        self._arrivals.note_image(old, image, self._loop.time())
         for callback in self._subscribers:
             callback(old, image)
         self._check_registration()

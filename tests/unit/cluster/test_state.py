@@ -574,6 +574,25 @@ def test_partitions_of_a_broker_that_goes_away_are_led_by_others() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(("rest_s", "leader"), [(1, 3), (100, 2)])
+def test_a_broker_that_has_just_come_back_leads_only_if_no_other_can(
+    rest_s: float, leader: int
+) -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = [await world.open(name) for name in "abc"]
+        await first.register(broker(1))
+        await third.register(broker(3))
+        await asyncio.sleep(100)
+        await second.register(broker(2))
+        await create(first, "orders", partition_count=1, replication_factor=3)
+        assert first.image.topics["orders"].partitions[0].replicas == (1, 2, 3)
+        await asyncio.sleep(rest_s)
+        await first.resign()
+        assert first.image.topics["orders"].partitions[0].leader == leader
+
+    run(scenario)
+
+
 def test_a_second_process_with_the_same_id_takes_over_and_the_first_is_told() -> None:
     async def scenario(world: World) -> None:
         old, new = await world.open("old"), await world.open("new")

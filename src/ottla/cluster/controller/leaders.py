@@ -136,19 +136,23 @@ def note_leaving(image: ClusterImage, broker: BrokerId) -> Decision[None]:
 
 
 def settle_leaders(
-    image: ClusterImage, defaults: BrokerConfig, changes_max: int | None = None
+    image: ClusterImage,
+    defaults: BrokerConfig,
+    changes_max: int | None = None,
+    newcomers: Sequence[BrokerId] = (),
 ) -> Decision[None]:
     """Remove dead brokers from every ISR and elect a leader for every partition.
 
     Follows from the image alone, not from an event, so any broker may call it at any time: on a
     settled image it changes nothing. With `changes_max`, more than a commit takes, it decides
-    about so many partitions at most: about the others after the commit.
+    about so many partitions at most: about the others after the commit. `newcomers` are elected
+    where nobody else can be, the first of them before the others.
     """
     rules = replication_rules(image.broker_config, defaults)
     changes = (
         change
         for topic in image.topics.values()
-        for change in settled_partitions(image, topic, rules)
+        for change in settled_partitions(image, topic, rules, newcomers)
     )
     return Decision(tuple(islice(changes, changes_max)), None)
 
@@ -159,6 +163,7 @@ def settle(
     *,
     isr_min: int,
     is_unclean: bool,
+    newcomers: Sequence[BrokerId] = (),
 ) -> PartitionImage:
     """The partition with leader and ISR among the `live` brokers; only `alter_isr` adds to the ISR.
 
@@ -167,17 +172,27 @@ def settle(
     may lead then.
     """
     isr = tuple(broker for broker in partition.isr if broker in live)
+    candidates = _with_newcomers_last(partition.replicas, newcomers)
     if (leader := partition.leader) not in isr:
-        leader = _first(partition.replicas, isr)
+        leader = _first(candidates, isr)
     if leader is not None:
         return advanced(partition, leader, isr, isr_min)
-    if (eligible := _first(partition.replicas, live & set(partition.elr))) is not None:
+    if (eligible := _first(candidates, live & set(partition.elr))) is not None:
         return advanced(partition, eligible, (eligible,), isr_min)
-    candidate = _first(partition.replicas, live)
+    candidate = _first(candidates, live)
     if candidate is None or not is_unclean:
         return advanced(partition, None, partition.isr, isr_min)
     elected = advanced(replace(partition, isr=(), elr=()), candidate, (candidate,), isr_min)
     return replace(elected, unclean_epoch=elected.leader_epoch)
+
+
+def _with_newcomers_last(
+    replicas: Sequence[BrokerId], newcomers: Sequence[BrokerId]
+) -> Sequence[BrokerId]:
+    if not newcomers:
+        return replicas
+    known = [broker for broker in replicas if broker not in newcomers]
+    return [*known, *(broker for broker in newcomers if broker in replicas)]
 
 
 def _first(replicas: Sequence[BrokerId], among: Container[BrokerId]) -> BrokerId | None:
@@ -440,7 +455,10 @@ def with_isr_min(
 
 
 def settled_partitions(
-    image: ClusterImage, topic: TopicImage, rules: ReplicationRules
+    image: ClusterImage,
+    topic: TopicImage,
+    rules: ReplicationRules,
+    newcomers: Sequence[BrokerId] = (),
 ) -> Iterator[Change]:
     """The partitions of a topic that `settle` changes.
 
@@ -458,7 +476,9 @@ def settled_partitions(
             (*partition.isr, *partition.elr)
         )
         isr_min = isr_min_of(config, partition)
-        settled = settle(partition, live, isr_min=isr_min, is_unclean=is_unclean)
+        settled = settle(
+            partition, live, isr_min=isr_min, is_unclean=is_unclean, newcomers=newcomers
+        )
         if settled is not partition:
             yield Change(partition_key(topic.id, index), settled)
 

@@ -130,6 +130,24 @@ def test_when_the_leader_goes_the_next_replica_in_sync_leads() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("newcomers", "leader"),
+    [((2,), 3), ((3,), 2), ((3, 2), 3), ((2, 3), 2), ((4, 2), 3), ((1,), 2)],
+)
+def test_a_broker_that_has_just_come_is_elected_last(
+    newcomers: tuple[int, ...], leader: int
+) -> None:
+    image = with_topic(cluster(1, 2, 3, 4), (1, 2, 3))
+    image = image.apply([Change(broker_key(BrokerId(1)), None)], Revision(9))
+    partition = orders_0(after(image, settle_leaders(image, CONFIG, None, ids(*newcomers))))
+    assert (partition.leader, partition.isr) == (leader, (2, 3))
+
+
+def test_a_broker_that_has_just_come_still_leads_what_it_leads() -> None:
+    image = with_topic(cluster(1, 2), (1, 2))
+    assert settle_leaders(image, CONFIG, None, ids(1)).changes == ()
+
+
 def test_when_a_follower_goes_only_the_isr_shrinks() -> None:
     image = gone(with_topic(cluster(1, 2), (1, 2)), 2)
     partition = orders_0(image)
