@@ -25,6 +25,7 @@ MIB: Final = 1 << 20
 _TOPIC: Final = "bench"
 _WARM_UP_TOPIC: Final = "warm-up"
 _SLOW_TOPIC: Final = "latency"
+_SLOW_WARM_UP_TOPIC: Final = "warm-up-latency"
 _KILL_TOPIC: Final = "kills"
 _RECORD_BYTES: Final = 1000
 _RATE: Final = 1000
@@ -112,7 +113,8 @@ def _warm_up(running: RunningCluster, generators: Generators, effort: ClusterEff
     """The load that is measured next, long enough for a just-in-time compiler to have seen it."""
     running.create(_WARM_UP_TOPIC)
     _produce(running, generators, _WARM_UP_TOPIC, effort.messages, effort.warm_up_s)
-    _latency(running, generators, _WARM_UP_TOPIC, effort.warm_up_s)
+    running.create(_SLOW_WARM_UP_TOPIC, partitions=1)
+    _latency(running, generators, _SLOW_WARM_UP_TOPIC, effort.warm_up_s)
 
 
 def _produce(
