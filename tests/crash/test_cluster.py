@@ -69,10 +69,12 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path, *settings: str, store: str | None = None) -> Iterator[Cluster]:
+def cluster(
+    directory: Path, *settings: str, store: str | None = None, on_machines: bool = False
+) -> Iterator[Cluster]:
     """Three brokers on one store, which is a file of theirs unless another is named.
 
-    Each is in a rack of its own.
+    Each is in a rack of its own, and with `on_machines`, as far as it knows, on its own machine.
     """
     store = store or f"sqlite:{directory / 'cluster.sqlite'}"
     with ExitStack() as stack:
@@ -83,6 +85,7 @@ def cluster(directory: Path, *settings: str, store: str | None = None) -> Iterat
                         directory / f"broker{number}",
                         *(f"--node-id={number}", f"--store={store}", *_SETTINGS, *settings),
                         f"--rack=rack-{number}",
+                        *((f"--machine=machine-{number}",) if on_machines else ()),
                         f"--metrics=127.0.0.1:{free_port()}",
                     )
                 )
@@ -132,6 +135,22 @@ def test_the_death_of_a_leader_loses_nothing_and_stops_nobody(
         finally:
             acked = finish(running, loads)
     report(f"{_KILLS} kills of a leader: {acked} acknowledged records, 0 lost, 0 doubled")
+
+
+@pytest.mark.slow
+def test_nobody_waits_for_the_lease_of_a_process_that_died_on_another_machine(
+    tmp_path: Path,
+) -> None:
+    lease = "--set=broker.session.timeout.ms=600000"
+    with cluster(tmp_path, lease, on_machines=True) as running:
+        admin, loads = begin(running)
+        try:
+            running.wait_in_sync(admin)
+            running.brokers[running.leaders(admin)[0]].kill()
+            for load in loads:
+                load.wait_acked(load.acked_count + 300)
+        finally:
+            finish(running, loads)
 
 
 @pytest.mark.slow

@@ -164,7 +164,7 @@ class Broker:
             config=self._config,
             flusher=self._flusher,
             watch=self.defects.watch,
-            remove_dead=self._state.remove_dead,
+            report_dead=self._state.suspect,
             want_repair=want_repair,
         )
 

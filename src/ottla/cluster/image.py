@@ -16,6 +16,7 @@ from ottla.cluster.values import (
     NO_CLUSTER,
     PARTITION_PREFIX,
     READY_PREFIX,
+    SUSPICION_PREFIX,
     TOMBSTONE_PREFIX,
     TOPIC_PREFIX,
     BrokerImage,
@@ -29,6 +30,7 @@ from ottla.cluster.values import (
     Ready,
     StoredSettings,
     StoredTopic,
+    Suspicion,
     Tombstone,
     Value,
     parse_partition_key,
@@ -83,6 +85,7 @@ class ClusterImage:
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
     # Partitions of topics that are not there: being made, or just deleted.
     detached: Mapping[Uuid, Mapping[int, PartitionImage]] = field(default_factory=dict)
+    suspicions: Mapping[BrokerId, Suspicion] = field(default_factory=dict)
     making: Mapping[Uuid, Making] = field(default_factory=dict)
     tombstones: Mapping[Uuid, Tombstone] = field(default_factory=dict)
     broker_config: Mapping[str, str] = field(default_factory=dict)  # of all brokers
@@ -243,6 +246,7 @@ class ImageDraft:
         self.topics = CopiedMapping(image.topics)
         self.topic_names = CopiedMapping(image.topic_names)
         self.detached = CopiedMapping(image.detached)
+        self.suspicions = CopiedMapping(image.suspicions)
         self.making = CopiedMapping(image.making)
         self.tombstones = CopiedMapping(image.tombstones)
         self.mod_revisions = image.mod_revisions.draft()
@@ -266,6 +270,7 @@ class ImageDraft:
             topics=self.topics.now,
             topic_names=self.topic_names.now,
             detached=self.detached.now,
+            suspicions=self.suspicions.now,
             making=self.making.now,
             tombstones=self.tombstones.now,
             broker_config=self.broker_config,
@@ -296,6 +301,8 @@ class ImageDraft:
                 self._put_mark(value)
             case BrokerImage() | Ready() | Member():
                 self._put_broker(value, revision)
+            case Suspicion():
+                self.suspicions.writable()[value.id] = value
             case StoredSettings(values):
                 self._put_settings(key, values)
             case ClusterIdentity(cluster_id):
@@ -439,6 +446,9 @@ class ImageDraft:
             self.tombstones.writable().pop(parse_uuid(key.removeprefix(TOMBSTONE_PREFIX)), None)
         elif key.startswith((BROKER_PREFIX, READY_PREFIX, MEMBER_PREFIX)):
             self._remove_broker(key)
+        elif key.startswith(SUSPICION_PREFIX):
+            suspected = BrokerId(int(key.removeprefix(SUSPICION_PREFIX)))
+            self.suspicions.writable().pop(suspected, None)
         elif key == BROKER_SETTINGS_KEY:
             self.broker_config = {}
         elif key.startswith(GROUP_SETTINGS_PREFIX):

@@ -28,6 +28,7 @@ from ottla.cluster.values import (
     NEVER_RETIRED,
     PARTITION_PREFIX,
     READY_PREFIX,
+    SUSPICION_PREFIX,
     TOMBSTONE_PREFIX,
     TOPIC_PREFIX,
     BrokerImage,
@@ -41,6 +42,7 @@ from ottla.cluster.values import (
     Ready,
     StoredSettings,
     StoredTopic,
+    Suspicion,
     Tombstone,
     Value,
     partition_key,
@@ -76,6 +78,7 @@ _PREFIXES: Final = (
     BROKER_PREFIX,
     READY_PREFIX,
     MEMBER_PREFIX,
+    SUSPICION_PREFIX,
     BROKER_SETTINGS_PREFIX,
     GROUP_SETTINGS_PREFIX,
 )
@@ -241,7 +244,7 @@ def _read(key: str, fields: Mapping[str, Any]) -> Value:
         return _read_topic(key.removeprefix(TOPIC_PREFIX), fields)
     if key.startswith(PARTITION_PREFIX):
         return _read_partition(fields)
-    if key.startswith((BROKER_PREFIX, READY_PREFIX, MEMBER_PREFIX)):
+    if key.startswith((BROKER_PREFIX, READY_PREFIX, MEMBER_PREFIX, SUSPICION_PREFIX)):
         return _read_broker(prefix + "/", BrokerId(int(name)), fields)
     if key.startswith(MAKING_PREFIX):
         return Making(parse_uuid(name), fields["topic"], fields["partitions"])
@@ -291,7 +294,7 @@ def _fields(value: Value) -> dict[str, Any]:
                 "partitions": value.partition_count,
                 "brokers": value.brokers,
             }
-        case BrokerImage() | Ready() | Member():
+        case BrokerImage() | Ready() | Member() | Suspicion():
             return _broker_fields(value)
         case StoredSettings():
             return {"config": dict(value.values)}
@@ -301,7 +304,7 @@ def _fields(value: Value) -> dict[str, Any]:
             return {}
 
 
-def _broker_fields(value: BrokerImage | Ready | Member) -> dict[str, Any]:
+def _broker_fields(value: BrokerImage | Ready | Member | Suspicion) -> dict[str, Any]:
     match value:
         case BrokerImage():
             return {
@@ -324,13 +327,17 @@ def _broker_fields(value: BrokerImage | Ready | Member) -> dict[str, Any]:
                 **({"wanted": _DRAINING} if value.is_draining else {}),
                 **({"generation": value.generation} if value.generation else {}),
             }
+        case Suspicion():
+            return {"epoch": value.epoch, "by": value.by}
 
 
 def _read_broker(
     prefix: str, broker: BrokerId, fields: Mapping[str, Any]
-) -> BrokerImage | Ready | Member:
+) -> BrokerImage | Ready | Member | Suspicion:
     if prefix == READY_PREFIX:
         return Ready(broker, fields["epoch"])
+    if prefix == SUSPICION_PREFIX:
+        return Suspicion(broker, fields["epoch"], tuple(fields["by"]))
     if prefix == MEMBER_PREFIX:
         is_draining = fields.get("wanted") == _DRAINING
         return Member(

@@ -25,6 +25,7 @@ from ottla.cluster.controller.leaders import (
     note_ready,
     register_broker,
     settle_leaders,
+    suspect,
 )
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.lease import Lease
@@ -305,8 +306,15 @@ class ClusterState:
 
     async def remove_dead(self, broker: BrokerId, epoch: int) -> None:
         """End the registration of a broker whose process is gone, and have others lead."""
+        await self._remove_dead(lambda image: note_dead(image, broker, epoch))
+
+    async def suspect(self, broker: BrokerId, epoch: int, by: BrokerId, stale: Revision) -> None:
+        """End the registration of a broker that `by` finds gone, if others agree or need not."""
+        await self._remove_dead(lambda image: suspect(image, broker, epoch, by, stale))
+
+    async def _remove_dead(self, decide: Decide[None]) -> None:
         try:
-            await self.commit(lambda image: note_dead(image, broker, epoch))
+            await self.commit(decide)
             await self.settle()
         except ApiError as problem:  # then its lease ends by itself
             self._on_lost(problem)

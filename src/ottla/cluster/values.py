@@ -35,6 +35,7 @@ GROUP_SETTINGS_PREFIX: Final = "settings/groups/"
 BROKER_PREFIX: Final = "brokers/"
 READY_PREFIX: Final = "ready/"
 MEMBER_PREFIX: Final = "members/"
+SUSPICION_PREFIX: Final = "suspected/"
 TOPIC_PREFIX: Final = "topics/"
 PARTITION_PREFIX: Final = "partitions/"
 MAKING_PREFIX: Final = "making/"
@@ -81,6 +82,15 @@ class Member:
     machine: str | None = None
     is_draining: bool = False  # an operator wants its replicas to be moved to other brokers
     generation: int = 0  # of its disk, raised now and then: a lower one there is an older copy
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """A broker at which nothing listens any more, as far as some of its peers can tell."""
+
+    id: BrokerId
+    epoch: int  # of the registration that it is about
+    by: tuple[BrokerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +214,7 @@ Value = (
     | BrokerImage
     | Ready
     | Member
+    | Suspicion
     | StoredSettings
     | Catalog
     | ClusterIdentity
@@ -262,6 +273,10 @@ def ready_key(broker: BrokerId) -> str:
 
 def member_key(broker: BrokerId) -> str:
     return f"{MEMBER_PREFIX}{broker}"
+
+
+def suspicion_key(broker: BrokerId) -> str:
+    return f"{SUSPICION_PREFIX}{broker}"
 
 
 def broker_settings_key(broker: BrokerId | None) -> str:

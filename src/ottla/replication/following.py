@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.clock import Clock
@@ -15,7 +15,7 @@ from ottla.replication.catch_up import CatchUpBudget
 from ottla.replication.counts import ReplicationCounts
 from ottla.replication.leadership import changed_partitions, removed_topics
 from ottla.replication.partition import Flushes
-from ottla.replication.peer_deaths import PeerDeaths
+from ottla.replication.peer_deaths import PeerDeaths, Report
 from ottla.storage.log import Log
 
 if TYPE_CHECKING:  # a broker without peers does not need what a client needs
@@ -37,12 +37,12 @@ class Following:
         config: Callable[[], BrokerConfig],
         flusher: Flushes,
         watch: Callable[["asyncio.Task[None]"], None],
-        remove_dead: Callable[[BrokerId, int], Awaitable[None]],
+        report_dead: Report,
         want_repair: Callable[[], None],
     ) -> None:
         """`watch` is given every task: if one ends by itself, the broker is defective.
 
-        `remove_dead` ends the registration of a peer that is dead, if it still has this epoch.
+        `report_dead` is called for peers that are gone.
         `want_repair` is called when a replica is held because of damage.
         """
         self.partitions: dict[TopicPartition, FollowerPartition] = {}
@@ -58,7 +58,7 @@ class Following:
         self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
         self._rounds: list[tuple[dict[FollowerPartition, Offset], asyncio.Future[None]]] = []
         self._clock = clock
-        self.deaths = PeerDeaths(broker_id, clock, remove_dead)
+        self.deaths = PeerDeaths(broker_id, clock, report_dead)
         self._rng = rng
         self._config = config
 

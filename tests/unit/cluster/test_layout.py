@@ -32,6 +32,7 @@ from ottla.cluster.values import (
     Ready,
     StoredSettings,
     StoredTopic,
+    Suspicion,
     Tombstone,
     Value,
 )
@@ -74,6 +75,7 @@ TOMBSTONE = Tombstone(TOPIC_ID, "orders", 3, (BrokerId(1), BrokerId(2)))
         ("brokers/7", BrokerImage(BrokerId(7), {"PLAINTEXT": Endpoint("host", 9092)})),
         ("brokers/7", replace(BROKER, features=frozenset({"delay", "later"}))),
         ("ready/7", Ready(BrokerId(7), 12)),
+        ("suspected/7", Suspicion(BrokerId(7), 12, (BrokerId(1), BrokerId(3)))),
         ("members/7", MEMBER),
         ("members/7", Member(BrokerId(7), 12, is_draining=True)),
         ("members/7", Member(BrokerId(7), 12, is_draining=True, generation=3)),

@@ -12,6 +12,7 @@ from fakes.cluster_images import broker
 from fakes.loopback import until
 from fakes.memory_files import MemoryFiles
 from ottla.clock import SystemClock
+from ottla.cluster.store import Revision
 from ottla.config import BrokerConfig, Durability, TopicConfig
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
@@ -97,7 +98,7 @@ class Followed:
                 endpoint_of=lambda _: leader.broker.endpoint,
                 make_durable=self._make_durable,
                 note_defect=self._note_defect,
-                deaths=PeerDeaths(HERE, clock, self._remove_dead),
+                deaths=PeerDeaths(HERE, clock, self._report_dead),
                 counts=ReplicationCounts(HERE),
                 catch_up=CatchUpBudget(),
             ),
@@ -128,7 +129,9 @@ class Followed:
     def _note_defect(self, followed: FollowerPartition, defect: Exception) -> None:
         raise AssertionError from defect
 
-    async def _remove_dead(self, peer: BrokerId, epoch: int) -> None:
+    async def _report_dead(
+        self, broker: BrokerId, epoch: int, by: BrokerId, stale: Revision
+    ) -> None:
         raise AssertionError
 
     async def requested(self, more: int) -> None:

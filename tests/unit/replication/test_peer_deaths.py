@@ -3,10 +3,12 @@
 import asyncio
 from dataclasses import replace
 
-from fakes.cluster_images import back, broker, cluster, gone
+from fakes.cluster_images import after, back, broker, cluster, gone
 from ottla.clock import SystemClock
+from ottla.cluster.controller.leaders import register_broker
 from ottla.cluster.image import ClusterImage
-from ottla.cluster.values import Change, broker_key
+from ottla.cluster.store import NEVER, Revision
+from ottla.cluster.values import Change, Suspicion, broker_key, suspicion_key
 from ottla.model import BrokerId
 from ottla.replication.peer_deaths import PeerDeaths
 
@@ -33,12 +35,20 @@ class Watched:
         ]
         self.image: ClusterImage = image.apply(changes, image.revision)
         self.clock = ManualClock()
-        self.removed: list[tuple[int, int]] = []
-        self.deaths = PeerDeaths(ONE, self.clock, self._remove)
+        self.reported: list[tuple[int, int]] = []
+        self.stale: list[Revision] = []
+        self.deaths = PeerDeaths(ONE, self.clock, self._report)
         self.deaths.note_image(self.image)
 
-    async def _remove(self, peer: BrokerId, epoch: int) -> None:
-        self.removed.append((peer, epoch))
+    async def _report(self, broker: BrokerId, epoch: int, by: BrokerId, stale: Revision) -> None:
+        assert by == ONE
+        self.reported.append((broker, epoch))
+        self.stale.append(stale)
+
+    def suspected_by(self, number: int) -> ClusterImage:
+        suspicion = Suspicion(TWO, self.epoch, (BrokerId(number),))
+        change = Change(suspicion_key(TWO), suspicion)
+        return self.image.apply([change], Revision(self.image.revision + 1))
 
     def see(self, image: ClusterImage) -> None:
         self.image = image
@@ -59,9 +69,9 @@ def test_a_peer_that_listened_and_refuses_connections_is_dead() -> None:
     watched = Watched()
     watched.deaths.note_reached(TWO)
     watched.refuse(0.125)
-    assert watched.removed == [], "it may be about to be replaced"
+    assert watched.reported == [], "it may be about to be replaced"
     watched.refuse(0.125)
-    assert watched.removed == [(2, watched.epoch)]
+    assert watched.reported == [(2, watched.epoch)]
 
 
 def test_a_peer_is_asked_again_at_once_until_its_death_is_decided() -> None:
@@ -80,7 +90,7 @@ def test_a_peer_that_never_listened_in_this_registration_may_be_starting() -> No
     watched.deaths.note_reached(TWO)
     watched.see(back(watched.image, 2))
     watched.refuse(2.0)
-    assert watched.removed == []
+    assert watched.reported == []
 
 
 def test_a_peer_that_accepts_in_between_is_alive() -> None:
@@ -89,15 +99,29 @@ def test_a_peer_that_accepts_in_between_is_alive() -> None:
     for _ in range(5):
         watched.refuse(0.125)
         watched.deaths.note_reached(TWO)
-    assert watched.removed == []
+    assert watched.reported == []
 
 
-def test_on_another_machine_the_lease_decides() -> None:
-    for machines in (("m", "n"), ("m", None), (None, None)):
-        watched = Watched(machines)
+def test_what_others_have_found_counts_for_ten_seconds() -> None:
+    for passed_s, is_stale in ((9.0, False), (11.0, True)):
+        watched = Watched(("m", "n"))
         watched.deaths.note_reached(TWO)
-        watched.refuse(5.0)
-        assert watched.removed == []
+        watched.see(watched.suspected_by(3))
+        found = watched.image.revision
+        watched.see(after(watched.image, register_broker(watched.image, broker(4))))
+        watched.clock.now_s += passed_s
+        watched.refuse(0.25)
+        assert watched.stale == [found if is_stale else NEVER]
+
+
+def test_what_others_have_found_again_counts_again() -> None:
+    watched = Watched(("m", "n"))
+    watched.deaths.note_reached(TWO)
+    watched.see(watched.suspected_by(3))
+    watched.clock.now_s += 11.0
+    watched.see(watched.suspected_by(3))
+    watched.refuse(0.25)
+    assert watched.stale == [NEVER]
 
 
 def test_a_peer_that_died_is_left_to_its_lease_for_a_while() -> None:
@@ -105,11 +129,11 @@ def test_a_peer_that_died_is_left_to_its_lease_for_a_while() -> None:
     for _ in range(2):
         watched.deaths.note_reached(TWO)
         watched.refuse(1.0)
-    assert len(watched.removed) == 1
+    assert len(watched.reported) == 1
     watched.clock.now_s += 60
     watched.deaths.note_reached(TWO)
     watched.refuse(1.0)
-    assert len(watched.removed) == 2
+    assert len(watched.reported) == 2
 
 
 def test_a_peer_that_is_gone_is_recent_for_half_a_minute_or_until_it_is_back() -> None:

@@ -51,7 +51,7 @@ class ScriptedClock(SystemClock):
         return next(self._times_s)
 
 
-async def _remove_nobody(broker: BrokerId, epoch: int) -> None:
+async def _report_nobody(broker: BrokerId, epoch: int, by: BrokerId, stale: Revision) -> None:
     raise AssertionError("nobody is followed here")
 
 
@@ -66,7 +66,7 @@ def _replicas(
         config=BrokerConfig,
         flusher=flusher,
         watch=lambda task: None,
-        remove_dead=_remove_nobody,
+        report_dead=_report_nobody,
         want_repair=lambda: None,
     )
     return Replicas(

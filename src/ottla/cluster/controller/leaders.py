@@ -9,16 +9,19 @@ from typing import Final
 
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.image import ClusterImage, TopicImage
+from ottla.cluster.store import NEVER, Revision
 from ottla.cluster.values import (
     BrokerImage,
     Change,
     Member,
     PartitionImage,
     Ready,
+    Suspicion,
     broker_key,
     member_key,
     partition_key,
     ready_key,
+    suspicion_key,
 )
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import (
@@ -40,6 +43,7 @@ ISR_MIN: Final = "min.insync.replicas"
 _RULES: Final = frozenset({"unclean.leader.election.enable", ISR_MIN})
 _MANY_REPLICAS: Final = 3  # from that number on, two must be in sync for acks=all
 _ISR_MIN_OF_MANY: Final = 2
+_WITNESSES: Final = 2  # of the death of a broker on another machine
 
 
 class StalePartitionEpoch(ApiError):
@@ -68,7 +72,7 @@ def register_broker(image: ClusterImage, broker: BrokerImage) -> Decision[None]:
     changes = [Change(broker_key(broker.id), broker)]
     if broker.id in image.ready:
         changes.append(Change(ready_key(broker.id), None))
-    return Decision(tuple(changes), None)
+    return Decision((*changes, *_without_suspicion(image, broker.id)), None)
 
 
 def note_ready(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[None]:
@@ -126,7 +130,50 @@ def note_dead(image: ClusterImage, broker: BrokerId, epoch: int) -> Decision[Non
     changes = [Change(broker_key(broker), None)]
     if broker in image.ready:
         changes.append(Change(ready_key(broker), None))
-    return Decision(tuple(changes), None)
+    return Decision((*changes, *_without_suspicion(image, broker)), None)
+
+
+def suspect(
+    image: ClusterImage,
+    broker: BrokerId,
+    epoch: int,
+    by: BrokerId,
+    stale: Revision = NEVER,
+) -> Decision[None]:
+    """Broker `by` finds that nothing listens any more where `broker` did: end its registration.
+
+    Something between two machines can refuse connections to a broker that is alive: there two
+    witnesses are needed, if there are two. The first of them writes a suspicion, which counts
+    unless it is that of the revision `stale`.
+    """
+    registered = image.registered.get(broker)
+    if registered is None or registered.epoch != epoch:
+        return Decision((), None)
+    known = image.suspicions.get(broker)
+    is_stale = image.mod_revision(suspicion_key(broker)) == stale
+    witnesses = {by}
+    if known is not None and known.epoch == epoch and not is_stale:
+        witnesses.update(known.by)
+    peers = image.brokers.keys() - {broker}
+    needed = 1 if _is_same_machine(image, broker, by) else min(_WITNESSES, len(peers))
+    if len(witnesses & peers) >= needed:
+        return note_dead(image, broker, epoch)
+    suspicion = Suspicion(broker, epoch, tuple(sorted(witnesses)))
+    if suspicion == known and not is_stale:
+        return Decision((), None)
+    return Decision((Change(suspicion_key(broker), suspicion),), None)
+
+
+def _is_same_machine(image: ClusterImage, one: BrokerId, other: BrokerId) -> bool:
+    """True if two registered brokers are known to be on the same machine."""
+    first, second = image.registered.get(one), image.registered.get(other)
+    if first is None or second is None or first.machine is None:
+        return False
+    return first.machine == second.machine
+
+
+def _without_suspicion(image: ClusterImage, broker: BrokerId) -> list[Change]:
+    return [Change(suspicion_key(broker), None)] if broker in image.suspicions else []
 
 
 def note_leaving(image: ClusterImage, broker: BrokerId) -> Decision[None]:

@@ -41,9 +41,10 @@ from ottla.cluster.controller.leaders import (
     register_broker,
     replication_rules,
     settle_leaders,
+    suspect,
 )
 from ottla.cluster.image import ClusterImage
-from ottla.cluster.store import Revision
+from ottla.cluster.store import NEVER, Revision
 from ottla.cluster.values import Change, PartitionImage, broker_key
 from ottla.errors import (
     ApiError,
@@ -116,6 +117,59 @@ def test_only_the_registration_of_today_becomes_ready(epoch: int) -> None:
         note_ready(image, BrokerId(1), epoch)
     with pytest.raises(NotRegistered):
         note_ready(image, BrokerId(7), epoch)
+
+
+def suspected(image: ClusterImage, by: int, stale: Revision = NEVER) -> ClusterImage:
+    """The image after `by` has found broker 1 gone."""
+    epoch = image.registered[BrokerId(1)].epoch
+    return after(image, suspect(image, BrokerId(1), epoch, BrokerId(by), stale))
+
+
+def on_machines(**machines: str) -> ClusterImage:
+    """Brokers b1, b2, ... that are ready, on the machines with these names."""
+    image = ClusterImage()
+    for name, machine in machines.items():
+        registered = replace(broker(int(name[1:])), machine=machine)
+        image = after(image, register_broker(image, registered))
+        image = after(image, note_ready(image, registered.id, int(image.revision)))
+    return image
+
+
+def test_two_brokers_have_to_find_one_on_another_machine_gone() -> None:
+    image = suspected(on_machines(b1="m", b2="n", b3="o"), 2)
+    assert BrokerId(1) in image.brokers
+    assert image.suspicions[BrokerId(1)].by == (2,)
+    assert suspected(image, 2).suspicions == image.suspicions
+    image = suspected(image, 3)
+    assert (BrokerId(1) in image.registered, image.suspicions) == (False, {})
+
+
+@pytest.mark.parametrize(
+    "image", [on_machines(b1="m", b2="m", b3="o"), on_machines(b1="m", b2="n")]
+)
+def test_one_is_enough_on_the_same_machine_or_if_there_is_no_other(image: ClusterImage) -> None:
+    assert BrokerId(1) not in suspected(image, 2).registered
+
+
+def test_a_witness_that_is_dead_itself_does_not_count() -> None:
+    image = gone(suspected(on_machines(b1="m", b2="n", b3="o", b4="p"), 2), 2)
+    assert BrokerId(1) in suspected(image, 3).registered
+
+
+def test_what_was_found_long_ago_does_not_count() -> None:
+    image = suspected(on_machines(b1="m", b2="n", b3="o"), 2)
+    again = suspected(image, 3, stale=image.revision)
+    assert again.suspicions[BrokerId(1)].by == (3,)
+    renewed = suspected(image, 2, stale=image.revision)
+    assert BrokerId(1) not in suspected(renewed, 3, stale=image.revision).registered
+
+
+def test_a_suspicion_ends_with_the_registration_that_it_is_about() -> None:
+    image = back(suspected(on_machines(b1="m", b2="n", b3="o"), 2), 1)
+    assert image.suspicions == {}
+    old_epoch = image.brokers[BrokerId(1)].epoch - 1
+    assert suspect(image, BrokerId(1), old_epoch, BrokerId(2)).changes == ()
+    assert suspect(image, BrokerId(9), old_epoch, BrokerId(2)).changes == ()
 
 
 def test_when_the_leader_goes_the_next_replica_in_sync_leads() -> None:
