@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StructField, StructType
 
 from crash.processes import BrokerProcess
 from ottla.spark.plan import DataLost, OffsetsJson
-from ottla.spark.source import StreamReader
+from ottla.spark.small_batches import RECORDS_MAX
+from ottla.spark.source import StreamReader, StreamReaderWithRows, stream_reader
 from spark.direct_readers import NEW_TOPIC, _numbers, latest, planned, stream, texts
 from spark.task_context import task
 from spark.topics import TIMEOUT_S, Topic
@@ -27,6 +30,63 @@ def test_a_stream_goes_on_where_it_was(topic: Topic) -> None:
     assert planned(reader, start, first) == ["0", "1", "2"]
     assert planned(reader, first, second) == ["3", "4"]
     assert reader.reportLatestOffset() == second
+
+
+def given(reader: StreamReader, start: OffsetsJson, end: OffsetsJson) -> list[str] | None:
+    """The values that Spark takes with the plan of a batch; None if its tasks have to read it."""
+    assert issubclass(StreamReaderWithRows, _SimpleStreamReaderWrapper), "Spark asks no other"
+    partitions = reader.partitions(start, end)
+    if not isinstance(reader, StreamReaderWithRows):
+        return None
+    assert len(partitions) == 1, "Spark takes rows for one task only"
+    rows = [row for batch in reader.getCache(start, end) for row in batch.to_pylist()]
+    assert not isinstance(reader, StreamReaderWithRows)
+    return [row["value"] for row in rows]
+
+
+def test_a_small_batch_is_read_by_its_planner_after_one_that_tasks_have_read(topic: Topic) -> None:
+    topic.fill(range(3))
+    reader = stream(topic)
+    start = reader.initialOffset()
+    first = latest(reader, start)
+    assert given(reader, start, first) is None, "tasks compare the topic's id with the query's"
+    assert given(reader, start, first) is None, "they have not ended"
+    topic.fill(range(3, 5))
+    second = latest(reader, first)
+    assert given(reader, first, second) == ["3", "4"]
+    topic.fill(range(5, 5 + RECORDS_MAX))
+    third = latest(reader, second)
+    assert given(reader, second, third) == texts(range(5, 5 + RECORDS_MAX))
+    topic.fill(range(RECORDS_MAX + 1))
+    assert given(reader, third, latest(reader, third)) is None, "these are too many"
+
+
+def test_a_small_batch_of_a_topic_created_again_is_left_to_tasks(topic: Topic) -> None:
+    topic.fill(range(3))
+    reader = stream(topic, onDataLoss="skip")
+    start = reader.initialOffset()
+    first = latest(reader, start)
+    assert given(reader, start, first) is None
+    assert latest(reader, first) == first
+    topic.delete()
+    topic.create()
+    topic.fill(range(5))
+    assert given(reader, first, latest(reader, first)) is None
+
+
+def test_small_batches_with_dead_letters_are_left_to_tasks(topic: Topic) -> None:
+    schema = StructType([StructField("value", StructType([StructField("id", LongType())]))])
+    avro = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
+    bad = {"badRows": "deadLetter", "deadLetterTopic": f"{topic.name}-dead"}
+    options = topic.options(startingOffsets="earliest", valueFormat="avro", valueSchema=avro, **bad)
+    reader = stream_reader(options, schema)
+    assert isinstance(reader, StreamReader)
+    topic.fill(["\x02"])
+    start = reader.initialOffset()
+    first = latest(reader, start)
+    assert given(reader, start, first) is None
+    topic.fill(["\x04"])
+    assert given(reader, first, latest(reader, first)) is None
 
 
 def test_a_stream_begins_with_what_comes_next_by_default(topic: Topic) -> None:

@@ -42,6 +42,20 @@ def start(spark: SparkSession, topic: Topic, home: Path, **more: str) -> Streami
     return retry_worker_start(attempt)
 
 
+def test_rows_are_the_same_whether_tasks_read_them_or_the_planner(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.fill(range(6))
+    rows = run(spark, topic, tmp_path, maxOffsetsPerTrigger="1")  # the first is read by a task
+    assert [count for count in rows if count] == [1] * 6
+    topic.fill(range(6, 9))
+    rows = run(spark, topic, tmp_path, maxOffsetsPerTrigger="1")  # in another process
+    assert [count for count in rows if count] == [1] * 3
+    written = spark.read.parquet(str(tmp_path / "out")).collect()
+    found = sorted((row.offset, bytes(row.value)) for row in written)
+    assert found == [(number, b"%d" % number) for number in range(9)]
+
+
 def run(spark: SparkSession, topic: Topic, home: Path, **more: str) -> list[int]:
     """Write what is there to files, and end; the rows of each batch."""
 

@@ -7,6 +7,7 @@ tasks. So a reader holds options only, and gets its client from `client_for`.
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -62,6 +64,7 @@ from ottla.spark.pushdown import RecordBounds, bounds_of_filters
 from ottla.spark.read_options import OnDataLoss, ReadOptions, parse_read_options
 from ottla.spark.read_task import check_topics, read_task
 from ottla.spark.registry import resolve_columns
+from ottla.spark.small_batches import SmallBatches
 from ottla.spark.topic_ids import assign_topic_checks
 
 log = logging.getLogger("ottla.spark")
@@ -142,6 +145,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_again_s = 0.0
         self._last_batch_s = time.monotonic()
         self._has_planned = False
+        self._small = SmallBatches()
+        self._rows: Iterator[pa.RecordBatch] = iter(())  # of the batch planned last, if read here
+        self._committing: Future[None] | None = None
 
     # Called by Spark, in this order
 
@@ -167,6 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
         """The end offsets of the next batch; `start` itself when there is nothing to read yet."""
+        self._small.note_finished(start)
         self.commit(start)
         self._has_planned = True
         processed = from_json(start)
@@ -191,7 +198,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = plan_tasks(ranges, self.options.tasks)
         topics = {part.tp.topic for part in ranges}
         ids = self._blocking.call(lambda client: topic_ids_of(client, topics))
-        return [InputPartition(task) for task in assign_topic_checks(tasks, starts, ends, ids)]
+        planned = assign_topic_checks(tasks, starts, ends, ids)
+        small = self._small.take(planned, end)
+        self.__class__ = StreamReader
+        if small is not None and self.options.columns.dead_letter_topic is None:
+            self._rows = read_task(self._blocking, small.ranges, self.options, self.projection)
+            self.__class__ = StreamReaderWithRows
+        return [InputPartition(task) for task in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = partition.value
@@ -204,22 +217,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Commit the query's offsets to a consumer group, for tools that show lag.
 
         Spark calls this one batch late and not at all after the last, so `latestOffset` does, too.
-        A failure never fails the query: the checkpoint decides.
+        A failure never fails the query: the checkpoint decides. The first commit is waited for
+        (see `_first_starts`), others are under way until the next.
         """
         group = self.options.group
         if group is None or end == self._committed or time.monotonic() < self._commit_again_s:
             return
-        offsets = from_json(end)
-        try:
-            self._blocking.call(
-                lambda client: commit_offsets(client, group, offsets), _COMMIT_TIMEOUT_S
-            )
-            self._committed = end
-        except (ClientError, TimeoutError) as problem:
-            self._commit_again_s = time.monotonic() + _COMMIT_PAUSE_S
-            log.warning("offsets not committed", extra={"group": group, "reason": str(problem)})
+        is_first = self._committed is None
+        self._finish_commit(group)
+        self._committed = end
+        commit = commit_offsets(self._blocking.client, group, from_json(end))
+        self._committing = self._blocking.submit(commit)
+        if is_first:
+            self._finish_commit(group)
+
+    def stop(self) -> None:
+        if self.options.group is not None:
+            self._finish_commit(self.options.group)
 
     # Internal
+
+    def _finish_commit(self, group: str) -> None:
+        """Wait for the commit that is under way; if it fails, the next one has to wait."""
+        committing, self._committing = self._committing, None
+        if committing is None:
+            return
+        try:
+            committing.result(_COMMIT_TIMEOUT_S)
+        except (ClientError, TimeoutError) as problem:
+            self._committed = None
+            self._commit_again_s = time.monotonic() + _COMMIT_PAUSE_S
+            log.warning("offsets not committed", extra={"group": group, "reason": str(problem)})
 
     @property
     def _blocking(self) -> BlockingClient:
@@ -292,6 +320,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lambda client: measure_record_bytes(client, edges, self.options.tasks.record_bytes)
             )
         return limit(starts, edges.latest, limits, record_bytes)
+
+
+class StreamReaderWithRows(StreamReader, _SimpleStreamReaderWrapper):
+    """A stream reader that has read the batch that it planned, until Spark has taken the rows.
+
+    Spark asks for rows together with a plan, but only readers of its own class for sources that
+    are read in the driver.
+    """
+
+    def getCache(self, start: OffsetsJson, end: OffsetsJson) -> Iterator[pa.RecordBatch]:  # noqa: N802
+        self.__class__ = StreamReader  # type: ignore[assignment]
+        return self._rows
 
 
 def _up_to(edges: LogEdges, target: Offsets) -> LogEdges:
