@@ -17,7 +17,7 @@ def task(count: int = 1, **ids: str) -> StreamTask:
 def after_tasks(**ids: str) -> SmallBatches:
     """A run in which tasks have read a batch."""
     small = SmallBatches()
-    assert small.take([task(**ids)], FIRST) is None
+    assert small.take([task(1, **ids)], FIRST) is None
     small.note_finished(FIRST)
     return small
 
