@@ -214,12 +214,22 @@ def _lacks_partition(missing: PartitionMissing) -> ValueDamaged:
     return ValueDamaged(key, f"counts partition {missing.index}, which is missing")
 
 
-def read_changes(batch: ChangeBatch) -> Iterable[Change]:
-    """The changes of the image in one revision of the store."""
-    for change in batch.changes:
-        if _is_known(change.key):
-            value = None if change.value is None else decode(change.key, change.value)
-            yield Change(change.key, value)
+def read_changes(
+    batch: ChangeBatch, known: Mapping[str, tuple[bytes, Value]] | None = None
+) -> Iterable[Change]:
+    """The changes of the image in one revision of the store.
+
+    `known` are values that need not be decoded, by key, each with the bytes that it is encoded as.
+    """
+    own = known or {}
+    for key, data in ((change.key, change.value) for change in batch.changes):
+        if data is None:
+            if _is_known(key):
+                yield Change(key, None)
+        elif key in own and own[key][0] == data:
+            yield Change(key, own[key][1])
+        elif _is_known(key):
+            yield Change(key, decode(key, data))
 
 
 def encode(key: str, value: Value) -> bytes:

@@ -174,8 +174,8 @@ class ClusterState:
 
     @property
     def changes_max(self) -> int:
-        """The changes worth deciding about at a time: more than a commit takes, and not many."""
-        return 4 * self._store.limits.writes
+        """The changes worth deciding about at a time: one more than a commit takes at most."""
+        return self._store.limits.writes + 1
 
     def fits(self, image: ClusterImage, changes: Sequence[Change]) -> bool:
         """True if all of the changes, decided on this image, fit into one commit."""
@@ -357,6 +357,7 @@ class ClusterState:
             conditions = compares(self.image, changes)
             try:
                 written = writes(changes, leases)
+                self._following.note_writing(written, changes)
                 revision = await self._send(written, conditions, is_repeated=is_repeated)
             except Conflict:
                 conflicts += 1

@@ -7,7 +7,7 @@ is opened again, after everything was read: commits and renewals may well succee
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ottla.cluster import layout
@@ -19,8 +19,9 @@ from ottla.cluster.store import (
     CoordinationStore,
     Put,
     StoreUnavailable,
+    Write,
 )
-from ottla.cluster.values import BEAT_KEY
+from ottla.cluster.values import BEAT_KEY, Change, Value
 from ottla.model import BrokerId
 
 log = logging.getLogger("ottla.cluster")
@@ -46,12 +47,24 @@ class StoreFollowing:
         self._advance = advance
         self._on_lost = on_lost
         self._heard_s = _now_s()  # when the store reported something, or was read as a whole
+        self._own: dict[str, tuple[bytes, Value]] = {}  # what this process last wrote, see `layout`
         self._restored: StoreRestored | None = None
 
     @property
     def is_deaf(self) -> bool:
         """True if the store's changes do not arrive here: then the lease should not be renewed."""
         return self._restored is not None or self._is_silent_for(2 * SILENCE_S)
+
+    def note_writing(self, writes: Sequence[Write], changes: Sequence[Change]) -> None:
+        """These writes are about to be sent: their values need not be decoded when they come back.
+
+        There may be thousands, of a broker that begins to lead.
+        """
+        self._own = {
+            write.key: (write.value, change.value)
+            for write, change in zip(writes, changes, strict=True)
+            if isinstance(write, Put) and change.value is not None
+        }
 
     def check_not_restored(self) -> None:
         """Raise StoreRestored once the store was found to have gone back."""
@@ -115,7 +128,7 @@ class StoreFollowing:
         if batch.revision <= image.revision:  # everything was read meanwhile
             return
         try:
-            image = image.apply(layout.read_changes(batch), batch.revision)
+            image = image.apply(layout.read_changes(batch, self._own), batch.revision)
         except EpochWentBack as problem:
             self._restored = StoreRestored(str(problem))
             raise self._restored from problem

@@ -227,6 +227,22 @@ def test_no_byte_of_a_value_can_change_unnoticed(key: str, value: Value, bit: in
                 decode_any(Entry(key, bytes(flipped), Revision(1)), is_checked=is_checked)
 
 
+def test_a_value_that_is_known_is_not_decoded_if_its_bytes_are_the_same() -> None:
+    data, other = encode("members/7", MEMBER), encode("members/7", Member(BrokerId(7), 13))
+    known = {"members/7": (data, MEMBER)}
+
+    def read(value: bytes | None) -> Value | None:
+        batch = ChangeBatch(Revision(1), (KeyChange("members/7", value),))
+        (change,) = read_changes(batch, known)
+        return change.value
+
+    assert read(data) is MEMBER
+    assert read(other) == Member(BrokerId(7), 13)
+    assert read(None) is None
+    with pytest.raises(ValueDamaged):
+        read(data[:-3])
+
+
 def test_a_value_belongs_to_its_key() -> None:
     with pytest.raises(ValueDamaged, match="'topics/orderz' does not match its checksum"):
         decode("topics/orderz", encode("topics/orders", TOPIC))
