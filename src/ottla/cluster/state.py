@@ -364,6 +364,7 @@ class ClusterState:
                 await self._wait_conflict_seen(conditions)
                 continue
             await self._reach(revision)
+            self._following.forget_written()
             if len(changes) == len(decision.changes):
                 return decision, revision
         raise _too_busy()

@@ -66,6 +66,10 @@ class StoreFollowing:
             if isinstance(write, Put) and change.value is not None
         }
 
+    def forget_written(self) -> None:
+        """What was written last has come back."""
+        self._own = {}
+
     def check_not_restored(self) -> None:
         """Raise StoreRestored once the store was found to have gone back."""
         if self._restored is not None:
