@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     names = [row.name for row in ROWS]
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds to alternate (default 5)")
-    parser.add_argument("--quick", action="store_true", help="one short round, about 6 minutes")
+    parser.add_argument("--quick", action="store_true", help="one short round, about 10 minutes")
     parser.add_argument("--only", nargs="+", metavar="ROW", choices=names, help=", ".join(names))
     parser.add_argument(
         "--servers",

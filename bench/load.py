@@ -106,10 +106,13 @@ class Load(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Generators:
-    """The programs that make load: `rdkafka` for Kafka's protocol, `wire` for raw sockets."""
+    """The programs that make load: `rdkafka` and `share` for Kafka's protocol, `wire` and `queue`
+    for raw sockets; `share` and `queue` are for work queues."""
 
     rdkafka: tuple[str, ...]
+    share: tuple[str, ...]
     wire: tuple[str, ...]
+    queue: tuple[str, ...]
     native: bool
 
 
@@ -139,7 +142,7 @@ def build_generators(target: Path) -> Generators:
     library = _wheel_librdkafka()
     if compiler is None or library is None:
         slow = (sys.executable, "-m", "bench.fallback")
-        return Generators(rdkafka=slow, wire=slow, native=False)
+        return Generators(rdkafka=slow, share=slow, wire=slow, queue=slow, native=False)
     target.mkdir(parents=True, exist_ok=True)
     linked = (
         f"-L{library.parent}",
@@ -148,7 +151,9 @@ def build_generators(target: Path) -> Generators:
     )
     return Generators(
         rdkafka=(str(_compile(compiler, "rdkafka", target, linked)),),
+        share=(str(_compile(compiler, "share", target, linked)),),
         wire=(str(_compile(compiler, "wire", target, ())),),
+        queue=(str(_compile(compiler, "queue", target, ())),),
         native=True,
     )
 

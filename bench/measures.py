@@ -49,6 +49,11 @@ class Effort:
     partition_records: int
     spark_rows: int
     spark_batches: int
+    queue_s: float
+    queue_fill_s: float
+    queue_messages: int  # acknowledged in portions
+    queue_singles: int  # acknowledged one by one
+    queue_delayed: int
 
 
 FULL = Effort(
@@ -71,6 +76,11 @@ FULL = Effort(
     partition_records=100_000,
     spark_rows=1_500_000,
     spark_batches=40,
+    queue_s=4.0,
+    queue_fill_s=8.0,
+    queue_messages=200_000,
+    queue_singles=40_000,
+    queue_delayed=100_000,
 )
 QUICK = Effort(
     rounds=1,
@@ -92,6 +102,11 @@ QUICK = Effort(
     partition_records=10_000,
     spark_rows=60_000,
     spark_batches=12,
+    queue_s=1.0,
+    queue_fill_s=2.0,
+    queue_messages=30_000,
+    queue_singles=5_000,
+    queue_delayed=10_000,
 )
 
 Samples = Generator[tuple[str, float], None, None]

@@ -42,20 +42,20 @@ class NatsLoad:
     def create(self, topic: str, *, fsync: bool = False) -> None:
         if fsync:
             raise NotSupported("NATS decides about fsync per server, not per stream")
-        self._ask(f"STREAM.CREATE.{topic}", {"name": topic, "subjects": [topic], "storage": "file"})
+        self.ask(f"STREAM.CREATE.{topic}", {"name": topic, "subjects": [topic], "storage": "file"})
 
     def delete(self, topic: str) -> None:
-        self._ask(f"STREAM.DELETE.{topic}", {})
+        self.ask(f"STREAM.DELETE.{topic}", {})
 
     def produce(self, topic: str, job: Job) -> Throughput:
-        with self._publishers(topic, 1, job.size_bytes) as wires:
+        with self.publishers(topic, 1, job.size_bytes) as wires:
             command = self._flood_command(job, WINDOW)
             return throughput(run_generator(command, seconds=job.seconds, wires=wires))
 
     @contextmanager
     def _bulk(self, topic: str, job: Job) -> Iterator[None]:
         with (
-            self._publishers(topic, 1, job.size_bytes) as wires,
+            self.publishers(topic, 1, job.size_bytes) as wires,
             running_generator(self._flood_command(job, WINDOW), wires=wires),
         ):
             yield
@@ -64,21 +64,21 @@ class NatsLoad:
         return self._bulk(topic, job)
 
     def consume(self, topic: str, job: Job) -> Throughput:
-        with self._puller(topic) as wire:
+        with self.puller(topic) as wire:
             command: Command = (*self.generators.wire, "drain", "nats", job.seconds, job.count)
             return throughput(run_generator(command, seconds=job.seconds, wires=[wire]))
 
     def latency(self, topic: str, rate: int, job: Job) -> Latency:
         with (
-            self._publishers(topic, 1, job.size_bytes) as (publisher,),
-            self._puller(topic) as puller,
+            self.publishers(topic, 1, job.size_bytes) as (publisher,),
+            self.puller(topic) as puller,
         ):
             stamp_at = len(publisher.unit) - job.size_bytes - 2
             command: Command = (*self.generators.wire, "pace", "nats", job.seconds, rate, stamp_at)
             return latency(run_generator(command, seconds=job.seconds, wires=[publisher, puller]))
 
     def request(self, topic: str, connections: int, job: Job) -> Throughput:
-        with self._publishers(topic, connections, job.size_bytes) as wires:
+        with self.publishers(topic, connections, job.size_bytes) as wires:
             command = self._flood_command(job, 1)
             return throughput(run_generator(command, seconds=job.seconds, wires=wires))
 
@@ -109,7 +109,7 @@ class NatsLoad:
         return (*self.generators.wire, "flood", "nats", job.seconds, job.count, window, 1, -1)
 
     @contextmanager
-    def _publishers(self, topic: str, count: int, size_bytes: int) -> Iterator[list[Wire]]:
+    def publishers(self, topic: str, count: int, size_bytes: int) -> Iterator[list[Wire]]:
         """Connections that publish to `topic` and are answered on an inbox of their own."""
         wires = []
         try:
@@ -127,11 +127,12 @@ class NatsLoad:
                 wire.connection.close()
 
     @contextmanager
-    def _puller(self, topic: str) -> Iterator[Wire]:
+    def puller(self, topic: str, filter_subject: str = "") -> Iterator[Wire]:
         """A connection that pulls from the stream's beginning, without acknowledgements."""
         config = {"durable_name": "reader", "ack_policy": "none", "deliver_policy": "all"}
-        wanted = {"stream_name": topic, "config": config}
-        self._ask(f"CONSUMER.DURABLE.CREATE.{topic}.reader", wanted)
+        chosen = {"filter_subject": filter_subject} if filter_subject else {}
+        wanted = {"stream_name": topic, "config": {**config, **chosen}}
+        self.ask(f"CONSUMER.DURABLE.CREATE.{topic}.reader", wanted)
         inbox = f"_INBOX.{topic}.pull"
         more = json.dumps({"batch": PULL_MESSAGES, "expires": 60_000_000_000}).encode()
         pull = f"PUB $JS.API.CONSUMER.MSG.NEXT.{topic}.reader {inbox} {len(more)}\r\n".encode()
@@ -139,10 +140,12 @@ class NatsLoad:
             connection.sendall(f"SUB {inbox} 1\r\n".encode())
             yield Wire(connection, pull + more + b"\r\n", pull + more + b"\r\n")
 
-    def _ask(self, name: str, wanted: dict[str, Any]) -> None:
+    def ask(self, name: str, wanted: dict[str, Any]) -> bytes:
+        """A request to JetStream's interface; returns the response, which is no error."""
         answer = self._exchange(f"$JS.API.{name}", json.dumps(wanted).encode())
         if b'"error"' in answer:
             raise LoadFailed(answer.decode(errors="replace"))
+        return answer
 
     def _exchange(self, subject: str, payload: bytes) -> bytes:
         """One request and its answer over a connection of its own."""

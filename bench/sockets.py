@@ -17,7 +17,7 @@ def dial(port: int) -> socket.socket:
 
 def receive_frame(connection: socket.socket) -> bytes:
     """The next frame, without the four bytes that say its size."""
-    return _receive_exactly(connection, int.from_bytes(_receive_exactly(connection, 4), "big"))
+    return receive_exactly(connection, int.from_bytes(receive_exactly(connection, 4), "big"))
 
 
 def receive_until(connection: socket.socket, mark: bytes) -> bytes:
@@ -28,7 +28,8 @@ def receive_until(connection: socket.socket, mark: bytes) -> bytes:
     return received
 
 
-def _receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
+def receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
+    """The next `size_bytes` bytes."""
     received = b""
     while len(received) < size_bytes:
         received += _receive_some(connection, size_bytes - len(received))

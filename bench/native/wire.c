@@ -136,7 +136,7 @@ static size_t parse_nats(connection_t *connection, const char *at, size_t size_b
     if (size_bytes - used < line_bytes + payload_bytes + 2) break;
     const char *payload = line_end + 2;
     used += line_bytes + payload_bytes + 2;
-    if (*line == 'H') continue; /* a status, such as the end of a pull */
+    if (*line == 'H' && payload[8] == ' ') continue; /* a status, such as the end of a pull */
     if (connection->more_bytes)
       note_message(payload, payload_bytes);
     else if (memmem(payload, payload_bytes, "\"error\"", 7)) /* an acknowledgement, or not */

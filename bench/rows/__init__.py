@@ -9,6 +9,7 @@ from bench.rows import (
     heartbeats,
     latency,
     partitions,
+    queues,
     replay,
     requests,
     spark,
@@ -29,6 +30,7 @@ ROWS: tuple[Row, ...] = (
     compaction.ROW,
     replay.ROW,
     transactions.ROW,
+    queues.ROW,
     partitions.ROW,
     spark.ROW,
 )

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 _CHUNK_BYTES: Final = 256 * 1024  # of a log that are looked at for one response
+_CHUNK_BYTES_MIN: Final = 4 * 1024
+_RECORD_BYTES: Final = 1024  # of a record, before one was delivered
 _READS_MAX: Final = 4  # of a log that has nothing to deliver, in one turn of the loop
 _BY_KEY: Final = "key"
 _READ_COMMITTED: Final = "read_committed"
@@ -76,6 +78,7 @@ class LedSharePartition:
         self.waiting: dict[Callable[[], None], None] = {}  # called when more can be acquired
         self._owner = owner
         self._expiries = Expiries()
+        self._record_bytes = _RECORD_BYTES  # about, of the records that were acquired last
 
     @property
     def settings(self) -> GroupSettings:
@@ -120,20 +123,19 @@ class LedSharePartition:
         state.order_by_key(settings.config.share_ordering == _BY_KEY)
         if state.order is not None:
             return self._acquire_ordered(state, member, wanted, reading, end)
+        bytes_max = self._first_chunk_bytes(wanted)
         for _ in range(_READS_MAX):
             at = state.next_offset(now_ms)
             if at >= end or (at >= state.end_offset and not state.has_room(limits, now_ms)):
                 return None
-            bytes_max = min(wanted.bytes_max, _CHUNK_BYTES)
             found = partition.log.read(Offset(at), end, bytes_max, at_least_one=True)
             if found is None:
                 return None
             data = partition.log.read_bytes(found)
             found_end = min(found.end_offset, end)
-            stretches = list(stretches_of(data, at, found_end, partition.log, reading))
             acquired = state.acquire(
                 member,
-                stretches,
+                stretches_of(data, at, found_end, partition.log, reading),
                 limits,
                 wanted.records_max,
                 now_ms,
@@ -144,8 +146,14 @@ class LedSharePartition:
             self._persist(state.take_write())
             if state.next_offset(now_ms) <= at:
                 return None
+            bytes_max = min(wanted.bytes_max, _CHUNK_BYTES)
         self._owner.wake_soon(self)  # there may be something behind
         return None
+
+    def _first_chunk_bytes(self, wanted: Wanted) -> int:
+        """How many bytes are read at first: twice what the wanted records may take."""
+        about = max(2 * wanted.records_max * self._record_bytes, _CHUNK_BYTES_MIN)
+        return min(about, wanted.bytes_max, _CHUNK_BYTES)
 
     def _acquire_ordered(
         self, state: SharePartition, member: str, wanted: Wanted, reading: Reading, end: Offset
@@ -199,9 +207,11 @@ class LedSharePartition:
         assert self.state is not None, "records were acquired"
         if not limits.is_lease_durable:
             self._persist(self.state.take_write())
-        self._owner.acquired_count += sum(a.last - a.first + 1 for a in acquired)
+        count = sum(a.last - a.first + 1 for a in acquired)
+        self._owner.acquired_count += count
         self._owner.note_deadline(now_ms + limits.lock_ms)
         covered = covering(data, acquired[0].first, acquired[-1].last)
+        self._record_bytes = len(covered) // count + 1
         records = seen_of(covered, self.partition.log)
         return Taken(records, acquired, _is_alone(acquired, limits), limits.is_lease_durable)
 

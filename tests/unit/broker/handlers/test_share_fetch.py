@@ -1,15 +1,16 @@
 """Share fetches: locks that end, logs that are pruned, brokers with peers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fakes.handled import Handled, handle
+from ottla.broker import led_share_partition
 from ottla.broker.share_partitions import SharePartitions
-from ottla.broker.share_reading import duration_ms
+from ottla.broker.share_reading import duration_ms, stretches_of
 from ottla.broker.share_settings import GroupSettings
 from ottla.coordinator.runtime.internal_topics import SHARE_STATE_TOPIC
 from ottla.errors import ErrorCode
@@ -25,6 +26,7 @@ from ottla.protocol.messages.share_groups import (
     ShareFetchTopic,
     ShareGroupHeartbeatRequest,
 )
+from ottla.queues.share_partition import Stretch
 from ottla.queues.share_state import DeliveryState, SharePartitionKey
 from ottla.records.batch import Marker, MarkerKind, Record, build_batch
 from ottla.replication.partition import ACKS_ALL
@@ -49,7 +51,9 @@ class Member:
         response = await self.handled.call(ApiKey.SHARE_GROUP_HEARTBEAT, request, 1)
         assert not response.error_code, response
 
-    async def take(self, wait_ms: int = 10_000) -> list[tuple[int, int, int]]:
+    async def take(
+        self, wait_ms: int = 10_000, *, records_max: int = 500
+    ) -> list[tuple[int, int, int]]:
         epoch, self.epoch = self.epoch, self.epoch + 1
         partition = ShareFetchPartition(partition_index=0)
         request = ShareFetchRequest(
@@ -57,7 +61,7 @@ class Member:
             member_id=self.member_id,
             share_session_epoch=epoch,
             max_wait_ms=wait_ms,
-            max_records=500,
+            max_records=records_max,
             topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=[partition])],
         )
         response = await self.handled.call(ApiKey.SHARE_FETCH, request, 2)
@@ -133,6 +137,32 @@ def test_a_long_stretch_without_records_is_passed_in_several_turns(tmp_path: Pat
             partition.append_marker(marker, ProducerId(1), ProducerEpoch(0), TimestampMs(1))
         put(handled, 1)
         assert await member.take(60_000) == [(20_000, 20_000, 1)]
+
+    handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
+
+
+def test_a_fetch_of_one_record_looks_at_few_batches_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that walks over all batches of a large chunk takes milliseconds for one record."""
+    looked_at: list[tuple[int, int]] = []  # bytes that were read, stretches that were asked for
+
+    def counted(data: bytes, *others: object) -> Iterator[Stretch]:
+        looked_at.append((len(data), 0))
+        for stretch in stretches_of(data, *others):  # type: ignore[arg-type]
+            looked_at[-1] = (len(data), looked_at[-1][1] + 1)
+            yield stretch
+
+    async def scenario(handled: Handled) -> None:
+        (member,) = await begin(handled, "m")
+        assert await member.take(100) == []
+        for _ in range(1_000):  # of 69 bytes each
+            put(handled, 1)
+        monkeypatch.setattr(led_share_partition, "stretches_of", counted)
+        for offset in range(3):
+            assert await member.take(records_max=1) == [(offset, offset, 1)]
+        assert all(stretches <= 2 for _, stretches in looked_at), "and one to see that it is enough"
+        assert all(size_bytes <= 4096 for size_bytes, _ in looked_at[1:])
 
     handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
 
