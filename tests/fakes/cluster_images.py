@@ -5,8 +5,9 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from ottla.cluster.controller.brokers import note_ready, register_broker
 from ottla.cluster.controller.decision import Decision, topic_changes
-from ottla.cluster.controller.leaders import note_ready, register_broker, settle_leaders
+from ottla.cluster.controller.leaders import settle_leaders
 from ottla.cluster.controller.topics import (
     NewTopic,
     create_topic,

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fakes.cluster_images import broker as broker_image
 from ottla.cluster.commits import writes
-from ottla.cluster.controller import configs, leaders, reassignment, topics
+from ottla.cluster.controller import brokers, configs, leaders, reassignment, topics
 from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.topics import NewTopic
 from ottla.cluster.image import ClusterImage
@@ -109,16 +109,16 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(broker=BROKER_IDS)
     def start(self, broker: BrokerId) -> None:
-        self.attempt(lambda image: leaders.register_broker(image, broker_image(broker)))
+        self.attempt(lambda image: brokers.register_broker(image, broker_image(broker)))
         epoch = int(self.image.revision)
         self.attempt(lambda image: leaders.settle_leaders(image, CONFIG))
-        self.attempt(lambda image: leaders.note_ready(image, broker, epoch))
+        self.attempt(lambda image: brokers.note_ready(image, broker, epoch))
         self.attempt(lambda image: leaders.settle_leaders(image, CONFIG))
 
     @rule(broker=BROKER_IDS)
     def start_and_die(self, broker: BrokerId) -> None:
         """It dies before it is ready: its lease ends later."""
-        self.attempt(lambda image: leaders.register_broker(image, broker_image(broker)))
+        self.attempt(lambda image: brokers.register_broker(image, broker_image(broker)))
         self.attempt(lambda image: leaders.settle_leaders(image, CONFIG))
 
     @rule(broker=BROKER_IDS)

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from ottla.broker.environment import Environment
 from ottla.broker.meta_properties import Identity, MetaProperties
 from ottla.broker.stores import machine_name
-from ottla.cluster.controller.leaders import forfeit, note_generation
+from ottla.cluster.controller.brokers import note_generation
+from ottla.cluster.controller.leaders import forfeit
 from ottla.cluster.restored import StoreRestored
 from ottla.cluster.state import ClusterState
 from ottla.cluster.values import CLIENT_LISTENER, UNREGISTERED, BrokerImage

@@ -17,30 +17,27 @@ from typing import Final, TypeVar
 from ottla.cluster import layout
 from ottla.cluster.arrivals import Arrivals
 from ottla.cluster.commits import compares, fits, fitting, writes
-from ottla.cluster.controller.decision import Decision
-from ottla.cluster.controller.leaders import (
-    begin_terms,
+from ottla.cluster.controller.brokers import (
     note_dead,
     note_leaving,
     note_ready,
     register_broker,
-    settle_leaders,
     suspect,
 )
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.controller.leaders import begin_terms, settle_leaders
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.lease import Lease
 from ottla.cluster.opening import open_image
+from ottla.cluster.producer_ids import allocate_producer_ids
 from ottla.cluster.restored import StoreRestored
 from ottla.cluster.settling import Settling
 from ottla.cluster.store import (
-    NEVER,
     Compare,
     Conflict,
     CoordinationStore,
-    Entry,
     LeaseId,
     LeaseLost,
-    Put,
     Revision,
     StoreUnavailable,
     Write,
@@ -57,7 +54,7 @@ from ottla.cluster.values import (
 )
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, RequestTimedOut
-from ottla.model import BrokerId, ProducerId, TopicPartition, Uuid
+from ottla.model import BrokerId, TopicPartition, Uuid
 
 Result = TypeVar("Result")
 Decide = Callable[[ClusterImage], Decision[Result]]
@@ -302,10 +299,7 @@ class ClusterState:
         self._registration = None
         for task in registration.tasks:
             task.cancel()
-        await self.remove_dead(registration.broker, registration.epoch)
-
-    async def remove_dead(self, broker: BrokerId, epoch: int) -> None:
-        """End the registration of a broker whose process is gone, and have others lead."""
+        broker, epoch = registration.broker, registration.epoch
         await self._remove_dead(lambda image: note_dead(image, broker, epoch))
 
     async def suspect(self, broker: BrokerId, epoch: int, by: BrokerId, stale: Revision) -> None:
@@ -330,15 +324,9 @@ class ClusterState:
 
     async def allocate_producer_ids(self, count: int = 1000) -> range:
         """A block of producer ids, none of which is ever allocated twice."""
-        key = layout.PRODUCER_IDS_KEY
         for _ in range(ATTEMPTS_MAX):
-            first, seen = ProducerId(0), NEVER
-            for entry in (await self._store.get(key)).entries:
-                first, seen = _next_producer_id(entry), entry.mod_revision
-            value = layout.encode_next_producer_id(ProducerId(first + count))
             with contextlib.suppress(Conflict):
-                await self._store.commit([Put(key, value)], [Compare(key, seen)])
-                return range(first, first + count)
+                return await allocate_producer_ids(self._store, count)
         raise _too_busy()
 
     # Deciding
@@ -493,13 +481,6 @@ class ClusterState:
             for other in self._registration.tasks if self._registration else ():
                 other.cancel()
             self._on_lost(problem)
-
-
-def _next_producer_id(entry: Entry) -> ProducerId:
-    try:
-        return layout.decode_next_producer_id(entry.value)
-    except layout.ValueDamaged as damage:  # intact when the broker started
-        raise StoreUnavailable(str(damage)) from damage
 
 
 @contextlib.asynccontextmanager

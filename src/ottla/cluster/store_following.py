@@ -56,7 +56,7 @@ class StoreFollowing:
         return self._restored is not None or self._is_silent_for(2 * SILENCE_S)
 
     def note_writing(self, writes: Sequence[Write], changes: Sequence[Change]) -> None:
-        """These writes are about to be sent: their values need not be decoded when they come back.
+        """Remember writes that are about to be sent: they need not be decoded when they come back.
 
         There may be thousands, of a broker that begins to lead.
         """
@@ -67,7 +67,7 @@ class StoreFollowing:
         }
 
     def forget_written(self) -> None:
-        """What was written last has come back."""
+        """Drop what `note_writing` remembers: it has come back."""
         self._own = {}
 
     def check_not_restored(self) -> None:

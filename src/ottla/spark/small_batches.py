@@ -16,7 +16,7 @@ RECORDS_MAX: Final = 1000
 
 
 class SmallBatches:
-    """Which micro-batches of one run of a query may be read by its planner."""
+    """Decides which micro-batches of one run of a query its planner reads."""
 
     def __init__(self) -> None:
         self._checked: dict[str, str] = {}  # ids of topics, as tasks have found them

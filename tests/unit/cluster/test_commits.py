@@ -7,7 +7,8 @@ import pytest
 
 from fakes.cluster_images import CONFIG, after, broker, cluster, create, gone, ids, with_topic
 from ottla.cluster.commits import compares, fits, fitting, writes
-from ottla.cluster.controller.leaders import register_broker, settle_leaders
+from ottla.cluster.controller.brokers import register_broker
+from ottla.cluster.controller.leaders import settle_leaders
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.store import NEVER, SMALLEST_LIMITS, Delete, LeaseId, Put, Revision
 from ottla.cluster.values import Change, Making, StoredTopic, broker_key, making_key, partition_key

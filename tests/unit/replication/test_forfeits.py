@@ -5,14 +5,8 @@ from dataclasses import replace
 from fakes import build
 from fakes.cluster_images import CONFIG, after, cluster, gone, with_topic
 from fakes.memory_files import MemoryFiles
-from ottla.cluster.controller.leaders import (
-    Forfeit,
-    begin_terms,
-    forfeit,
-    note_ready,
-    register_broker,
-    settle_leaders,
-)
+from ottla.cluster.controller.brokers import note_ready, register_broker
+from ottla.cluster.controller.leaders import Forfeit, begin_terms, forfeit, settle_leaders
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.values import BrokerImage, Change, partition_key
 from ottla.config import Durability, TopicConfig

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fakes.cluster_images import after, back, broker, cluster, gone
 from ottla.clock import SystemClock
-from ottla.cluster.controller.leaders import register_broker
+from ottla.cluster.controller.brokers import register_broker
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.store import NEVER, Revision
 from ottla.cluster.values import Change, Suspicion, broker_key, suspicion_key

@@ -11,7 +11,7 @@ import pytest
 
 from fakes.cluster_images import broker
 from fakes.handled import Handled, handle
-from ottla.cluster.controller.leaders import note_dead, note_ready, register_broker
+from ottla.cluster.controller.brokers import note_dead, note_ready, register_broker
 from ottla.cluster.state import ClusterState
 from ottla.errors import ErrorCode
 from ottla.model import BrokerId

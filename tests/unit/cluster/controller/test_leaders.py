@@ -18,6 +18,15 @@ from fakes.cluster_images import (
     orders_0,
     with_topic,
 )
+from ottla.cluster.controller.brokers import (
+    NotRegistered,
+    note_dead,
+    note_generation,
+    note_leaving,
+    note_ready,
+    register_broker,
+    suspect,
+)
 from ottla.cluster.controller.configs import (
     replace_broker_config,
     replace_topic_config,
@@ -26,22 +35,15 @@ from ottla.cluster.controller.decision import Decision
 from ottla.cluster.controller.leaders import (
     IneligibleReplica,
     IsrChange,
-    NotRegistered,
     StalePartitionEpoch,
     alter_isr,
     alter_isrs,
     begin_terms,
     forfeit_damaged,
-    note_dead,
-    note_generation,
-    note_leaving,
-    note_ready,
     prefer_leaders,
     raise_epochs,
-    register_broker,
     replication_rules,
     settle_leaders,
-    suspect,
 )
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.store import NEVER, Revision

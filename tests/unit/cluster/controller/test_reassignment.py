@@ -19,15 +19,9 @@ from fakes.cluster_images import (
     with_topic,
 )
 from ottla.cluster.commits import compares
+from ottla.cluster.controller.brokers import note_ready, register_broker
 from ottla.cluster.controller.configs import replace_broker_config
-from ottla.cluster.controller.leaders import (
-    IsrChange,
-    alter_isr,
-    isr_min_of,
-    note_ready,
-    register_broker,
-    replication_rules,
-)
+from ottla.cluster.controller.leaders import IsrChange, alter_isr, isr_min_of, replication_rules
 from ottla.cluster.controller.reassignment import (
     begin_move,
     cancel_move,
