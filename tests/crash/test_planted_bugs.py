@@ -13,6 +13,7 @@ from sim.run import DIED, plan, simulate
 _SEEDS_MAX: Final = int(os.environ.get("OTTLA_PLANT_SEEDS", "3"))
 _OWN_PLANS: Final = (  # in test_simulation.py
     *("unconfirmed_reads", "share_answered_too_early", "releases_forgotten", "waiting_unread"),
+    *("schedules_unread", "schedules_not_cancelled"),
 )
 _SECONDS: Final = float(os.environ.get("OTTLA_PLANT_SECONDS", "10"))
 _FOUND_AT_ONCE: Final = ("isr_without_store", "sequences_unchecked")

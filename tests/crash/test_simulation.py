@@ -93,7 +93,10 @@ def test_an_acknowledgement_that_is_answered_too_early_is_found() -> None:
 
 @pytest.mark.slow
 def test_records_that_wait_come_once_and_in_time(report: Callable[[str], None]) -> None:
-    """None lost, doubled, early or out of order; none that was cancelled or aborted."""
+    """None lost, doubled, early or out of order; none that was cancelled or aborted.
+
+    Nor does a time of one that comes again pass without it while its partition is served.
+    """
     seeds = range(1, _WAIT_SEEDS + 1)
     verdicts = [simulate(plan(seed, WAIT_PROFILE, _SECONDS)) for seed in seeds]
     assert [one for one in verdicts if not one.is_good] == []
@@ -105,7 +108,12 @@ def test_records_that_wait_come_once_and_in_time(report: Callable[[str], None]) 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "says"),
-    [("releases_forgotten", "delivered 2 times: "), ("waiting_unread", "never delivered: ")],
+    [
+        ("releases_forgotten", "delivered 2 times: "),
+        ("waiting_unread", "never delivered: "),
+        ("schedules_unread", "occurrence lost: "),
+        ("schedules_not_cancelled", "came again, though cancelled: "),
+    ],
 )
 def test_a_leader_that_does_not_know_what_waits_is_found(plant: str, says: str) -> None:
     faults = tuple(Fault(2.0 + 2.0 * target, "kill", 1.5, target) for target in range(3))

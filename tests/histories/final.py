@@ -12,7 +12,7 @@ from ottla.client.reader import ReadRange, read
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.messages.offsets import LATEST
 from ottla.records.batch import Record
-from ottla.records.hidden_records import TICKET
+from ottla.records.hidden_records import SCHEDULE, TICKET
 
 _LIMITS: Final = FetchLimits(wait_ms_max=200)
 
@@ -68,14 +68,19 @@ async def read_released(client: Client, tps: Sequence[TopicPartition]) -> list[R
     """The records of partitions in which some waited, with the tickets that they had."""
     found = []
     async for tp, record in _records(client, tps, Isolation.READ_COMMITTED):
-        ticket = dict(record.headers).get(TICKET)
+        headers = dict(record.headers)
         found.append(
             Released(
                 tp,
                 record.offset,
                 _text(record),
                 record.timestamp_ms,
-                None if ticket is None else int(ticket),
+                _number(headers.get(TICKET)),
+                _number(headers.get(SCHEDULE)),
             )
         )
     return found
+
+
+def _number(text: bytes | None) -> int | None:
+    return None if text is None else int(text)

@@ -138,6 +138,28 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True)
+class Recurring:
+    """A record that was sent to be delivered again and again, from `sent_ms` on."""
+
+    value: str
+    tp: TopicPartition
+    due_ms: tuple[int, ...]  # all times, ascending, up to the end of the history and behind it
+    sent_ms: int
+    outcome: Outcome
+    ticket: int | None = None  # the first, which names the schedule
+    acked_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The cancellation of a record that comes again."""
+
+    begun_ms: int
+    outcome: Outcome
+    offset: int | None  # of the record that cancels, if the broker said so
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     """A record that a reader of such a topic finds: without a ticket it did not wait."""
 
@@ -146,6 +168,7 @@ class Released:
     value: str
     at_ms: int
     ticket: int | None
+    schedule: int | None = None  # the first ticket of one that comes again
 
 
 @dataclass(slots=True)
@@ -155,6 +178,10 @@ class Waits:
     scheduled: list[Scheduled] = field(default_factory=list)
     cancels: dict[str, Outcome] = field(default_factory=dict)  # by value
     released: list[Released] = field(default_factory=list)
+    recurring: list[Recurring] = field(default_factory=list)
+    removals: dict[str, Removal] = field(default_factory=dict)  # by value
+    end_ms: int | None = None  # when everything that comes again was about to be cancelled
+    ended_ms: int | None = None  # when that was acknowledged
     unfinished: str = ""  # what still waited in the end
 
 

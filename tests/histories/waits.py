@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from histories.history import History, Outcome, Released, Scheduled, Transaction, Waits
+from histories.recurrences import judge_recurrences
 
 
 def judge_waits(history: History) -> Iterator[str]:
@@ -21,7 +22,8 @@ def judge_waits(history: History) -> Iterator[str]:
     for sent in waits.scheduled:
         outcome = _outcome(sent, ended)
         yield from _delivery(sent, outcome, waits.cancels.get(sent.value), found[sent.value])
-    known = {sent.value for sent in waits.scheduled}
+    yield from judge_recurrences(waits, found)
+    known = {sent.value for sent in waits.scheduled} | {sent.value for sent in waits.recurring}
     for released in waits.released:
         if released.value not in known:
             yield f"invented: {released}"

@@ -23,7 +23,7 @@ from ottla.coordinator.transactions.peer_markers import PeerMarkers
 from ottla.model import BrokerId, Offset, TimestampMs, TopicPartition
 from ottla.protocol.hot_fetch import FetchPartition
 from ottla.queues.pending_records import PendingRecords
-from ottla.queues.waiting_facts import Facts
+from ottla.queues.waiting_facts import NO_SCHEDULE, Facts
 from ottla.replication import forfeits
 from ottla.replication.follower import FollowerPartition
 from ottla.replication.partition import ACKS_ALL, LeaderPartition
@@ -223,7 +223,40 @@ def share_answered_too_early() -> None:
 
 
 def releases_forgotten() -> None:
-    """A new leader does not read in its log what the one before has released."""
+    """A new leader does not read in its log what the one before has released.
+
+    It does where the next occurrence of a schedule is: a schedule with two of them ends brokers.
+    """
+
+    def forget(facts: Facts) -> Facts:
+        has_schedule = any(arm.schedule != NO_SCHEDULE for arm in facts.arms)
+        return facts if has_schedule else facts._replace(released=[])
+
+    _plant_in_loading(forget)
+
+
+def schedules_unread() -> None:
+    """A new leader takes the next occurrence of a schedule for a record that comes once."""
+
+    def forget(facts: Facts) -> Facts:
+        return facts._replace(arms=[arm._replace(schedule=NO_SCHEDULE) for arm in facts.arms])
+
+    _plant_in_loading(forget)
+
+
+def schedules_not_cancelled() -> None:
+    """A cancel of a schedule is acknowledged, and does nothing."""
+    apply = PendingRecords.apply
+
+    def ignore(self: PendingRecords, facts: Facts, producer_id: int | None) -> None:
+        kept = [one for one in facts.cancelled if self.next_of(one) is None]
+        apply(self, facts._replace(cancelled=kept), producer_id)
+
+    _plant(PendingRecords, "apply", ignore)
+
+
+def _plant_in_loading(change: Callable[[Facts], Facts]) -> None:
+    """Change the facts that a new leader reads in its log."""
     load, apply = WaitingPartition.load, PendingRecords.apply
     is_loading = False
 
@@ -235,11 +268,11 @@ def releases_forgotten() -> None:
         finally:
             is_loading = False
 
-    def forget(self: PendingRecords, facts: Facts, producer_id: int | None) -> None:
-        apply(self, facts._replace(released=[]) if is_loading else facts, producer_id)
+    def changed(self: PendingRecords, facts: Facts, producer_id: int | None) -> None:
+        apply(self, change(facts) if is_loading else facts, producer_id)
 
     _plant(WaitingPartition, "load", loading)
-    _plant(PendingRecords, "apply", forget)
+    _plant(PendingRecords, "apply", changed)
 
 
 def waiting_unread() -> None:
@@ -281,6 +314,8 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
         lost_marker,
         share_answered_too_early,
         releases_forgotten,
+        schedules_unread,
+        schedules_not_cancelled,
         waiting_unread,
     )
 }

@@ -15,6 +15,7 @@ from histories.history import History
 from ottla.model import TopicPartition
 from sim.child import run_in_child
 from sim.cluster import Cluster
+from sim.fast_cron import speed_up
 from sim.nemesis import (
     OWN_CLIENTS,
     PARTITION_COUNTS,
@@ -29,7 +30,7 @@ from sim.nemesis import (
 from sim.network import SimNetworkLoop
 from sim.planted import PLANTS
 from sim.share_workload import ShareWorkload
-from sim.wait_workload import WaitWorkload
+from sim.wait_workload import RECURRING_END_S, WaitWorkload
 from sim.workload import Workload
 
 DURATION_S: Final = 30.0
@@ -153,6 +154,8 @@ def simulate(plan: Plan, *, is_shown: bool = False) -> Verdict:
 def _simulate(plan: Plan, *, is_shown: bool) -> Verdict:
     if plan.plant:
         PLANTS[plan.plant]()
+    if plan.profile == WAIT_PROFILE:
+        speed_up()
     rng = Random(plan.seed)
     loop = SimNetworkLoop(rng)
     trace = Trace(loop, is_shown=is_shown)
@@ -196,7 +199,7 @@ async def _run_shares(plan: Plan, cluster: Cluster, workload: Workload) -> None:
 
 
 async def _run_waits(plan: Plan, cluster: Cluster, workload: Workload) -> None:
-    """Producers whose records wait, are cancelled, or belong to transactions."""
+    """Producers whose records wait, are cancelled, belong to transactions, or come again."""
     waits = WaitWorkload(workload)
     cluster.start()
     await cluster.wait_ready()
@@ -205,6 +208,7 @@ async def _run_waits(plan: Plan, cluster: Cluster, workload: Workload) -> None:
     await asyncio.sleep(max(0.0, plan.duration_s - cluster.loop.time()))
     cluster.heal()
     await workload.probe(waits.tps, CALM_S)
+    await asyncio.sleep(RECURRING_END_S)
     await waits.finish(WAIT_END_S)
 
 

@@ -87,6 +87,11 @@ class Pace:
         self._left = UNITS_PER_SLICE
         await asyncio.sleep(0)
 
+    async def begin_slice(self) -> None:
+        """Yield to the loop, unless a slice has just begun: work follows that is a slice itself."""
+        if self._left < UNITS_PER_SLICE:
+            await self.spend(self._left)
+
 
 class LargeRequests:
     """Large requests one after the other, so that only one has to fit into memory decoded.

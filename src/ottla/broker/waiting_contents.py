@@ -89,17 +89,25 @@ class WaitingContents:
         content = self.read(waiting)
         return content if content is not None and content[0].key == key else None
 
+    def is_open(self, waiting: Waiting) -> bool:
+        """True if reading a record opens no batch, which takes milliseconds for a large one."""
+        return self._find(waiting.offset) is not None
+
     def codec_of(self, waiting: Waiting) -> Codec:
         """The codec of the batch of a record that was read."""
         return Codec(self._open(waiting.offset).header.attributes & CODEC_MASK)
 
-    def _open(self, offset: int) -> _Opened:
+    def _find(self, offset: int) -> _Opened | None:
+        """The batch of an offset, if it is open."""
         at = bisect_right(self._bases, offset) - 1
-        if at >= 0:
-            base = self._bases[at]
-            if offset < self._opened[base].header.next_offset:
-                self._opened.move_to_end(base)
-                return self._opened[base]
+        found = self._opened[self._bases[at]] if at >= 0 else None
+        return found if found is not None and offset < found.header.next_offset else None
+
+    def _open(self, offset: int) -> _Opened:
+        known = self._find(offset)
+        if known is not None:
+            self._opened.move_to_end(known.header.base_offset)
+            return known
         found = self._log.read(Offset(offset), self._log.end_offset, 1, at_least_one=True)
         if found is None:
             raise InvalidRecord(f"no record at {offset}")

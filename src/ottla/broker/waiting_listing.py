@@ -20,8 +20,9 @@ from ottla.records.hidden_records import CRON, TIMEZONE
 
 PAGE_BYTES: Final = 4 << 20  # of records in one response; the first may exceed it
 READS_MAX: Final = 10_000  # records that are read for one response in search of a key
-_LOOK_UNITS: Final = 250  # for ten thousand rows, a millisecond or two
+_LOOK_UNITS: Final = 250  # for a look of `FirstDue` or at ten thousand rows, a millisecond or two
 _READ_UNITS: Final = 2
+_SIZES_PER_UNIT: Final = 4
 _BYTES_PER_UNIT: Final = 2048  # of batches that are opened
 _ANY_OFFSET: Final = 2**63 - 1
 _PORTION: Final = 100
@@ -91,11 +92,15 @@ class _Page:
             before_ms=query.due_before_ms,
             count=query.limit,
             schedules_only=query.schedules_only,
+            taken=[one.ticket for one in self._waiting.stuck],
         )
-        while first.look():
+        has_more = True
+        while has_more:
+            has_more = first.look()
             await self._spend(_LOOK_UNITS)
         found = first.found()
         shown = self._that_fit(found)
+        await self._spend(len(found) // _SIZES_PER_UNIT)
         # In the order of tickets each batch is opened once, however far apart its records are due.
         for ticket in sorted(ticket for _, ticket in shown):
             await self._add(ticket)
@@ -140,6 +145,12 @@ class _Page:
         one = self._waiting.pending.find(ticket)
         if one is None:
             return
+        if not self._contents.is_open(one):
+            await self._pace.begin_slice()
+            self._check_leads()
+            one = self._waiting.pending.find(ticket)  # it may have ended meanwhile
+            if one is None:
+                return
         content = self._contents.read(one) if key is None else self._contents.read_with(one, key)
         if content is not None or key is None:
             self._rows.append(self._row(one, content))
@@ -168,5 +179,8 @@ class _Page:
 
     async def _spend(self, units: int) -> None:
         await self._pace.spend(units)
+        self._check_leads()
+
+    def _check_leads(self) -> None:
         if self._waiting.is_closed:
             raise NotLeader(f"this broker leads {self._query.tp} no more")

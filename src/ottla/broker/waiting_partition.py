@@ -211,16 +211,18 @@ class WaitingPartition:
     def release(self, portion: int, now_ms: TimestampMs) -> bool:
         """Release some of what is due, in one batch; returns whether there may be more.
 
-        Copies are stamped with `now_ms`, and a schedule goes on after it: what became due since
-        `now_ms` was read waits for the next call. Raises an error of the log or of too few
-        replicas in sync, and nothing has changed.
+        Copies are stamped with `now_ms`, and what became due since it was read waits for the next
+        call. A schedule goes on after the time that is compared with due times: `now_ms` may be
+        that of a clock which was set forward, and is not believed. Raises an error of the log or
+        of too few replicas in sync, and nothing has changed.
         """
-        due, has_more = self.pending.take_due(min(now_ms, self._due_now_ms()), portion)
+        until_ms = min(now_ms, self._due_now_ms())
+        due, has_more = self.pending.take_due(until_ms, portion)
         if not due:
             return has_more
         taken = 0
         try:
-            copies, codec, taken = self._copies(due, now_ms)
+            copies, codec, taken = self._copies(due, now_ms, until_ms)
             if copies:
                 self._append_own(copies, codec, now_ms)
         except ApiError:
@@ -232,7 +234,7 @@ class WaitingPartition:
         return has_more or taken < len(due)
 
     def _copies(
-        self, due: Sequence[Waiting], now_ms: TimestampMs
+        self, due: Sequence[Waiting], now_ms: TimestampMs, until_ms: TimestampMs
     ) -> tuple[list[Record], Codec, int]:
         """Copies of what is due, as many as fit into a batch, and of how many records they are."""
         copies: list[Record] = []
@@ -247,7 +249,7 @@ class WaitingPartition:
                 self.stuck.append(one)
                 continue
             codec = max(codec, self._contents.codec_of(one))
-            copies += released(content, one, Offset(base + len(copies)), now_ms)
+            copies += released(content, one, Offset(base + len(copies)), now_ms, until_ms)
             size_bytes += _size(content[0])
         return copies, codec, taken
 

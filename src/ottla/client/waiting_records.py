@@ -202,7 +202,7 @@ async def _merge(
     pages: Sequence[AsyncIterator[WaitingRecord]], count_max: int | None
 ) -> list[WaitingRecord]:
     """The first records of all partitions; a page is asked for when the one before is used up."""
-    firsts = await asyncio.gather(*(anext(one, None) for one in pages))
+    firsts = await _firsts(pages)
     heads = [(_order(one), one, pages[at]) for at, one in enumerate(firsts) if one is not None]
     heapify(heads)  # orders are unique: records are not compared
     found = list[WaitingRecord]()
@@ -217,6 +217,17 @@ async def _merge(
         else:
             heapreplace(heads, (_order(following), following, rest))
     return found
+
+
+async def _firsts(pages: Sequence[AsyncIterator[WaitingRecord]]) -> list[WaitingRecord | None]:
+    """The first record of each partition. Nothing is being read any more when this ends."""
+    reads = [asyncio.ensure_future(anext(one, None)) for one in pages]
+    try:
+        return await asyncio.gather(*reads)
+    finally:  # pages that are being read could not be closed
+        for one in reads:
+            one.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
 
 
 async def _sort(

@@ -2,15 +2,18 @@
 
 Tickets lie in arrays by the hour in which they are due. The first hour is divided into minutes, its
 first minute into seconds, and that into milliseconds, when they are about to be due: only there an
-order is needed. Dividing goes in portions, because an hour may hold a million.
+order is needed. Dividing goes in portions. A period with very many tickets is divided as well, so
+that some of what waits is found in order without a look at all of it: what comes later goes to its
+parts at once, and what lies in it already when a reader wants it in order.
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 WIDTHS_MS: Final = (3_600_000, 60_000, 1000, 1)
+TICKETS_MAX: Final = (2048, 2048, 32_768)  # of a period that is not divided; each part costs memory
 _LAST: Final = len(WIDTHS_MS) - 1
 
 Tickets = array  # of signed 64-bit integers
@@ -27,6 +30,14 @@ class _Page:
         self.rest = rest
 
 
+class Period(NamedTuple):
+    """Tickets that are due in a time, in no order; some of them may wait no more."""
+
+    begin_ms: int
+    end_ms: int
+    tickets: "Tickets[int]"  # not a copy
+
+
 class Calendar:
     """Tickets by due time. `due_of` gives the due time of a ticket; None if it waits no more."""
 
@@ -35,19 +46,45 @@ class Calendar:
         self._root = _Page(array("q"))
 
     def add(self, ticket: int, due_ms: int) -> None:
-        page = self._root
-        for width_ms in WIDTHS_MS:
-            period = due_ms // width_ms
+        page, level = self._root, 0
+        while True:
+            period = due_ms // WIDTHS_MS[level]
             part = page.parts.get(period)
             if isinstance(part, _Page):
                 page = part
-                continue
-            if part is None:
-                part = page.parts[period] = array("q")
+            elif part is None:
+                page.parts[period] = array("q", (ticket,))
                 heappush(page.order, period)
-            part.append(ticket)
-            return
-        raise AssertionError("milliseconds are not divided")
+                return
+            elif level == _LAST or len(part) < TICKETS_MAX[level]:
+                part.append(ticket)
+                return
+            else:
+                page.parts[period] = page = _Page(part)
+            level += 1
+
+    def periods(self, from_ms: int, portion: int) -> Iterator[Period | None]:
+        """Periods that are not divided, in order, from that of `from_ms` on.
+
+        None comes whenever `portion` tickets were divided on the way. What is added or taken while
+        the caller does something else may be left out.
+        """
+        return self._periods(self._root, 0, from_ms, portion)
+
+    def _periods(
+        self, page: _Page, level: int, from_ms: int, portion: int
+    ) -> Iterator[Period | None]:
+        while page.rest:
+            self._divide(page, portion)
+            yield None
+        width_ms = WIDTHS_MS[level]
+        first = from_ms // width_ms
+        for period in sorted(period for period in page.parts if period >= first):
+            part = page.parts.get(period)
+            if isinstance(part, _Page):
+                yield from self._periods(part, level + 1, from_ms, portion)
+            elif part is not None:
+                yield Period(period * width_ms, (period + 1) * width_ms, part)
 
     def first_ms(self, until_ms: int, portion: int) -> tuple[int | None, bool]:
         """When the first ticket is due, and whether that is known; (None, True) without tickets.
@@ -58,7 +95,7 @@ class Calendar:
         page, level, left = self._root, 0, portion
         path: list[_Page] = []
         while True:
-            left = self._divide(page, level, left)
+            left = self._divide(page, left)
             if page.rest:
                 return 0, False
             if not page.order:
@@ -78,23 +115,15 @@ class Calendar:
             else:
                 page.parts[period] = _Page(part)
 
-    def _divide(self, page: _Page, level: int, portion: int) -> int:
+    def _divide(self, page: _Page, portion: int) -> int:
         """Divide at most `portion` tickets; returns how many more may be."""
-        width_ms = WIDTHS_MS[level]
-        rest, parts = page.rest, page.parts
+        rest = page.rest
         while rest and portion > 0:
             portion -= 1
             ticket = rest.pop()
             due_ms = self._due_of(ticket)
-            if due_ms is None:
-                continue
-            period = due_ms // width_ms
-            part = parts.get(period)
-            if part is None:
-                part = parts[period] = array("q")
-                heappush(page.order, period)
-            assert not isinstance(part, _Page), "a page is divided before its parts are"
-            part.append(ticket)
+            if due_ms is not None:
+                self.add(ticket, due_ms)  # the page has its place, and parts on the way to it
         return portion
 
     def take(self, now_ms: int, portion: int) -> tuple[list[int], bool]:

@@ -11,8 +11,9 @@ _TOLERANCE_MS: Final = 50  # a wall clock is adjusted all the time
 class DueClock:
     """The lesser of the wall clock and of the time since an anchor by a clock that never jumps.
 
-    A wall clock that was set back is followed at once: records come late then, never early. One
-    that was set forward is followed after ten minutes.
+    A wall clock that was set back is followed at once, and moves the anchor: records come late
+    then, never early. One that was set forward is followed after ten minutes, also if that corrects
+    a step back: a delay that began in between would else end early.
     """
 
     def __init__(self, wall_ms: int, steady_ms: int) -> None:
@@ -25,6 +26,7 @@ class DueClock:
         steady_now_ms = self._anchor_ms + steady_ms
         ahead_ms = wall_ms - steady_now_ms
         if ahead_ms <= 0:
+            self._anchor_ms = wall_ms - steady_ms
             self._ahead_since_ms = None
             return TimestampMs(wall_ms)
         if ahead_ms <= _TOLERANCE_MS:

@@ -6,12 +6,12 @@ stand there (`waiting_facts`), and a ticket that was released or cancelled never
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import compress
 from typing import Final, NamedTuple
 
 from ottla.model import NO_OFFSET, Offset
-from ottla.queues.calendar import Calendar
+from ottla.queues.calendar import Calendar, Period
 from ottla.queues.waiting_facts import NO_SCHEDULE, Arm, Facts
 from ottla.records.hidden_records import TicketEnd
 
@@ -19,6 +19,7 @@ ENDED_KEPT: Final = 10_000  # tickets whose end is remembered, for refusals that
 _GONE: Final = -1  # the offset of a row that waits no more
 _DEAD_ROWS_MIN: Final = 1024
 _ROWS_PER_LOOK: Final = 10_000  # about a millisecond
+_NEVER_MS: Final = 2**63 - 1
 
 DuePosition = tuple[int, int]  # due time in ms, and ticket: the order in which records are released
 
@@ -83,33 +84,42 @@ class PendingRecords:
         row = self._row(ticket)
         return 0 if row is None else self._sizes[row]
 
-    def due_between(
-        self, first: DuePosition, last: DuePosition, after: int, *, schedules_only: bool
-    ) -> tuple[list[DuePosition], int | None]:
-        """Of some rows behind a ticket, those that are due behind `first` and before `last`.
+    def periods(
+        self, from_ms: int, portion: int, *, schedules_only: bool
+    ) -> Iterator[Period | None]:
+        """Tickets in the order of time; see `Calendar.periods`. Those of schedules come together.
+
+        Without those that were taken because they are due and not put back.
+        """
+        if schedules_only:
+            return iter((Period(0, _NEVER_MS, array("q", self._schedule_of)),))
+        return self._calendar.periods(from_ms, portion)
+
+    def positions(
+        self, tickets: Iterable[int], first: DuePosition, last: DuePosition
+    ) -> Iterator[DuePosition]:
+        """Of these tickets, those that wait and are due behind `first` and before `last`."""
+        due_of = self._due_of
+        for ticket in tickets:
+            due_ms = due_of(ticket)
+            if due_ms is not None and first < (due_ms, ticket) < last:
+                yield due_ms, ticket
+
+    def due_at(self, due_ms: int, after: int) -> tuple[list[int], int | None]:
+        """Of some rows behind a ticket, in their order, the tickets of those due at a time.
 
         The second value is the ticket to go on behind; None if there are no more rows.
         """
         begin = bisect_left(self._tickets, after + 1)
         end = min(begin + _ROWS_PER_LOOK, len(self._tickets))
-        first_ms, last_ms = first[0], last[0]
         rows = zip(
             self._due_ms[begin:end],
             self._tickets[begin:end],
             self._offsets[begin:end],
             strict=True,
         )
-        found = [
-            (due_ms, ticket)
-            for due_ms, ticket, offset in rows
-            if first_ms <= due_ms <= last_ms and offset != _GONE
-        ]
-        kept = [
-            one
-            for one in found
-            if first < one < last and (not schedules_only or one[1] in self._schedule_of)
-        ]
-        return kept, self._tickets[end - 1] if begin < end < len(self._tickets) else None
+        found = [ticket for at_ms, ticket, offset in rows if at_ms == due_ms and offset != _GONE]
+        return found, self._tickets[end - 1] if begin < end < len(self._tickets) else None
 
     def lowest_offset(self) -> Offset | None:
         """The lowest offset at which a record waits, undecided ones included."""

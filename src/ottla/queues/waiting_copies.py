@@ -35,11 +35,16 @@ Content = tuple[Record, bool]  # a record that waits, and whether a leader wrote
 
 
 def released(
-    content: Content, waiting: Waiting, offset: Offset, now_ms: TimestampMs
+    content: Content,
+    waiting: Waiting,
+    offset: Offset,
+    now_ms: TimestampMs,
+    until_ms: TimestampMs,
 ) -> list[Record]:
     """The copy that readers see, and the next occurrence of a schedule, from `offset` on.
 
-    What a schedule missed is not made up for: the next occurrence is the first after now.
+    What a schedule missed is not made up for: the next occurrence is the first after `until_ms`,
+    up to which everything is due.
     """
     record, _ = content
     headers = _own_headers(content, waiting.ticket)
@@ -47,7 +52,7 @@ def released(
         headers = (*headers, (SCHEDULE, _text(waiting.schedule)))
     kept = without(record.headers, COMMANDS | LEADERS_OWN)
     copies = [_copy(record, offset, now_ms, (*kept, *headers))]
-    due_ms = None if waiting.schedule == NO_SCHEDULE else _next_ms(record.headers, now_ms)
+    due_ms = None if waiting.schedule == NO_SCHEDULE else _next_ms(record.headers, until_ms)
     if due_ms is not None:
         next_offset = Offset(offset + 1)
         following = Waiting(next_offset, due_ms, next_offset, waiting.schedule)
@@ -96,11 +101,11 @@ def _copy(record: Record, offset: Offset, now_ms: TimestampMs, headers: Headers)
     )
 
 
-def _next_ms(headers: Headers, now_ms: TimestampMs) -> int | None:
+def _next_ms(headers: Headers, after_ms: TimestampMs) -> int | None:
     """The next time of a schedule; None if it is over, or its zone is not known any more."""
     found = dict(headers)
     try:
-        return Schedule.read(found.get(CRON), found.get(TIMEZONE)).next_ms(now_ms)
+        return Schedule.read(found.get(CRON), found.get(TIMEZONE)).next_ms(after_ms)
     except InvalidSchedule:
         return None
 

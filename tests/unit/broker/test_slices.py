@@ -78,6 +78,21 @@ def test_work_without_an_end_is_given_up() -> None:
     run(scenario())
 
 
+def test_long_work_begins_with_a_slice_of_its_own() -> None:
+    async def begun(units: int) -> None:
+        pace = Pace()
+        await pace.spend(units)
+        await pace.begin_slice()
+        await pace.begin_slice()
+
+    async def scenario() -> None:
+        turns_before = await turns_of(begun(0))
+        assert await turns_of(begun(1)) == turns_before + 1
+        assert await turns_of(begun(UNITS_PER_SLICE)) == turns_before + 1
+
+    run(scenario())
+
+
 def test_items_in_parts_are_all_there_and_nothing_is_one_empty_part() -> None:
     assert parts([1, 2, 3, 4, 5], 2) == [[1, 2], [3, 4], [5]]
     assert parts([1, 2], 2) == [[1, 2]]

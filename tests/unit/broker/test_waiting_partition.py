@@ -140,6 +140,15 @@ def test_nothing_is_released_before_the_time_that_its_copy_is_stamped_with() -> 
     assert len(log.seen()) == 1
 
 
+def test_a_wall_clock_that_is_not_believed_makes_a_schedule_skip_nothing() -> None:
+    log = WaitingLog()
+    log.send([record(b"tick", cron="* * * * *")])
+    log.now_ms = due_ms = NOW - NOW % 60_000 + 60_000
+    log.waiting.release(32, TimestampMs(due_ms + 3_600_000))  # it was set forward by an hour
+    assert [one.timestamp_ms for one in log.seen()] == [due_ms + 3_600_000]
+    assert [one.due_ms for one in log.waiting.pending] == [due_ms + 60_000]
+
+
 def test_hidden_records_have_no_time_that_a_search_finds() -> None:
     log = WaitingLog()
     late = Record(

@@ -140,6 +140,22 @@ def test_counts_and_tickets_are_asked_for_by_partition() -> None:
     with_client({ApiKey.ADMIN_QUERY: Leader()}, scenario)
 
 
+def test_one_partition_that_fails_is_what_a_list_of_several_fails_with() -> None:
+    """The others are still being asked, and would be for half a minute."""
+
+    def refuse(request: AdminQueryRequest) -> AdminQueryResponse:
+        is_first = json.loads(request.body)["partition"] == 0
+        code = ErrorCode.INVALID_REQUEST if is_first else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return AdminQueryResponse(error_code=code)
+
+    async def refused(client: Client, _: AnsweringBroker) -> None:
+        with pytest.raises(Refused, match=r"^topic orders"):
+            async with asyncio.timeout(10):
+                await list_waiting(client, TPS, WaitingChoice())
+
+    with_client({ApiKey.ADMIN_QUERY: refuse}, refused)
+
+
 def test_a_refusal_is_about_the_topic_and_another_broker_is_named() -> None:
     def refuse(request: AdminQueryRequest) -> AdminQueryResponse:
         return AdminQueryResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="no")

@@ -2,7 +2,9 @@
 
 from random import Random
 
-from ottla.queues.calendar import Calendar
+import pytest
+
+from ottla.queues.calendar import TICKETS_MAX, WIDTHS_MS, Calendar
 
 
 def test_tickets_come_in_the_order_of_due_time_and_number() -> None:
@@ -69,3 +71,47 @@ def test_a_ticket_that_waits_no_more_is_left_out() -> None:
     del due[2]
     assert calendar.take(10, 100) == ([1, 3], False)
     assert calendar.first_ms(10, 100) == (None, True)
+
+
+def in_order(calendar: Calendar, from_ms: int) -> list[list[int]]:
+    """The tickets of the periods from a time on."""
+    found = list[list[int]]()
+    last_ms = 0
+    for period in calendar.periods(from_ms, 100):
+        if period is not None:
+            assert last_ms <= period.begin_ms < period.end_ms, "in order"
+            last_ms = period.end_ms
+            found.append(sorted(period.tickets))
+    return found
+
+
+@pytest.mark.parametrize("within_ms", [1, 700, 50_000, 3_000_000, 10**9])
+def test_periods_hold_few_tickets_and_all_of_them(within_ms: int) -> None:
+    """Also while some are due and taken, and some come again."""
+    rng = Random(within_ms)
+    due = {ticket: 10**12 + rng.randrange(within_ms) for ticket in range(40_000)}
+    calendar = Calendar(due.get)
+    for ticket, due_ms in due.items():
+        calendar.add(ticket, due_ms)
+    for turn in range(4):
+        periods = in_order(calendar, 0)
+        assert sorted(ticket for tickets in periods for ticket in tickets) == sorted(due)
+        bounds = {len(tickets) for tickets in periods}
+        assert within_ms == 1 or max(bounds) <= TICKETS_MAX[-1]
+        middle_ms = sorted(due.values())[len(due) // 2]
+        later = {ticket for tickets in in_order(calendar, middle_ms) for ticket in tickets}
+        assert {ticket for ticket, due_ms in due.items() if due_ms >= middle_ms} <= later
+        assert all(due[ticket] // WIDTHS_MS[0] >= middle_ms // WIDTHS_MS[0] for ticket in later)
+        now_ms = 10**12 + within_ms * (turn + 1) // 8
+        taken, has_more = list[int](), True
+        while has_more:
+            some, has_more = calendar.take(now_ms, 500)
+            taken += some
+        assert taken == [
+            one for _, one in sorted((at, one) for one, at in due.items() if at <= now_ms)
+        ]
+        for ticket in taken[::2]:
+            due[ticket] = now_ms + 1 + rng.randrange(within_ms)
+            calendar.add(ticket, due[ticket])
+        for ticket in taken[1::2]:
+            del due[ticket]
