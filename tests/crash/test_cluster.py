@@ -15,7 +15,13 @@ from typing import Final
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    ElectionType,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.processes import wait_until
@@ -225,11 +231,9 @@ def test_a_broker_whose_disk_hangs_or_fails_leads_nothing_until_it_is_back(tmp_p
             victim.command = [sys.executable, hung_disk.__file__, str(control)]
             victim.start()
             running.wait_in_sync(admin)
-            other = running.brokers[running.leaders(admin)[0]]
-            assert other.stop() == 0
-            other.start()
-            running.wait_in_sync(admin)
-            assert running.leaders(admin)[0] == sick, "it is the first replica"
+            elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(_TOPIC, 0)])
+            assert elected.result(PATIENCE_S) == {TopicPartition(_TOPIC, 0): None}
+            wait_until(lambda: running.leaders(admin)[0] == sick, "the first replica leads")
             for sickness in (hung_disk.hanging, hung_disk.failing):
                 with sickness(control):
                     wait_until(lambda: sick not in running.in_sync(admin), "others are in sync")

@@ -29,7 +29,6 @@ from ottla.cluster.controller.leaders import begin_terms, settle_leaders
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.lease import Lease
 from ottla.cluster.opening import open_image
-from ottla.cluster.producer_ids import allocate_producer_ids
 from ottla.cluster.restored import StoreRestored
 from ottla.cluster.settling import Settling
 from ottla.cluster.store import (
@@ -324,6 +323,8 @@ class ClusterState:
 
     async def allocate_producer_ids(self, count: int = 1000) -> range:
         """A block of producer ids, none of which is ever allocated twice."""
+        from ottla.cluster.producer_ids import allocate_producer_ids  # noqa: PLC0415
+
         for _ in range(ATTEMPTS_MAX):
             with contextlib.suppress(Conflict):
                 return await allocate_producer_ids(self._store, count)
