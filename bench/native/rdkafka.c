@@ -23,6 +23,8 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "timing.h"
+
 typedef struct rd_kafka_s rd_kafka_t;
 typedef struct rd_kafka_conf_s rd_kafka_conf_t;
 typedef struct rd_kafka_topic_s rd_kafka_topic_t;
@@ -73,29 +75,11 @@ const char *rd_kafka_error_string(const rd_kafka_error_t *);
 const char *rd_kafka_err2str(int);
 int rd_kafka_last_error(void);
 
-enum { FLUSH_MS = 30000, BATCH_MESSAGES = 4096, WARM_UP_NS = 1000000000, ANY_PARTITION = -1 };
-static const int64_t JOIN_NS = 30000000000LL;
+enum { FLUSH_MS = 30000, BATCH_MESSAGES = 4096, ANY_PARTITION = -1 };
 
 static atomic_long failed_messages;
 static atomic_int last_failure;
 static atomic_int polling = 1;
-
-__attribute__((noreturn)) static void fail(const char *what, const char *why) {
-  fprintf(stderr, "%s: %s\n", what, why);
-  exit(1);
-}
-
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
-static void sleep_until_ns(int64_t due_ns) {
-  struct timespec due = {due_ns / 1000000000, due_ns % 1000000000};
-  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL) == EINTR) {
-  }
-}
 
 static void note_delivery(rd_kafka_t *client, const rd_kafka_message_t *message, void *opaque) {
   (void)client, (void)opaque;
@@ -225,11 +209,6 @@ static void *read_latencies(void *argument) {
   return NULL;
 }
 
-static int by_value(const void *left, const void *right) {
-  int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
-  return (a > b) - (a < b);
-}
-
 /* From the moment a message was due, not sent: a producer that is held up does not flatter. */
 static int latency(const char *broker, const char *topic_name, char **argv, int argc) {
   size_t size_bytes = atol(argv[0]);
@@ -264,9 +243,7 @@ static int latency(const char *broker, const char *topic_name, char **argv, int 
   polling = 0;
   pthread_join(poller, NULL);
   if (reader.received < count || !reader.kept) fail("latency", "messages were lost or late by 10 s");
-  qsort(reader.latency_ns, reader.kept, sizeof *reader.latency_ns, by_value);
-  printf("{\"messages\": %ld, \"p50_ms\": %.4f, \"p99_ms\": %.4f}\n", reader.kept,
-         reader.latency_ns[reader.kept / 2] / 1e6, reader.latency_ns[reader.kept * 99 / 100] / 1e6);
+  print_percentiles(reader.latency_ns, reader.kept);
   return 0;
 }
 

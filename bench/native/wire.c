@@ -31,8 +31,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "timing.h"
+
 enum { CONNECTIONS_MAX = 4096, PATTERN_BYTES = 256 << 10, BUFFER_BYTES = 64 << 10 };
-enum { GRACE_NS = 2000000000, WARM_UP_NS = 1000000000, NATS_TOP_UP_MESSAGES = 2000 };
+enum { NATS_TOP_UP_MESSAGES = 2000 };
 enum { RABBIT_CONFIRM = 3, RABBIT_PUBLISH_ERROR = 4, RABBIT_DELIVER = 8, RABBIT_CREDIT = 9 };
 enum { RABBIT_CHUNK_AT = 5, RABBIT_ENTRIES_AT = RABBIT_CHUNK_AT + 48 };
 
@@ -59,17 +61,6 @@ static long arrived; /* answers or messages, over all connections */
 static int64_t *latency_ns;
 static long latency_count, latency_max;
 static int64_t count_from_ns;
-
-__attribute__((noreturn)) static void fail(const char *what, const char *why) {
-  fprintf(stderr, "%s: %s\n", what, why);
-  exit(1);
-}
-
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
 
 static uint16_t u16(const char *at) { uint16_t x; memcpy(&x, at, 2); return ntohs(x); }
 static uint32_t u32(const char *at) { uint32_t x; memcpy(&x, at, 4); return ntohl(x); }
@@ -255,7 +246,7 @@ static int flood(parser_t parse, double seconds, char **argv) {
     allow(&connections[i], window, unit_messages, units_max);
     send_allowed(&connections[i], poller);
   }
-  while (now_ns() < stop_ns + GRACE_NS * 5LL) {
+  while (now_ns() < stop_ns + GRACE_NS) {
     if (!stopping && (now_ns() >= stop_ns || arrived >= units_max * unit_messages * connection_count)) {
       stopping = 1; /* finish the unit that is half written, then wait for the answers */
       for (int i = 0; i < connection_count; i++) {
@@ -329,11 +320,6 @@ static void *send_paced(void *argument) {
   return NULL;
 }
 
-static int by_value(const void *left, const void *right) {
-  int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
-  return (a > b) - (a < b);
-}
-
 static int pace(parser_t parse, double seconds, char **argv) {
   if (connection_count != 2) fail("pace", "needs a socket to send on and one to receive on");
   pacer_t pacer = {.rate = atof(argv[0]), .stamp_at = atoi(argv[1])};
@@ -343,7 +329,7 @@ static int pace(parser_t parse, double seconds, char **argv) {
   latency_max = pacer.count - (long)(pacer.rate * WARM_UP_NS / 1e9);
   if (latency_max <= 0) fail("pace", "SECONDS must be more than the warm-up of one second");
   latency_ns = malloc(latency_max * sizeof *latency_ns);
-  int64_t deadline_ns = pacer.start_ns + (int64_t)(seconds * 1e9) + 10000000000LL;
+  int64_t deadline_ns = pacer.start_ns + (int64_t)(seconds * 1e9) + GRACE_NS;
   pthread_t sender;
   send_whole(connections[1].fd, connections[1].unit, connections[1].unit_bytes);
   pthread_create(&sender, NULL, send_paced, &pacer);
@@ -354,9 +340,7 @@ static int pace(parser_t parse, double seconds, char **argv) {
   }
   if (connections[1].answered < pacer.count) fail("pace", "messages were lost or late by 10 s");
   pthread_join(sender, NULL);
-  qsort(latency_ns, latency_count, sizeof *latency_ns, by_value);
-  printf("{\"messages\": %ld, \"p50_ms\": %.4f, \"p99_ms\": %.4f}\n", latency_count,
-         latency_ns[latency_count / 2] / 1e6, latency_ns[latency_count * 99 / 100] / 1e6);
+  print_percentiles(latency_ns, latency_count);
   return 0;
 }
 
