@@ -32,6 +32,16 @@ def error_code_at(topic: str) -> int:
     return 4 + 1 + 1 + len(_unsigned_varint(len(topic) + 1)) + len(topic.encode()) + 1 + 4
 
 
+def value_at(request: bytes, size_bytes: int) -> int:
+    """Where the value of such a request begins: behind it are a count of headers and three tags."""
+    return len(request) - 4 - size_bytes
+
+
+def checksum_at(request: bytes, size_bytes: int) -> int:
+    """Where the batch of such a request has its checksum."""
+    return len(request) - 3 - len(_batch(bytes(size_bytes), 0)) + 17
+
+
 def api_versions_request() -> bytes:
     """The oldest ApiVersions: every broker answers it, and it proves that one is there."""
     frame = struct.pack(">hhih", 18, 0, 1, len(CLIENT_ID)) + CLIENT_ID

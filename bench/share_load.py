@@ -1,4 +1,4 @@
-"""Share groups as work queues: one client and one set of settings for Ottla and Kafka."""
+"""Share groups as work queues: the same members and the same settings for Ottla and Kafka."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,12 +11,15 @@ from bench.load import (
     Latency,
     LoadFailed,
     Throughput,
+    Wire,
     latency,
     run_generator,
     running_generator,
     throughput,
 )
+from bench.produce_request import checksum_at, one_record_request, value_at
 from bench.queue_load import Crew
+from bench.share_wires import draining, pacing
 from bench.sockets import dial, receive_frame
 from ottla.protocol.api import APIS, RequestHeader, key_of, parse_response_header, request_frame
 from ottla.protocol.codec import decode
@@ -31,7 +34,6 @@ GROUP_RESOURCE: Final = 32
 ALTER_VERSION: Final = 1
 PACE_PORTION: Final = 100
 JOIN_S: Final = 30.0
-NOT_DELAYED: Final = 0
 
 
 class ShareQueues:
@@ -51,7 +53,7 @@ class ShareQueues:
             self.load.delete(name)
 
     def fill(self, name: str, portion: int, job: Job) -> int:
-        """In batches of `portion`: librdkafka acquires whole batches, whatever its limit is."""
+        """In batches of `portion`: members acquire whole batches, whatever their limit is."""
         produce: Command = (
             *self.load.generators.rdkafka,
             *("produce", self.load.address, name, job.size_bytes, job.count, job.seconds),
@@ -60,6 +62,16 @@ class ShareQueues:
         return throughput(run_generator(produce, seconds=job.seconds)).messages
 
     def drain(self, name: str, crew: Crew, job: Job) -> Throughput:
+        with draining(self.load, name, crew.consumers, crew.portion) as (wires, positions):
+            command: Command = (
+                *self.load.generators.queue,
+                *("drain", "share", job.seconds, job.count, crew.portion),
+                *positions,
+            )
+            return throughput(run_generator(command, seconds=job.seconds, wires=wires))
+
+    def drain_by_library(self, name: str, crew: Crew, job: Job) -> Throughput:
+        """The same with librdkafka's share consumer, which commits in a request of its own."""
         command: Command = (
             *self.load.generators.share,
             *("drain", self.load.address, name, crew.consumers, job.count, job.seconds),
@@ -68,8 +80,18 @@ class ShareQueues:
         return throughput(run_generator(command, seconds=job.seconds + JOIN_S))
 
     def pace(self, name: str, rate: int, job: Job) -> Latency:
-        command = pace_command(self.load, name, rate, job, NOT_DELAYED)
-        return latency(run_generator(command, seconds=job.seconds + JOIN_S))
+        unit = one_record_request(name, bytes(job.size_bytes), acks=1)
+        with (
+            self.load.connect() as publisher,
+            pacing(self.load, name, PACE_PORTION) as (wires, positions),
+        ):
+            command: Command = (
+                *self.load.generators.queue,
+                *("pace", "share", job.seconds, rate, value_at(unit, job.size_bytes)),
+                *(*positions, checksum_at(unit, job.size_bytes)),
+            )
+            both = [Wire(publisher, unit), *wires]
+            return latency(run_generator(command, seconds=job.seconds, wires=both))
 
     def set_state_durability(self) -> None:
         """Where an acknowledgement is when it is answered: on disk, or in the page cache.
@@ -89,13 +111,13 @@ def busy_with_queues(load: KafkaLoad, rate: int, delay_ms: int, job: Job) -> Ite
     load.create(name, settings={"delay.enable": "true"})
     try:
         set_group(load.port, name, {"share.auto.offset.reset": "earliest"})
-        with running_generator(pace_command(load, name, rate, job, delay_ms)):
+        with running_generator(_pace_command(load, name, rate, job, delay_ms)):
             yield
     finally:
         load.delete(name)
 
 
-def pace_command(load: KafkaLoad, name: str, rate: int, job: Job, delay_ms: int) -> Command:
+def _pace_command(load: KafkaLoad, name: str, rate: int, job: Job, delay_ms: int) -> Command:
     return (
         *load.generators.share,
         *("pace", load.address, name, job.size_bytes, rate, job.seconds, delay_ms),

@@ -1,9 +1,10 @@
 /* Work queues over raw sockets: messages are received and acknowledged one by one or in portions.
  *
- *   queue drain PROTOCOL SECONDS COUNT PORTION    until COUNT messages are acknowledged
- *   queue pace PROTOCOL SECONDS RATE STAMP_AT     from due to acknowledged at a steady rate
+ *   queue drain PROTOCOL SECONDS COUNT PORTION [AT ...]    until COUNT messages are acknowledged
+ *   queue pace PROTOCOL SECONDS RATE STAMP_AT [AT ...]     from due to acknowledged at a steady rate
  *
- * PROTOCOL is nats (JetStream, pull consumer) or amqp (0.9.1, RabbitMQ). Sockets are connected and past
+ * PROTOCOL is nats (JetStream, pull consumer), amqp (0.9.1, RabbitMQ) or share (Kafka's share groups: a
+ * member that has joined, of one partition). Sockets are connected and past
  * their handshake when they are inherited. Stdin describes them as in wire.c: int32 fd, then two byte
  * strings with an int32 length. drain: every socket is a consumer. pace: the first socket publishes its
  * unit, with the time it was due STAMP_AT bytes into it, and the second consumes.
@@ -13,6 +14,12 @@
  *   amqp: a consumer's unit is basic.consume. Its prefetch is PORTION, so that the server sends more
  *         only when it has the acknowledgement: that answers one in drain. In pace each is followed by
  *         channel.flow, and counts when that is answered.
+ *   share: a consumer's unit is a ShareFetch, and its second string acknowledges what was acquired and
+ *         fetches again: one ShareFetch in drain, in pace a ShareAcknowledge and a ShareFetch, so that an
+ *         acknowledgement does not wait for the next record. Correlation ids tell the answers apart: 1
+ *         and 2. AT are positions: of the session epoch in the unit; in the second string that of the
+ *         first epoch, of the first offset (the last one is behind it), and in pace of the second epoch;
+ *         in pace also of the checksum in the publisher's unit.
  * The result is one JSON object on stdout; anything wrong is one line on stderr and status 1.
  */
 #define _GNU_SOURCE
@@ -33,6 +40,9 @@ enum { AMQP_METHOD = 1, AMQP_HEADER = 2, AMQP_BODY = 3, AMQP_HEAD_BYTES = 7 };
 enum { CONNECTION_CLOSE = 10 << 16 | 50, CHANNEL_CLOSE = 20 << 16 | 40 };
 enum { FLOW_OK = 20 << 16 | 21, DELIVER = 60 << 16 | 60 };
 
+enum { FETCHED = 1, ACKNOWLEDGED = 2 };
+enum { EPOCH_AT, NEXT_EPOCH_AT, FIRST_AT, LATER_EPOCH_AT, CRC_AT, SHARE_ARGUMENTS };
+
 typedef struct {
   int fd;
   uint32_t unit_bytes, more_bytes;
@@ -43,6 +53,7 @@ typedef struct {
   long unanswered; /* acknowledgements that were sent */
   uint64_t tag;    /* amqp: of the last delivery */
   uint64_t body_left_bytes;
+  uint32_t epoch; /* share: of the session's next request */
 } connection_t;
 
 typedef size_t (*parser_t)(connection_t *, const char *, size_t);
@@ -51,6 +62,7 @@ static connection_t connections[CONNECTIONS_MAX];
 static int connection_count, pacing;
 static long portion, acknowledged;
 static int64_t last_ns;
+static int share_at[SHARE_ARGUMENTS];
 /* pace: due times of messages whose acknowledgement is not answered yet, in the order of sending. */
 static int64_t *due_times_ns, *latency_ns, count_from_ns;
 static long due_count, answered_count, latency_count;
@@ -221,6 +233,173 @@ static size_t parse_amqp(connection_t *connection, const char *at, size_t size_b
   return used;
 }
 
+/* Kafka: flexible messages, as ShareFetch v1 and ShareAcknowledge v1 are answered. */
+
+typedef struct {
+  const char *at, *end;
+} cursor_t;
+
+typedef struct {
+  uint64_t first, end; /* offsets; none if they are the same */
+  const char *records;
+  size_t records_bytes;
+} acquired_t;
+
+static const char *advance(cursor_t *cursor, size_t size_bytes) {
+  const char *at = cursor->at;
+  if ((size_t)(cursor->end - at) < size_bytes) fail("share", "an answer ends too early");
+  cursor->at += size_bytes;
+  return at;
+}
+
+static uint64_t read_varint(cursor_t *cursor) {
+  uint64_t value = 0;
+  for (int shift = 0;; shift += 7) {
+    uint8_t byte = *advance(cursor, 1);
+    value |= (uint64_t)(byte & 127) << shift;
+    if (byte < 128) return value;
+  }
+}
+
+static int64_t read_signed_varint(cursor_t *cursor) {
+  uint64_t value = read_varint(cursor);
+  return (int64_t)(value >> 1) ^ -(int64_t)(value & 1);
+}
+
+/* The length of compact bytes, a string or an array; none is 0. */
+static uint64_t read_length(cursor_t *cursor) {
+  uint64_t length = read_varint(cursor);
+  return length ? length - 1 : 0;
+}
+
+static void skip_tags(cursor_t *cursor) {
+  for (uint64_t left = read_varint(cursor); left; left--) {
+    read_varint(cursor);
+    advance(cursor, read_varint(cursor));
+  }
+}
+
+static void check_error(cursor_t *cursor) {
+  const char *at = advance(cursor, 2);
+  int16_t code = (int16_t)((uint8_t)at[0] << 8 | (uint8_t)at[1]);
+  size_t text_bytes = read_length(cursor);
+  const char *text = advance(cursor, text_bytes);
+  if (code) fail("share", text_bytes ? strndup(text, text_bytes) : "an error without a text");
+}
+
+static void read_acquired(cursor_t *cursor, acquired_t *found) {
+  found->records_bytes = read_length(cursor);
+  found->records = advance(cursor, found->records_bytes);
+  for (uint64_t left = read_length(cursor); left; left--) {
+    const char *range = advance(cursor, 18);
+    if (found->end > found->first && u64(range) != found->end) fail("share", "a gap was acquired");
+    if (found->end == found->first) found->first = u64(range);
+    found->end = u64(range + 8) + 1;
+    skip_tags(cursor);
+  }
+}
+
+static void check_partitions(cursor_t *cursor, acquired_t *found) {
+  for (uint64_t topics = read_length(cursor); topics; topics--) {
+    advance(cursor, 16);
+    for (uint64_t left = read_length(cursor); left; left--) {
+      advance(cursor, 4);
+      check_error(cursor);
+      if (found) check_error(cursor); /* of the acknowledgement on the way */
+      advance(cursor, 8);             /* the leader and its epoch */
+      skip_tags(cursor);
+      if (found) read_acquired(cursor, found);
+      skip_tags(cursor);
+    }
+    skip_tags(cursor);
+  }
+}
+
+/* Due times are the first eight bytes of the values; batches are not compressed. */
+static void note_due_of_batches(const acquired_t *found) {
+  const char *batch = found->records, *end = batch + found->records_bytes;
+  while (end - batch > 61) {
+    cursor_t cursor = {batch + 61, batch + 12 + u32(batch + 8)};
+    for (uint32_t left = u32(batch + 57); left; left--) {
+      size_t record_bytes = read_signed_varint(&cursor);
+      cursor_t record = {advance(&cursor, record_bytes), cursor.at};
+      record.end = record.at + record_bytes;
+      advance(&record, 1);
+      read_varint(&record), read_varint(&record); /* time and offset */
+      int64_t key_bytes = read_signed_varint(&record);
+      if (key_bytes > 0) advance(&record, key_bytes);
+      size_t value_bytes = read_signed_varint(&record);
+      note_due(advance(&record, value_bytes), value_bytes);
+    }
+    batch = cursor.end;
+  }
+}
+
+static void put_epoch(connection_t *connection, char *at) {
+  uint32_t epoch = htonl(connection->epoch++);
+  memcpy(at, &epoch, sizeof epoch);
+}
+
+static void fetch_again(connection_t *connection, const acquired_t *found) {
+  connection->received = found->end - found->first;
+  if (!connection->received) {
+    put_epoch(connection, connection->unit + share_at[EPOCH_AT]);
+    send_whole(connection->fd, connection->unit, connection->unit_bytes);
+    return;
+  }
+  uint64_t offsets[] = {htobe64(found->first), htobe64(found->end - 1)};
+  put_epoch(connection, connection->more + share_at[NEXT_EPOCH_AT]);
+  memcpy(connection->more + share_at[FIRST_AT], offsets, sizeof offsets);
+  if (pacing) put_epoch(connection, connection->more + share_at[LATER_EPOCH_AT]);
+  send_whole(connection->fd, connection->more, connection->more_bytes);
+}
+
+static void note_share_answer(connection_t *connection, cursor_t cursor) {
+  acquired_t found = {0};
+  uint32_t kind = u32(advance(&cursor, 4));
+  skip_tags(&cursor);
+  advance(&cursor, 4); /* the throttle time */
+  check_error(&cursor);
+  if (kind == ACKNOWLEDGED) {
+    check_partitions(&cursor, NULL);
+    note_answers(connection->received);
+    return;
+  }
+  advance(&cursor, 4); /* how long the locks last */
+  check_partitions(&cursor, &found);
+  if (pacing)
+    note_due_of_batches(&found);
+  else if (connection->received)
+    note_answers(connection->received);
+  fetch_again(connection, &found);
+}
+
+static size_t parse_share(connection_t *connection, const char *at, size_t size_bytes) {
+  size_t used = 0;
+  while (size_bytes - used >= 4 && size_bytes - used - 4 >= u32(at + used)) {
+    cursor_t answer = {at + used + 4, at + used + 4 + u32(at + used)};
+    used += 4 + u32(at + used);
+    if (pacing && connection == &connections[0]) continue; /* what fails to be stored is missed */
+    note_share_answer(connection, answer);
+  }
+  return used;
+}
+
+static uint32_t crc32c(const char *at, size_t size_bytes) {
+  uint32_t crc = ~0u;
+  for (; size_bytes; size_bytes--) {
+    crc ^= (uint8_t)*at++;
+    for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
+  }
+  return ~crc;
+}
+
+/* A batch begins 17 bytes before its checksum, which is of everything behind it. */
+static void put_crc(char *at) {
+  uint32_t crc = htonl(crc32c(at + 4, u32(at - 9) - 9));
+  memcpy(at, &crc, sizeof crc);
+}
+
 /* Reads once and parses; a buffer too small for one message grows. */
 static void receive(connection_t *connection, parser_t parse) {
   if (connection->filled_bytes == connection->buffer_bytes) {
@@ -247,12 +426,16 @@ static void receive_ready(parser_t parse) {
 }
 
 /* Timed from the first answered acknowledgement to the last, so that subscribing is not part of it. */
+static void begin(connection_t *connection) {
+  if (share_at[EPOCH_AT]) put_epoch(connection, connection->unit + share_at[EPOCH_AT]);
+  send_whole(connection->fd, connection->unit, connection->unit_bytes);
+}
+
 static int drain(parser_t parse, double seconds, char **argv) {
   long count = atol(argv[0]), first = 0;
   int64_t deadline_ns = now_ns() + (int64_t)(seconds * 1e9), first_ns = 0;
   portion = atol(argv[1]);
-  for (int i = 0; i < connection_count; i++)
-    send_whole(connections[i].fd, connections[i].unit, connections[i].unit_bytes);
+  for (int i = 0; i < connection_count; i++) begin(&connections[i]);
   while (acknowledged < count && now_ns() < deadline_ns) {
     receive_ready(parse);
     if (acknowledged && !first_ns) first_ns = last_ns, first = acknowledged;
@@ -277,6 +460,7 @@ static void *send_paced(void *argument) {
     int64_t due_ns = pacer->start_ns + (int64_t)(i * 1e9 / pacer->rate);
     sleep_until_ns(due_ns);
     memcpy(publisher->unit + pacer->stamp_at, &due_ns, sizeof due_ns);
+    if (share_at[CRC_AT]) put_crc(publisher->unit + share_at[CRC_AT]);
     send_whole(publisher->fd, publisher->unit, publisher->unit_bytes);
   }
   return NULL;
@@ -293,7 +477,7 @@ static int pace(parser_t parse, double seconds, char **argv) {
   due_times_ns = malloc((pacer.count + PACE_PULL) * sizeof *due_times_ns);
   int64_t deadline_ns = pacer.start_ns + (int64_t)(seconds * 1e9) + GRACE_NS;
   pthread_t sender;
-  send_whole(connections[1].fd, connections[1].unit, connections[1].unit_bytes);
+  begin(&connections[1]);
   pthread_create(&sender, NULL, send_paced, &pacer);
   while (acknowledged < pacer.count && now_ns() < deadline_ns) receive_ready(parse);
   if (acknowledged < pacer.count) fail("pace", "messages were lost or late by 10 s");
@@ -324,14 +508,20 @@ static void read_connections(void) {
   if (!connection_count) fail("stdin", "describes no connection");
 }
 
+static parser_t parser_of(const char *protocol) {
+  if (!strcmp(protocol, "nats")) return parse_nats;
+  if (!strcmp(protocol, "amqp")) return parse_amqp;
+  if (!strcmp(protocol, "share")) return parse_share;
+  fail("unknown protocol", protocol);
+}
+
 int main(int argc, char **argv) {
-  if (argc != 6) fail("usage", "queue drain|pace nats|amqp SECONDS ...");
-  int is_nats = !strcmp(argv[2], "nats");
-  if (!is_nats && strcmp(argv[2], "amqp")) fail("unknown protocol", argv[2]);
-  parser_t parse = is_nats ? parse_nats : parse_amqp;
+  if (argc < 6 || argc > 6 + SHARE_ARGUMENTS) fail("usage", "queue drain|pace PROTOCOL SECONDS ...");
+  parser_t parse = parser_of(argv[2]);
   double seconds = atof(argv[3]);
+  for (int i = 6; i < argc; i++) share_at[i - 6] = atoi(argv[i]);
   read_connections();
   if (!strcmp(argv[1], "drain")) return drain(parse, seconds, argv + 4);
   if (!strcmp(argv[1], "pace")) return pace(parse, seconds, argv + 4);
-  fail("usage", "queue drain|pace nats|amqp SECONDS ...");
+  fail("usage", "queue drain|pace PROTOCOL SECONDS ...");
 }

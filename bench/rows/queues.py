@@ -4,7 +4,7 @@ import itertools
 import math
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
@@ -33,6 +33,7 @@ from bench.servers import Running, nats, running
 from bench.share_load import ShareQueues, busy_with_queues
 
 Mode = Literal["default", "durable"]
+Drain = Callable[[str, Crew, Job], Throughput]
 MODES: Final[tuple[Mode, ...]] = ("default", "durable")
 SIZE_BYTES: Final = 100
 RATE: Final = 1_000
@@ -42,6 +43,7 @@ CREWS: Final = {
     "eight_polls": Crew(consumers=8, portion=100),
     "eight_singles": Crew(consumers=8, portion=1),
 }
+LIBRARY_CASES: Final = ("polls", "singles")
 OTTLAS: Final = {"ottla", "before"}
 BUSY_RATE: Final = 200
 BUSY_DELAY_MS: Final = 1_000
@@ -57,6 +59,16 @@ def _rate(case: str, mode: Mode) -> Metric:
     return Metric(
         name=f"queues.{mode}.{case}",
         title=f"work queue, acknowledged by {who}, {how}, {mode} mode",
+        unit="rec/s",
+        higher_is_better=True,
+    )
+
+
+def _by_library(case: str) -> Metric:
+    how = "one by one" if CREWS[case].portion == 1 else f"polls of {CREWS[case].portion}"
+    return Metric(
+        name=f"queues.library.{case}",
+        title=f"work queue, acknowledged by librdkafka's share consumer, {how}, default mode",
         unit="rec/s",
         higher_is_better=True,
     )
@@ -99,6 +111,7 @@ METRICS = (
         for mode in MODES
         for metric in (*(_rate(case, mode) for case in CREWS), *_costs(mode))
     ),
+    *map(_by_library, LIBRARY_CASES),
     RELEASED,
     *map(_beside, ("produce", "consume")),
 )
@@ -162,14 +175,14 @@ def _warmed(instance: Running, queues: QueueLoad, mode: Mode, effort: Effort) ->
     """The same queues, after their paths have been taken for a while, once for each server."""
     if (instance.process.pid, mode) not in _warm:
         for case in ("polls", "singles"):
-            _drain(instance, queues, CREWS[case], effort)
+            _drain(instance, queues, CREWS[case], effort, queues.drain)
         _warm.add((instance.process.pid, mode))
     return queues
 
 
 def _measure_mode(instance: Running, queues: QueueLoad, mode: Mode, effort: Effort) -> Samples:
     for case, crew in CREWS.items():
-        drained, used_s = _drain(instance, queues, crew, effort)
+        drained, used_s = _drain(instance, queues, crew, effort, queues.drain)
         yield f"queues.{mode}.{case}", drained.per_s
         if case == "polls":
             yield f"queues.{mode}.cpu", used_s * 1e6 / drained.messages
@@ -178,10 +191,14 @@ def _measure_mode(instance: Running, queues: QueueLoad, mode: Mode, effort: Effo
         paced = queues.pace(name, RATE, Job(size_bytes=SIZE_BYTES, seconds=effort.latency_s))
     yield f"queues.{mode}.p50", paced.p50_ms
     yield f"queues.{mode}.p99", paced.p99_ms
+    if isinstance(queues, ShareQueues) and mode == "default":
+        for case in LIBRARY_CASES:
+            drained, _ = _drain(instance, queues, CREWS[case], effort, queues.drain_by_library)
+            yield _by_library(case).name, drained.per_s
 
 
 def _drain(
-    instance: Running, queues: QueueLoad, crew: Crew, effort: Effort
+    instance: Running, queues: QueueLoad, crew: Crew, effort: Effort, drain: Drain
 ) -> tuple[Throughput, float]:
     """What the consumers acknowledged of a queue that was filled before, and the server's CPU."""
     stock = effort.queue_singles if crew.portion == 1 else effort.queue_messages
@@ -191,7 +208,7 @@ def _drain(
         count = crew.count_of(queues.fill(name, crew.portion, fill))
         job = Job(size_bytes=SIZE_BYTES, count=count, seconds=effort.queue_s)
         before_s = instance.cpu_s()
-        drained = queues.drain(name, crew, job)
+        drained = drain(name, crew, job)
         return drained, instance.cpu_s() - before_s
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 _CHUNK_BYTES: Final = 256 * 1024  # of a log that are looked at for one response
-_CHUNK_BYTES_MIN: Final = 4 * 1024
+_CHUNK_BYTES_MIN: Final = 512
 _RECORD_BYTES: Final = 1024  # of a record, before one was delivered
 _READS_MAX: Final = 4  # of a log that has nothing to deliver, in one turn of the loop
 _BY_KEY: Final = "key"
@@ -207,7 +207,7 @@ class LedSharePartition:
         assert self.state is not None, "records were acquired"
         if not limits.is_lease_durable:
             self._persist(self.state.take_write())
-        count = sum(a.last - a.first + 1 for a in acquired)
+        count = sum([a.last - a.first + 1 for a in acquired])
         self._owner.acquired_count += count
         self._owner.note_deadline(now_ms + limits.lock_ms)
         covered = covering(data, acquired[0].first, acquired[-1].last)
@@ -305,8 +305,9 @@ class LedSharePartition:
             if done is not None:
                 done(problem)
 
-        waits = [batch.not_before_ms for batch in write.batches if batch.not_before_ms]
-        self._owner.note_deadline(min(waits, default=None))
+        if write.batches:
+            waits = [batch.not_before_ms for batch in write.batches if batch.not_before_ms]
+            self._owner.note_deadline(min(waits, default=None))
         self._owner.write(self, write, note)
 
 
@@ -320,6 +321,9 @@ def client_error(problem: ApiError) -> ApiError:
 
 
 def _is_alone(acquired: Sequence[Acquired], limits: ShareLimits) -> bool:
-    return any(
-        portion_max(item.deliveries - 1, 1, limits.deliveries_max) is not None for item in acquired
-    )
+    for item in acquired:
+        if item.deliveries > 1:
+            before = item.deliveries - 1
+            if portion_max(before, 1, limits.deliveries_max) is not None:
+                return True
+    return False

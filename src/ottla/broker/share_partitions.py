@@ -241,7 +241,8 @@ class SharePartitions:
 
     def write(self, led: LedSharePartition, write: StateWrite, done: Done) -> None:
         """Have a change of the state written once; `done` gets None, or why it may not be."""
-        write = write._replace(batches=self._written(write.batches))
+        if write.batches:
+            write = write._replace(batches=self._written(write.batches))
         call = Write(led.key, led.state_epoch, led.partition.leader_epoch, write)
         self._states.submit(
             call, lambda result: done(result if isinstance(result, ApiError) else None)

@@ -10,7 +10,7 @@ from ottla.queues.key_order import key_digest
 from ottla.queues.lens import Lens, hides_any, shown_stretches
 from ottla.queues.share_partition import Stretch
 from ottla.records import batch as batches
-from ottla.records.batch import HIDES, BatchHeader, Record
+from ottla.records.batch import HEADER_BOUNDS, HIDES, LENGTH_END, BatchHeader, Record
 from ottla.records.dead_letter_headers import FOR_GROUP
 from ottla.records.record_slices import payload_of, slice_records
 from ottla.replication.partition import LeaderPartition
@@ -63,14 +63,17 @@ def stretches_of(
         )
         has_records = not header.is_control and header.record_count > 0 and not is_aborted
         hidden = _hidden(header, view, bytes_max) if has_records else ()
-        if len(hidden) == header.next_offset - header.base_offset:
+        if hidden and len(hidden) == header.next_offset - header.base_offset:
             has_records = False
-        whole = Stretch(Offset(position), header.next_offset, has_records)
+        next_offset = header.next_offset
+        whole = Stretch(Offset(position), next_offset, has_records)
         expired = _expired(header, view, bytes_max, reading, has_ttl) if has_records else ()
         others = _others(view, reading.group_id) if is_addressed and has_records else ()
-        left_out = {*others, *hidden}
-        yield from _parts(whole, left_out, expired) if left_out or expired else (whole,)
-        position = header.next_offset
+        if hidden or others or expired:
+            yield from _parts(whole, {*others, *hidden}, expired)
+        else:
+            yield whole
+        position = next_offset
     if end > position:
         yield Stretch(Offset(position), Offset(end), False)
 
@@ -163,13 +166,13 @@ def digests_of(data: bytes, bytes_max: int) -> dict[int, bytes | None]:
 def covering(data: bytes, first: Offset, last: Offset) -> bytes:
     """The batches from the one that holds `first` to the one that holds `last`."""
     start = end = 0
-    for header, _ in batches.batches(data):
-        if header.last_offset < first:
-            start = end = end + header.size_bytes
-        elif header.base_offset <= last:
-            end += header.size_bytes
-        else:
-            break
+    reached = -1
+    while reached < last:  # what is behind has not been checked
+        base_offset, length, _, last_delta = HEADER_BOUNDS.unpack_from(data, end)
+        end += length + LENGTH_END
+        reached = base_offset + last_delta
+        if reached < first:
+            start = end
     return data[start:end]
 
 

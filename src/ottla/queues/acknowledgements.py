@@ -22,6 +22,9 @@ class AcknowledgeType(IntEnum):
     RENEW = 4  # keep the record for another lock duration
 
 
+_TYPE_MAX: Final = int(AcknowledgeType.RENEW)
+
+
 class Acknowledgement(NamedTuple):
     """A member's acknowledgement of adjacent offsets: one type for all, or one for each.
 
@@ -74,7 +77,7 @@ def _check(item: Acknowledgement, end: int) -> None:
     first, last, types, delay_ms = item[:4]
     if not types or len(types) not in {1, last - first + 1}:
         raise InvalidRequest("an acknowledgement has one type, or one for each offset")
-    if not all(0 <= kind <= AcknowledgeType.RENEW for kind in types):
+    if min(types) < 0 or max(types) > _TYPE_MAX:
         raise InvalidRequest("0 to 4 are the types of acknowledgements")
     if not GROUP_BACKOFF <= delay_ms <= RETRY_DELAY_MAX_MS:
         raise InvalidRequest(f"a retry delay is 0 to {RETRY_DELAY_MAX_MS} ms, not {delay_ms}")

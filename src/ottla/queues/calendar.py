@@ -8,8 +8,10 @@ parts at once, and what lies in it already when a reader wants it in order.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from operator import neg
 from typing import Final, NamedTuple
 
 WIDTHS_MS: Final = (3_600_000, 60_000, 1000, 1)
@@ -28,6 +30,23 @@ class _Page:
         self.parts: dict[int, Tickets[int] | _Page] = {}
         self.order: list[int] = []  # a heap of the periods
         self.rest = rest
+
+
+class _Sorted(array):  # type: ignore[type-arg]
+    """Tickets of one millisecond of which some were taken: descending, the first one is the last.
+
+    Sorted once, however many there are: each portion takes from the end.
+    """
+
+    __slots__ = ()
+
+    def put(self, ticket: int) -> None:
+        self.insert(bisect_left(self, -ticket, key=neg), ticket)
+
+    def take(self, count: int) -> "Tickets[int]":
+        taken = self[-count:]
+        del self[-count:]
+        return taken
 
 
 class Period(NamedTuple):
@@ -55,6 +74,9 @@ class Calendar:
             elif part is None:
                 page.parts[period] = array("q", (ticket,))
                 heappush(page.order, period)
+                return
+            elif isinstance(part, _Sorted):
+                part.put(ticket)
                 return
             elif level == _LAST or len(part) < TICKETS_MAX[level]:
                 part.append(ticket)
@@ -127,26 +149,37 @@ class Calendar:
         return portion
 
     def take(self, now_ms: int, portion: int) -> tuple[list[int], bool]:
-        """Remove tickets that are due, in the order of (due, ticket), some at a time.
+        """Remove at most `portion` tickets that are due, in the order of (due, ticket).
 
         The second value is True if there may be more. Tickets that wait no more are left out.
         """
         taken: list[int] = []
-        while len(taken) < portion:
+        left = portion
+        while left > 0:
             first_ms, is_known = self.first_ms(now_ms, portion)
             if not is_known:
                 return taken, True
             if first_ms is None or first_ms > now_ms:
                 return taken, False
-            taken += self._take_first(first_ms)
+            found = self._take_first(first_ms, left)
+            left -= len(found)
+            # Fewer than found if some wait no more, or were put back twice.
+            taken += sorted(one for one in set(found) if self._due_of(one) == first_ms)
         return taken, True
 
-    def _take_first(self, due_ms: int) -> list[int]:
+    def _take_first(self, due_ms: int, count: int) -> "Tickets[int]":
         page = self._root
         for width_ms in WIDTHS_MS[:-1]:
             part = page.parts[due_ms // width_ms]
             assert isinstance(part, _Page), "first_ms has divided it"
             page = part
-        heappop(page.order)
-        found = page.parts.pop(due_ms)
-        return sorted(ticket for ticket in set(found) if self._due_of(ticket) == due_ms)  # type: ignore[arg-type]
+        found = page.parts[due_ms]
+        assert not isinstance(found, _Page), "a millisecond is not divided"
+        if not isinstance(found, _Sorted):
+            found = page.parts[due_ms] = _Sorted("q", sorted(found, reverse=True))
+        taken = found.take(count)
+        if not found:
+            assert page.order[0] == due_ms, "the first period of its page is taken"
+            heappop(page.order)
+            del page.parts[due_ms]
+        return taken

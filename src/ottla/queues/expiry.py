@@ -9,8 +9,7 @@ from typing import Final
 
 from ottla.errors import ApiError
 from ottla.records import batch as batches
-from ottla.records.batch import BatchHeader
-from ottla.records.compression import Codec
+from ottla.records.batch import CODEC_MASK, BatchHeader
 
 TTL: Final = "ottla.ttl-ms"  # digits
 TTL_BYTES: Final = TTL.encode()
@@ -46,7 +45,7 @@ class Expiries:
         A batch that cannot be read has none: its consumers will say so. `bytes_max` limits its
         size when it is decompressed.
         """
-        if header.codec is Codec.NONE:
+        if not header.attributes & CODEC_MASK:
             return _times(header, view, bytes_max) if has_ttl else _NONE
         key = header.base_offset, header.crc
         known = self._known.get(key)

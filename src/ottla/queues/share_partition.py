@@ -126,7 +126,7 @@ class SharePartition:
     @property
     def unfinished_count(self) -> int:
         """Records in the window that may be delivered again."""
-        return self._ranges.count(_AVAILABLE, _ACQUIRED)
+        return self._ranges.unfinished_count
 
     @property
     def acquired_count(self) -> int:
@@ -160,8 +160,6 @@ class SharePartition:
         acquired: list[Range] = []
         left = records_max
         for stretch in found:
-            if left <= 0:
-                break
             if not stretch.has_records:
                 self._finish(stretch, limits)
                 continue
@@ -170,9 +168,10 @@ class SharePartition:
                 cut = Offset(min(cut, max(stretch.start, self.next_offset(now_ms)) + left))
             taken, is_throttled = self._take(stretch.start, cut, limits, now_ms, bool(acquired))
             acquired += taken
-            left -= sum(item.size for item in taken)
-            if is_throttled or self.end_offset < stretch.end:
-                break
+            for item in taken:
+                left -= item.end - item.start
+            if left <= 0 or is_throttled or self.end_offset < stretch.end:
+                break  # before the next stretch is read
         for item in acquired:
             self._acquire(item, member, limits, now_ms)
         result = _acquired(acquired)
@@ -426,9 +425,11 @@ class SharePartition:
             return None
         start = self.start_offset
         batches = tuple(
-            batch._replace(first=Offset(max(batch.first, start)))
-            for batch in self._changed
-            if batch.last >= start
+            [  # below the start everything is finished, as most often all of it is
+                batch if batch.first >= start else batch._replace(first=Offset(start))
+                for batch in self._changed
+                if batch.last >= start
+            ]
         )
         self._changed = []
         self.dead.has_new_sender = False

@@ -12,7 +12,9 @@ from ottla.queues.share_state import Cause, DeliveryState
 
 _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
+_ACKNOWLEDGED = DeliveryState.ACKNOWLEDGED
 _ARCHIVING = DeliveryState.ARCHIVING
+_ARCHIVED = DeliveryState.ARCHIVED
 
 
 class Range:
@@ -84,14 +86,19 @@ class Ranges:
     def __len__(self) -> int:
         return len(self._items)
 
-    def count(self, *states: DeliveryState) -> int:
-        """How many records are in these states."""
-        return sum(self._counts[state] for state in states)
+    def count(self, state: DeliveryState) -> int:
+        """How many records are in this state."""
+        return self._counts[state]
+
+    @property
+    def unfinished_count(self) -> int:
+        """Records of the window that may be delivered again."""
+        return self._counts[_AVAILABLE] + self._counts[_ACQUIRED]
 
     @property
     def complete_count(self) -> int:
         """Records of the window that are finished."""
-        return sum(count for state, count in self._counts.items() if state.is_final)
+        return self._counts[_ACKNOWLEDGED] + self._counts[_ARCHIVED]
 
     def extend(self, end: int, state: DeliveryState, count: int) -> Range:
         """A new range from the end offset on."""
@@ -105,8 +112,9 @@ class Ranges:
 
     def change(self, item: Range, state: DeliveryState, count: int) -> None:
         """Change a whole range; what belonged to its old state is reset."""
-        self._counts[item.state] -= item.size
-        self._counts[state] += item.size
+        size = item.end - item.start
+        self._counts[item.state] -= size
+        self._counts[state] += size
         item.state, item.count, item.member, item.until_ms = state, count, "", 0
         item.cause, item.is_sending, item.reason = Cause.NONE, False, ""
         self._touched.add(item.start)
@@ -118,6 +126,9 @@ class Ranges:
         end = min(end, self.end_offset)
         if start >= end:
             return []
+        known = self.at(start)
+        if known is not None and known.start == start and known.end == end:
+            return [known]  # as for a record that was acquired alone
         self.split(start)
         self.split(end)
         return self.overlapping(start, end)
@@ -139,6 +150,8 @@ class Ranges:
 
     def settle(self) -> None:
         """Join adjacent ranges that are equal; move the start over finished ones."""
+        if not self._touched:
+            return
         for boundary in sorted(self._touched):
             self._join(boundary)
         self._touched.clear()

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ottla.errors import InvalidRequest
 from ottla.model import NO_UUID, Offset, ProducerId, Uuid, format_uuid, parse_uuid
 
 NO_START: Final = Offset(-1)  # not decided yet: the leader resolves `share.auto.offset.reset`
+_KEYS_MAX: Final = 4096  # share partitions whose keys are remembered as text
 
 
 class SharePartitionKey(NamedTuple):
@@ -19,7 +21,7 @@ class SharePartitionKey(NamedTuple):
 
     def __str__(self) -> str:
         """The key as FindCoordinator has it; its hash decides which shard keeps the state."""
-        return f"{self.group_id}:{format_uuid(self.topic_id)}:{self.partition}"
+        return _text_of(self)
 
     @classmethod
     def parse(cls, text: str) -> "SharePartitionKey":
@@ -35,6 +37,11 @@ class SharePartitionKey(NamedTuple):
         return key
 
 
+@lru_cache(maxsize=_KEYS_MAX)
+def _text_of(key: SharePartitionKey) -> str:
+    return f"{key.group_id}:{format_uuid(key.topic_id)}:{key.partition}"
+
+
 class DeliveryState(IntEnum):
     """States of a record; the numbers are Kafka's."""
 
@@ -44,13 +51,8 @@ class DeliveryState(IntEnum):
     ARCHIVING = 3  # not delivered again; its dead letter is not written yet
     ARCHIVED = 4  # rejected, delivered too often, or not a record at all
 
-    @property
-    def is_final(self) -> bool:
-        """True if nothing remains to be done for the record."""
-        return self in _FINAL
-
-
-_FINAL: Final = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
+    def __init__(self, number: int) -> None:
+        self.is_final = number in {2, 4}  # nothing remains to be done for the record
 
 
 class Cause(IntEnum):

@@ -310,12 +310,12 @@ def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     position, end = 0, len(view)
     while position + HEADER_BYTES <= end:
         header = read_header(view, position)
-        if header.magic != MAGIC or header.size_bytes < HEADER_BYTES:
-            raise CorruptBatch(f"no record batch at byte {position}")
-        if position + header.size_bytes > end:
+        start, position = position, position + header.size_bytes
+        if header.magic != MAGIC or position < start + HEADER_BYTES:
+            raise CorruptBatch(f"no record batch at byte {start}")
+        if position > end:
             return
-        yield header, view[position : position + header.size_bytes]
-        position += header.size_bytes
+        yield header, view[start:position]
 
 
 def open_payload(batch: Buffer, header: BatchHeader, bytes_max: int) -> Buffer:

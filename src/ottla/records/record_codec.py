@@ -1,12 +1,14 @@
 """A record as encoded inside a batch: deltas, key, value and headers behind its length."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from ottla.errors import InvalidRecord
 from ottla.protocol.primitives import read_varint, read_varlong, write_varint, write_varlong
 
 Buffer = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
+_ONE_BYTE_MAX: Final = 64  # what is smaller takes one byte as a varint
 
 
 def read_record(
@@ -43,12 +45,22 @@ def write_record(
     headers: Sequence[tuple[str, bytes | None]],
 ) -> None:
     """Append one encoded record."""
-    body = bytearray(1)  # attributes, unused
-    write_varlong(body, timestamp_delta)
-    write_varint(body, offset_delta)
+    if timestamp_delta == 0 and offset_delta < _ONE_BYTE_MAX:
+        body = bytearray((0, 0, offset_delta << 1))
+    else:
+        body = bytearray(1)  # attributes, unused
+        write_varlong(body, timestamp_delta)
+        write_varint(body, offset_delta)
     for content in (key, value):  # `_write_bytes` without its calls, for this is hot
-        write_varint(body, -1 if content is None else len(content))
-        body += content or b""
+        if content is None:
+            body.append(1)
+            continue
+        size_bytes = len(content)
+        if size_bytes < _ONE_BYTE_MAX:
+            body.append(size_bytes << 1)
+        else:
+            write_varint(body, size_bytes)
+        body += content
     if headers:
         write_headers(body, headers)
     else:

@@ -73,6 +73,40 @@ def test_a_ticket_that_waits_no_more_is_left_out() -> None:
     assert calendar.first_ms(10, 100) == (None, True)
 
 
+def test_of_very_many_that_are_due_at_once_a_portion_costs_a_portion() -> None:
+    """Each is looked at once, also if some are put back and others are added meanwhile."""
+    rng = Random(3)
+    due = dict.fromkeys(range(20_000), 5)
+    looked_at = list[int]()
+
+    def due_of(ticket: int) -> int | None:
+        looked_at.append(ticket)
+        return due.get(ticket)
+
+    calendar = Calendar(due_of)
+    tickets = list(due)
+    rng.shuffle(tickets)
+    for ticket in tickets:
+        calendar.add(ticket, 5)
+    assert calendar.first_ms(5, 100_000) == (5, True)
+    looked_at.clear()  # those that were divided
+    taken = list[int]()
+    has_more = True
+    added = 20_000
+    while has_more:
+        some, has_more = calendar.take(5, 32)
+        assert len(some) <= 32
+        taken += some[:30]
+        for ticket in reversed(some[30:]):
+            calendar.add(ticket, 5)
+        if added < 20_100:
+            due[added] = 5
+            calendar.add(added, 5)
+            added += 1
+    assert taken == sorted(due)
+    assert len(looked_at) < 1.1 * len(due), "and the two of each portion that were put back"
+
+
 def in_order(calendar: Calendar, from_ms: int) -> list[list[int]]:
     """The tickets of the periods from a time on."""
     found = list[list[int]]()

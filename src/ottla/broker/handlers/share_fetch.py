@@ -238,7 +238,8 @@ class _Exchange:
                 self._leasing_count += 1
                 led.persist(partial(self._note_leased, partition))
             session.end_turn(partition)
-            left_records -= sum(one.last - one.first + 1 for one in taken.acquired)
+            for one in taken.acquired:
+                left_records -= one.last - one.first + 1
             left_bytes -= len(taken.records)
             if taken.is_alone or left_records <= 0 or left_bytes <= 0:
                 break

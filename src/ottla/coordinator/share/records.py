@@ -4,9 +4,8 @@ A snapshot is the whole state of a share partition, an update what has changed s
 is never compacted: that would keep the last update alone.
 """
 
-from dataclasses import dataclass
 from struct import Struct, error
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.coordinator.runtime.log_entries import UnreadableRecord
 from ottla.coordinator.share.state_batches import batch_messages, batches_of
@@ -24,24 +23,22 @@ _VALUE: Final = 0
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """The whole state of a share partition."""
 
     key: SharePartitionKey
-    snapshot_epoch: int = 0  # snapshots are counted; an update belongs to one
     state_epoch: int
     leader_epoch: int
     start_offset: Offset
-    complete_count: int = -1
     created_ms: TimestampMs
     written_ms: TimestampMs
+    snapshot_epoch: int = 0  # snapshots are counted; an update belongs to one
+    complete_count: int = -1
     batches: tuple[StateBatch, ...] = ()
     sender: Sender | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class Update(NamedTuple):
     """A change of a share partition's state since its last snapshot."""
 
     key: SharePartitionKey
@@ -53,8 +50,7 @@ class Update:
     sender: Sender | None = None  # None if it is as it was
 
 
-@dataclass(frozen=True, slots=True)
-class StateDropped:
+class StateDropped(NamedTuple):
     """Tombstone of a share partition's state."""
 
     key: SharePartitionKey

@@ -6,7 +6,7 @@ so that an older leader can write no more.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.coordinator.runtime.decision import A, Decision, Ticket
@@ -243,9 +243,9 @@ class ShareStates:
                 self._archiving.pop(key, None)
 
     def _note_archiving(self, state: Snapshot) -> None:
-        if any(batch.state is DeliveryState.ARCHIVING for batch in state.batches):
+        if state.batches and any(b.state is DeliveryState.ARCHIVING for b in state.batches):
             self._archiving[state.key] = None
-        else:
+        elif self._archiving:
             self._archiving.pop(state.key, None)
 
     def end_load(self) -> None:
@@ -267,18 +267,18 @@ class ShareStates:
 
 def _updated(known: Snapshot, update: Update) -> Snapshot:
     start = Offset(max(update.start_offset, known.start_offset))
-    return replace(
-        known,
+    changes = known.batches or update.batches
+    return known._replace(
         leader_epoch=max(known.leader_epoch, update.leader_epoch),
         start_offset=start,
         complete_count=update.complete_count,
-        batches=combine(known.batches, update.batches, start),
+        batches=combine(known.batches, update.batches, start) if changes else (),
         sender=update.sender or known.sender,
     )
 
 
 def _next_snapshot(state: Snapshot, now_ms: int) -> Snapshot:
-    return replace(state, snapshot_epoch=state.snapshot_epoch + 1, written_ms=TimestampMs(now_ms))
+    return state._replace(snapshot_epoch=state.snapshot_epoch + 1, written_ms=TimestampMs(now_ms))
 
 
 def _respond(ticket: Ticket[A], value: A) -> ShareDecision:
