@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 _CHUNK_BYTES: Final = 256 * 1024  # of a log that are looked at for one response
-_CHUNK_BYTES_MIN: Final = 512
+_CHUNK_BYTES_MIN: Final = 4 * 1024
+_AHEAD_BYTES_MAX: Final = 16 * 1024  # of a read of which the rest is kept for the next fetch
 _RECORD_BYTES: Final = 1024  # of a record, before one was delivered
 _READS_MAX: Final = 4  # of a log that has nothing to deliver, in one turn of the loop
 _BY_KEY: Final = "key"
@@ -64,6 +65,14 @@ class Wanted(NamedTuple):
     is_strict: bool
 
 
+class _Ahead(NamedTuple):
+    """Batches that were read and not acquired. They are committed: they stay as they are."""
+
+    start: Offset
+    end: Offset
+    data: bytes
+
+
 class LedSharePartition:
     """A share partition whose partition is led here; `state` is None while it is loaded."""
 
@@ -78,6 +87,7 @@ class LedSharePartition:
         self.waiting: dict[Callable[[], None], None] = {}  # called when more can be acquired
         self._owner = owner
         self._expiries = Expiries()
+        self._ahead: _Ahead | None = None
         self._record_bytes = _RECORD_BYTES  # about, of the records that were acquired last
 
     @property
@@ -128,11 +138,9 @@ class LedSharePartition:
             at = state.next_offset(now_ms)
             if at >= end or (at >= state.end_offset and not state.has_room(limits, now_ms)):
                 return None
-            found = partition.log.read(Offset(at), end, bytes_max, at_least_one=True)
-            if found is None:
+            data, found_end = self._read(Offset(at), end, bytes_max)
+            if not data:
                 return None
-            data = partition.log.read_bytes(found)
-            found_end = min(found.end_offset, end)
             acquired = state.acquire(
                 member,
                 stretches_of(data, at, found_end, partition.log, reading),
@@ -142,7 +150,7 @@ class LedSharePartition:
                 is_strict=wanted.is_strict,
             )
             if acquired:
-                return self._taken(data, acquired, limits, now_ms)
+                return self._taken(data, found_end, acquired, limits, now_ms)
             self._persist(state.take_write())
             if state.next_offset(now_ms) <= at:
                 return None
@@ -150,8 +158,24 @@ class LedSharePartition:
         self._owner.wake_soon(self)  # there may be something behind
         return None
 
+    def _read(self, at: Offset, end: Offset, bytes_max: int) -> tuple[bytes, Offset]:
+        """Whole batches from the one that holds `at` on, and the offset behind them, up to `end`.
+
+        Of what was read and not acquired by the last fetch, if that is it.
+        """
+        ahead = self._ahead
+        if ahead is not None and ahead.start == at and ahead.end <= end:
+            return ahead.data, ahead.end
+        found = self.partition.log.read(at, end, bytes_max, at_least_one=True)
+        if found is None:
+            return b"", at
+        return self.partition.log.read_bytes(found), min(found.end_offset, end)
+
     def _first_chunk_bytes(self, wanted: Wanted) -> int:
-        """How many bytes are read at first: twice what the wanted records may take."""
+        """How many bytes are read at first: twice what the wanted records may take.
+
+        And not too few, for fetches of one record follow each other.
+        """
         about = max(2 * wanted.records_max * self._record_bytes, _CHUNK_BYTES_MIN)
         return min(about, wanted.bytes_max, _CHUNK_BYTES)
 
@@ -188,7 +212,7 @@ class LedSharePartition:
             if write is not None:
                 self._owner.wake_soon(self)  # what was ready has expired
             return None
-        return self._taken(data, acquired, limits, now_ms)
+        return self._taken(data, found.end_offset, acquired, limits, now_ms)
 
     def _scan(self, state: SharePartition, reading: Reading, end: Offset) -> None:
         """Read keys of a part of the log."""
@@ -202,15 +226,19 @@ class LedSharePartition:
             state.scan(stretches, digests_of(data, bytes_max), self.settings.limits)
 
     def _taken(
-        self, data: bytes, acquired: list[Acquired], limits: ShareLimits, now_ms: int
+        self, data: bytes, end: Offset, acquired: list[Acquired], limits: ShareLimits, now_ms: int
     ) -> Taken:
+        """The response's part; `data` reaches to `end`."""
         assert self.state is not None, "records were acquired"
         if not limits.is_lease_durable:
             self._persist(self.state.take_write())
         count = sum([a.last - a.first + 1 for a in acquired])
         self._owner.acquired_count += count
         self._owner.note_deadline(now_ms + limits.lock_ms)
-        covered = covering(data, acquired[0].first, acquired[-1].last)
+        last = acquired[-1].last
+        covered, rest = covering(data, acquired[0].first, last)
+        is_kept = rest and len(data) <= _AHEAD_BYTES_MAX
+        self._ahead = _Ahead(Offset(last + 1), end, rest) if is_kept else None
         self._record_bytes = len(covered) // count + 1
         records = seen_of(covered, self.partition.log)
         return Taken(records, acquired, _is_alone(acquired, limits), limits.is_lease_durable)
@@ -287,7 +315,7 @@ class LedSharePartition:
 
     def drop(self, problem: ApiError) -> None:
         """Give up: those who wait get the error, and the next fetch loads the state again."""
-        self.state, self.problem = None, problem
+        self.state, self.problem, self._ahead = None, problem, None
         self.wake()
 
     def _persist(self, write: StateWrite | None, done: Done | None = None) -> None:

@@ -163,17 +163,28 @@ def digests_of(data: bytes, bytes_max: int) -> dict[int, bytes | None]:
     return found
 
 
-def covering(data: bytes, first: Offset, last: Offset) -> bytes:
-    """The batches from the one that holds `first` to the one that holds `last`."""
-    start = end = 0
+class Covering(NamedTuple):
+    """Batches that hold acquired records, and those that are left behind them."""
+
+    data: bytes
+    rest: bytes
+
+
+def covering(data: bytes, first: Offset, last: Offset) -> Covering:
+    """The batches from the one that holds `first` to the one that holds `last`, and the rest.
+
+    The rest begins with the batch that holds the offset behind `last`.
+    """
+    start = end = at = 0
     reached = -1
     while reached < last:  # what is behind has not been checked
-        base_offset, length, _, last_delta = HEADER_BOUNDS.unpack_from(data, end)
+        at = end
+        base_offset, length, _, last_delta = HEADER_BOUNDS.unpack_from(data, at)
         end += length + LENGTH_END
         reached = base_offset + last_delta
         if reached < first:
             start = end
-    return data[start:end]
+    return Covering(data[start:end], data[end if reached == last else at :])
 
 
 def duration_ms(text: str) -> int:

@@ -4,6 +4,7 @@ A snapshot is the whole state of a share partition, an update what has changed s
 is never compacted: that would keep the last update alone.
 """
 
+from functools import lru_cache
 from struct import Struct, error
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -20,6 +21,9 @@ _VERSION: Final = Struct(">h")
 _SNAPSHOT_KEY: Final = 0
 _UPDATE_KEY: Final = 1
 _VALUE: Final = 0
+_PLAIN_UPDATE: Final = Struct(">hiiqbbbbi")
+_NO_BATCHES_ONE_TAG: Final = (1, 1, 0, 4)  # the tag is 0, the count of what is complete, 4 bytes
+_KEYS_MAX: Final = 4096  # that are remembered
 _T = TypeVar("_T")
 
 
@@ -104,7 +108,7 @@ def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
     """Key and value for the log; a tombstone has no value."""
     match record:
         case Snapshot():
-            value: object = _SnapshotValue(
+            value = _SnapshotValue(
                 snapshot_epoch=record.snapshot_epoch,
                 state_epoch=record.state_epoch,
                 leader_epoch=record.leader_epoch,
@@ -117,17 +121,36 @@ def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
             )
             return _key(_SNAPSHOT_KEY, record.key), _VERSION.pack(_VALUE) + encode(value, _VALUE)
         case Update():
-            value = _UpdateValue(
-                snapshot_epoch=record.snapshot_epoch,
-                leader_epoch=record.leader_epoch,
-                start_offset=record.start_offset,
-                delivery_complete_count=record.complete_count,
-                state_batches=batch_messages(record.batches),
-                **_sender_fields(record.sender),
-            )
-            return _key(_UPDATE_KEY, record.key), _VERSION.pack(_VALUE) + encode(value, _VALUE)
+            is_plain = not record.batches and record.sender is None and record.complete_count >= 0
+            update = plain_update_bytes(record) if is_plain else update_bytes(record)
+            return _key(_UPDATE_KEY, record.key), update
         case StateDropped(key):
             return _key(_SNAPSHOT_KEY, key), None
+
+
+def update_bytes(record: Update) -> bytes:
+    """The value of an update in the log."""
+    value = _UpdateValue(
+        snapshot_epoch=record.snapshot_epoch,
+        leader_epoch=record.leader_epoch,
+        start_offset=record.start_offset,
+        delivery_complete_count=record.complete_count,
+        state_batches=batch_messages(record.batches),
+        **_sender_fields(record.sender),
+    )
+    return _VERSION.pack(_VALUE) + encode(value, _VALUE)
+
+
+def plain_update_bytes(record: Update) -> bytes:
+    """The same for an update that only moves the start, as most of them do: by hand."""
+    return _PLAIN_UPDATE.pack(
+        _VALUE,
+        record.snapshot_epoch,
+        record.leader_epoch,
+        record.start_offset,
+        *_NO_BATCHES_ONE_TAG,
+        record.complete_count,
+    )
 
 
 def from_bytes(key: bytes, value: bytes | None) -> ShareRecord | None:
@@ -177,6 +200,7 @@ def _update(key: SharePartitionKey, found: _UpdateValue) -> Update:
     )
 
 
+@lru_cache(maxsize=_KEYS_MAX)
 def _key(kind: int, key: SharePartitionKey) -> bytes:
     named = _Key(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition)
     return _VERSION.pack(kind) + encode(named, kind)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from ottla.broker.share_reading import duration_ms, stretches_of
 from ottla.broker.share_settings import GroupSettings
 from ottla.coordinator.runtime.internal_topics import SHARE_STATE_TOPIC
 from ottla.errors import ErrorCode
-from ottla.model import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.share_groups import (
     AcknowledgementBatch,
@@ -28,11 +29,14 @@ from ottla.protocol.messages.share_groups import (
 )
 from ottla.queues.share_partition import Stretch
 from ottla.queues.share_state import DeliveryState, SharePartitionKey
-from ottla.records.batch import Marker, MarkerKind, Record, build_batch
+from ottla.records.batch import Marker, MarkerKind, Record, batches, build_batch
 from ottla.replication.partition import ACKS_ALL
+from ottla.storage.log import Log
+from ottla.storage.log_read import FileRange
 
 TP = TopicPartition("t", 0)
 ACCEPT, RELEASE = 1, 2
+STRICT = 1
 
 
 class Member:
@@ -72,6 +76,25 @@ class Member:
             for found in topic.partitions
             for one in found.acquired_records
         ]
+
+    async def take_one(self) -> tuple[int, bytes]:
+        """The offset of the one record of a strict fetch, and its batch."""
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        partition = ShareFetchPartition(partition_index=0)
+        request = ShareFetchRequest(
+            group_id="g",
+            member_id=self.member_id,
+            share_session_epoch=epoch,
+            max_wait_ms=10_000,
+            max_records=1,
+            share_acquire_mode=STRICT,
+            topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=[partition])],
+        )
+        response = await self.handled.call(ApiKey.SHARE_FETCH, request, 2)
+        (found,) = response.responses[0].partitions
+        (acquired,) = found.acquired_records
+        assert acquired.first_offset == acquired.last_offset, found
+        return acquired.first_offset, bytes(found.records)
 
     async def acknowledge(self, first: int, last: int, types: Sequence[int]) -> int:
         epoch, self.epoch = self.epoch, self.epoch + 1
@@ -164,6 +187,43 @@ def test_a_fetch_of_one_record_looks_at_few_batches_behind_it(
         assert all(stretches <= 2 for _, stretches in looked_at), "and one to see that it is enough"
         assert all(size_bytes <= 4096 for size_bytes, _ in looked_at[1:])
 
+    handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
+
+
+def test_fetches_of_one_record_after_the_other_share_a_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read and not acquired is kept, until a fetch begins elsewhere."""
+    read_at: list[int] = []
+
+    def read(log: Log, start: Offset, *others: Any, **more: Any) -> FileRange | None:
+        if log.tp == TP:
+            read_at.append(start)
+        return log_read(log, start, *others, **more)
+
+    async def scenario(handled: Handled) -> None:
+        (member,) = await begin(handled, "m")
+        assert await member.take(100) == []
+        for count in (1, 3, 2):  # batches, in one of which a fetch ends in the middle
+            put(handled, count)
+        log = handled.services.replicas.leaders[TP].log
+        found = log.read(Offset(0), log.end_offset, 1 << 20, at_least_one=True)
+        assert found is not None
+        sent = [bytes(batch) for _, batch in batches(log.read_bytes(found))]
+        monkeypatch.setattr(Log, "read", read)
+        for offset, batch in enumerate([sent[0], *3 * [sent[1]], *2 * [sent[2]]]):
+            assert await member.take_one() == (offset, batch)
+        assert read_at == [0]
+        put(handled, 1)
+        assert (await member.take_one())[0] == 6, "appended after the read"
+        assert await member.acknowledge(2, 2, [RELEASE]) == 0
+        assert await member.take_one() == (2, sent[1]), "lower than what is kept"
+        assert read_at == [0, 6, 2]
+        put(handled, 1)
+        assert (await member.take_one())[0] == 7
+        assert read_at == [0, 6, 2, 7], "what was kept began elsewhere"
+
+    log_read = Log.read
     handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
 
 

@@ -13,7 +13,9 @@ from ottla.coordinator.share.records import (
     StateDropped,
     Update,
     from_bytes,
+    plain_update_bytes,
     to_bytes,
+    update_bytes,
 )
 from ottla.coordinator.share.share_states import (
     UPDATES_PER_SNAPSHOT,
@@ -247,6 +249,22 @@ def test_records_survive_being_written() -> None:
     ]
     for record in records:
         assert from_bytes(*to_bytes(record)) == record
+
+
+@given(
+    st.integers(0, 2**31 - 1), st.integers(-1, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(0)
+)
+def test_a_plain_update_by_hand_has_the_bytes_of_the_codec(
+    snapshot_epoch: int, leader_epoch: int, start: int, count: int
+) -> None:
+    update = Update(
+        key=KEY,
+        snapshot_epoch=snapshot_epoch,
+        leader_epoch=leader_epoch,
+        start_offset=Offset(start),
+        complete_count=count % 2**31,
+    )
+    assert plain_update_bytes(update) == update_bytes(update) == to_bytes(update)[1]
 
 
 def test_the_bytes_of_an_update_are_those_of_kafka() -> None:
