@@ -36,6 +36,7 @@ final class WaitingScenarios {
     private static final int PARTITIONS = 2;
     private static final int RECORDS = 300;
     private static final long ROOM_MS = 2000; // enough to send everything before the first record is due
+    private static final long RESTART_MS = 10_000; // enough with a restart of the broker in between
     private static final int TRANSACTIONS = 30;
 
     private WaitingScenarios() {}
@@ -45,7 +46,10 @@ final class WaitingScenarios {
         all.put("waiting_records_fill_many_responses", WaitingScenarios::manyResponses);
         all.put("waiting_records_are_passed_over_from_any_offset", WaitingScenarios::seeks);
         for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
-            all.put("waiting_and_ordinary_records_with_codec_" + codec, cluster -> interleaved(cluster, codec));
+            all.put("waiting_and_ordinary_records_with_codec_" + codec, cluster -> interleaved(cluster, codec, null));
+        }
+        for (String signal : List.of("SIGTERM", "SIGKILL")) {
+            all.put("waiting_and_ordinary_records_through_" + signal, cluster -> interleaved(cluster, "none", signal));
         }
         all.put("waiting_records_are_cancelled", WaitingScenarios::cancelled);
         all.put("waiting_is_refused_with_the_whole_batch", WaitingScenarios::refused);
@@ -195,13 +199,22 @@ final class WaitingScenarios {
     /** A record as it was sent, and when it is to be delivered; ordinary ones at once, `dueMs` is 0. */
     private record Sent(ProducerRecord<byte[], byte[]> record, long dueMs, Future<RecordMetadata> accepted) {}
 
-    private static void interleaved(Cluster cluster, String codec) throws Exception {
+    /** Each comes once, when it is due; `signal` ends the broker while they are sent, unless it is null. */
+    private static void interleaved(Cluster cluster, String codec, String signal) throws Exception {
+        long roomMs = signal == null ? ROOM_MS : RESTART_MS;
         String topic = cluster.newTopic(PARTITIONS, DELAYS);
         try (var producer = cluster.producer(Map.of("compression.type", codec));
                 var consumer = cluster.consumer(Map.of())) {
             List<Sent> sent = new ArrayList<>();
             for (int number = 0; number < RECORDS; number++) {
-                sent.add(send(producer, new TopicPartition(topic, number % PARTITIONS), number));
+                sent.add(send(producer, new TopicPartition(topic, number % PARTITIONS), number, roomMs));
+                if (signal != null && number == RECORDS / 2) {
+                    Expect.success(sent.get(number / 2).accepted()); // some have been answered, some not
+                    cluster.askForRestart(signal);
+                }
+            }
+            if (signal != null) {
+                cluster.awaitRestarted();
             }
             consumer.assign(Cluster.partitions(topic, PARTITIONS));
             Set<String> seen = new HashSet<>();
@@ -226,9 +239,9 @@ final class WaitingScenarios {
     }
 
     /** One record is ordinary, the next one has a delay, and the one after that a time. */
-    private static Sent send(KafkaProducer<byte[], byte[]> producer, TopicPartition place, int number) {
+    private static Sent send(KafkaProducer<byte[], byte[]> producer, TopicPartition place, int number, long roomMs) {
         long nowMs = System.currentTimeMillis();
-        long delayMs = ROOM_MS + number * 37 % 1000;
+        long delayMs = roomMs + number * 37 % 1000;
         String value = Integer.toString(number);
         var record = new ProducerRecord<byte[], byte[]>(
                 place.topic(), place.partition(), nowMs, bytes("key " + number % 7), bytes(value));
