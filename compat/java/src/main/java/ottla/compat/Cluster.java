@@ -80,7 +80,10 @@ final class Cluster implements AutoCloseable {
     }
 
     String newTopic(int partitions, Map<String, String> settings) throws Exception {
-        String name = newName();
+        return newTopic(newName(), partitions, settings);
+    }
+
+    String newTopic(String name, int partitions, Map<String, String> settings) throws Exception {
         NewTopic topic = new NewTopic(name, Optional.of(partitions), Optional.empty()).configs(settings);
         Expect.success(admin.createTopics(List.of(topic)).all());
         Topics.awaitPartitions(admin, name, partitions);

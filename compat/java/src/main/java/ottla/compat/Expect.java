@@ -27,14 +27,14 @@ final class Expect {
         return future.get(PATIENCE_S, TimeUnit.SECONDS);
     }
 
-    /** The call fails, with exactly this exception. */
-    static void failure(Class<? extends Throwable> expected, Future<?> future) throws Exception {
+    /** The call fails, with exactly this exception, which is returned. */
+    static Throwable failure(Class<? extends Throwable> expected, Future<?> future) throws Exception {
         Object answer;
         try {
             answer = future.get(PATIENCE_S, TimeUnit.SECONDS);
         } catch (ExecutionException failed) {
             sameClass(expected, failed.getCause());
-            return;
+            return failed.getCause();
         }
         throw new AssertionError("expected " + expected.getSimpleName() + ", found the answer " + answer);
     }

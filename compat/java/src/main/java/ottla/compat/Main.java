@@ -37,7 +37,7 @@ public final class Main {
         Map<String, Scenario> scenarios = new LinkedHashMap<>();
         List.of(RecordScenarios.all(), ConsumerScenarios.all(), TopicScenarios.all(), ConfigScenarios.all(),
                 ClusterScenarios.all(), GroupScenarios.all(), RestartScenarios.all(), TransactionScenarios.all(),
-                ShareScenarios.all())
+                ShareScenarios.all(), WaitingScenarios.all(), DeadLetterScenarios.all())
                 .forEach(scenarios::putAll);
         if (arguments[0].equals("--list")) {
             scenarios.keySet().forEach(System.out::println);

@@ -9,8 +9,10 @@ import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.function.Function;
 import java.util.stream.IntStream;
 
 import org.apache.kafka.clients.admin.AlterConfigOp;
@@ -49,7 +51,7 @@ final class ShareScenarios {
     }
 
     /** A group that begins with the first record. */
-    private static String newGroup(Cluster cluster, String... more) throws Exception {
+    static String newGroup(Cluster cluster, String... more) throws Exception {
         String group = cluster.newName();
         List<AlterConfigOp> settings = new ArrayList<>();
         settings.add(set("share.auto.offset.reset", "earliest"));
@@ -65,7 +67,7 @@ final class ShareScenarios {
         return new AlterConfigOp(new ConfigEntry(name, value), AlterConfigOp.OpType.SET);
     }
 
-    private static KafkaShareConsumer<byte[], byte[]> member(Cluster cluster, String group, String mode, String topic) {
+    static KafkaShareConsumer<byte[], byte[]> member(Cluster cluster, String group, String mode, String topic) {
         var member = cluster.shareConsumer(Map.of("group.id", group, "share.acknowledgement.mode", mode));
         member.subscribe(List.of(topic));
         return member;
@@ -85,7 +87,7 @@ final class ShareScenarios {
 
     /** Polls in turn until `count` records came; with the mode `implicit` the next poll accepts them. */
     @SafeVarargs
-    private static List<ConsumerRecord<byte[], byte[]>> poll(int count, KafkaShareConsumer<byte[], byte[]>... members) {
+    static List<ConsumerRecord<byte[], byte[]>> poll(int count, KafkaShareConsumer<byte[], byte[]>... members) {
         List<ConsumerRecord<byte[], byte[]>> found = new ArrayList<>();
         long deadline = System.nanoTime() + Duration.ofSeconds(2 * Expect.PATIENCE_S).toNanos();
         while (found.size() < count) {
@@ -97,7 +99,7 @@ final class ShareScenarios {
         return found;
     }
 
-    private static void expectNothing(KafkaShareConsumer<byte[], byte[]> member) {
+    static void expectNothing(KafkaShareConsumer<byte[], byte[]> member) {
         for (int times = 0; times < 5; times++) {
             Expect.equal(0, member.poll(Duration.ofMillis(200)).count(), "records that come again");
         }
@@ -160,6 +162,22 @@ final class ShareScenarios {
     /** With explicit acknowledgement every record of a poll is acknowledged before the next poll. */
     private static List<ConsumerRecord<byte[], byte[]>> pollOnce(KafkaShareConsumer<byte[], byte[]> member) {
         return poll(1, member);
+    }
+
+    /** Polls until so many deliveries came, and acknowledges each as it is told to. */
+    static List<ConsumerRecord<byte[], byte[]>> work(
+            KafkaShareConsumer<byte[], byte[]> member, int deliveries,
+            Function<ConsumerRecord<byte[], byte[]>, AcknowledgeType> decide) {
+        List<ConsumerRecord<byte[], byte[]>> found = new ArrayList<>();
+        while (found.size() < deliveries) {
+            for (var one : pollOnce(member)) {
+                found.add(one);
+                member.acknowledge(one, decide.apply(one));
+            }
+            member.commitSync().forEach((place, problem) ->
+                    Expect.equal(Optional.empty(), problem, "acknowledging in " + place));
+        }
+        return found;
     }
 
     private static void reject(Cluster cluster) throws Exception {
