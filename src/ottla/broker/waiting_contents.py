@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ottla.errors import ApiError, InvalidRecord
 from ottla.model import NO_TIMESTAMP, Offset, TimestampMs
 from ottla.queues.pending_records import Waiting
-from ottla.queues.waiting_copies import Content
+from ottla.queues.waiting_copies import Content, Original
 from ottla.records.batch import (
     CODEC_MASK,
     LEADER_WRITTEN,
@@ -20,6 +20,7 @@ from ottla.records.batch import (
 from ottla.records.compression import Codec
 from ottla.records.hidden_records import record_starts
 from ottla.records.record_codec import read_record
+from ottla.records.record_parts import read_parts
 from ottla.records.record_slices import payload_of
 from ottla.storage.log import Log
 
@@ -54,27 +55,41 @@ class WaitingContents:
             start = opened.starts[waiting.offset - header.base_offset]
             delta_ms, _, key, value, headers, _ = read_record(opened.payload, start)
         except (ApiError, IndexError, UnicodeDecodeError) as problem:
-            log.error(
-                "record that waits cannot be read",
-                extra={
-                    "tp": self._log.tp,
-                    "ticket": waiting.ticket,
-                    "offset": waiting.offset,
-                    "reason": problem,
-                },
-            )
+            self._note_unreadable(waiting, problem)
             return None
-        time_ms = max(header.base_timestamp_ms + delta_ms, NO_TIMESTAMP)
-        if header.is_log_append_time:
-            time_ms = header.max_timestamp_ms
         record = Record(
             offset=Offset(waiting.offset),
-            timestamp_ms=TimestampMs(time_ms),
+            timestamp_ms=_time_of(header, delta_ms),
             key=key,
             value=value,
             headers=headers,
         )
         return record, bool(header.attributes & LEADER_WRITTEN)
+
+    def original(self, waiting: Waiting) -> Original | None:
+        """The record that waits, for a copy of it; None if it cannot be read now."""
+        try:
+            opened = self._open(waiting.offset)
+            header = opened.header
+            parts = read_parts(opened.payload, opened.starts[waiting.offset - header.base_offset])
+        except (ApiError, IndexError) as problem:
+            self._note_unreadable(waiting, problem)
+            return None
+        time_ms = _time_of(header, parts.timestamp_delta_ms)
+        attributes = header.attributes
+        is_own, codec = bool(attributes & LEADER_WRITTEN), Codec(attributes & CODEC_MASK)
+        return Original(parts, time_ms, is_own, codec)
+
+    def _note_unreadable(self, waiting: Waiting, problem: Exception) -> None:
+        log.error(
+            "record that waits cannot be read",
+            extra={
+                "tp": self._log.tp,
+                "ticket": waiting.ticket,
+                "offset": waiting.offset,
+                "reason": problem,
+            },
+        )
 
     def read_with(self, waiting: Waiting, key: bytes) -> Content | None:
         """The record that waits, if it has this key; None if it has another, or cannot be read."""
@@ -92,10 +107,6 @@ class WaitingContents:
     def is_open(self, waiting: Waiting) -> bool:
         """True if reading a record opens no batch, which takes milliseconds for a large one."""
         return self._find(waiting.offset) is not None
-
-    def codec_of(self, waiting: Waiting) -> Codec:
-        """The codec of the batch of a record that was read."""
-        return Codec(self._open(waiting.offset).header.attributes & CODEC_MASK)
 
     def _find(self, offset: int) -> _Opened | None:
         """The batch of an offset, if it is open."""
@@ -125,3 +136,10 @@ class WaitingContents:
             self._bases.remove(base)
             self._open_bytes -= len(closed.payload)
         return opened
+
+
+def _time_of(header: BatchHeader, delta_ms: int) -> TimestampMs:
+    """The timestamp of a record of a batch."""
+    if header.is_log_append_time:
+        return TimestampMs(header.max_timestamp_ms)
+    return TimestampMs(max(header.base_timestamp_ms + delta_ms, NO_TIMESTAMP))

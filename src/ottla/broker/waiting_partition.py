@@ -22,13 +22,12 @@ from ottla.errors import (
 from ottla.model import Offset, ProducerId, TimestampMs
 from ottla.queues.pending_records import PendingRecords, Waiting
 from ottla.queues.waiting_commands import Judged, Rules, judge, refuse_cancels
-from ottla.queues.waiting_copies import build_copies, rearmed, released
+from ottla.queues.waiting_copies import Copy, build_copies, rearmed, released
 from ottla.queues.waiting_facts import read_facts, states_facts
 from ottla.records.batch import (
     BatchHeader,
     Marker,
     MarkerKind,
-    Record,
     batches,
     decompressed_bytes_max,
     read_header,
@@ -222,7 +221,7 @@ class WaitingPartition:
             return has_more
         taken = 0
         try:
-            copies, codec, taken = self._copies(due, now_ms, until_ms)
+            copies, codec, taken = self._copies(due, until_ms)
             if copies:
                 self._append_own(copies, codec, now_ms)
         except ApiError:
@@ -234,23 +233,24 @@ class WaitingPartition:
         return has_more or taken < len(due)
 
     def _copies(
-        self, due: Sequence[Waiting], now_ms: TimestampMs, until_ms: TimestampMs
-    ) -> tuple[list[Record], Codec, int]:
+        self, due: Sequence[Waiting], until_ms: TimestampMs
+    ) -> tuple[list[Copy], Codec, int]:
         """Copies of what is due, as many as fit into a batch, and of how many records they are."""
-        copies: list[Record] = []
+        copies: list[Copy] = []
         codec, size_bytes, taken = Codec.NONE, 0, 0
         base = self.partition.log.end_offset
         for one in due:
             if size_bytes >= min(_COPIES_BYTES, self.partition.log.config.max_message_bytes):
                 break
-            content = self._contents.read(one)
+            original = self._contents.original(one)
             taken += 1
-            if content is None:
+            if original is None:
                 self.stuck.append(one)
                 continue
-            codec = max(codec, self._contents.codec_of(one))
-            copies += released(content, one, Offset(base + len(copies)), now_ms, until_ms)
-            size_bytes += _size(content[0])
+            codec = max(codec, original.codec)
+            made = released(original, one, base + len(copies), until_ms)
+            copies += made
+            size_bytes += made[0].size_bytes
         return copies, codec, taken
 
     # The start of the log
@@ -301,15 +301,15 @@ class WaitingPartition:
         """Append some of what waits too low again; returns whether there may be more of it."""
         below = self._clear_to
         found, after = self.pending.below(below, self._rearmed_after, portion)
-        copies: list[Record] = []
-        codec, size_bytes, base = Codec.NONE, 0, self.partition.log.end_offset
+        copies: list[Copy] = []
+        codec, size_bytes = Codec.NONE, 0
         for one in found:
-            content = self._contents.read(one)
-            if content is None:
+            original = self._contents.original(one)
+            if original is None:
                 raise StorageFailed(f"{self.partition.tp}: ticket {one.ticket} cannot be read")
-            codec = max(codec, self._contents.codec_of(one))
-            copies.append(rearmed(content, one, Offset(base + len(copies)), now_ms))
-            size_bytes += _size(content[0])
+            codec = max(codec, original.codec)
+            copies.append(rearmed(original, one))
+            size_bytes += copies[-1].size_bytes
             if size_bytes >= _COPIES_BYTES:
                 after = one.ticket
                 break
@@ -344,14 +344,9 @@ class WaitingPartition:
         for _, done in waiters:
             done(problem)
 
-    def _append_own(self, copies: list[Record], codec: Codec, now_ms: TimestampMs) -> None:
-        batch = build_copies(copies, codec)
+    def _append_own(self, copies: list[Copy], codec: Codec, now_ms: TimestampMs) -> None:
+        batch = build_copies(copies, codec, now_ms)
         appended = self.partition.append_built(batch, now_ms)
         assert appended.base_offset == self._loaded_to, "copies are made of a log that is known"
         self._note(batch, read_header(batch))
         self._loaded_to = self.partition.log.end_offset
-
-
-def _size(record: Record) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers + 100

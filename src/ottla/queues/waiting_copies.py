@@ -1,20 +1,22 @@
 """Copies of records that waited, which a leader appends: released, or to wait on elsewhere."""
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from ottla.model import NO_TIMESTAMP, Offset, TimestampMs
+from ottla.model import NO_TIMESTAMP, TimestampMs
 from ottla.queues.pending_records import Waiting
 from ottla.queues.schedules import InvalidSchedule, Schedule
 from ottla.queues.waiting_facts import NO_SCHEDULE
-from ottla.records.batch import HEADER_BYTES as _HEADER_BYTES
 from ottla.records.batch import (
+    HEADER_BYTES,
     HIDES_ALL,
     HIDES_SOME,
     LEADER_WRITTEN,
+    Packed,
     Record,
     assemble,
-    build_batch,
     read_header,
+    seal,
 )
 from ottla.records.compression import Codec
 from ottla.records.hidden_records import (
@@ -26,89 +28,109 @@ from ottla.records.hidden_records import (
     SENT_AT,
     TICKET,
     TIMEZONE,
-    is_hidden,
-    without,
 )
-from ottla.records.record_codec import Headers
+from ottla.records.record_parts import HeaderPart, RecordParts, encode_header, write_parts
 
 Content = tuple[Record, bool]  # a record that waits, and whether a leader wrote it
 
+_NOT_COPIED: Final = frozenset(name.encode() for name in COMMANDS | LEADERS_OWN)
+_OF_SCHEDULES: Final = frozenset(name.encode() for name in (CRON, TIMEZONE))
+_CRON, _TIMEZONE, _SENT_AT = (name.encode() for name in (CRON, TIMEZONE, SENT_AT))
+
+
+class Original(NamedTuple):
+    """A record that waits, in parts; `codec` is that of its batch."""
+
+    parts: RecordParts
+    timestamp_ms: int
+    is_own: bool  # a leader wrote it
+    codec: Codec
+
+
+class Copy(NamedTuple):
+    """A record for a leader's own batch; the headers are encoded."""
+
+    key_and_value: bytes
+    headers: list[bytes]
+    is_hidden: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """About its size in the batch."""
+        return len(self.key_and_value) + sum(map(len, self.headers)) + 8
+
 
 def released(
-    content: Content,
-    waiting: Waiting,
-    offset: Offset,
-    now_ms: TimestampMs,
-    until_ms: TimestampMs,
-) -> list[Record]:
+    original: Original, waiting: Waiting, offset: int, until_ms: TimestampMs
+) -> list[Copy]:
     """The copy that readers see, and the next occurrence of a schedule, from `offset` on.
 
     What a schedule missed is not made up for: the next occurrence is the first after `until_ms`,
     up to which everything is due.
     """
-    record, _ = content
-    headers = _own_headers(content, waiting.ticket)
-    if waiting.schedule != NO_SCHEDULE:
-        headers = (*headers, (SCHEDULE, _text(waiting.schedule)))
-    kept = without(record.headers, COMMANDS | LEADERS_OWN)
-    copies = [_copy(record, offset, now_ms, (*kept, *headers))]
-    due_ms = None if waiting.schedule == NO_SCHEDULE else _next_ms(record.headers, until_ms)
+    headers = _kept_and_own(original, waiting.ticket)
+    if waiting.schedule == NO_SCHEDULE:
+        return [Copy(original.parts.key_and_value, headers, is_hidden=False)]
+    headers.append(encode_header(SCHEDULE, _text(waiting.schedule)))
+    copies = [Copy(original.parts.key_and_value, headers, is_hidden=False)]
+    due_ms = _next_ms(original.parts.headers, until_ms)
     if due_ms is not None:
-        next_offset = Offset(offset + 1)
+        next_offset = offset + 1
         following = Waiting(next_offset, due_ms, next_offset, waiting.schedule)
-        copies.append(rearmed(content, following, next_offset, now_ms))
+        copies.append(rearmed(original, following))
     return copies
 
 
-def rearmed(content: Content, waiting: Waiting, offset: Offset, now_ms: TimestampMs) -> Record:
+def rearmed(original: Original, waiting: Waiting) -> Copy:
     """The copy that waits instead of a record, under a ticket."""
-    record, _ = content
-    headers = [*_own_headers(content, waiting.ticket), (DUE, _text(waiting.due_ms))]
+    headers = _kept_and_own(original, waiting.ticket)
+    headers.append(encode_header(DUE, _text(waiting.due_ms)))
     if waiting.schedule != NO_SCHEDULE:
-        headers += [one for one in record.headers if one[0] in {CRON, TIMEZONE}]
-        headers.append((SCHEDULE, _text(waiting.schedule)))
-    kept = without(record.headers, COMMANDS | LEADERS_OWN)
-    return _copy(record, offset, now_ms, (*kept, *headers))
+        found = original.parts.headers
+        headers += [header.encoded for header in found if header.name in _OF_SCHEDULES]
+        headers.append(encode_header(SCHEDULE, _text(waiting.schedule)))
+    return Copy(original.parts.key_and_value, headers, is_hidden=True)
 
 
-def build_copies(copies: Sequence[Record], codec: Codec) -> bytearray:
+def build_copies(copies: Sequence[Copy], codec: Codec, now_ms: TimestampMs) -> bytearray:
     """The batch of such copies, with the attributes that make it a leader's."""
-    batch = build_batch(copies, codec=codec)
+    payload = bytearray()
+    for delta, copy in enumerate(copies):
+        write_parts(payload, delta, copy.key_and_value, copy.headers)
+    batch = seal(Packed(payload, len(copies), now_ms, now_ms), codec=codec)
     header = read_header(batch)
-    hidden = [is_hidden(record.headers) for record in copies]
+    hidden_count = sum([copy.is_hidden for copy in copies])
     attributes = header.attributes | LEADER_WRITTEN
     newest_ms = header.max_timestamp_ms
-    if all(hidden):
+    if hidden_count == len(copies):
         attributes |= HIDES_ALL
         newest_ms = NO_TIMESTAMP
-    elif any(hidden):
+    elif hidden_count:
         attributes |= HIDES_SOME
     changed = header._replace(attributes=attributes, max_timestamp_ms=newest_ms)
-    return assemble(changed, batch[_HEADER_BYTES:])
+    return assemble(changed, batch[HEADER_BYTES:])
 
 
-def _own_headers(content: Content, ticket: int) -> Headers:
-    record, is_own = content
-    sent_at = _text(record.timestamp_ms)
-    if is_own:
-        sent_at = next((value or b"" for name, value in record.headers if name == SENT_AT), sent_at)
-    return ((TICKET, _text(ticket)), (SENT_AT, sent_at))
+def _kept_and_own(original: Original, ticket: int) -> list[bytes]:
+    """The headers of the original that a copy has, the ticket, and when the record was sent."""
+    sent_at = _text(original.timestamp_ms)
+    kept = []
+    for name, value, encoded in original.parts.headers:
+        if name not in _NOT_COPIED:
+            kept.append(encoded)
+        elif original.is_own and name == _SENT_AT:
+            sent_at = value or b""
+    return [*kept, encode_header(TICKET, _text(ticket)), encode_header(SENT_AT, sent_at)]
 
 
-def _copy(record: Record, offset: Offset, now_ms: TimestampMs, headers: Headers) -> Record:
-    return Record(
-        offset=offset, timestamp_ms=now_ms, key=record.key, value=record.value, headers=headers
-    )
-
-
-def _next_ms(headers: Headers, after_ms: TimestampMs) -> int | None:
+def _next_ms(headers: Sequence[HeaderPart], after_ms: TimestampMs) -> int | None:
     """The next time of a schedule; None if it is over, or its zone is not known any more."""
-    found = dict(headers)
+    found = {header.name: header.value for header in headers}
     try:
-        return Schedule.read(found.get(CRON), found.get(TIMEZONE)).next_ms(after_ms)
+        return Schedule.read(found.get(_CRON), found.get(_TIMEZONE)).next_ms(after_ms)
     except InvalidSchedule:
         return None
 
 
 def _text(number: int) -> bytes:
-    return str(number).encode()
+    return b"%d" % number

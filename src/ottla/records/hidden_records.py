@@ -63,11 +63,6 @@ _HIDING_BYTES: Final = frozenset(name.encode() for name in HIDING)
 LEADERS_OWN: Final = frozenset({DUE, TICKET, SENT_AT, SCHEDULE})
 
 
-def is_hidden(headers: Headers) -> bool:
-    """True if a record of a batch that hides some has a header that hides it."""
-    return any(name in HIDING for name, _ in headers)
-
-
 def without(headers: Headers, names: Iterable[str]) -> Headers:
     """The headers but for those with these names."""
     return tuple(header for header in headers if header[0] not in names)
