@@ -52,6 +52,12 @@ def test_readers_and_writers_load_without_what_few_queries_need(module: str) -> 
     assert not set(NOT_NEEDED).intersection(loaded)
 
 
+def test_records_are_read_and_written_without_pandas() -> None:
+    """`pa.array`, `pa.scalar` and `Array.to_numpy` import pandas, which takes 0.3 s."""
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    assert run(ROUND_TRIP).strip() == "False"
+
+
 @pytest.mark.parametrize(
     ("program", "is_frozen"), [(DAEMON, True), (PLANNER, True), ("app", False)]
 )
