@@ -21,6 +21,7 @@ GROUPS: Final = {
     "test_deployments.py": "jvm",
     "test_exactly_once.py": "jvm",
     "test_example.py": "jvm",
+    "test_many_queries.py": "jvm",
     "test_news.py": "jvm",
     "test_pipeline_processes.py": "jvm",
 }

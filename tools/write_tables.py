@@ -23,7 +23,7 @@ from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
 from ottla.client.client import Client
 from ottla.client.connection import Connection
-from ottla.client.groups import commit_offsets
+from ottla.client.group_offsets import commit_offsets
 from ottla.config import BrokerConfig, GroupConfig, Setting, TopicConfig, format_value, settings_of
 from ottla.model import Endpoint, Offset, TopicPartition
 from ottla.protocol.api import APIS, ApiKey

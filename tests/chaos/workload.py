@@ -14,7 +14,7 @@ from chaos.producers import Transactor, Writer
 from histories.final import read_final
 from histories.history import Committed, History, Outcome
 from ottla.client.client import Client
-from ottla.client.groups import commit_offsets
+from ottla.client.group_offsets import commit_offsets
 from ottla.client.partitions import Isolation, list_offsets
 from ottla.model import Endpoint, Offset, TopicPartition
 from ottla.protocol.messages.offsets import LATEST

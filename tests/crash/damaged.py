@@ -20,7 +20,7 @@ from ottla.broker.app import Broker, ServeOptions
 from ottla.broker.environment import Environment
 from ottla.client import admin
 from ottla.client.client import Client
-from ottla.client.groups import commit_offsets
+from ottla.client.group_offsets import commit_offsets
 from ottla.client.producer import IdempotentProducer
 from ottla.client.transactional_producer import TransactionalProducer
 from ottla.config import BrokerConfig

@@ -37,7 +37,7 @@ from crash.test_cluster import Cluster, cluster
 from crash.topics import PATIENCE_S, admin_of, create_topics
 from crash.transformer import OUTPUT_PARTITIONS
 from ottla.client.client import Client
-from ottla.client.groups import committed_offsets
+from ottla.client.group_offsets import committed_offsets
 from ottla.client.partitions import Isolation, list_offsets
 from ottla.coordinator.runtime.coordinator import shard_index
 from ottla.model import Endpoint, Offset, TopicPartition

@@ -16,7 +16,7 @@ from ottla.broker.app import Broker
 from ottla.broker.environment import Environment
 from ottla.client import admin
 from ottla.client.client import Client
-from ottla.client.groups import commit_offsets
+from ottla.client.group_offsets import commit_offsets
 from ottla.client.producer import IdempotentProducer
 from ottla.cluster.store import Delete
 from ottla.cluster.values import topic_key

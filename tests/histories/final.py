@@ -6,7 +6,7 @@ from typing import Final
 from histories.history import History, Released
 from ottla.client.client import Client
 from ottla.client.errors import ClientError
-from ottla.client.groups import committed_offsets
+from ottla.client.group_offsets import committed_offsets
 from ottla.client.partitions import FetchLimits, Isolation, list_offsets
 from ottla.client.reader import ReadRange, read
 from ottla.model import Offset, TopicPartition

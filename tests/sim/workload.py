@@ -22,8 +22,8 @@ from ottla.client.admin import create_topic
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, Refused, Unreachable
 from ottla.client.group_member import GroupMember, MemberTimes
+from ottla.client.group_offsets import commit_offsets, committed_offsets
 from ottla.client.group_reader import Assigned, GroupEvent, GroupReader
-from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.client.partitions import FetchLimits
 from ottla.client.producer import IdempotentProducer
 from ottla.client.transactional_producer import TransactionalProducer

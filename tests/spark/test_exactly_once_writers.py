@@ -13,7 +13,8 @@ from pyspark.sql.datasource import (
 
 from crash.processes import BrokerProcess
 from ottla.client.errors import Refused
-from ottla.client.groups import commit_offsets, list_groups
+from ottla.client.group_offsets import commit_offsets
+from ottla.client.groups import list_groups
 from ottla.client.transactions import list_transactions
 from ottla.model import Offset, TopicPartition
 from ottla.spark.batch_commit import StreamBatchCommit, abort_all, producers_of

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from crash.processes import BrokerProcess
+from spark.queries_together import Place, QueriesTogether, fill_sources, numbers_of
 from spark.topics import TIMEOUT_S, Topic
 from spark.worker_start import retry_worker_start
 
@@ -119,6 +120,17 @@ def test_a_query_outlives_an_outage_of_its_broker(spark: SparkSession, tmp_path:
         assert texts(spark, tmp_path) == [str(number) for number in range(6)]
     finally:
         broker.end()
+
+
+def test_queries_that_are_started_together_write_every_row_once(
+    spark: SparkSession, address: str, tmp_path: Path
+) -> None:
+    """The small form of test_many_queries.py."""
+    place, sinks = Place(address, tmp_path), ("topic", "foreachBatch")
+    fill_sources(place, len(sinks))
+    queries = QueriesTogether(spark, place, sinks)
+    assert queries.wait() == {}
+    assert queries.written() == {number: [*numbers_of(number)] for number in range(len(sinks))}
 
 
 def test_a_partition_that_is_new_is_read_while_the_query_runs(

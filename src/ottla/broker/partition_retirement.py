@@ -143,7 +143,8 @@ async def read_positions(client: "Client", tp: TopicPartition) -> list[Offset | 
     None as well for a share group that has not finished every record, and for a group that has
     members and no offsets at all: it may have begun to read.
     """
-    from ottla.client.groups import SHARE_TYPE, list_groups, stable_offsets  # noqa: PLC0415
+    from ottla.client.group_offsets import stable_offsets  # noqa: PLC0415
+    from ottla.client.groups import SHARE_TYPE, list_groups  # noqa: PLC0415
 
     positions: list[Offset | None] = []
     for group in await list_groups(client):

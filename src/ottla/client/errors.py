@@ -139,6 +139,13 @@ def check(code: int, subject: str, detail: str | None = None) -> None:
         raise Refused(known_code(code), subject, detail)
 
 
+def check_group(code: int, group_id: str, detail: str | None = None) -> None:
+    """Raise `NoSuchGroup`, or `Refused` about the group, unless the code is NONE."""
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise NoSuchGroup(group_id)
+    check(code, f"group {group_id}", detail)
+
+
 def known_code(code: int) -> ErrorCode:
     """The error of a code; UNKNOWN_SERVER_ERROR for one that is not known here."""
     try:

@@ -10,7 +10,7 @@ from ottla.client.assignors import ASSIGNORS
 from ottla.client.client import Client
 from ottla.client.cluster_view import view_of
 from ottla.client.errors import TRANSPORT_ERRORS, ClientError, Refused, Unreadable, check
-from ottla.client.groups import Membership, commit_offsets
+from ottla.client.group_offsets import Membership, commit_offsets
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.consumer_protocol import (

@@ -6,7 +6,7 @@ from typing import Final
 
 from ottla.client.errors import Refused
 from ottla.client.group_member import Generation, GroupMember
-from ottla.client.groups import committed_offsets
+from ottla.client.group_offsets import committed_offsets
 from ottla.client.partitions import (
     DEFAULT_LIMITS,
     FetchLimits,

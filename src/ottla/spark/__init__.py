@@ -13,6 +13,7 @@ Spark's Kafka connector puts into the progress of a query.
 from typing import TYPE_CHECKING
 
 from ottla.spark.quiet_workers import quiet_session_end
+from ottla.spark.worker_imports import freeze_loaded_modules
 
 if TYPE_CHECKING:
     from ottla.spark.json_values import with_json_values as with_json_values
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "session", "source_metrics", "with_json_values"]
 
-quiet_session_end()  # every Python worker that reads or writes for Spark imports this package
+# Every Python process that reads, writes or plans for Spark imports this package first of all.
+quiet_session_end()
+freeze_loaded_modules()
 
 
 def __getattr__(name: str) -> object:

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ottla.spark.option_reader import OptionRefused
 from ottla.spark.typed_values import TypedValues, parse_by_bisection
@@ -82,6 +81,8 @@ WriterSchema = Callable[[int], str | None]  # the text of the schema of an id
 
 def parse_avro(values: pa.Array, value_type: pa.DataType, read: ReadRow) -> TypedValues:
     """Values as `value_type`, which has all fields of the schema or some of them."""
+    import pyarrow.compute as pc  # noqa: PLC0415  # slow to load
+
     rows, problems = list[object](), list[str | None]()
     for value in values.to_pylist():
         row, problem = None, None

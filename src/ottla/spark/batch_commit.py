@@ -12,7 +12,7 @@ from typing import Final
 
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, Refused
-from ottla.client.groups import list_groups, stable_offsets
+from ottla.client.group_offsets import stable_offsets
 from ottla.client.transactional_producer import ProducerIdentity, end_transaction
 from ottla.client.transactions import describe_transactions, fence_producer, list_transactions
 from ottla.clock import SystemClock
@@ -316,6 +316,8 @@ async def last_batch_of_old_version(client: Client, sink: str) -> int | None:
     That version committed the batch number as an offset of a group for each task; the broker
     keeps it for offsets.retention.minutes.
     """
+    from ottla.client.groups import list_groups  # noqa: PLC0415  # only first batches need it
+
     own = re.compile(re.escape(f"__ottla_sink-{sink}-") + r"\d+")
     groups = [one.group_id for one in await list_groups(client) if own.fullmatch(one.group_id)]
     noted = await asyncio.gather(*(stable_offsets(client, group) for group in groups))

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -105,6 +104,8 @@ class Projection:
         found = self._typed(raw, value_type)
         if not found.has_problems:
             return {"value": found.typed, CORRUPT: nothing}, None
+        import pyarrow.compute as pc  # noqa: PLC0415  # slow to load, and seldom needed
+
         corrupt = pc.if_else(found.problems.is_valid(), raw, nothing)
         return {"value": found.typed, CORRUPT: corrupt}, found.problems
 

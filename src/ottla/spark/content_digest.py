@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ottla.protocol.primitives import Buffer
+from ottla.spark.arrow_numpy import numbers_of, validity_of
 from ottla.spark.kernel import IS_COMPILED, kernel
 
 _MASK: Final = 2**64 - 1
@@ -118,7 +119,8 @@ def _of_structs(column: pa.Array) -> Hashes:
 
 def _of_lists(column: pa.Array) -> Hashes:
     """Hashes of lists; elements are hashed with their index, so that their order matters."""
-    lengths = column.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    lengths = numbers_of(column.value_lengths().cast(pa.int64()), np.int64)
+    lengths = np.where(validity_of(column), lengths, 0)
     ends = np.cumsum(lengths)
     elements = column.flatten()
     positions = np.arange(len(elements), dtype=np.int64) - np.repeat(ends - lengths, lengths)
@@ -131,8 +133,7 @@ def _validity(column: pa.Array) -> Hashes:
     """1 for each row with a value, 0 for null."""
     if not column.null_count:
         return np.ones(len(column), np.uint64)
-    filled: Hashes = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint64)
-    return filled
+    return validity_of(column).astype(np.uint64)
 
 
 def _mix(values: Hashes) -> Hashes:

@@ -20,6 +20,7 @@ from ottla.errors import InvalidRecord
 from ottla.model import Offset, OffsetRange, TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, Buffer, check_stored
 from ottla.records.compression import Codec, decompress_into
+from ottla.spark.arrow_numpy import array_of, booleans_of, repeated_text
 from ottla.spark.kernel import RECORD_BYTES_MIN, Field
 from ottla.spark.kernel_read import (
     HeaderField,
@@ -206,28 +207,27 @@ def value_column(rows: LocatedRecords) -> pa.Array:
 
 def topic_column(rows: LocatedRecords) -> pa.Array:
     """The topic's name in every row."""
-    return pa.repeat(pa.scalar(rows.tp.topic, pa.string()), len(rows))
+    return repeated_text(rows.tp.topic, len(rows))
 
 
 def partition_column(rows: LocatedRecords) -> pa.Array:
     """The partition's number in every row."""
-    return pa.array(np.full(len(rows), rows.tp.partition, np.int32))
+    return array_of(np.full(len(rows), rows.tp.partition, np.int32))
 
 
 def offset_column(rows: LocatedRecords) -> pa.Array:
     """Offsets."""
-    return pa.array(rows.table[Field.OFFSET])
+    return array_of(rows.table[Field.OFFSET])
 
 
 def timestamp_column(rows: LocatedRecords) -> pa.Array:
     """Timestamps in microseconds, as Spark has them; Kafka's are milliseconds."""
-    microseconds = rows.table[Field.TIMESTAMP] * _US_PER_MS
-    return pa.array(microseconds).view(TIMESTAMP_TYPE)
+    return array_of(rows.table[Field.TIMESTAMP] * _US_PER_MS, kind=TIMESTAMP_TYPE)
 
 
 def timestamp_type_column(rows: LocatedRecords) -> pa.Array:
     """The origin of a record's timestamp: 0 the producer, 1 the broker."""
-    return pa.array(rows.is_log_append_time.astype(np.int32))
+    return array_of(rows.is_log_append_time.astype(np.int32))
 
 
 def headers_column(rows: LocatedRecords) -> pa.Array:
@@ -243,7 +243,7 @@ def headers_column(rows: LocatedRecords) -> pa.Array:
     ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     pairs = pa.StructArray.from_arrays([texts, contents], fields=list(HEADERS_TYPE.value_type))
     return pa.ListArray.from_arrays(
-        pa.array(ends), pairs, type=HEADERS_TYPE, mask=pa.array(counts == 0)
+        array_of(ends), pairs, type=HEADERS_TYPE, mask=booleans_of(counts == 0)
     )
 
 
@@ -266,7 +266,7 @@ def _gather(source: Buffer, ats: NDArray[np.int64], sizes: NDArray[np.int64]) ->
     """
     count = len(ats)
     if not count:
-        return pa.array([], pa.binary())
+        return pa.nulls(0, pa.binary())
     edges = np.empty(2 * count, np.int32)
     edges[0::2] = ats
     edges[1::2] = ats + np.maximum(sizes, 0)
@@ -275,4 +275,4 @@ def _gather(source: Buffer, ats: NDArray[np.int64], sizes: NDArray[np.int64]) ->
     )
     wanted = np.arange(0, 2 * count, 2, dtype=np.int32)
     null = sizes < 0
-    return alternating.take(pa.array(wanted, mask=null if null.any() else None))
+    return alternating.take(array_of(wanted, is_null=null if null.any() else None))

@@ -16,6 +16,7 @@ from ottla.client.partitioner import Partitioner
 from ottla.model import TimestampMs, TopicPartition
 from ottla.protocol.primitives import write_varint
 from ottla.records.batch import Packed
+from ottla.spark.arrow_numpy import numbers_of, validity_of
 from ottla.spark.kernel_read import Source, Table
 from ottla.spark.kernel_write import Hashes, PackField, PackSources, hash_keys, pack_records
 
@@ -37,7 +38,7 @@ def rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> dict[str, Table]:
     if column.null_count:
         raise RowRefused("a row has no topic: its column `topic` is null")
     distinct = column.dictionary_encode()
-    numbers = distinct.indices.to_numpy()
+    numbers = numbers_of(distinct.indices, np.int32)
     return {
         name: np.flatnonzero(numbers == number)
         for number, name in enumerate(distinct.dictionary.to_pylist())
@@ -90,8 +91,7 @@ def _partitions_of(
     if "partition" not in batch.schema.names:
         return chosen
     column = batch.column("partition")
-    given = column.fill_null(0).to_numpy()[rows]
-    is_given = column.is_valid().to_numpy(zero_copy_only=False)[rows]
+    given, is_given = numbers_of(column, np.int32)[rows], validity_of(column)[rows]
     wrong = is_given & ((given < 0) | (given >= partitioner.partition_count))
     if wrong.any():
         raise RowRefused(f"topic {topic} has no partition {given[wrong][0]}")
@@ -147,7 +147,7 @@ def _locate(column: pa.Array, ats: Table, sizes: Table) -> Source:
     ats[:] = edges[:-1]
     sizes[:] = np.diff(edges)
     if column.null_count:
-        sizes[column.is_null().to_numpy(zero_copy_only=False)] = -1
+        sizes[~validity_of(column)] = -1
     return b"" if content is None else memoryview(content)
 
 

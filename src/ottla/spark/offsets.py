@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.client.admin import sizes_on_leaders
 from ottla.client.client import Client
 from ottla.client.errors import (
     ClientError,
@@ -15,7 +14,7 @@ from ottla.client.errors import (
     NoSuchTopic,
     Unreachable,
 )
-from ottla.client.groups import committed_offsets
+from ottla.client.group_offsets import committed_offsets
 from ottla.client.partitions import FetchLimits, Isolation, fetch, list_offsets
 from ottla.model import Offset, TimestampMs, TopicPartition
 from ottla.protocol.messages.offsets import EARLIEST, LATEST
@@ -251,6 +250,8 @@ async def measure_record_bytes(
     client: Client, edges: LogEdges, guess_bytes: int
 ) -> dict[TopicPartition, float]:
     """Average bytes of a record by partition, from sizes on disk; `guess_bytes` where unknown."""
+    from ottla.client.admin import sizes_on_leaders  # noqa: PLC0415  # only limits in bytes need it
+
     try:
         sizes = await sizes_on_leaders(client, list(edges.latest))
     except ClientError:  # not authorized, or not available: guess

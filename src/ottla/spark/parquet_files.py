@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
+
+from ottla.spark.arrow_numpy import array_of
 
 ROW_GROUP_BYTES: Final = 32 << 20  # in memory; smaller on disk
 OPEN_FILES_MAX: Final = 32  # by one task: rows sorted by date need one or two
@@ -156,7 +159,7 @@ def _split(
     for row, values in enumerate(zip(*(batch[name].to_pylist() for name in columns), strict=True)):
         rows_by_values.setdefault(values, []).append(row)
     for values, rows in rows_by_values.items():
-        yield tuple(map(_as_text, values)), batch.take(pa.array(rows))
+        yield tuple(map(_as_text, values)), batch.take(array_of(np.array(rows)))
 
 
 def _as_text(value: _PartitionValue) -> str | None:

@@ -9,16 +9,16 @@ import traceback
 from types import SimpleNamespace
 from typing import Final
 
+from ottla.spark.worker_imports import DAEMON, program_name
+
 _SESSION_ENDED: Final = (BrokenPipeError, ConnectionResetError)
-_DAEMON: Final = "pyspark.daemon"
 
 
 def quiet_session_end() -> None:
     """In a process that Spark's daemon has forked: print no traceback for an ended session."""
-    main = sys.modules["__main__"]
-    if getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON:
+    if program_name() == DAEMON:
         shim = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
-        vars(main)["traceback"] = shim
+        vars(sys.modules["__main__"])["traceback"] = shim
 
 
 def print_exc() -> None:

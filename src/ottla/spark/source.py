@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ottla.client.errors import ClientError
-from ottla.client.groups import commit_offsets, committed_offsets
+from ottla.client.group_offsets import commit_offsets, committed_offsets
 from ottla.clock import SystemClock
 from ottla.model import Offset, TopicPartition
 from ottla.spark.blocking_client import BlockingClient, client_for

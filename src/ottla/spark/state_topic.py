@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ottla.client.admin import create_topic
 from ottla.client.client import Client
-from ottla.client.configs import settings_of, topic_resource
 from ottla.client.errors import ClientError, NoSuchTopic, Refused, Unreadable
 from ottla.client.partitioner import partition_of_key
 from ottla.client.partitions import Fetched, FetchLimits, Isolation, list_offsets
@@ -118,6 +116,8 @@ class StateTopic:
 
     async def _open(self) -> IdempotentProducer:
         """A producer, once the topic exists and is known to be compacted."""
+        from ottla.client.configs import settings_of, topic_resource  # noqa: PLC0415
+
         try:
             await self._client.describe([TOPIC])
         except NoSuchTopic:
@@ -133,6 +133,8 @@ class StateTopic:
         return await IdempotentProducer.open(self._client)
 
     async def _create(self) -> None:
+        from ottla.client.admin import create_topic  # noqa: PLC0415  # once for a cluster
+
         try:
             await create_topic(self._client, TOPIC, partitions=PARTITIONS, settings=_SETTINGS)
         except Refused as problem:

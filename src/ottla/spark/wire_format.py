@@ -4,7 +4,6 @@ import struct
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ottla.spark.typed_values import TypedValues
 
@@ -30,6 +29,8 @@ def read_header(value: bytes) -> int | None:
 
 def without_headers(values: pa.Array) -> TypedValues:
     """The texts behind the headers, with a problem for each value without one."""
+    import pyarrow.compute as pc  # noqa: PLC0415  # slow to load
+
     has_header = pc.and_(
         pc.greater_equal(pc.binary_length(values), HEADER_BYTES),
         pc.equal(pc.binary_slice(values, 0, 1), pa.scalar(bytes([_MAGIC]))),

@@ -13,7 +13,7 @@ from fakes.handled import Handled, handle
 from ottla.broker.metrics import MetricsPages
 from ottla.client.client import Client
 from ottla.client.connection import Connection
-from ottla.client.groups import commit_offsets
+from ottla.client.group_offsets import commit_offsets
 from ottla.model import Endpoint, Offset, TopicPartition
 from ottla.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.fetch import (

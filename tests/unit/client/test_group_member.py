@@ -11,7 +11,7 @@ from fakes.scripted_coordinator import MEMBER_ID, ScriptedCoordinator
 from ottla.client.client import Client
 from ottla.client.errors import ConnectionLost, Refused
 from ottla.client.group_member import GroupMember, MemberTimes
-from ottla.client.groups import Membership
+from ottla.client.group_offsets import Membership
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.api import ApiKey

@@ -8,8 +8,8 @@ import pytest
 from fakes.answering_broker import AnsweringBroker, OneTopic
 from ottla.client.client import Client
 from ottla.client.group_member import Generation, GroupMember
+from ottla.client.group_offsets import Membership
 from ottla.client.group_reader import Assigned, GroupEvent, GroupReader, Lost, Moved, Revoked
-from ottla.client.groups import Membership
 from ottla.errors import ErrorCode
 from ottla.model import LeaderEpoch, Offset, TimestampMs, TopicPartition
 from ottla.protocol.api import ApiKey

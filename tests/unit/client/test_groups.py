@@ -9,13 +9,8 @@ import pytest
 from fakes.scripted_coordinator import ScriptedCoordinator
 from ottla.client.client import Client
 from ottla.client.errors import NoSuchGroup, Refused
-from ottla.client.groups import (
-    committed_offsets,
-    delete_group,
-    delete_offsets,
-    describe_group,
-    list_groups,
-)
+from ottla.client.group_offsets import committed_offsets, delete_offsets
+from ottla.client.groups import delete_group, describe_group, list_groups
 from ottla.errors import ErrorCode
 from ottla.model import Offset, TopicPartition
 from ottla.protocol.api import ApiKey

@@ -150,3 +150,14 @@ def test_the_hash_is_written_down() -> None:
     assert content_of(batch_of([{"value": b"a", "key": "b", "number": 1}])) == Content(
         1, 0xC6F8482CBFB0FF0E
     )
+
+
+def test_a_null_list_may_lie_over_elements_that_do_not_count() -> None:
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 2, 3], pa.int32()), pa.array([1, 2, 3]), mask=pa.array([True, False])
+    )
+    assert lists.to_pylist() == [None, [3]]
+    plain = pa.array([None, [3]], pa.list_(pa.int64()))
+    assert content_of(pa.record_batch([lists], ["n"])) == content_of(
+        pa.record_batch([plain], ["n"])
+    )

@@ -24,7 +24,7 @@ from ottla.cli.group.offset_reset import Reset, Target, choose_target, gather_fa
 from ottla.cli.options import Broker, Json, parse_topic_choices
 from ottla.cli.partition_choice import choose_partitions
 from ottla.cli.run_client import run_with_client, with_hint
-from ottla.client import groups, share_offsets
+from ottla.client import group_offsets, groups, share_offsets
 from ottla.client.client import Client
 from ottla.client.errors import ClientError, NoSuchGroup, Refused
 from ottla.clock import SystemClock
@@ -362,7 +362,7 @@ async def _plan(
         found = await share_offsets.describe_share_offsets(client, name)
         committed = {tp: offset.start for tp, offset in found.items() if offset.start is not None}
     else:
-        committed = await groups.committed_offsets(client, name)
+        committed = await group_offsets.committed_offsets(client, name)
     tps = await choose_partitions(client, choices) if choices else sorted(committed)
     if not tps:
         raise Refused(
@@ -375,7 +375,7 @@ async def _plan(
 
 async def _commit(client: Client, name: str, offsets: dict[TopicPartition, Offset]) -> None:
     try:
-        await groups.commit_offsets(client, name, offsets)
+        await group_offsets.commit_offsets(client, name, offsets)
     except Refused as problem:
         if problem.code is ErrorCode.UNKNOWN_MEMBER_ID:  # a member joined since the check
             raise _in_use(name, "a member has just joined") from None
@@ -387,7 +387,7 @@ async def _delete_offsets(
 ) -> list[ClientError]:
     if (await groups.describe_group(client, name)).type == groups.SHARE_TYPE:
         return await _delete_share_offsets(client, name, choices)
-    committed = await groups.committed_offsets(client, name)
+    committed = await group_offsets.committed_offsets(client, name)
     problems = list[ClientError]()
     deletable = list[TopicPartition]()
     for topic, wanted in choices.items():
@@ -403,7 +403,7 @@ async def _delete_offsets(
             )
         deletable += sorted(found)
     if deletable:
-        refused = await groups.delete_offsets(client, name, deletable)
+        refused = await group_offsets.delete_offsets(client, name, deletable)
         problems += refused.values()
         if deleted := [tp for tp in deletable if tp not in refused]:
             terminal.print_note(f"group {name}: offsets of {format_partitions(deleted)} deleted")

@@ -6,13 +6,8 @@ from typing import Any
 
 from ottla.client.client import Client
 from ottla.client.cluster_view import ClusterView
-from ottla.client.groups import (
-    SHARE_TYPE,
-    GroupDescription,
-    MemberDescription,
-    committed_offsets,
-    describe_group,
-)
+from ottla.client.group_offsets import committed_offsets
+from ottla.client.groups import SHARE_TYPE, GroupDescription, MemberDescription, describe_group
 from ottla.client.partitions import by_topic, list_offsets
 from ottla.client.share_offsets import describe_share_offsets
 from ottla.model import Offset, TopicPartition
