@@ -136,9 +136,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
             r is not None and r.state is ACQUIRED and r.member == member for r in rows.values()
         )
         renews = any(types[at - first] == AcknowledgeType.RENEW for at in rows)
-        is_known = last < self.partition.end_offset
-        is_finished = any(self.log_start <= at < start for at in range(first, last + 1))
-        is_valid = is_held and is_known and not is_finished and (may_renew or not renews)
+        is_valid = is_held and last < self.partition.end_offset and (may_renew or not renews)
         try:
             written = self.partition.acknowledge(
                 member, said, self.limits, self.now_ms, may_renew=may_renew
@@ -203,7 +201,6 @@ class SharePartitionMachine(RuleBasedStateMachine):
         leased_until_ms = self.now_ms + self.limits.lock_ms
         read = StateRead(0, self.kept_start, self.kept)
         self.partition = SharePartition.restore(read, leased_until_ms)
-        self.keep(self.partition.note_log_start(self.log_start))
         for at, row in list(self.rows.items()):
             if row.state is ACQUIRED and self.limits.is_lease_durable:
                 row.until_ms = leased_until_ms

@@ -263,7 +263,6 @@ class LedSharePartition:
                 lambda: self.acknowledge(member, acknowledgements, done, may_renew=may_renew), done
             )
             return
-        self._persist(self.state.note_log_start(self.partition.log.start_offset))
         write = self.state.acknowledge(
             member, acknowledgements, limits, now_ms, may_renew=may_renew
         )

@@ -69,11 +69,10 @@ class Acquired(NamedTuple):
 class SharePartition:
     """Owned by the leader of the partition; made by `restore`."""
 
-    __slots__ = ("_changed", "_log_start", "_ranges", "dead", "order")
+    __slots__ = ("_changed", "_ranges", "dead", "order")
 
     def __init__(self, start: int, sender: Sender | None) -> None:
         self._ranges = Ranges(start)
-        self._log_start = 0
         self._changed: list[StateBatch] = []  # since the last write
         self.dead = DeadRecords(self._ranges, sender, self._note)
         self.order: KeyOrder | None = None  # if records of a key are delivered one after the other
@@ -321,14 +320,8 @@ class SharePartition:
     ) -> StateWrite | None:
         """Change all of these offsets, or none: then it raises why.
 
-        Offsets below the start of the log were held when they were deleted, and are ignored. Others
-        below the start offset are finished, by this member or by one that got them after it.
+        Offsets below the start offset are finished already, and ignored.
         """
-        for one in acknowledgements:
-            if self._log_start <= one.last and one.first < self.start_offset:
-                finished = max(one.first, self._log_start)
-                if finished < self.start_offset:
-                    raise InvalidRecordState(f"offset {finished} is finished")
         runs = list(runs_of(acknowledgements, self.start_offset, self.end_offset))
         for run in runs:
             if run.kind is AcknowledgeType.RENEW and not (may_renew and limits.allows_renewal):
@@ -413,7 +406,6 @@ class SharePartition:
 
     def note_log_start(self, offset: int) -> StateWrite | None:
         """Forget records that the log has no longer, but for those that get a dead letter."""
-        self._log_start = max(self._log_start, offset)
         if offset <= self.start_offset:
             return None
         if offset > self.end_offset:
