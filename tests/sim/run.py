@@ -35,7 +35,7 @@ from sim.workload import Workload
 
 DURATION_S: Final = 30.0
 CALM_S: Final = 10.0  # after all faults: by then every partition acknowledges
-SHARE_END_S: Final = 60.0  # after that: locks have ended, and every record is finished
+SHARE_END_S: Final = 90.0  # after that: sessions and locks have ended, all is finished
 WAIT_END_S: Final = 40.0  # after that: transactions have ended, and nothing waits any more
 TRANSACTION_S: Final = 12.0  # the timeout of a transaction, and some time to end it
 DIED: Final = "the simulation died"  # a problem of the simulation, not of the brokers in it

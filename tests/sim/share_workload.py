@@ -1,4 +1,8 @@
-"""Members of a share group in a simulation: they accept, release, reject, renew, and crash."""
+"""Members of a share group in a simulation: they accept, release, reject, renew, and crash.
+
+A member that crashed keeps its partitions until its session ends, and what it had acquired until
+its lock ends: so no member crashes while the rest is waited for.
+"""
 
 import asyncio
 import contextlib
@@ -42,6 +46,7 @@ class ShareWorkload:
         self._shares = workload.history.shares = Shares()
         self.tps = [TopicPartition(TOPIC, index) for index in range(_PARTITIONS)]
         self._dead_tps = [TopicPartition(DEAD, index) for index in range(_PARTITIONS)]
+        self._is_calm = False  # no member dies any more
         self._is_ending = False
         self._members: list[asyncio.Task[None]] = []
 
@@ -82,7 +87,7 @@ class ShareWorkload:
                 records = await consumer.poll(rng.randint(1, 20), _POLL_MS)
                 for record in records:
                     self._note_delivered(name, record)
-                if rng.random() < 0.02:
+                if rng.random() < 0.02 and not self._is_calm:
                     consumer.abandon()
                     return
                 if rng.random() < 0.1:
@@ -131,6 +136,7 @@ class ShareWorkload:
 
     async def finish(self, within_s: float) -> None:
         """Stop producers, wait until every record is finished, and read the dead letters."""
+        self._is_calm = True
         await self._workload.stop()
         await self._cluster.run_client(self._wait_finished(within_s), "checker")
         self._is_ending = True

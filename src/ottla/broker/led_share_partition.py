@@ -1,7 +1,7 @@
 """A share partition whose partition this broker leads: reading the log, writing its state."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.share_reading import (
@@ -20,6 +20,8 @@ from ottla.queues.errors import InvalidRecordState
 from ottla.queues.expiry import Expiries
 from ottla.queues.share_limits import ShareLimits, portion_max
 from ottla.queues.share_partition import Acquired, SharePartition
+from ottla.queues.share_ranges import Range
+from ottla.queues.share_sessions import SessionKey, SharedPartition
 from ottla.queues.share_state import SharePartitionKey, StateWrite
 from ottla.records.batch import decompressed_bytes_max
 from ottla.replication.partition import LeaderPartition
@@ -150,7 +152,7 @@ class LedSharePartition:
                 is_strict=wanted.is_strict,
             )
             if acquired:
-                return self._taken(data, found_end, acquired, limits, now_ms)
+                return self._taken(member, data, found_end, acquired, limits, now_ms)
             self._persist(state.take_write())
             if state.next_offset(now_ms) <= at:
                 return None
@@ -212,7 +214,7 @@ class LedSharePartition:
             if write is not None:
                 self._owner.wake_soon(self)  # what was ready has expired
             return None
-        return self._taken(data, found.end_offset, acquired, limits, now_ms)
+        return self._taken(member, data, found.end_offset, acquired, limits, now_ms)
 
     def _scan(self, state: SharePartition, reading: Reading, end: Offset) -> None:
         """Read keys of a part of the log."""
@@ -226,10 +228,20 @@ class LedSharePartition:
             state.scan(stretches, digests_of(data, bytes_max), self.settings.limits)
 
     def _taken(
-        self, data: bytes, end: Offset, acquired: list[Acquired], limits: ShareLimits, now_ms: int
+        self,
+        member: str,
+        data: bytes,
+        end: Offset,
+        acquired: list[Acquired],
+        limits: ShareLimits,
+        now_ms: int,
     ) -> Taken:
         """The response's part; `data` reaches to `end`."""
         assert self.state is not None, "records were acquired"
+        lost = self._owner.sessions.lost(*self._session_of(member))
+        if lost is not None:
+            for one in acquired:
+                lost.discard(one.first, one.last + 1)
         if not limits.is_lease_durable:
             self._persist(self.state.take_write())
         count = sum([a.last - a.first + 1 for a in acquired])
@@ -263,11 +275,36 @@ class LedSharePartition:
                 lambda: self.acknowledge(member, acknowledgements, done, may_renew=may_renew), done
             )
             return
+        self._check_not_lost(member, acknowledgements, self.state.start_offset)
         write = self.state.acknowledge(
             member, acknowledgements, limits, now_ms, may_renew=may_renew
         )
         self._persist(write, done)
         self.wake()
+
+    def _check_not_lost(
+        self, member: str, acknowledgements: Sequence[Acknowledgement], start_offset: int
+    ) -> None:
+        """Raise InvalidRecordState if records that are finished were another member's then.
+
+        From the start offset on the state itself says who holds what.
+        """
+        lost = self._owner.sessions.lost(*self._session_of(member))
+        if lost is None:
+            return
+        for one in acknowledgements:
+            found = lost.first_in(one.first, min(one.last + 1, start_offset))
+            if found is not None:
+                raise InvalidRecordState(f"offset {found} is not acquired by this member any more")
+
+    def _session_of(self, member: str) -> tuple[SessionKey, SharedPartition]:
+        key = self.key
+        return SessionKey(key.group_id, member), SharedPartition(key.topic_id, key.partition)
+
+    def _note_lost(self, held: Iterable[Range]) -> None:
+        for item in held:
+            session = self._session_of(item.member)
+            self._owner.sessions.note_lost(*session, item.start, item.end)
 
     def _when_loaded(self, call: Callable[[], None], done: Done) -> None:
         """Call when the state is loaded; errors go to `done`."""
@@ -296,6 +333,7 @@ class LedSharePartition:
         """End the locks whose time is over, and wake fetches if a record need not wait any more."""
         if self.state is None:
             return
+        self._note_lost(item for item in self.state.held() if item.until_ms <= now_ms)
         write = self.state.expire(self.settings.limits, now_ms)
         if write is not None:
             log.debug("acquisition locks ended", extra={"share_partition": self.key})
@@ -315,6 +353,8 @@ class LedSharePartition:
 
     def drop(self, problem: ApiError) -> None:
         """Give up: those who wait get the error, and the next fetch loads the state again."""
+        if self.state is not None and not self.settings.limits.is_lease_durable:
+            self._note_lost(self.state.held())
         self.state, self.problem, self._ahead = None, problem, None
         self.wake()
 

@@ -133,6 +133,10 @@ class SharePartition:
         """Records that members hold."""
         return self._ranges.count(_ACQUIRED)
 
+    def held(self) -> Iterable[Range]:
+        """The records that members hold."""
+        return self._ranges.acquired()
+
     def waiting_count(self, now_ms: int) -> int:
         """Records that are not delivered before their time."""
         return sum(
@@ -320,7 +324,8 @@ class SharePartition:
     ) -> StateWrite | None:
         """Change all of these offsets, or none: then it raises why.
 
-        Offsets below the start offset are finished already, and ignored.
+        Offsets below the start offset are finished already, and ignored: whether this member had
+        lost them before is for the caller to know.
         """
         runs = list(runs_of(acknowledgements, self.start_offset, self.end_offset))
         for run in runs:

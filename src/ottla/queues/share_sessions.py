@@ -15,6 +15,7 @@ from ottla.queues.errors import (
     ShareSessionLimitReached,
     ShareSessionNotFound,
 )
+from ottla.queues.lost_offsets import LostOffsets
 
 OPENING: Final = 0  # instead of an epoch
 CLOSING: Final = -1
@@ -44,6 +45,7 @@ class ShareSession:
     connection: Hashable
     epoch: int = 1  # of the next request
     partitions: dict[SharedPartition, None] = field(default_factory=dict)
+    lost: dict[SharedPartition, LostOffsets] = field(default_factory=dict)
 
     def end_turn(self, partition: SharedPartition) -> None:
         """The partition gave records: the others come first next time."""
@@ -89,6 +91,17 @@ class ShareSessions:
             )
         session.epoch = session.epoch % _EPOCH_MAX + 1
         return session
+
+    def note_lost(self, key: SessionKey, partition: SharedPartition, start: int, end: int) -> None:
+        """The session's member holds these offsets no more, and has not acknowledged them."""
+        session = self._sessions.get(key)
+        if session is not None:
+            session.lost.setdefault(partition, LostOffsets()).add(start, end)
+
+    def lost(self, key: SessionKey, partition: SharedPartition) -> LostOffsets | None:
+        """Offsets that the session's member has lost; None, as most often, if there are none."""
+        session = self._sessions.get(key)
+        return None if session is None or not session.lost else session.lost.get(partition)
 
     def close(self, key: SessionKey) -> ShareSession | None:
         session = self._sessions.pop(key, None)

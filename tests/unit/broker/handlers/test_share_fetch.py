@@ -14,7 +14,7 @@ from ottla.broker.share_partitions import SharePartitions
 from ottla.broker.share_reading import duration_ms, stretches_of
 from ottla.broker.share_settings import GroupSettings
 from ottla.coordinator.runtime.internal_topics import SHARE_STATE_TOPIC
-from ottla.errors import ErrorCode
+from ottla.errors import CoordinatorNotAvailable, ErrorCode
 from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.share_groups import (
@@ -144,6 +144,53 @@ def test_a_lock_that_ends_lets_another_member_have_the_record(
         assert await fast.take(60_000) == [(0, 1, 2)]
         assert await slow.acknowledge(0, 1, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
         assert await fast.acknowledge(0, 1, [ACCEPT]) == 0
+
+    handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
+
+
+def test_what_another_member_has_finished_is_refused_also_below_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka ignores the late acknowledgement there, and so tells both that they have finished."""
+    known = SharePartitions.settings_of
+
+    def impatient(partitions: SharePartitions, group_id: str) -> GroupSettings:
+        found = known(partitions, group_id)
+        return replace(found, limits=found.limits._replace(lock_ms=200))
+
+    async def scenario(handled: Handled) -> None:
+        monkeypatch.setattr(SharePartitions, "settings_of", impatient)
+        slow, fast = await begin(handled, "slow", "fast")
+        assert await slow.take(100) == []
+        put(handled, 2)
+        assert await slow.take() == [(0, 1, 1)]
+        assert await fast.take(60_000) == [(0, 1, 2)]
+        assert await fast.acknowledge(0, 1, [ACCEPT]) == 0
+        assert await slow.acknowledge(0, 1, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
+        assert await fast.acknowledge(0, 1, [ACCEPT]) == 0, "its own are ignored, as in Kafka"
+
+    handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
+
+
+def test_records_of_a_state_that_is_read_again_are_held_by_those_who_get_them_then(
+    tmp_path: Path,
+) -> None:
+    async def scenario(handled: Handled) -> None:
+        first, second = await begin(handled, "first", "second")
+        assert await first.take(100) == []
+        put(handled, 4)
+        assert await first.take() == [(0, 3, 1)]
+        partitions = handled.services.share_partitions
+        key = SharePartitionKey("g", first.topic_id, 0)
+        partitions.drop(partitions.find(key), CoordinatorNotAvailable("not written"))
+        assert await second.take(records_max=2) == [(0, 3, 1)]
+        assert await second.acknowledge(0, 1, [ACCEPT]) == 0
+        assert await first.acknowledge(1, 1, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
+        assert await second.acknowledge(2, 3, [RELEASE]) == 0
+        assert await first.take() == [(2, 3, 2)]
+        assert await first.acknowledge(2, 3, [ACCEPT]) == 0
+        assert await first.acknowledge(2, 3, [ACCEPT]) == 0, "it got these again"
+        assert await first.acknowledge(0, 0, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
 
     handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
 
