@@ -16,6 +16,7 @@ class FakeLogListener:
         self.on_start: Callable[[], object] = _do_nothing
         self.on_truncate: Callable[[], object] = _do_nothing
         self.damages: list[CorruptRange] = []
+        self.has_epochs_read = False  # whether `note_epochs_wrong` promises it
         self.discarded: list[Discarded] = []
 
     def note_durable(self, tp: TopicPartition) -> None:
@@ -32,6 +33,9 @@ class FakeLogListener:
 
     def note_damaged(self, tp: TopicPartition, damage: CorruptRange) -> None:
         self.damages.append(damage)
+
+    def note_epochs_wrong(self, tp: TopicPartition) -> bool:
+        return self.has_epochs_read
 
     def before_truncate(self, tp: TopicPartition) -> None:
         self.on_truncate()
@@ -58,6 +62,9 @@ class FakeDirListener:
 
     def note_damaged(self, tp: TopicPartition) -> None:
         return
+
+    def note_epochs_wrong(self, tp: TopicPartition) -> bool:
+        return False
 
     def note_crowded(self, tp: TopicPartition) -> None:
         return

@@ -100,6 +100,40 @@ class LogMachine(RuleBasedStateMachine):
             del self.model[whole[-1] if whole else to_offset :]
             self.start = min(self.start, len(self.model))
 
+    @rule(
+        share=st.floats(0, 1),
+        fate=st.sampled_from(["given up", "killed before", "run", "killed behind"]),
+        is_flushed=st.booleans(),
+    )
+    def cut_in_parts(self, share: float, fate: str, is_flushed: bool) -> None:
+        """What other users of the log do meanwhile does not matter."""
+        to_offset = self.start + int(share * (len(self.model) - self.start))
+        whole = [at for at in self.batch_starts() if at <= to_offset]
+        flush = self.log.flushing.begin()
+        cut = self.log.truncation.begin(Offset(to_offset), build.NOW_MS)
+        if cut is None:
+            return
+        self.log.flushing.save()
+        if cut.needs_checkpoint:
+            self.note_recovery_point()
+        if flush is not None and is_flushed:
+            flush.run(self.files)
+            self.log.flushing.end(flush)
+        assert not self.log.release_files()
+        if fate in ("run", "killed behind"):
+            cut.run()
+            del self.model[whole[-1] if whole else to_offset :]
+            self.start = min(self.start, len(self.model))
+        if fate == "run":
+            self.log.truncation.end(cut)
+        elif fate == "given up":
+            self.log.truncation.give_up(cut)
+        else:
+            self.kill_and_open()
+        if flush is not None and not is_flushed and not fate.startswith("killed"):
+            flush.run(self.files)
+            self.log.flushing.end(flush)
+
     @rule(share=st.floats(0, 1))
     def advance_start(self, share: float) -> None:
         self.start += int(share * (len(self.model) - self.start))

@@ -48,10 +48,10 @@ def watermark_truncation() -> None:
 def follower_of_nobody() -> None:
     """A follower whose log differs from the leader's goes on as if it did not."""
 
-    def truncate(self: FollowerPartition, epoch: Any, end: Offset, now_ms: TimestampMs) -> None:
+    def begin_cut(self: FollowerPartition, epoch: Any, end: Offset, now_ms: TimestampMs) -> None:
         self.log.epochs.note(epoch, self.log.end_offset)
 
-    _plant(FollowerPartition, "_truncate", truncate)
+    _plant(FollowerPartition, "_begin_cut_at", begin_cut)
 
 
 def acknowledged_before_replicated() -> None:

@@ -37,6 +37,7 @@ from ottla.cluster.state import ClusterState
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError
 from ottla.model import BrokerId, Endpoint
+from ottla.replication.cutting import Cutting
 from ottla.replication.following import Following
 from ottla.replication.isr_changes import IsrChanges
 from ottla.replication.repair import Repairs
@@ -166,6 +167,7 @@ class Broker:
             watch=self.defects.watch,
             report_dead=self._state.suspect,
             want_repair=want_repair,
+            cutting=Cutting(self._log_dir, self._worker),
         )
 
     def _new_replicas(

@@ -2,22 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.clock import Clock
 from ottla.errors import StorageFailed
 from ottla.model import Offset, TopicPartition
 from ottla.replication.partition import Flushes
-from ottla.replication.waiting import do_work
+from ottla.replication.waiting import wait_called
+from ottla.storage.checkpoint_commits import CheckpointCommits
 from ottla.storage.cleaner import Cleaner
-from ottla.storage.disk_worker import Worker
 from ottla.storage.files import CROWDED_ERRNOS
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
-from ottla.storage.small_file import Replacement
 
 if TYPE_CHECKING:
     from ottla.replication.waiting_records import WaitingRecords
@@ -39,7 +38,7 @@ class Chores:
         flusher: Flushes,
         cleaner: Cleaner,
         scrubber: Scrubber,
-        worker: Worker,
+        checkpoints: CheckpointCommits,
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self.cleaner = cleaner
@@ -48,7 +47,7 @@ class Chores:
         self._committed_end = committed_end
         self._clock = clock
         self._flusher = flusher
-        self._worker = worker
+        self._checkpoints = checkpoints
         self._soon = soon
         self.waiting_of: Callable[[TopicPartition], WaitingRecords | None] = lambda _: None
 
@@ -73,11 +72,8 @@ class Chores:
             await asyncio.sleep(0)
             if self._is_offline:
                 return
-        replacements = self._log_dir.begin_checkpoint()
         try:
-            await do_work(self._worker, partial(_run_all, replacements))
-            if not self._is_offline:
-                self._log_dir.end_checkpoint(replacements)
+            await wait_called(self._checkpoints.commit)
         except OSError as error:
             self._log_dir.note_failure(error)
 
@@ -85,13 +81,8 @@ class Chores:
         """Write the high watermarks of replicated partitions, with which a new leader begins."""
         if self._is_offline:
             return
-        replacement = self._log_dir.begin_watermarks()
-        if replacement is None:
-            return
         try:
-            await do_work(self._worker, replacement.run)
-            if not self._is_offline:
-                replacement.end()
+            await wait_called(self._checkpoints.commit_watermarks)
         except OSError as error:
             self._log_dir.note_failure(error)
 
@@ -180,8 +171,3 @@ class Chores:
             if tp in logs:
                 yield logs[tp]
                 await asyncio.sleep(0)
-
-
-def _run_all(replacements: Sequence[Replacement[Any]]) -> None:
-    for one in replacements:
-        one.run()

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from ottla.client.connection import Connection
@@ -19,7 +20,7 @@ from ottla.clock import Clock
 from ottla.cluster.values import BrokerImage
 from ottla.config import BrokerConfig
 from ottla.errors import ApiError, ErrorCode
-from ottla.model import BrokerId, Endpoint, Offset, TimestampMs, Uuid
+from ottla.model import BrokerId, Endpoint, TimestampMs, Uuid
 from ottla.protocol.hot_fetch import NO_WATERMARK
 from ottla.protocol.messages.fetch import (
     FetchPartition,
@@ -32,9 +33,11 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.replication.catch_up import CatchUpBudget
 from ottla.replication.counts import ReplicationCounts
+from ottla.replication.cutting import BegunCut
 from ottla.replication.follower import FollowerPartition, LeaderContact, ReplicaDiverged
 from ottla.replication.peer_deaths import PeerDeaths
 from ottla.replication.peers import connect_peer
+from ottla.storage.log_cut import Cut
 
 log = logging.getLogger("ottla.replication")
 
@@ -42,6 +45,8 @@ _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _PARTITION_RETRY_S: Final = 0.1
 _SYNC_S: Final = 0.01  # after that it is looked whether a log is on disk
+_CUT_S: Final = 0.05  # after that it is looked whether a log has been cut
+_CUTS_PER_TURN: Final = 32  # of the loop
 _REST_MAX_S: Final = 0.1
 _NO_SESSION: Final = (0, 0)
 _EPOCH_MAX: Final = 2**31 - 1
@@ -69,6 +74,7 @@ class FetcherEnvironment(NamedTuple):
     registration: Callable[[], BrokerImage | None]  # None while it is not known to be ready
     endpoint_of: Callable[[BrokerId], Endpoint | None]
     make_durable: Callable[[Iterable[FollowerPartition]], "asyncio.Future[None]"]
+    cut: Callable[[Sequence[BegunCut]], None]
     note_defect: Callable[[FollowerPartition, Exception], None]
     deaths: PeerDeaths
     counts: ReplicationCounts
@@ -253,6 +259,8 @@ class ReplicaFetcher:
 
     def _fetch_s(self, partition: FollowerPartition, now_s: float, catch_up_s: float) -> float:
         """When a partition may be fetched next."""
+        if partition.is_being_cut:
+            return now_s + _CUT_S
         if partition.promised_end < partition.log.end_offset:  # written for another leader
             self._environment.make_durable([partition])
             partition.retry_s = now_s + _SYNC_S
@@ -261,7 +269,10 @@ class ReplicaFetcher:
         return max(partition.retry_s, catch_up_s)
 
     async def _take(self, response: FetchResponse) -> None:
-        """Append what came, and bring to disk what the next fetch will acknowledge."""
+        """Append what came, and bring to disk what the next fetch will acknowledge.
+
+        Logs that are to be cut are cut meanwhile, and their partitions fetched again behind that.
+        """
         _, epoch = self._session
         self._session = (response.session_id, epoch % _EPOCH_MAX + 1)
         sent = self._sent
@@ -269,7 +280,31 @@ class ReplicaFetcher:
             self._begin_session()
         now_ms = self._environment.clock.now_ms()
         grown: list[FollowerPartition] = []
-        counts = self._environment.counts
+        cuts: list[BegunCut] = []
+        for partition, fetched in self._current(response, sent):
+            size_bytes = len(fetched.records or b"")
+            if self._take_one(partition, fetched, now_ms, cuts):
+                grown.append(partition)
+            if not partition.is_in_sync:
+                self._environment.catch_up.take(size_bytes)
+            self._environment.counts.fetched_bytes[self.leader] += size_bytes
+            if len(cuts) >= _CUTS_PER_TURN:  # of which each reads a little from the disk
+                self._environment.cut(cuts)
+                cuts = []
+                await asyncio.sleep(0)
+        if cuts:
+            self._environment.cut(cuts)
+        grown = list(filter(self._is_followed, grown))
+        if grown:
+            await self._environment.make_durable(grown)
+
+    def _current(
+        self, response: FetchResponse, sent: dict[PartitionKey, FetchPartition]
+    ) -> Iterator[tuple[FollowerPartition, FetchPartitionResponse]]:
+        """The parts of a response to what their partitions would request now.
+
+        Another may be led in another epoch since the request was sent.
+        """
         for topic in response.responses:
             for fetched in topic.partitions:
                 key = (topic.topic_id, fetched.partition_index)
@@ -277,35 +312,50 @@ class ReplicaFetcher:
                 if partition is None:
                     continue
                 self._contact.due[partition] = None
-                if not _is_current(partition, sent.get(key)):
-                    continue  # led in another epoch since the request was sent
-                end_before = partition.log.end_offset
-                size_bytes = len(fetched.records or b"")
-                if self._take_one(partition, fetched, now_ms):
-                    grown.append(partition)
-                if not partition.is_in_sync:
-                    self._environment.catch_up.take(size_bytes)
-                counts.fetched_bytes[self.leader] += size_bytes
-                counts.truncated_records += max(end_before - partition.log.end_offset, 0)
-        if grown:
-            await self._environment.make_durable(grown)
+                if _is_current(partition, sent.get(key)):
+                    yield partition, fetched
 
     def _take_one(
-        self, partition: FollowerPartition, fetched: FetchPartitionResponse, now_ms: TimestampMs
+        self,
+        partition: FollowerPartition,
+        fetched: FetchPartitionResponse,
+        now_ms: TimestampMs,
+        cuts: list[BegunCut],
     ) -> bool:
+        """Append what came for a partition, or begin to cut its log; True if it has grown."""
         try:
-            if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                partition.restart_at(Offset(fetched.log_start_offset), now_ms)
-                return True
-            if fetched.error_code:
+            cut = partition.begin_cut(fetched, now_ms)
+            if cut is not None:
+                ended = partial(self._end_cut, partition, cut, fetched)
+                cuts.append(BegunCut(partition.log, cut, ended))
+            elif fetched.error_code:
                 self._delay(partition, ErrorCode(fetched.error_code).name)
-                return False
-            return partition.take(fetched, now_ms)
+            else:
+                return partition.take(fetched, now_ms)
         except ReplicaDiverged as defect:
             self._environment.note_defect(partition, defect)
         except ApiError as problem:
             self._delay(partition, str(problem))
         return False
+
+    def _end_cut(
+        self, partition: FollowerPartition, cut: Cut, fetched: FetchPartitionResponse
+    ) -> None:
+        """Append what came with the demand to cut the log: it begins where that does."""
+        partition.end_cut(cut)
+        if cut.recovered is not None:
+            self._environment.counts.truncated_records += cut.truncated_count
+        if not self._is_followed(partition) or not fetched.records or fetched.error_code:
+            return
+        try:
+            if partition.take(fetched, self._environment.clock.now_ms()):
+                self._environment.make_durable([partition])
+        except ApiError as problem:
+            self._delay(partition, str(problem))
+
+    def _is_followed(self, partition: FollowerPartition) -> bool:
+        """True unless the partition was dropped, perhaps for another epoch of it."""
+        return self._partitions.get(_key(partition)) is partition
 
     def _delay(self, partition: FollowerPartition, reason: str) -> None:
         partition.is_refused = True
@@ -317,6 +367,7 @@ def _is_current(partition: FollowerPartition, sent: FetchPartition | None) -> bo
     """True if the response is to what the partition would request now."""
     return (
         sent is not None
+        and not partition.is_being_cut
         and sent.current_leader_epoch == partition.leader_epoch
         and sent.fetch_offset == partition.log.end_offset
         and sent.last_fetched_epoch == partition.log.epochs.latest

@@ -5,7 +5,13 @@ from math import inf
 from typing import Final
 
 from ottla.config import Durability
-from ottla.errors import CorruptBatch, NotLeader, OffsetNotAvailable, OffsetOutOfRange
+from ottla.errors import (
+    CorruptBatch,
+    ErrorCode,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+)
 from ottla.model import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicPartition, Uuid
 from ottla.protocol.hot_fetch import NO_WATERMARK
 from ottla.protocol.messages.fetch import FetchPartition, FetchPartitionResponse
@@ -13,6 +19,7 @@ from ottla.records.batch import read_header
 from ottla.replication.partition import check_reader_epoch
 from ottla.replication.waiters import Watchers
 from ottla.storage.log import Log
+from ottla.storage.log_cut import Cut
 from ottla.storage.log_follow import split_batches
 
 PARTITION_BYTES_MAX: Final = 1 << 20  # of one partition in one response, unless a batch is larger
@@ -126,27 +133,54 @@ class FollowerPartition:
             else NO_WATERMARK,
         )
 
-    def take(self, fetched: FetchPartitionResponse, now_ms: TimestampMs) -> bool:
-        """Apply a response without an error; True if the log has grown.
+    @property
+    def is_being_cut(self) -> bool:
+        """True while the log is neither read nor written here."""
+        return self.log.truncation.is_under_way
 
-        Raises ReplicaDiverged, or CorruptBatch if the leader sent anything else than what
-        follows this log.
+    def begin_cut(self, fetched: FetchPartitionResponse, now_ms: TimestampMs) -> Cut | None:
+        """Begin to cut the log as a response demands; None if it does not.
+
+        Raises ReplicaDiverged, CorruptBatch or StorageFailed, and nothing has changed.
         """
-        diverging = fetched.diverging_epoch
-        if diverging.epoch >= 0 or diverging.end_offset >= 0:
-            self._truncate(LeaderEpoch(diverging.epoch), Offset(diverging.end_offset), now_ms)
+        cut: Cut | None
+        if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            cut = self._begin_restart(Offset(fetched.log_start_offset), now_ms)
+        elif fetched.error_code:
+            return None
+        elif _is_diverging(fetched):
+            where = fetched.diverging_epoch
+            cut = self._begin_cut_at(LeaderEpoch(where.epoch), Offset(where.end_offset), now_ms)
+        elif fetched.records and self.log.start_offset == self.log.end_offset:
+            cut = self._begin_restart_inside(memoryview(fetched.records), now_ms)
+        else:
+            return None
+        if cut is not None:
+            self.high_watermark = min(self.high_watermark, cut.end_offset)
+            self.log.noted_watermark = self.high_watermark
+        return cut
+
+    def end_cut(self, cut: Cut) -> None:
+        """The cut is over: the log goes on at its end, unless that was given up or has failed."""
+        if cut.start_offset is not None and cut.recovered is not None:
+            self.high_watermark = cut.start_offset
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+
+    def take(self, fetched: FetchPartitionResponse, now_ms: TimestampMs) -> bool:
+        """Append what a response without an error brings; True if the log has grown.
+
+        What it demands to be cut has been cut. Raises CorruptBatch if the leader sent anything else
+        than what follows this log.
+        """
+        if _is_diverging(fetched):
             return False
         self.is_refused = False
         log = self.log
         end_before = log.end_offset
         records = memoryview(fetched.records or b"")
         self._check_epochs(records)
-        if records and (base := Offset(read_header(records).base_offset)) < end_before:
-            if log.start_offset < end_before:
-                raise CorruptBatch(f"{self.tp}: offset {base} has been written already")
-            # The leader's log starts inside of a batch, and this one is empty.
-            self.high_watermark = base
-            log.restart_at(base, now_ms)
+        if records and (base := read_header(records).base_offset) < end_before:
+            raise CorruptBatch(f"{self.tp}: offset {base} has been written already")
         log.append_as_follower(records, now_ms)
         reached = min(Offset(fetched.high_watermark), log.end_offset)
         is_more_committed = reached > self.high_watermark
@@ -166,6 +200,8 @@ class FollowerPartition:
 
     def note_read(self, now_s: float, lag_max_s: float) -> None:
         """A consumer wants to read here. Refused while the leader is not heard of."""
+        if self.is_being_cut:
+            raise NotLeader(f"{self.tp} is followed here, and its log is being cut")
         if self.is_refused or now_s - self.contact.heard_s > lag_max_s:
             raise NotLeader(f"{self.tp} is followed here, and its leader is not heard of")
         self._read_s = now_s
@@ -212,22 +248,28 @@ class FollowerPartition:
                 )
             latest = epoch
 
-    def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
+    def _begin_restart(self, offset: Offset, now_ms: TimestampMs) -> Cut:
         """Begin again where the leader's log begins: it has deleted what comes next here."""
-        self._check_loss(offset if offset < self.log.end_offset else self.log.end_offset)
-        self.log.restart_at(offset, now_ms)
-        self.high_watermark = offset
+        self._check_loss(min(offset, self.log.end_offset))
+        return self.log.truncation.begin_restart(offset, now_ms)
 
-    def _truncate(self, epoch: LeaderEpoch, end: Offset, now_ms: TimestampMs) -> None:
+    def _begin_restart_inside(self, records: memoryview, now_ms: TimestampMs) -> Cut | None:
+        """Have an empty log begin where the first of these batches does, if that is earlier: the
+        leader's log starts inside of it.
+        """
+        self._check_epochs(records)
+        base = Offset(read_header(records).base_offset)
+        if base >= self.log.end_offset:
+            return None
+        return self.log.truncation.begin_restart(base, now_ms)
+
+    def _begin_cut_at(self, epoch: LeaderEpoch, end: Offset, now_ms: TimestampMs) -> Cut | None:
         """Cut off what the leader does not have: its epoch ended at `end`, here maybe elsewhere."""
-        log = self.log
-        own_epoch, own_end = log.epoch_end(epoch)
+        own_epoch, own_end = self.log.epoch_end(epoch)
         to_offset = end if own_epoch < 0 else min(end, own_end)
         to_offset = max(to_offset, Offset(0))
         self._check_loss(to_offset)
-        log.truncate(to_offset, now_ms)
-        log.epochs.truncate_end(log.end_offset)
-        self.high_watermark = min(self.high_watermark, log.end_offset)
+        return self.log.truncation.begin(to_offset, now_ms)
 
     def _check_loss(self, to_offset: Offset) -> None:
         """Refuse to cut off what is committed, unless a leader was elected without it."""
@@ -237,3 +279,9 @@ class FollowerPartition:
             f"{self.tp}: its leader {self.leader} of epoch {self.leader_epoch} has no record from"
             f" offset {to_offset} on, and all below {self.high_watermark} were committed"
         )
+
+
+def _is_diverging(fetched: FetchPartitionResponse) -> bool:
+    """True if the response says where the logs begin to differ."""
+    where = fetched.diverging_epoch
+    return where.epoch >= 0 or where.end_offset >= 0

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.clock import Clock
@@ -13,6 +13,7 @@ from ottla.config import BrokerConfig
 from ottla.model import BrokerId, Endpoint, Offset, TopicPartition, Uuid
 from ottla.replication.catch_up import CatchUpBudget
 from ottla.replication.counts import ReplicationCounts
+from ottla.replication.cutting import BegunCut, Cutting
 from ottla.replication.leadership import changed_partitions, removed_topics
 from ottla.replication.partition import Flushes
 from ottla.replication.peer_deaths import PeerDeaths, Report
@@ -39,6 +40,7 @@ class Following:
         watch: Callable[["asyncio.Task[None]"], None],
         report_dead: Report,
         want_repair: Callable[[], None],
+        cutting: Cutting,
     ) -> None:
         """`watch` is given every task: if one ends by itself, the broker is defective.
 
@@ -54,6 +56,7 @@ class Following:
         self._flusher = flusher
         self._watch = watch
         self._want_repair = want_repair
+        self.cutting = cutting
         self._image = ClusterImage()
         self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
         self._rounds: list[tuple[dict[FollowerPartition, Offset], asyncio.Future[None]]] = []
@@ -111,6 +114,7 @@ class Following:
         """Begin to follow a partition that another broker leads, if that is not done yet."""
         assert partition.leader is not None, f"{tp} has no leader to follow"
         assert partition.leader != self._broker_id, f"{tp} is led here"
+        assert not replica.truncation.is_under_way, f"{tp} is being cut"
         if tp in self.partitions or tp in self.defects or tp in self.held:
             return
         from ottla.replication.follower import FollowerPartition  # noqa: PLC0415
@@ -138,6 +142,7 @@ class Following:
             registration=self._registration,
             endpoint_of=self._endpoint_of,
             make_durable=self._make_durable,
+            cut=self._cut,
             note_defect=self._note_defect,
             deaths=self.deaths,
             counts=self.counts,
@@ -210,6 +215,13 @@ class Following:
         else:
             done.set_result(None)
         return done
+
+    def _cut(self, begun: Sequence[BegunCut]) -> None:
+        """Cut logs; what was written to them is not waited for any more."""
+        for one in begun:
+            if (followed := self.partitions.get(one.log.tp)) is not None:
+                self._end_rounds(followed, None)
+        self.cutting.run(begun)
 
     def note_durable(self, tp: TopicPartition) -> None:
         followed = self.partitions.get(tp)

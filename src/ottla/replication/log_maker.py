@@ -1,11 +1,13 @@
-"""Making new logs: the worker waits for the disk, then the broker's loop adopts them."""
+"""Logs to serve: made, or cut, while the worker waits for the disk, then the loop adopts them."""
 
 from collections.abc import Sequence
 from functools import partial
 
 from ottla.clock import Clock
 from ottla.config import TopicConfig
+from ottla.errors import StorageFailed
 from ottla.model import TopicPartition, Uuid
+from ottla.replication.cutting import Cutting
 from ottla.replication.waiting import do_work
 from ottla.storage.disk_worker import Worker
 from ottla.storage.files import FULL_DISK_ERRNOS, REFUSAL_ERRNOS
@@ -14,12 +16,13 @@ from ottla.storage.log_dir import MANY, LogDir
 
 
 class LogMaker:
-    """Makes the logs of one data directory, one after the other."""
+    """Provides the logs of one data directory, one after the other."""
 
-    def __init__(self, log_dir: LogDir, worker: Worker, clock: Clock) -> None:
+    def __init__(self, log_dir: LogDir, worker: Worker, clock: Clock, cutting: Cutting) -> None:
         self._log_dir = log_dir
         self._worker = worker
         self._clock = clock
+        self._cutting = cutting
         self._prepared: set[TopicPartition] = set()  # on disk, and not yet adopted
 
     async def prepare(self, missing: Sequence[tuple[TopicPartition, Uuid]]) -> None:
@@ -40,6 +43,16 @@ class LogMaker:
     def forget_prepared(self) -> None:
         """Prepare again what was prepared and has not been made."""
         self._prepared.clear()
+
+    async def provide(self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig) -> Log:
+        """The log, once it has been made, or is not cut any more; StorageFailed if that fails."""
+        opened = self._log_dir.logs.get(tp)
+        if opened is None:
+            return await self.make(tp, topic_id, config)
+        await self._cutting.wait(opened)
+        if opened.offline_reason is not None:
+            raise StorageFailed(opened.offline_reason)
+        return opened
 
     async def make(self, tp: TopicPartition, topic_id: Uuid, config: TopicConfig) -> Log:
         """A new log. On a full disk the reserve has room for it."""

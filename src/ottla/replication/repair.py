@@ -9,6 +9,8 @@ only replica that has everything stays what it is: others cannot have more.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from ottla.clock import Clock
@@ -16,8 +18,11 @@ from ottla.cluster.controller.leaders import forfeit_damaged
 from ottla.cluster.state import ClusterState
 from ottla.errors import ApiError
 from ottla.model import BrokerId, TopicPartition
+from ottla.replication.cutting import BegunCut
 from ottla.replication.following import Following
+from ottla.storage.damages import CorruptRange
 from ottla.storage.log import Log
+from ottla.storage.log_cut import Cut
 from ottla.storage.log_dir import LogDir
 
 log = logging.getLogger("ottla.replication")
@@ -69,6 +74,8 @@ class Repairs:
     async def _repair(self) -> None:
         for tp in list(self._following.held):
             replica = self._log_dir.logs.get(tp)
+            if replica is not None and replica.truncation.is_under_way:
+                continue
             if replica is None or not replica.corrupt:  # retention has passed the damage
                 self._following.release(tp, replica)
         damaged = self._shared()
@@ -81,37 +88,45 @@ class Repairs:
                 )
         except ApiError as problem:  # tried again
             log.warning("damaged replicas not given up", extra={"reason": problem})
-        for tp in damaged:
-            partition = self._state.image.partition(tp)
-            if partition is None or partition.leader in {None, self._broker_id}:
-                continue
-            if self._broker_id not in (*partition.isr, *partition.elr):
-                self._begin_again(tp)
+        begun = [one for one in map(self._begin_again, damaged) if one is not None]
+        if begun:
+            self._following.cutting.run(begun)
 
-    def _begin_again(self, tp: TopicPartition) -> None:
-        """Cut a replica before its damage, and have it follow."""
-        replica = self._log_dir.logs.get(tp)
-        if replica is None or replica.offline_reason is not None:
-            return
+    def _begin_again(self, tp: TopicPartition) -> BegunCut | None:
+        """Begin to cut a replica before its damage; None if that has to wait."""
+        replica, partition = self._log_dir.logs.get(tp), self._state.image.partition(tp)
+        if replica is None or replica.truncation.is_under_way or not replica.corrupt:
+            return None
+        if partition is None or partition.leader in {None, self._broker_id}:
+            return None
+        if self._broker_id in (*partition.isr, *partition.elr):
+            return None
+        damaged = list(replica.corrupt)
         try:
-            self._cut(tp, replica)
-        except OSError as error:
-            self._log_dir.note_failure(error)
-            return
-        self._following.release(tp, replica)
+            cut = replica.truncation.begin_setting_aside(self._clock.now_ms())
+        except ApiError as problem:  # tried again
+            log.info("damaged replica not cut", extra={"tp": tp, "reason": problem})
+            return None
+        return BegunCut(replica, cut, partial(self._end, replica, cut, damaged))
 
-    def _cut(self, tp: TopicPartition, replica: Log) -> None:
-        damaged, end = list(replica.corrupt), replica.end_offset
-        kept = replica.set_damaged_aside(self._clock.now_ms())
+    def _end(self, replica: Log, cut: Cut, damaged: Sequence[CorruptRange]) -> None:
+        """Have a replica follow that has been cut."""
+        tp = replica.tp
+        is_here = self._log_dir.logs.get(tp) is replica and replica.offline_reason is None
+        if not is_here or cut.recovered is None:
+            return
+        assert not replica.corrupt, f"{tp}: still damaged at {replica.corrupt}"
         self._following.counts.repairs += 1
         log.error(
             "damaged replica cut: it fetches the rest from its leader",
             extra={
                 "tp": tp,
                 "damaged": ", ".join(map(str, damaged)),
-                "end": end,
+                "end": cut.end_before,
                 "cut_at": replica.end_offset,
-                "kept": ", ".join(kept),
+                "kept": ", ".join(cut.kept_names),
                 "directory": str(replica.directory),
             },
         )
+        if tp in self._following.held:
+            self._following.release(tp, replica)

@@ -22,6 +22,7 @@ from ottla.errors import (
 from ottla.model import BrokerId, Offset, TopicPartition, Uuid
 from ottla.protocol.hot_fields import TopicKey
 from ottla.replication.chores import Chores
+from ottla.replication.epoch_reads import EpochReads
 from ottla.replication.following import Following
 from ottla.replication.leadership import (
     ChangedPartitions,
@@ -46,7 +47,6 @@ from ottla.storage.files import DiskSpace
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.scrub import Scrubber
-from ottla.storage.segments import Discarded
 
 if TYPE_CHECKING:
     from ottla.replication.waiting_records import WaitingRecords
@@ -91,9 +91,10 @@ class Replicas:
         self._clock = clock
         self._broker_id = broker_id
         self._flusher = flusher
-        self._worker = worker
-        self._maker = LogMaker(log_dir, worker, clock)
+        self._maker = LogMaker(log_dir, worker, clock, following.cutting)
         self._removal = Removal(log_dir, worker, rng)
+        self.discard = self._removal.discard
+        self.note_epochs_wrong = EpochReads(log_dir, worker).begin
         self._deletions = deletions
         self._soon = soon
         self._want_isr_change = want_isr_change
@@ -105,7 +106,7 @@ class Replicas:
             flusher=flusher,
             cleaner=cleaner,
             scrubber=scrubber,
-            worker=worker,
+            checkpoints=following.cutting.checkpoints,
             soon=soon,
         )
         self._image = ClusterImage()
@@ -311,8 +312,8 @@ class Replicas:
         """Lead or follow a partition; why not, if its log cannot be made."""
         try:
             opened = self._log_dir.logs.get(tp)
-            if opened is None:
-                opened = await self._maker.make(tp, topic.id, config)
+            if opened is None or opened.truncation.is_under_way:
+                opened = await self._maker.provide(tp, topic.id, config)
                 config = self._topic_config(topic.config)  # it may have changed meanwhile
             opened.config = config
         except StorageFailed as problem:
@@ -360,9 +361,6 @@ class Replicas:
         if served is not None:
             return served.high_watermark
         return self._log_dir.logs[tp].noted_watermark
-
-    def discard(self, discarded: Discarded) -> None:
-        self._removal.discard(discarded)
 
     async def _drop_topic(self, topic: TopicImage, *, is_deleted: bool) -> None:
         self.topic_names.pop(topic.id, None)

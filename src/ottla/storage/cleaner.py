@@ -96,7 +96,7 @@ class Cleaner:
     def _note(self, log: Log, work: Pass, outcome: Outcome) -> None:
         try:
             if isinstance(outcome, Exception):
-                self._note_failure(log, outcome)
+                self._note_failure(log, outcome, work)
             elif outcome is None:
                 self._finish(log, work)
             else:
@@ -119,7 +119,7 @@ class Cleaner:
     ) -> None:
         """Without it the next start compacts the same again: no reason to stop on a full disk."""
         if outcome is not None:
-            self._note_failure(log, outcome)
+            self._note_failure(log, outcome, work)
             return
         written.end()
         self._note_finished(log, work)
@@ -159,14 +159,15 @@ class Cleaner:
         )
         self._on_finished()
 
-    def _note_failure(self, log: Log, problem: Exception) -> None:
+    def _note_failure(self, log: Log, problem: Exception, work: Pass) -> None:
         if isinstance(problem, AssertionError):
             raise problem
         self._is_busy = False
         if log.offline_reason is not None:
-            return  # the log has been deleted, or its disk is known to have failed
+            return  # the log was deleted, its disk is known to have failed, or it is being cut
         if not isinstance(problem, OSError):
-            self._shun(log, problem)  # a segment is damaged, or our understanding of it
+            if not log.cleaning.has_changed(work):
+                self._shun(log, problem)  # a segment is damaged, or our understanding of it
         elif problem.errno in FULL_DISK_ERRNOS:
             self.failure_count += 1
             _log.error("compaction failed: disk full", extra={"tp": str(log.tp)})

@@ -1,7 +1,8 @@
 """A partition's log on this machine: append, read, and know which offsets it has.
 
 A log has one owner and is called from the owner's thread only. Work that waits for the disk is
-handed to other threads by the log's parts: `flushing` to the flusher, `cleaning` to a worker.
+handed to other threads by the log's parts: `flushing` to the flusher, `cleaning` and `truncation`
+to a worker.
 """
 
 from collections.abc import Sequence
@@ -105,7 +106,7 @@ class Log:
         self.cleaning = LogCleaning(core, is_compacted=found.is_compacted)
         self.repair = LogRepair(core)
         self.retention = LogRetention(core)
-        self._truncation = LogTruncation(core, self.flushing, self.cleaning, self.retention)
+        self.truncation = LogTruncation(core, self.flushing, self.cleaning)
         self._known_config: TopicConfig | None = None  # the one that these two are of
         self._is_plain = False
         self._is_plain_but_keys = False
@@ -390,15 +391,15 @@ class Log:
 
     def truncate(self, to_offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything from `to_offset` on. A batch that holds `to_offset` goes as a whole."""
-        self._truncation.truncate(to_offset, now_ms)
+        self.truncation.truncate(to_offset, now_ms)
 
     def restart_at(self, offset: Offset, now_ms: TimestampMs) -> None:
         """Forget everything and begin again, empty, at `offset`."""
-        self._truncation.restart_at(offset, now_ms)
+        self.truncation.restart_at(offset, now_ms)
 
     def set_damaged_aside(self, now_ms: TimestampMs) -> list[str]:
         """Cut off everything from the first damage on, and keep it under the names returned."""
-        return self._truncation.set_damaged_aside(now_ms)
+        return self.truncation.set_damaged_aside(now_ms)
 
     # Durability and the end of a log
 

@@ -47,7 +47,8 @@ class LogCleaning:
         """The part that a pass could compact below `limit`: decided, durable and sealed."""
         core = self._core
         dirty_start = max(self.clean_offset, core.segments.first_base)
-        if core.damages.ranges:  # their positions are stored, and must stay as they are
+        # Positions of damage are stored, and must stay as they are.
+        if core.damages.ranges or core.offline_reason is not None:
             return Cleanable(dirty_start, dirty_start, 0, 0, False)
         oldest_ms = NO_TIMESTAMP
         if core.config.max_compaction_lag_ms < INT64_MAX and dirty_start < core.end_offset:
@@ -98,12 +99,16 @@ class LogCleaning:
         self.clean_offset = work.end
         return self._clean_offset_file.begin(encode_checkpoint([str(work.end)]))
 
+    def has_changed(self, work: Pass) -> bool:
+        """True if the log has been cut since the pass began: what it reads may be half a batch."""
+        return work.timeline != self._core.timeline
+
     # Swapping
 
     def begin_swap(self, work: Pass, cleaned: CleanedSegment) -> Swap | None:
         """Prepare to put a compacted segment in its place; None if the log has changed there."""
         core = self._core
-        if core.offline_reason is not None:
+        if core.is_gone:
             return None
         old = core.segments.same_as([fact[:3] for fact in cleaned.replaced])
         if work.timeline != core.timeline or not old or core.damages.ranges:
@@ -136,11 +141,12 @@ class LogCleaning:
 
     # How far compaction came
 
-    def lower_clean_offset(self, offset: Offset) -> None:
-        """The log is about to be truncated at `offset`."""
-        if self.clean_offset > offset:
-            self._clean_offset_file.replace(encode_checkpoint([str(offset)]))
-            self.clean_offset = offset
+    def begin_lowering(self, offset: Offset) -> Replacement[bytes] | None:
+        """The file to write before the log is cut at `offset`; None if it need not change."""
+        if self.clean_offset <= offset:
+            return None
+        self.clean_offset = offset
+        return self._clean_offset_file.begin(encode_checkpoint([str(offset)]))
 
     def _read_clean_offset(self) -> Offset:
         """The stored clean offset; 0, and everything is read again, if that is not known."""

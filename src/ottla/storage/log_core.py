@@ -16,9 +16,10 @@ from ottla.errors import DiskFull, StorageFailed
 from ottla.model import NO_OFFSET, Offset, Position, TimestampMs, TopicPartition
 from ottla.records.batch import BatchHeader, Marker
 from ottla.records.crc import crc32c
-from ottla.storage.damages import Damages, merged
+from ottla.storage.damages import Damages
 from ottla.storage.files import CROWDED_ERRNOS, FULL_DISK_ERRNOS, File, Files
 from ottla.storage.index import aborted_crc
+from ottla.storage.log_cut import Cut
 from ottla.storage.log_listener import LogListener, SilentListener
 from ottla.storage.log_states import NotedState
 from ottla.storage.open_files import OpenFiles
@@ -28,6 +29,7 @@ from ottla.storage.segments import UNSTORED_MAX, Segments
 from ottla.storage.snapshots import Snapshots
 
 _HINTS_MAX: Final = 64  # readers whose position is remembered, per log
+BEING_CUT: Final = "the log is being cut"  # as `LogCore.offline_reason`
 NOT_SAVED: Final = (-1, NO_OFFSET)  # as `LogCore.saved_end`
 
 
@@ -54,7 +56,8 @@ class LogCore:
         self.listener = listener
         self.open_files = open_files
         self.start_offset = start_offset
-        self.offline_reason: str | None = None
+        self.offline_reason: str | None = None  # for which everything is refused
+        self.cut: Cut | None = None  # under way: the files are its own
         self.checkpointed_offset = recovery_point  # the recovery point that is on disk
         self.has_hidden = False  # a leader has sent hidden records, perhaps before the setting came
         self.timeline = 0  # how often the log has been truncated
@@ -117,13 +120,7 @@ class LogCore:
         self.size_bytes = found.active.size_bytes + sum(one.size_bytes for one in found.sealed)
         self.lost_seals = list(found.lost_seals)
         self.damages = Damages(self.files, self.directory, found.known_corrupt)
-        self.damages.keep(
-            [
-                one
-                for one in merged(found.corrupt)
-                if one.start_offset < self.end_offset and one.end_offset > self.start_offset
-            ]
-        )
+        self.damages.keep(found.corrupt_from(self.start_offset))
 
     # Writing
 
@@ -247,8 +244,14 @@ class LogCore:
 
     @property
     def wants_sync(self) -> bool:
-        """True when something has been written and is not on disk."""
-        return self.durable_offset != self.end_offset or bool(self.segments.unstored)
+        """True when something has been written and is not on disk, and a flush brings it there."""
+        is_written = self.durable_offset != self.end_offset or bool(self.segments.unstored)
+        return is_written and self.cut is None
+
+    @property
+    def is_synced(self) -> bool:
+        """True when all files are as they are on disk."""
+        return not (self.wants_sync or self.unsynced)
 
     def note_durable(self, offset: Offset) -> None:
         """Everything below `offset` is on disk."""
@@ -259,7 +262,7 @@ class LogCore:
 
     def release_files(self) -> bool:
         """Close what is on disk and not in use; False if anything stays open."""
-        if self.wants_sync or self.unsynced:
+        if not self.is_synced or self.cut is not None:
             return False
         return self.segments.release()
 
@@ -268,11 +271,32 @@ class LogCore:
         self.unsynced.clear()
         self.segments.close()
 
+    # Cutting
+
+    def lend(self, cut: Cut) -> None:
+        """The log's files are a cut's, and everything is refused, until `take_back`."""
+        assert self.offline_reason is None, f"{self.tp}: {self.offline_reason}"
+        self.cut, self.offline_reason = cut, BEING_CUT
+        self.open_files.forget(self)
+
+    def take_back(self) -> bool:
+        """The cut is over; False if the log was deleted, or went offline, meanwhile."""
+        self.cut = None
+        if self.is_gone:
+            return False
+        self.offline_reason = None
+        return True
+
+    @property
+    def is_gone(self) -> bool:
+        """True if the log was deleted, or its disk failed."""
+        return self.offline_reason is not None and self.offline_reason != BEING_CUT
+
     # Failure
 
     def fail(self, error: OSError) -> StorageFailed:
         """Take the log offline, notify the owner, and return the error to raise."""
-        if self.offline_reason is None:
+        if not self.is_gone:
             self.offline_reason = f"the disk failed: {error}"
         self.listener.note_failed(self.tp, error)
         return StorageFailed(f"the disk failed: {error}")

@@ -306,6 +306,8 @@ class LogDir:
         """Make everything durable and leave a mark that says so."""
         try:
             if self.offline_reason is None:
+                for log in self.logs.values():
+                    log.truncation.settle()
                 self._close_logs()
                 self._checkpoints.write()
                 self._checkpoints.write_clean_mark()
@@ -422,6 +424,9 @@ class _LogEvents:
     def note_damaged(self, tp: TopicPartition, damage: CorruptRange) -> None:
         _report_damage(tp, damage)
         self._log_dir.listener.note_damaged(tp)
+
+    def note_epochs_wrong(self, tp: TopicPartition) -> bool:
+        return self._log_dir.listener.note_epochs_wrong(tp)
 
     def before_truncate(self, tp: TopicPartition) -> None:
         """Store the recovery points, unless the log is being opened, and others are not yet."""

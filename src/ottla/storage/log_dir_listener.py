@@ -29,6 +29,10 @@ class LogDirListener(Protocol):
         """Records of a log are corrupt on disk, and were not known to be."""
         ...
 
+    def note_epochs_wrong(self, tp: TopicPartition) -> bool:
+        """A log's epochs have to be read off its batches. True if the owner sees to that."""
+        ...
+
     def discard(self, discarded: Discarded) -> None:
         """Remove a file of a deleted segment, now or later."""
         ...
@@ -51,6 +55,9 @@ class SilentDirListener:
 
     def note_damaged(self, tp: TopicPartition) -> None:
         return
+
+    def note_epochs_wrong(self, tp: TopicPartition) -> bool:
+        return False
 
     def discard(self, discarded: Discarded) -> None:
         discarded.remove()

@@ -86,7 +86,7 @@ class FlushWork(NamedTuple):
         try:
             self._run(files, is_synced=is_synced)
         except FileNotFoundError:
-            if not self.flushing.is_offline:  # else it has been deleted, names and all
+            if not self.flushing.is_gone:  # else it has been deleted, names and all
                 raise
 
     def _run(self, files: Files, *, is_synced: bool) -> None:
@@ -123,8 +123,9 @@ class LogFlush:
         return self._core.checkpointed_offset
 
     @property
-    def is_offline(self) -> bool:
-        return self._core.offline_reason is not None
+    def is_gone(self) -> bool:
+        """True if the log was deleted, or its disk failed."""
+        return self._core.is_gone
 
     @property
     def wants_flush(self) -> bool:
@@ -182,7 +183,7 @@ class LogFlush:
     def save(self) -> None:
         """Prepare what shortens the next start for a checkpoint: now, or with the next flush."""
         core = self._core
-        if core.saved_end == (core.timeline, core.end_offset):
+        if core.offline_reason is not None or core.saved_end == (core.timeline, core.end_offset):
             return
         core.saved_end = (core.timeline, core.end_offset)
         if not core.wants_sync and self._is_small:
@@ -228,7 +229,7 @@ class LogFlush:
 
     def _end_save(self, work: FlushWork, saved: Saved) -> None:
         core = self._core
-        if not saved.is_written or core.offline_reason is not None:
+        if not saved.is_written or core.is_gone:
             return  # a full disk, or a log that has been deleted meanwhile
         is_uncut = work.timeline == core.timeline
         if is_uncut:

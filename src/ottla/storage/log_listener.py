@@ -30,6 +30,12 @@ class LogListener(Protocol):
         """Records of the log are corrupt on disk, and were not known to be."""
         ...
 
+    def note_epochs_wrong(self, tp: TopicPartition) -> bool:
+        """Noted epochs contradict the batches. True if the owner has all of them read later, by
+        `LogRepair.begin_epoch_scan`; else the log reads them at once.
+        """
+        ...
+
     def before_truncate(self, tp: TopicPartition) -> None:
         """The log's durable offset was lowered: store that recovery point before returning."""
         ...
@@ -56,6 +62,9 @@ class SilentListener:
 
     def note_damaged(self, tp: TopicPartition, damage: CorruptRange) -> None:
         return
+
+    def note_epochs_wrong(self, tp: TopicPartition) -> bool:
+        return False
 
     def before_truncate(self, tp: TopicPartition) -> None:
         return

@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from ottla.errors import CorruptBatch
+from ottla.errors import CorruptBatch, StorageFailed
 from ottla.model import LeaderEpoch, Offset, Position
 from ottla.storage.damages import CorruptRange, Damage
-from ottla.storage.epochs import EpochEnd, Epochs
+from ottla.storage.epoch_scan import EpochScan
+from ottla.storage.epochs import EpochEnd
 from ottla.storage.log_core import NOT_SAVED, LogCore
-from ottla.storage.segment import CheckedPart, SealedSegment, Segment, walk, write_indexes
+from ottla.storage.segment import CheckedPart, SealedSegment, Segment, write_indexes
 from ottla.storage.verification import check_ahead, lead_over
 
 _CHECKS_MAX: Final = 100  # damages that are found on the way to one offset
@@ -21,8 +22,10 @@ class LogRepair:
 
     def has_segment(self, segment: Segment) -> bool:
         """True if the segment is part of the log as it was read: neither sealed nor compacted
-        since."""
+        since, and not about to be cut."""
         segments = self._core.segments
+        if self._core.cut is not None:
+            return False
         return segment in segments.all() and not segments.is_swapped(segment)
 
     def note_damages(self, segment: Segment, damages: list[Damage]) -> list[CorruptRange]:
@@ -76,14 +79,37 @@ class LogRepair:
     def epoch_end(self, epoch: LeaderEpoch) -> EpochEnd:
         """The end of `epoch` in this log (KIP-279); (-1, -1) when nothing is known of it.
 
-        Replicas truncate by this offset, so it is checked against the batches around it.
+        Replicas truncate by this offset, so it is checked against the batches around it. If these
+        are of other epochs, all are read again; StorageFailed while a worker does that.
         """
         core = self._core
         end = core.epochs.end_of(epoch, core.end_offset)
         if not self._is_true(end):
-            self._rebuild_epochs()
+            if core.listener.note_epochs_wrong(core.tp):
+                raise StorageFailed(f"{core.tp}: its epochs are read off its batches: try again")
+            scan = self.begin_epoch_scan()
+            while not scan.run_next(core.files, _go_on):
+                pass
+            self.end_epoch_scan(scan)
             end = core.epochs.end_of(epoch, core.end_offset)
         return end
+
+    def begin_epoch_scan(self) -> EpochScan:
+        """The work that reads all epochs off the batches, for any thread."""
+        core = self._core
+        segments = [(one.base_offset, one.size_bytes) for one in core.segments.all()]
+        return EpochScan(core.directory, segments, core.end_offset, core.timeline)
+
+    def end_epoch_scan(self, scan: EpochScan) -> None:
+        """Believe what was found, and what was noted since, unless the log was cut meanwhile."""
+        core, found = self._core, scan.epochs
+        if scan.timeline != core.timeline or core.is_gone:
+            return
+        for epoch, start_offset in core.epochs.entries():
+            if start_offset >= scan.end_offset:
+                found.note(epoch, start_offset)
+        found.truncate_start(core.start_offset)
+        core.epochs = found
 
     def _is_true(self, end: EpochEnd) -> bool:
         """True when a batch of another epoch begins at the end of this one."""
@@ -98,12 +124,6 @@ class LogRepair:
             end.epoch < behind.leader_epoch == core.epochs.at(end.end_offset)
         )
 
-    def _rebuild_epochs(self) -> None:
-        core = self._core
-        epochs = Epochs()
-        for segment in core.segments.all():
-            core.segments.open(segment)
-            for _, header in walk(segment.file, Position(0), segment.size_bytes):
-                epochs.note(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
-        epochs.truncate_start(core.start_offset)
-        core.epochs = epochs
+
+def _go_on() -> None:
+    return

@@ -2,7 +2,7 @@
 
 from itertools import takewhile
 
-from ottla.errors import OffsetOutOfRange
+from ottla.errors import OffsetOutOfRange, StorageFailed
 from ottla.model import Offset, TimestampMs
 from ottla.records.batch import FIRST_OFFSET
 from ottla.storage.log_core import LogCore
@@ -32,6 +32,8 @@ class LogRetention:
 
     def _expired_count(self, now_ms: TimestampMs, below: Offset, exempt_bytes: int) -> int:
         core = self._core
+        if core.offline_reason is not None:
+            return 0
         if (
             "delete" in core.config.cleanup_policy
             and core.segments.active.size_bytes
@@ -46,6 +48,8 @@ class LogRetention:
     def advance_start(self, offset: Offset) -> None:
         """Delete the records below `offset` (DeleteRecords); segments follow when they can."""
         core = self._core
+        if core.offline_reason is not None:
+            raise StorageFailed(core.offline_reason)
         if not core.start_offset <= offset <= core.end_offset:
             raise OffsetOutOfRange(
                 f"offset {offset} is outside {core.start_offset} to {core.end_offset}"

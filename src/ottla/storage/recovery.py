@@ -22,7 +22,7 @@ from typing import Final
 
 from ottla.model import NO_UUID, Offset, Position, TimestampMs
 from ottla.records.batch import FIRST_OFFSET
-from ottla.storage.damages import CORRUPT_FILE, CorruptRange, load_ranges
+from ottla.storage.damages import CORRUPT_FILE, CorruptRange, load_ranges, merged
 from ottla.storage.epochs import Epochs, EpochsDamaged
 from ottla.storage.files import Files, within
 from ottla.storage.log_files import (
@@ -42,7 +42,13 @@ from ottla.storage.recovery_scan import (
     load_producers,
 )
 from ottla.storage.seals import read_seal
-from ottla.storage.segment import ActiveSegment, SealedSegment, write_indexes
+from ottla.storage.segment import (
+    SNAPSHOT,
+    ActiveSegment,
+    SealedSegment,
+    file_path,
+    write_indexes,
+)
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"  # of a log that Kafka or an older Ottla has written
 
@@ -69,6 +75,13 @@ class Recovered:
     cut_bytes: int = 0
     read_bytes: int = 0  # of batches that were read to open the log
     read_offsets: int = 0
+
+    def corrupt_from(self, start_offset: Offset) -> list[CorruptRange]:
+        """The corrupt ranges that matter, in order, if the log begins at `start_offset`."""
+        start, end = max(start_offset, self.first_offset), self.active.end_offset
+        return [
+            one for one in merged(self.corrupt) if one.start_offset < end and one.end_offset > start
+        ]
 
 
 def recover(
@@ -193,12 +206,13 @@ class _Recovery:
 
     def _recovered(self, scan: RecoveryScan, active: ActiveSegment) -> Recovered:
         found = self.found
+        snapshots = self._remove_snapshots_behind(active.end_offset)
         return Recovered(
             sealed=scan.sealed,
             active=active,
             epochs=scan.epochs,
             producers=scan.producers,
-            snapshots=[offset for offset in found.snapshots if offset <= active.end_offset],
+            snapshots=snapshots,
             first_offset=self.first_offset,
             lost_seals=found.lost,
             known_corrupt=self.known_corrupt,
@@ -211,6 +225,18 @@ class _Recovery:
             read_bytes=scan.read_bytes,
             read_offsets=scan.read_offsets,
         )
+
+    def _remove_snapshots_behind(self, end_offset: Offset) -> list[Offset]:
+        """The snapshots that are left. Others are of records that are gone: when the log has grown
+        beyond them they would pass for those of what is there then."""
+        snapshots = self.found.snapshots
+        kept = [offset for offset in snapshots if offset <= end_offset]
+        for offset in snapshots:
+            if offset > end_offset:
+                self.files.unlink(file_path(self.directory, offset, SNAPSHOT))
+        if len(kept) < len(snapshots):
+            self.files.sync_dir(self.directory)
+        return kept
 
 
 def begin_empty(directory: Path, now_ms: TimestampMs) -> Recovered:

@@ -144,7 +144,8 @@ class Scrubber:
             self._is_round_open = True
             self._queue.extend((log, one) for log in logs for one in _checked_bases(log))
         if self._check is None and not self._begin_next():
-            self._end_round(now_ms)
+            if not self._queue:
+                self._end_round(now_ms)
             return
         assert self._check is not None
         self._is_busy = True
@@ -155,9 +156,11 @@ class Scrubber:
         """Once after a start, log by log: has any segment lost its end? Whether there was work."""
         if self._unsized is None:
             self._unsized = deque(logs)
-        while self._unsized:
+        for _ in range(len(self._unsized)):
             log = self._unsized.popleft()
-            if log.offline_reason is None and log.sealed_segments:
+            if log.truncation.is_under_way:
+                self._unsized.append(log)
+            elif log.offline_reason is None and log.sealed_segments:
                 self._is_busy = True
                 look = partial(_find_short, self._files, log.sealed_segments)
                 self._worker.run(look, partial(self._note_short, log))
@@ -166,7 +169,10 @@ class Scrubber:
 
     def _note_short(self, log: Log, outcome: Sequence[SegmentCheck] | Exception) -> None:
         self._is_busy = False
-        if isinstance(outcome, OSError):
+        if log.truncation.is_under_way:
+            assert self._unsized is not None, "looked at after a start"
+            self._unsized.append(log)
+        elif isinstance(outcome, OSError):
             _log.warning("scrub failed", extra={"tp": str(log.tp), "reason": outcome})
         elif isinstance(outcome, Exception):
             raise outcome
@@ -179,8 +185,12 @@ class Scrubber:
         self.damage_count += len(news)
 
     def _begin_next(self) -> bool:
-        while self._queue:
+        """Begin to check the next segment, if there is one of a log that is not just being cut."""
+        for _ in range(len(self._queue)):
             log, base = self._queue.popleft()
+            if log.truncation.is_under_way:
+                self._queue.append((log, base))
+                continue
             segments: tuple[Segment, ...] = (*log.sealed_segments, log.active_segment)
             segment = next((one for one in segments if one.base_offset == base), None)
             if log.offline_reason is None and segment is not None and segment.size_bytes:

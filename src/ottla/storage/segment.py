@@ -196,6 +196,11 @@ class ActiveSegment:
         """Close the file until it is used again; readers that hold it can finish."""
         self._file = None
 
+    def take_file(self) -> list[File]:
+        """The file, if it is open; from now on it is not."""
+        taken, self._file = self._file, None
+        return [] if taken is None else [taken]
+
     def append(
         self,
         batch: bytes | bytearray | memoryview,

@@ -265,6 +265,13 @@ class Segments:
         self.unstored.clear()
         self.active.release()
 
+    def take_files(self) -> list[File]:
+        """Every open file. With the last reference to a removed one, its pages are freed."""
+        files = [segment.file for segment in self.sealed if segment.is_warm]
+        files += self.active.take_file()
+        self.close()
+        return files
+
     # Sealing
 
     def roll(self, now_ms: TimestampMs) -> SealedSegment:
@@ -383,6 +390,11 @@ class Segments:
         """The log is about to be deleted: compaction may not touch its files any more."""
         if self._swap is not None:
             self._swap.errand.give_up()
+
+    @property
+    def is_swapping(self) -> bool:
+        """True while a compacted segment takes the place of others."""
+        return self._swap is not None
 
     def is_swapped(self, segment: Segment) -> bool:
         return self._swap is not None and segment in self._swap.old

@@ -35,14 +35,9 @@ class Snapshots:
         for one in [one for one in self._offsets if one < offset]:
             self._remove(one)
 
-    def remove_above(self, offset: Offset) -> None:
-        """Remove the snapshots of what was cut off."""
-        for one in [one for one in self._offsets if one > offset]:
-            self._remove(one)
-
-    def remove_all(self) -> None:
-        for one in list(self._offsets):
-            self._remove(one)
+    def above(self, offset: Offset) -> list[Offset]:
+        """The snapshots of what lies behind `offset`."""
+        return [one for one in self._offsets if one > offset]
 
     def _remove(self, offset: Offset) -> None:
         self._offsets.remove(offset)

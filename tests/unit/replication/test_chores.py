@@ -18,6 +18,7 @@ from ottla.config import Durability, TopicConfig
 from ottla.model import BrokerId, Offset, ProducerId, TimestampMs, TopicPartition
 from ottla.replication.chores import Chores
 from ottla.replication.partition import LeaderPartition
+from ottla.storage.checkpoint_commits import CheckpointCommits
 from ottla.storage.cleaner import Cleaner
 from ottla.storage.flusher import InlineFlusher
 from ottla.storage.log import Log
@@ -53,7 +54,7 @@ class Broker:
             flusher=self.flusher,
             cleaner=Cleaner(self.files, self.worker),
             scrubber=Scrubber(self.files, self.worker, ROOT),
-            worker=self.worker,
+            checkpoints=CheckpointCommits(self.log_dir, self.worker),
             soon=lambda callback: callback(),
         )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from ottla.model import BrokerId, LeaderEpoch, TopicPartition, Uuid
 from ottla.protocol.api import ApiKey
 from ottla.protocol.hot_fetch import NO_WATERMARK
 from ottla.protocol.messages.fetch import (
+    EpochEndOffset,
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
@@ -27,6 +28,7 @@ from ottla.protocol.messages.fetch import (
 )
 from ottla.replication.catch_up import CatchUpBudget
 from ottla.replication.counts import ReplicationCounts
+from ottla.replication.cutting import BegunCut
 from ottla.replication.fetcher import FetcherEnvironment, ReplicaFetcher
 from ottla.replication.follower import FollowerPartition
 from ottla.replication.peer_deaths import PeerDeaths
@@ -86,6 +88,10 @@ class Followed:
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
         self.config = BrokerConfig(replica_fetch_wait_max_ms=100)
+        self.counts = ReplicationCounts(HERE)
+        self.synced: list[FollowerPartition] = []  # that were brought to disk
+        self.cuts: list[BegunCut] = []  # that were begun, and that the test may finish
+        self.on_cut: Callable[[Sequence[BegunCut]], None] = lambda begun: None
         clock = SystemClock()
         registration = replace(broker(HERE), epoch=7, token=bytes(16))
         self.fetcher = ReplicaFetcher(
@@ -97,9 +103,10 @@ class Followed:
                 registration=lambda: registration,
                 endpoint_of=lambda _: leader.broker.endpoint,
                 make_durable=self._make_durable,
+                cut=self._cut,
                 note_defect=self._note_defect,
                 deaths=PeerDeaths(HERE, clock, self._report_dead),
-                counts=ReplicationCounts(HERE),
+                counts=self.counts,
                 catch_up=CatchUpBudget(),
             ),
         )
@@ -119,12 +126,18 @@ class Followed:
         )
 
     def _make_durable(self, grown: Iterable[FollowerPartition]) -> "asyncio.Future[None]":
+        grown = list(grown)
+        self.synced += grown
         for one in grown:
             if one.promised_end < one.log.end_offset:
                 one.log.flush()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.set_result(None)
         return done
+
+    def _cut(self, begun: Sequence[BegunCut]) -> None:
+        self.cuts += begun
+        self.on_cut(begun)
 
     def _note_defect(self, followed: FollowerPartition, defect: Exception) -> None:
         raise AssertionError from defect
@@ -133,6 +146,14 @@ class Followed:
         self, broker: BrokerId, epoch: int, by: BrokerId, stale: Revision
     ) -> None:
         raise AssertionError
+
+    def finish_cuts(self) -> None:
+        """Cut the logs that are being cut."""
+        begun, self.cuts = self.cuts, []
+        for one in begun:
+            one.cut.run()
+            one.log.truncation.end(one.cut)
+            one.ended()
 
     async def requested(self, more: int) -> None:
         """Return when so many more requests have come."""
@@ -290,5 +311,145 @@ def test_while_consumers_read_here_the_leader_is_told_which_watermark_is_known()
         await until(lambda: len(followed.leader.changes()) > 1)
         named = [one.high_watermark for one in followed.leader.wants(5)]
         assert named == [NO_WATERMARK, 0, 1]
+
+    run(scenario)
+
+
+def diverging(index: int, end: int) -> FetchPartitionResponse:
+    """A response that says that the leader's epoch ended there."""
+    where = EpochEndOffset(epoch=EPOCH, end_offset=end)
+    return FetchPartitionResponse(partition_index=index, diverging_epoch=where)
+
+
+async def with_two_records(followed: Followed, index: int) -> None:
+    """Fetch a partition until it has two records."""
+    for end in (1, 2):
+        batch = build.batch(base_offset=end - 1, leader_epoch=EPOCH)
+        response = FetchPartitionResponse(partition_index=index, records=bytes(batch))
+        followed.leader.parts.append(response)
+        await until(lambda end=end: followed.partitions[index].log.end_offset == end)  # type: ignore[misc]
+
+
+def test_a_partition_whose_log_is_cut_is_forgotten_and_the_others_are_fetched_meanwhile() -> None:
+    async def scenario(followed: Followed) -> None:
+        await with_two_records(followed, 3)
+        partition = followed.partitions[3]
+        followed.leader.parts += [diverging(3, 1), diverging(3, 1)]
+        await until(lambda: bool(followed.cuts))
+        await until(lambda: followed.leader.changes()[-1] == ([], [3]))
+        before = len(followed.leader.wants(3))
+        followed.leader.parts += [grown(7), diverging(3, 0), grown(3)]
+        await until(lambda: followed.partitions[7].log.end_offset == 1)
+        await followed.requested(3)
+        assert len(followed.cuts) == 1, "what comes for it is ignored"
+        assert len(followed.leader.wants(3)) == before
+        assert followed.counts.truncated_records == 0
+        followed.finish_cuts()
+        assert followed.counts.truncated_records == 1
+        await until(lambda: len(followed.leader.wants(3)) > before)
+        want = followed.leader.wants(3)[-1]
+        assert (want.fetch_offset, want.last_fetched_epoch) == (1, EPOCH)
+        assert partition.log.end_offset == 1
+
+    run(scenario)
+
+
+def test_logs_of_one_response_are_cut_together_but_not_too_many_in_one_turn() -> None:
+    async def scenario(followed: Followed) -> None:
+        for index in range(COUNT):
+            await with_two_records(followed, index)
+        together: list[int] = []
+        turns = [0]
+
+        def count_turns() -> None:
+            turns[-1] += 1
+            if sum(together) < COUNT:
+                asyncio.get_running_loop().call_soon(count_turns)
+
+        def note(begun: Sequence[BegunCut]) -> None:
+            together.append(len(begun))
+            turns.append(0)
+
+        followed.on_cut = note
+        count_turns()
+        followed.leader.parts += [diverging(index, 1) for index in range(COUNT)]
+        await until(lambda: sum(together) == COUNT)
+        assert together == [32, COUNT - 32]
+        assert turns[1] > 0, "others had a turn in between"
+
+    run(scenario)
+
+
+def test_a_partition_that_is_dropped_while_others_are_cut_is_not_waited_for() -> None:
+    """Its log may be of another epoch by then, and nobody would report that it is on disk."""
+
+    async def scenario(followed: Followed) -> None:
+        for index in range(2, COUNT):
+            await with_two_records(followed, index)
+        followed.synced.clear()
+        followed.on_cut = lambda begun: followed.fetcher.remove(followed.partitions[0])
+        cut = [diverging(index, 1) for index in range(2, COUNT)]
+        followed.leader.parts += [grown(0), grown(1), *cut]
+        await until(lambda: bool(followed.synced))
+        assert followed.synced == [followed.partitions[1]]
+        assert followed.partitions[0].log.end_offset == 1
+
+    run(scenario)
+
+
+def test_a_log_that_begins_again_inside_of_a_batch_gets_what_came_with_it() -> None:
+    """Asked again for its new end, the leader would say that it begins later."""
+
+    async def scenario(followed: Followed) -> None:
+        partition = followed.partitions[3]
+        followed.leader.parts.append(
+            FetchPartitionResponse(
+                partition_index=3, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=6
+            )
+        )
+        await until(lambda: bool(followed.cuts))
+        followed.finish_cuts()
+        await until(lambda: followed.leader.wants(3)[-1].fetch_offset == 6)
+        batch = build.batch(4, base_offset=4, leader_epoch=EPOCH)
+        followed.leader.parts.append(
+            FetchPartitionResponse(
+                partition_index=3, high_watermark=8, log_start_offset=6, records=bytes(batch)
+            )
+        )
+        await until(lambda: bool(followed.cuts))
+        followed.finish_cuts()
+        assert (partition.log.start_offset, partition.log.end_offset) == (6, 8)
+        assert partition.high_watermark == 8
+        await until(lambda: followed.leader.wants(3)[-1].fetch_offset == 8)
+        assert followed.counts.truncated_records == 0
+
+    run(scenario)
+
+
+def test_a_cut_that_outlives_its_partition_still_counts_and_brings_nothing() -> None:
+    async def scenario(followed: Followed) -> None:
+        await with_two_records(followed, 3)
+        followed.leader.parts.append(diverging(3, 1))
+        await until(lambda: bool(followed.cuts))
+        followed.fetcher.remove(followed.partitions[3])
+        followed.finish_cuts()
+        await followed.requested(2)
+        assert followed.counts.truncated_records == 1
+        assert followed.partitions[3].log.end_offset == 1
+        assert followed.leader.changes()[-1] == ([], [3])
+
+    run(scenario)
+
+
+def test_a_log_that_cannot_be_cut_now_is_cut_later() -> None:
+    async def scenario(followed: Followed) -> None:
+        await with_two_records(followed, 3)
+        log = followed.partitions[3].log
+        log.take_offline("another reason")
+        followed.leader.parts.append(diverging(3, 1))
+        await until(lambda: followed.leader.changes()[-1] == ([], [3]))
+        assert not followed.cuts
+        await until(lambda: followed.leader.changes()[-1] == ([3], []))
+        assert followed.partitions[3].is_refused
 
     run(scenario)

@@ -7,6 +7,7 @@ from fakes.memory_files import MemoryFiles
 from ottla.config import Durability, TopicConfig
 from ottla.errors import (
     CorruptBatch,
+    ErrorCode,
     FencedLeaderEpoch,
     NotLeader,
     OffsetNotAvailable,
@@ -18,6 +19,7 @@ from ottla.protocol.hot_fetch import NO_WATERMARK
 from ottla.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
 from ottla.replication.follower import FollowerPartition, ReplicaDiverged
 from ottla.storage.log import Log
+from ottla.storage.log_cut import Cut
 from ottla.storage.log_follow import split_batches
 
 TOPIC_ID = Uuid(bytes(range(16)))
@@ -55,12 +57,34 @@ def fetch(source: Log, followed: FollowerPartition, *, watermark: int = 0) -> bo
         log_start_offset=source.start_offset,
         records=source.read_bytes(found) if found is not None else None,
     )
+    begun = followed.begin_cut(response, build.NOW_MS)
+    if begun is not None:
+        finish(followed, begun)
     return followed.take(response, build.NOW_MS)
+
+
+def out_of_range(start: int) -> FetchPartitionResponse:
+    return FetchPartitionResponse(
+        partition_index=0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start
+    )
 
 
 def diverging(epoch: int, end: int) -> FetchPartitionResponse:
     where = EpochEndOffset(epoch=epoch, end_offset=end)
     return FetchPartitionResponse(partition_index=0, diverging_epoch=where)
+
+
+def cut(followed: FollowerPartition, response: FetchPartitionResponse) -> None:
+    """Cut the log as a response demands."""
+    begun = followed.begin_cut(response, build.NOW_MS)
+    assert begun is not None
+    finish(followed, begun)
+
+
+def finish(followed: FollowerPartition, begun: Cut) -> None:
+    begun.run()
+    followed.log.truncation.end(begun)
+    followed.end_cut(begun)
 
 
 def content(log: Log) -> bytes:
@@ -83,7 +107,7 @@ def test_a_follower_becomes_the_same_log_byte_for_byte() -> None:
 def test_a_log_that_starts_inside_of_a_batch_is_followed_from_the_whole_batch_on() -> None:
     source, followed = leader(OLD, OLD, records=4), follower()
     source.advance_start(Offset(6))
-    followed.restart_at(Offset(6), build.NOW_MS)
+    cut(followed, out_of_range(6))
     assert fetch(source, followed, watermark=8)
     assert (followed.log.start_offset, followed.log.end_offset) == (6, 8)
     assert followed.high_watermark == 8
@@ -131,14 +155,14 @@ def test_a_leader_that_wrote_nothing_leaves_no_epoch_behind() -> None:
 
 def test_what_the_leader_never_had_is_cut_off() -> None:
     followed = follower(leader(OLD, OLD, LeaderEpoch(4)))
-    assert not followed.take(diverging(OLD, 2), build.NOW_MS)
+    cut(followed, diverging(OLD, 2))
     assert followed.log.end_offset == 2
     assert followed.request(0.0).last_fetched_epoch == OLD
 
 
 def test_the_shorter_of_two_ends_of_an_epoch_counts() -> None:
     followed = follower(leader(OLD, LeaderEpoch(4)))
-    followed.take(diverging(OLD, 100), build.NOW_MS)
+    cut(followed, diverging(OLD, 100))
     assert followed.log.end_offset == 2
 
 
@@ -147,16 +171,16 @@ def test_nothing_committed_is_cut_off_without_an_unclean_election_since() -> Non
     log.noted_watermark = Offset(3)
     followed = follower(log)
     with pytest.raises(ReplicaDiverged, match="committed"):
-        followed.take(diverging(OLD, 2), build.NOW_MS)
+        followed.begin_cut(diverging(OLD, 2), build.NOW_MS)
     assert followed.log.end_offset == 4
     unclean = follower(log, unclean_epoch=NEW)
-    unclean.take(diverging(OLD, 2), build.NOW_MS)
+    cut(unclean, diverging(OLD, 2))
     assert (unclean.log.end_offset, unclean.high_watermark) == (2, 2)
 
 
 def test_a_follower_far_behind_begins_where_the_leader_does() -> None:
     followed = follower(leader(OLD))
-    followed.restart_at(Offset(50), build.NOW_MS)
+    cut(followed, out_of_range(50))
     assert (followed.log.start_offset, followed.log.end_offset) == (50, 50)
     assert followed.high_watermark == 50
 
@@ -183,6 +207,16 @@ def test_a_part_of_a_batch_is_refused() -> None:
         part = (whole + whole)[:size_bytes]
         with pytest.raises(CorruptBatch, match="part of a batch"):
             list(split_batches(memoryview(part)))
+
+
+@pytest.mark.parametrize("size_bytes", [1, 60, 70])
+def test_an_empty_follower_refuses_a_part_of_a_batch_too(size_bytes: int) -> None:
+    records = bytes(build.batch(3, leader_epoch=OLD))[:size_bytes]
+    followed = follower()
+    response = FetchPartitionResponse(partition_index=0, records=records)
+    with pytest.raises(CorruptBatch, match="part of a batch"):
+        followed.begin_cut(response, build.NOW_MS)
+    assert not followed.is_being_cut
 
 
 def test_consumers_read_what_is_known_to_be_committed() -> None:
@@ -246,3 +280,67 @@ def test_a_follower_that_is_read_asks_for_newer_watermarks() -> None:
     followed.note_read(100.0, lag_max_s=10.0)
     assert followed.request(105.0).high_watermark == 2
     assert followed.request(111.0).high_watermark == NO_WATERMARK, "its consumers have gone"
+
+
+def test_while_its_log_is_cut_a_follower_serves_nobody_and_knows_less() -> None:
+    """A record is counted as committed no longer than the log says so."""
+    source, followed = leader(OLD, OLD), follower(unclean_epoch=NEW)
+    fetch(source, followed, watermark=4)
+    followed.log.flush()
+    followed.contact.heard_s = 100.0
+    followed.note_read(100.0, lag_max_s=10.0)
+    begun = followed.begin_cut(diverging(OLD, 2), build.NOW_MS)
+    assert begun is not None
+    assert followed.is_being_cut
+    assert (followed.high_watermark, followed.log.noted_watermark) == (2, 2)
+    with pytest.raises(NotLeader, match="being cut"):
+        followed.note_read(100.0, lag_max_s=10.0)
+    finish(followed, begun)
+    followed.note_read(100.0, lag_max_s=10.0)
+    assert (followed.high_watermark, followed.log.end_offset) == (2, 2)
+
+
+def test_a_follower_that_begins_again_counts_as_committed_what_its_leader_deleted() -> None:
+    """But only once it has: a cut may be given up."""
+    source, followed = leader(OLD, OLD), follower()
+    fetch(source, followed, watermark=2)
+    followed.log.flush()
+    for is_given_up in (True, False):
+        begun = followed.begin_cut(out_of_range(50), build.NOW_MS)
+        assert begun is not None
+        assert followed.high_watermark == 2
+        if is_given_up:
+            followed.log.truncation.give_up(begun)
+            followed.end_cut(begun)
+            assert (followed.high_watermark, followed.log.end_offset) == (2, 4)
+        else:
+            finish(followed, begun)
+    assert (followed.high_watermark, followed.log.start_offset) == (50, 50)
+
+
+def test_a_response_that_is_refused_changes_nothing() -> None:
+    log = leader(OLD, OLD)
+    log.flush()
+    log.noted_watermark = Offset(3)
+    followed = follower(log)
+    for response in (diverging(OLD, 2), out_of_range(1)):
+        with pytest.raises(ReplicaDiverged, match="committed"):
+            followed.begin_cut(response, build.NOW_MS)
+    batch = build.batch(1, base_offset=2, leader_epoch=NEW)
+    records = FetchPartitionResponse(partition_index=0, records=bytes(batch))
+    assert followed.begin_cut(records, build.NOW_MS) is None
+    with pytest.raises(CorruptBatch, match="written already"):
+        followed.take(records, build.NOW_MS)
+    assert not followed.is_being_cut
+    assert (log.durable_offset, log.end_offset, followed.high_watermark) == (4, 4, 3)
+    assert followed.begin_cut(FetchPartitionResponse(error_code=6), build.NOW_MS) is None
+
+
+def test_a_response_that_has_nothing_to_cut_brings_nothing() -> None:
+    source, followed = leader(OLD), follower()
+    fetch(source, followed, watermark=1)
+    response = diverging(NEW, 9)
+    response.high_watermark = 2
+    assert followed.begin_cut(response, build.NOW_MS) is None
+    assert not followed.take(response, build.NOW_MS)
+    assert (followed.high_watermark, followed.log.end_offset) == (1, 2)

@@ -14,6 +14,7 @@ from ottla.clock import SystemClock
 from ottla.config import TopicConfig
 from ottla.errors import StorageFailed
 from ottla.model import TopicPartition
+from ottla.replication.cutting import Cutting
 from ottla.replication.log_maker import LogMaker
 from ottla.storage.log import Log
 from ottla.storage.log_dir import MANY, LogDir
@@ -28,7 +29,8 @@ class Maker:
         self.files, self.worker = MemoryFiles(), LaterWorker()
         self.log_dir = LogDir(self.files, ROOT)
         self.log_dir.open_logs(lambda tp: TopicConfig(), SystemClock().now_ms())
-        self.maker = LogMaker(self.log_dir, self.worker, SystemClock())
+        self.cutting = Cutting(self.log_dir, self.worker)
+        self.maker = LogMaker(self.log_dir, self.worker, SystemClock(), self.cutting)
         self.step_count = 0
 
     def make(self, tp: TopicPartition = ORDERS) -> Log:

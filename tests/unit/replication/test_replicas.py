@@ -11,15 +11,17 @@ from typing import NamedTuple
 import pytest
 
 from fakes import build
-from fakes.cluster_images import broker, cluster, put_topic
+from fakes.cluster_images import after, broker, cluster, put_topic
 from fakes.memory_files import MemoryFiles
 from fakes.workers import LaterWorker
 from ottla.clock import Clock, SystemClock
+from ottla.cluster.controller.topics import delete_topic
 from ottla.cluster.image import ClusterImage, TopicImage
 from ottla.cluster.store import Revision
 from ottla.cluster.values import Change, PartitionImage, Ready, broker_key, partition_key, ready_key
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.model import BrokerId, LeaderEpoch, Offset, TopicPartition, Uuid
+from ottla.replication.cutting import BegunCut, Cutting
 from ottla.replication.following import Following
 from ottla.replication.replicas import Replicas
 from ottla.storage.cleaner import Cleaner
@@ -68,6 +70,7 @@ def _replicas(
         watch=lambda task: None,
         report_dead=_report_nobody,
         want_repair=lambda: None,
+        cutting=Cutting(log_dir, worker),
     )
     return Replicas(
         log_dir,
@@ -315,6 +318,86 @@ def with_follower(scenario: Callable[[Followed], Awaitable[None]]) -> None:
         await replicas.close()
 
     asyncio.run(main())
+
+
+def _led_by(leader: BrokerId, epoch: int, revision: int) -> ClusterImage:
+    leader_epoch = LeaderEpoch(build.EPOCH + epoch)
+    partition = PartitionImage(leader, leader_epoch, (THERE, HERE), (THERE, HERE), revision)
+    topic = TopicImage("orders", Uuid(bytes(range(16))), (partition,))
+    return cluster(0, 1).apply(put_topic(topic), Revision(revision))
+
+
+def _cut(followed: Followed) -> list[str]:
+    """Begin to cut the log; the list gets an entry when that is over."""
+    log, over = followed.replicas.logs[ORDERS], list[str]()
+    for _ in range(5):
+        build.append(log)
+    log.flush()
+    followed.log_dir.checkpoint()
+    cut = log.truncation.begin(Offset(2), build.NOW_MS)
+    assert cut is not None
+    begun = BegunCut(log, cut, lambda: over.append("over"))
+    followed.replicas.following.cutting.run([begun])
+    return over
+
+
+@pytest.mark.parametrize("leader", [HERE, THERE])
+def test_a_log_that_is_being_cut_is_served_in_the_next_epoch_when_that_is_over(
+    leader: BrokerId,
+) -> None:
+    async def scenario(followed: Followed) -> None:
+        replicas, over = followed.replicas, _cut(followed)
+        replicas.note_image(_led_by(leader, 1, 3))
+        for _ in range(2):  # the checkpoint, then the cut
+            await _turn()
+            assert (replicas.leaders, replicas.following.partitions, over) == ({}, {}, [])
+            followed.worker.work()
+        await _turn()
+        assert over == ["over"]
+        assert list(replicas.leaders) == ([ORDERS] if leader == HERE else [])
+        assert list(replicas.following.partitions) == ([ORDERS] if leader == THERE else [])
+        assert replicas.logs[ORDERS].end_offset == 2
+        assert replicas.committed_end(ORDERS) <= 2
+
+    with_follower(scenario)
+
+
+def test_a_log_whose_disk_fails_while_it_is_cut_is_served_by_nobody() -> None:
+    async def scenario(followed: Followed) -> None:
+        replicas, over = followed.replicas, _cut(followed)
+        replicas.note_image(_led_by(HERE, 1, 3))
+        await _turn()
+        followed.worker.work()
+        followed.files.fail_next("truncate")
+        await followed.settle()
+        assert replicas.is_offline
+        assert over == ["over"]
+        assert (replicas.leaders, replicas.following.partitions) == ({}, {})
+        assert replicas.failure_of("orders") is not None
+
+    with_follower(scenario)
+
+
+@pytest.mark.parametrize("turns", range(3), ids=["checkpoint", "cut", "over"])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_log_that_goes_while_it_is_cut_leaves_nothing(turns: int, is_deleted: bool) -> None:
+    """The worker removes its files behind the cut, or they are not cut at all."""
+
+    async def scenario(followed: Followed) -> None:
+        replicas, over = followed.replicas, _cut(followed)
+        for _ in range(turns):
+            followed.worker.work()
+        image = _moved((THERE,), 1, 3)
+        if is_deleted:
+            image = after(image, delete_topic(image, "orders", BrokerConfig()))
+        replicas.note_image(image)
+        await followed.settle()
+        assert over == ["over"]
+        assert not replicas.is_offline
+        assert ORDERS not in replicas.logs
+        assert not any("orders" in name for name in followed.files.names(Path("/data")))
+
+    with_follower(scenario)
 
 
 def test_the_log_of_a_replica_that_has_moved_is_removed_and_made_anew_if_it_comes_back() -> None:

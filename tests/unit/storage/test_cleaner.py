@@ -129,6 +129,33 @@ def test_a_log_that_is_deleted_meanwhile_is_nobodys_failure(
     assert other.cleaning.clean_offset == 10
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_log_that_is_cut_meanwhile_is_nobodys_failure(files: MemoryFiles, is_over: bool) -> None:
+    """A part of what the pass reads is gone: that is no damage, nor is it when the cut is over."""
+    worker = LaterWorker()
+    cleaner = Cleaner(files, worker)
+    log = log_of(files, "a-0", 10)
+    begin(cleaner, log)
+    cut = log.truncation.begin(Offset(5), build.NOW_MS)
+    assert cut is not None
+    cut.run()
+    if is_over:
+        log.truncation.end(cut)
+    while worker.steps:
+        worker.work()
+    assert (cleaner.failure_count, cleaner.pass_count) == (0, 0)
+    if not is_over:
+        log.truncation.end(cut)
+    log.append_as_follower(build.batch(base_offset=5, key=b"key"), build.NOW_MS)
+    log.roll(build.NOW_MS)
+    log.flush()
+    begin(cleaner, log)
+    while worker.steps:
+        worker.work()
+    assert (cleaner.failure_count, cleaner.pass_count) == (0, 1)
+    assert log.cleaning.clean_offset == 6
+
+
 def test_closing_gives_up_what_is_under_way(files: MemoryFiles, owner: Owner) -> None:
     is_begun, may_go_on = threading.Event(), threading.Event()
 

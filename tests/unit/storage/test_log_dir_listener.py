@@ -21,3 +21,4 @@ def test_a_silent_listener_ignores_every_event() -> None:
     listener.note_offline("the disk failed")
     listener.note_durable(build.TP)
     listener.note_crowded(build.TP)
+    assert not listener.note_epochs_wrong(build.TP)

@@ -25,3 +25,4 @@ def test_a_silent_listener_ignores_every_event() -> None:
     listener.note_failed(build.TP, OSError(5, "bad sector"))
     listener.note_damaged(build.TP, CorruptRange(Offset(0), Offset(1), Offset(0), Position(0)))
     listener.before_truncate(build.TP)
+    assert not listener.note_epochs_wrong(build.TP), "so the log reads them at once"

@@ -12,7 +12,7 @@ from fakes.listeners import FakeDirListener
 from ottla.config import TopicConfig
 from ottla.errors import StorageFailed
 from ottla.model import Offset, TopicPartition, Uuid
-from ottla.storage.files import OsFile, OsFiles, StrPath, open_file_count
+from ottla.storage.files import Lock, OsFile, OsFiles, StrPath, open_file_count
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.log_dir_listener import LogDirListener
@@ -37,11 +37,16 @@ class CountingFiles(OsFiles):
 
     def __init__(self) -> None:
         self.peak = 0
+        self.whole_syncs = 0
 
     def open(self, path: StrPath) -> OsFile:
         opened = super().open(path)
         self.peak = max(self.peak, open_file_count())
         return opened
+
+    def sync_all(self, lock: Lock) -> None:
+        self.whole_syncs += 1
+        super().sync_all(lock)
 
     def create(self, path: StrPath) -> OsFile:
         created = super().create(path)
@@ -102,6 +107,43 @@ def test_what_is_not_on_disk_is_brought_there_before_it_is_closed(tmp_path: Path
     assert files.peak <= before + 1 + ROOM + ALSO_OPEN
     assert len(durable) >= LOGS - ROOM
     assert len(durable) == len(set(durable)) == sum(not log.flushing.wants_sync for log in durable)
+
+
+def test_many_logs_are_cut_at_once_with_few_open_files(tmp_path: Path) -> None:
+    files, before = CountingFiles(), open_file_count()
+    log_dir = crowded_dir(files, tmp_path)
+    for log in log_dir.logs.values():
+        for _ in range(3):
+            build.append(log)
+        log.flush()
+    cuts = [(log, log.truncation.begin(Offset(2), build.NOW_MS)) for log in log_dir.logs.values()]
+    assert open_file_count() == before + 1, "the lock: none is needed to read or write now"
+    for _, cut in cuts:
+        assert cut is not None
+        cut.run()
+    assert open_file_count() == before + 1
+    for log, cut in cuts:
+        assert cut is not None
+        log.truncation.end(cut)
+        assert build.append(log) == 2
+    assert files.peak <= before + 1 + ROOM + ALSO_OPEN
+
+
+def test_logs_that_are_being_cut_are_not_asked_to_close_what_others_need(tmp_path: Path) -> None:
+    """They have nothing to close; asked in vain, they would have everything brought to disk."""
+    files = CountingFiles()
+    log_dir = open_dir(files, tmp_path)
+    tps = [TopicPartition("orders", index) for index in range(100)]
+    for tp in tps:
+        log = log_dir.create_log(tp, TOPIC_ID, CONFIG, build.NOW_MS)
+        for _ in range(2):
+            build.append(log)
+        log.flush()
+    for tp in tps[:80]:
+        assert log_dir.logs[tp].truncation.begin(Offset(1), build.NOW_MS) is not None
+    for tp in tps[80:]:
+        assert content(log_dir.logs[tp])
+    assert files.whole_syncs == 0
 
 
 @pytest.mark.slow

@@ -231,6 +231,28 @@ def test_producers_are_known_again(files: MemoryFiles, recovery_point: int) -> N
     assert log.append_as_leader(fresh, LeaderEpoch(1), build.NOW_MS).base_offset == 62
 
 
+def test_a_snapshot_of_records_that_are_gone_is_none_of_those_that_take_their_offsets(
+    files: MemoryFiles,
+) -> None:
+    log = build.log(files)
+    build.append(log, 5)
+    gone = build.batch(producer_id=5, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(gone, LeaderEpoch(3), build.NOW_MS)
+    log.roll(build.NOW_MS)
+    files.sync_all(files.lock(Path("/data/.lock")))
+    files.unlink(log.active_segment.directory / f"{6:020d}.log")  # then the power was cut
+    del files.content(FIRST)[-len(gone) :]
+    files = files.kill()
+    again = build.log(files)
+    assert again.end_offset == 5
+    for _ in range(5):
+        build.append(again)
+    again.flush()
+    for after in (files.kill(), files.cut_power(Random(1))):
+        found = build.log(after, recovery_point=10)
+        assert found.producers.get(ProducerId(5)) is None
+
+
 def test_a_damaged_snapshot_is_replaced_by_an_older_one(files: MemoryFiles) -> None:
     log = build.log(files, SMALL)
     for number in range(31):

@@ -6,6 +6,7 @@ import pytest
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
+from fakes.workers import LaterWorker
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch
 from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicPartition, Uuid
@@ -279,6 +280,78 @@ def test_a_segment_that_was_cut_short_is_known_soon_after_a_start(
     reads = files.counts["read"]
     scrubber.advance(again.logs.values(), TimestampMs(build.NOW_MS - DAY_MS), 2 * DAY_MS)
     assert files.counts["read"] <= reads + 1, "the sizes are looked at once"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_sizes_of_a_log_that_is_being_cut_are_looked_at_behind_that(
+    files: MemoryFiles, log_dir: LogDir, log: Log, is_late: bool
+) -> None:
+    """Whether the look begins while it is cut, or comes to its end then."""
+    segment = log.sealed_segments[0]
+    last = batch_positions(files, segment)[-1]
+    log_dir.close()
+    files = files.kill()
+    del files.content(path_of(segment))[last + 5 :]
+    again = LogDir(files, ROOT)
+    log = again.open_logs(lambda tp: TopicConfig(), build.NOW_MS)[TP]
+    worker = LaterWorker()
+    scrubber = Scrubber(files, worker, ROOT)
+    if is_late:
+        scrubber.advance([log], build.NOW_MS, -1)
+        assert worker.steps
+    cut = log.truncation.begin(Offset(log.end_offset - 1), build.NOW_MS)
+    assert cut is not None
+    for _ in range(3):
+        scrubber.advance([log], build.NOW_MS, -1)
+        worker.work()
+    assert (log.corrupt, scrubber.damage_count) == ([], 0)
+    cut.run()
+    log.truncation.end(cut)
+    scrubber.advance([log], build.NOW_MS, -1)
+    worker.work()
+    assert [one.end_offset for one in log.corrupt] == [segment.end_offset]
+
+
+def test_segments_of_a_log_that_is_being_cut_are_read_behind_that_and_those_of_others_before(
+    files: MemoryFiles, log_dir: LogDir, log: Log
+) -> None:
+    tp = TopicPartition("orders", 1)
+    other = log_dir.create_log(tp, Uuid(bytes(range(16))), TopicConfig(), build.NOW_MS)
+    fill(other)
+    for one in (log, other):
+        files.flip(path_of(one.sealed_segments[0]), 100)
+    scrubber = Scrubber(files, InlineWorker(), ROOT)
+    cut = log.truncation.begin(Offset(log.end_offset - 1), build.NOW_MS)
+    assert cut is not None
+    for _ in range(20):
+        scrubber.advance([log, other], TimestampMs(build.NOW_MS), 0)
+    assert (len(log.corrupt), len(other.corrupt), scrubber.round_count) == (0, 1, 0)
+    cut.run()
+    log.truncation.end(cut)
+    for _ in range(20):
+        scrubber.advance([log, other], TimestampMs(build.NOW_MS), DAY_MS)
+    assert (len(log.corrupt), len(other.corrupt), scrubber.round_count) == (1, 1, 1)
+
+
+def test_damage_that_is_found_while_the_log_is_cut_is_looked_for_again_behind_that(
+    files: MemoryFiles, log: Log
+) -> None:
+    files.flip(path_of(log.sealed_segments[0]), 100)
+    worker = LaterWorker()
+    scrubber = Scrubber(files, worker, ROOT)
+    scrubber.advance([log], TimestampMs(build.NOW_MS), 0)
+    worker.work()  # of the sizes
+    scrubber.advance([log], TimestampMs(build.NOW_MS), 0)
+    cut = log.truncation.begin(Offset(log.end_offset - 1), build.NOW_MS)
+    assert cut is not None
+    worker.work()
+    assert log.corrupt == []
+    cut.run()
+    log.truncation.end(cut)
+    while not scrubber.round_count:
+        scrubber.advance([log], TimestampMs(build.NOW_MS), 0)
+        worker.work()
+    assert len(log.corrupt) == 1
 
 
 @pytest.mark.parametrize("at", [0, 7, BATCHES - 1], ids=["first", "middle", "last"])

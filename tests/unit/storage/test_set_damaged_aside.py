@@ -1,13 +1,16 @@
 """A damaged part of a log: cut off between segments, kept, and written again from a peer."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from fakes import build
 from fakes.logs import SMALL, fill, names_of
-from fakes.memory_files import MemoryFiles
+from fakes.memory_files import MachineStopped, MemoryFiles
 from ottla.model import Offset, TimestampMs
 from ottla.records.batch import batches
 from ottla.storage.disk_worker import InlineWorker
@@ -125,3 +128,50 @@ def test_what_was_kept_before_is_not_written_over(files: MemoryFiles) -> None:
     second = again.set_damaged_aside(build.NOW_MS)
     assert f"{name}.stray" in first
     assert f"{name}.stray.1" in second
+
+
+@pytest.mark.parametrize("strike", [flip_middle, empty])
+@pytest.mark.parametrize("segment", [0, 2])
+def test_whenever_the_power_is_cut_no_record_is_lost_that_was_not_damaged_before(
+    segment: int, strike: Strike
+) -> None:
+    for stop_after in count():
+        files = MemoryFiles()
+        log, _, _ = damaged_log(files, segment, strike)
+        before, damaged, end = content_of(files, log), log.corrupt, log.end_offset
+        del before[sorted(before)[segment]]
+        cut = log.truncation.begin_setting_aside(build.NOW_MS)
+        files.stop_after = stop_after
+        with suppress(MachineStopped):
+            cut.run()
+        files.stop_after = None
+        for after in (files.kill(), *(files.cut_power(Random(seed)) for seed in range(3))):
+            again = build.log(after, SMALL, recovery_point=cut.end_offset)
+            assert cut.end_offset <= again.end_offset <= end
+            assert again.corrupt in ([], damaged), stop_after
+            if again.corrupt:
+                again.set_damaged_aside(build.NOW_MS)
+            found = [after.read_whole(log.directory / name) for name in names_of(after, log, "")]
+            assert [name for name, one in before.items() if one and one not in found] == []
+        if cut.recovered is not None:
+            break
+        assert stop_after < 500, "it comes to an end"
+
+
+def test_a_cut_that_sets_damage_aside_is_begun_and_ended_without_waiting_for_the_disk(
+    files: MemoryFiles,
+) -> None:
+    log, whole, _ = damaged_log(files, 1, flip_middle)
+    waited = files.counts["sync"] + files.counts["sync_dir"]
+    cut = log.truncation.begin_setting_aside(build.NOW_MS)
+    assert files.counts["sync"] + files.counts["sync_dir"] == waited
+    assert content_of(files, log) == content_of(files.kill(), log)
+    cut.run()
+    waited = files.counts["sync"] + files.counts["sync_dir"]
+    log.truncation.end(cut)
+    assert files.counts["sync"] + files.counts["sync_dir"] == waited, "also of what was known"
+    assert log.corrupt == []
+    fill(log, 6)  # over the offsets that were damaged
+    log.close()
+    assert build.log(files.kill(), SMALL, recovery_point=log.end_offset).corrupt == []
+    assert cut.kept_names == [f"{name}.stray" for name in sorted(whole, reverse=True)[:-1]]

@@ -40,15 +40,12 @@ def test_a_snapshot_is_written_again_in_its_place(files: MemoryFiles, snapshots:
     assert offsets(files) == [5]
 
 
-def test_those_outside_the_log_go(files: MemoryFiles, snapshots: Snapshots) -> None:
+def test_those_before_the_log_go(files: MemoryFiles, snapshots: Snapshots) -> None:
     bases = (10, 20, 30, 40)
     write(snapshots, *bases, bases=bases)
     snapshots.remove_below(Offset(20))
     assert offsets(files) == [20, 30, 40]
-    snapshots.remove_above(Offset(30))
-    assert offsets(files) == [20, 30]
-    snapshots.remove_all()
-    assert offsets(files) == []
+    assert snapshots.above(Offset(20)) == [30, 40]
 
 
 def test_those_that_a_start_found_are_known(files: MemoryFiles, snapshots: Snapshots) -> None:
