@@ -105,7 +105,7 @@ class DeadLetterTopics:
         if self._leader_elsewhere(sender) is not None:
             return await self._elsewhere().has_batch(self._tp(sender), sender, since_ms)
         partition = self._replicas.locate(sender.topic_id, sender.partition)
-        found_at = partition.log.offset_for_time(since_ms)
+        found_at = partition.log.times.first_since(since_ms)
         at = partition.high_watermark if found_at is None else found_at.offset
         while at < partition.high_watermark:
             found = partition.log.read(

@@ -121,7 +121,7 @@ class Dispatcher:
             else:
                 response = self._take_by_codec(bytes(frame), connection)
                 latency = self.latencies.get(key, self._refusal_latency)
-        except (ProtocolViolation, OSError):
+        except (ProtocolViolation, ConnectionError):
             raise
         except Exception as problem:
             self._note_failed(key, problem)

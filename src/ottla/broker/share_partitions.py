@@ -306,7 +306,7 @@ class SharePartitions:
             return partition.log.start_offset
         if reset.startswith(_BY_DURATION):
             since_ms = self._clock.now_ms() - duration_ms(reset.removeprefix(_BY_DURATION))
-            found = partition.log.offset_for_time(TimestampMs(max(since_ms, 0)))
+            found = partition.log.times.first_since(TimestampMs(max(since_ms, 0)))
             if found is not None:
                 return found.offset
         if partition.is_waited_for:

@@ -6,6 +6,7 @@ to a worker.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ottla.config import INT32_MAX, TopicConfig
@@ -21,25 +22,23 @@ from ottla.model import (
 )
 from ottla.records.batch import (
     Marker,
-    build_marker,
     check_plain,
-    decompressed_bytes_max,
-    read_header,
     stamp,
 )
 from ottla.storage.damages import CorruptRange
 from ottla.storage.epochs import EpochEnd, Epochs
-from ottla.storage.files import CROWDED_ERRNOS, Files
+from ottla.storage.files import Files
 from ottla.storage.index import AbortedTransaction
 from ottla.storage.log_append import (
     Appended,
     Judge,
     append_built,
     append_checked,
+    append_marker,
     is_plain_but_keys,
 )
 from ottla.storage.log_cleaning import LogCleaning
-from ottla.storage.log_core import LogCore, crowded
+from ottla.storage.log_core import LogCore
 from ottla.storage.log_flush import LogFlush
 from ottla.storage.log_follow import append_followed
 from ottla.storage.log_listener import LogListener, SilentListener
@@ -51,7 +50,7 @@ from ottla.storage.log_truncation import LogTruncation
 from ottla.storage.open_files import OpenFiles
 from ottla.storage.producers import Producers
 from ottla.storage.segment import ActiveSegment, SealedSegment
-from ottla.storage.time_search import TimedOffset, max_timestamp, offset_for_time
+from ottla.storage.time_search import TimeSearch
 
 
 class Log:
@@ -106,6 +105,7 @@ class Log:
         self.cleaning = LogCleaning(core, is_compacted=found.is_compacted)
         self.repair = LogRepair(core)
         self.retention = LogRetention(core)
+        self.times = TimeSearch(core)
         self.truncation = LogTruncation(core, self.flushing, self.cleaning)
         self._known_config: TopicConfig | None = None  # the one that these two are of
         self._is_plain = False
@@ -283,19 +283,7 @@ class Log:
         now_ms: TimestampMs,
     ) -> Appended:
         """End a producer's transaction: its records are visible or void from here on."""
-        core = self._core
-        if core.offline_reason is not None:
-            raise StorageFailed(core.offline_reason)
-        core.producers.check_marker(producer_id, producer_epoch, marker.coordinator_epoch)
-        batch = build_marker(
-            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
-        )
-        offset = core.end_offset
-        stamp(batch, offset, leader_epoch)
-        core.write(batch, offset, now_ms, now_ms)
-        core.epochs.note(leader_epoch, offset)
-        core.note_marker(read_header(batch), offset, marker, now_ms)
-        return Appended(offset, offset, NO_TIMESTAMP, False)
+        return append_marker(self._core, marker, producer_id, producer_epoch, leader_epoch, now_ms)
 
     # Reading
 
@@ -320,9 +308,7 @@ class Log:
         try:
             return read_range(core, self.repair, start, end, bytes_max, at_least_one)
         except OSError as error:
-            if error.errno in CROWDED_ERRNOS:
-                raise crowded(error) from error
-            raise core.fail(error) from error
+            raise core.unreadable(error) from error
 
     def read_on(
         self, found: FileRange, end: Offset, bytes_max: int, *, at_least_one: bool
@@ -337,9 +323,7 @@ class Log:
         try:
             return read_on(core, self.repair, found, end, bytes_max, at_least_one)
         except OSError as error:
-            if error.errno in CROWDED_ERRNOS:
-                raise crowded(error) from error
-            raise core.fail(error) from error
+            raise core.unreadable(error) from error
 
     def read_bytes(self, found: FileRange) -> bytes:
         """The batches of a range as bytes."""
@@ -348,27 +332,11 @@ class Log:
         except OSError as error:
             raise self._core.fail(error) from error
 
-    # Finding by time
-
-    def offset_for_time(self, timestamp_ms: TimestampMs) -> TimedOffset | None:
-        """The first record whose timestamp is not before `timestamp_ms`."""
-        core = self._core
-        bytes_max = decompressed_bytes_max(core.config.max_message_bytes)
-        return offset_for_time(
-            core.segments, core.start_offset, timestamp_ms, decompressed_bytes_max=bytes_max
-        )
-
-    def max_timestamp(self) -> TimedOffset | None:
-        """The first record that has the largest timestamp of the whole log."""
-        core = self._core
-        bytes_max = decompressed_bytes_max(core.config.max_message_bytes)
-        return max_timestamp(core.segments, core.start_offset, decompressed_bytes_max=bytes_max)
-
     # Epochs and transactions
 
     def epoch_end(self, epoch: LeaderEpoch) -> EpochEnd:
         """The end of `epoch` in this log (KIP-279); (-1, -1) when nothing is known of it."""
-        return self.repair.epoch_end(epoch)
+        return self._core.readable(partial(self.repair.epoch_end, epoch))
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
         """The offset below which every transaction is decided and its end is visible."""
@@ -377,7 +345,8 @@ class Log:
 
     def aborted_transactions(self, start: Offset, end: Offset) -> list[AbortedTransaction]:
         """The aborted transactions that a reader of `start` to `end` has to skip."""
-        return self._core.segments.aborted_between(start, end)
+        core = self._core
+        return core.readable(partial(core.segments.aborted_between, start, end))
 
     # Segments come and go
 
@@ -397,22 +366,11 @@ class Log:
         """Forget everything and begin again, empty, at `offset`."""
         self.truncation.restart_at(offset, now_ms)
 
-    def set_damaged_aside(self, now_ms: TimestampMs) -> list[str]:
-        """Cut off everything from the first damage on, and keep it under the names returned."""
-        return self.truncation.set_damaged_aside(now_ms)
-
     # Durability and the end of a log
 
     def flush(self) -> None:
         """Make everything appended so far durable, and wait for it."""
-        work = self.flushing.begin()
-        if work is None:
-            return
-        try:
-            work.run(self.files)
-        except OSError as error:
-            raise self._core.fail(error) from error
-        self.flushing.end(work)
+        self.flushing.flush()
 
     def release_files(self) -> bool:
         """Close what is on disk and not in use; False if anything stays open."""

@@ -5,10 +5,19 @@ from typing import Final, NamedTuple
 
 from ottla.config import TimestampType, TopicConfig
 from ottla.errors import MessageTooLarge, StorageFailed
-from ottla.model import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
+from ottla.model import (
+    NO_TIMESTAMP,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+)
 from ottla.records.batch import (
     HIDES_ALL,
     BatchHeader,
+    Marker,
+    build_marker,
     check_batch,
     decompressed_bytes_max,
     read_header,
@@ -95,6 +104,29 @@ def append_built(
     core.write(batch, last_offset, header.max_timestamp_ms, now_ms)
     core.epochs.note(leader_epoch, base_offset)
     return Appended(base_offset, last_offset, NO_TIMESTAMP, False)
+
+
+def append_marker(
+    core: LogCore,
+    marker: Marker,
+    producer_id: ProducerId,
+    producer_epoch: ProducerEpoch,
+    leader_epoch: LeaderEpoch,
+    now_ms: TimestampMs,
+) -> Appended:
+    """`Log.append_marker`."""
+    if core.offline_reason is not None:
+        raise StorageFailed(core.offline_reason)
+    core.producers.check_marker(producer_id, producer_epoch, marker.coordinator_epoch)
+    batch = build_marker(
+        marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
+    )
+    offset = core.end_offset
+    stamp(batch, offset, leader_epoch)
+    core.write(batch, offset, now_ms, now_ms)
+    core.epochs.note(leader_epoch, offset)
+    core.note_marker(read_header(batch), offset, marker, now_ms)
+    return Appended(offset, offset, NO_TIMESTAMP, False)
 
 
 def _stamp_times(

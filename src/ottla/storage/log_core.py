@@ -5,10 +5,10 @@ core and never the log: a deleted log's files close with the last reference to i
 would keep them open until the garbage collector runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from weakref import ref
 
 from ottla.config import INT32_MAX, TopicConfig
@@ -31,6 +31,8 @@ from ottla.storage.snapshots import Snapshots
 _HINTS_MAX: Final = 64  # readers whose position is remembered, per log
 BEING_CUT: Final = "the log is being cut"  # as `LogCore.offline_reason`
 NOT_SAVED: Final = (-1, NO_OFFSET)  # as `LogCore.saved_end`
+
+Found = TypeVar("Found")
 
 
 class LogCore:
@@ -184,7 +186,7 @@ class LogCore:
         The log goes on unless the disk is broken.
         """
         if error.errno in CROWDED_ERRNOS:
-            return crowded(error)  # before anything was written
+            return self.unreadable(error)  # before anything was written
         try:
             self.segments.active.file.truncate(self.segments.active.size_bytes)
         except OSError as worse:
@@ -301,6 +303,19 @@ class LogCore:
         self.listener.note_failed(self.tp, error)
         return StorageFailed(f"the disk failed: {error}")
 
+    def unreadable(self, error: OSError) -> StorageFailed:
+        """The error for a read that failed. The log goes on if it only lacks a descriptor."""
+        if error.errno in CROWDED_ERRNOS:
+            return StorageFailed(f"a segment cannot be opened now: {error.strerror}")
+        return self.fail(error)
+
+    def readable(self, find: Callable[[], Found]) -> Found:
+        """The result of a function that reads the log's files; StorageFailed if that fails."""
+        try:
+            return find()
+        except OSError as error:
+            raise self.unreadable(error) from error
+
     def tolerate_full_disk(self, error: OSError) -> None:
         """Fail, unless the disk is full: without this file the next start only takes longer."""
         if error.errno not in FULL_DISK_ERRNOS | CROWDED_ERRNOS:
@@ -311,8 +326,3 @@ class LogCore:
         self.offline_reason = reason
         self.listener = SilentListener()
         self.open_files.forget(self)
-
-
-def crowded(error: OSError) -> StorageFailed:
-    """The error for a segment that has no file descriptor for now."""
-    return StorageFailed(f"a segment cannot be opened now: {error.strerror}")

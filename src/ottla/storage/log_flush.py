@@ -180,6 +180,17 @@ class LogFlush:
             core.segments.note_stored(work.unstored)
         core.note_durable(work.end_offset)
 
+    def flush(self) -> None:
+        """Make everything appended so far durable, and wait for it."""
+        work = self.begin()
+        if work is None:
+            return
+        try:
+            work.run(self._core.files)
+        except OSError as error:
+            raise self._core.fail(error) from error
+        self.end(work)
+
     def save(self) -> None:
         """Prepare what shortens the next start for a checkpoint: now, or with the next flush."""
         core = self._core

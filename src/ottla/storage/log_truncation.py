@@ -11,9 +11,8 @@ from typing import TypeVar
 from ottla.errors import StorageFailed
 from ottla.model import NO_OFFSET, NO_UUID, Offset, TimestampMs
 from ottla.storage.epochs import Epochs
-from ottla.storage.files import CROWDED_ERRNOS
 from ottla.storage.log_cleaning import LogCleaning
-from ottla.storage.log_core import LogCore, crowded
+from ottla.storage.log_core import LogCore
 from ottla.storage.log_cut import Cut, KeptEnd, Removed, cut_all, cut_end, keep_aside, reopen
 from ottla.storage.log_flush import LogFlush
 from ottla.storage.log_states import NotedState
@@ -72,7 +71,7 @@ class LogTruncation:
         """
         core = self._core
         self._check()
-        cut_at = self._readable(self._before_damage)
+        cut_at = self._core.readable(self._before_damage)
         bases = [
             one.base_offset
             for one in reversed(core.segments.all())
@@ -182,7 +181,7 @@ class LogTruncation:
         """Begin to cut the log behind its first segment. The steps `before` come first."""
         core = self._core
         segments = core.segments
-        segment, size_bytes, end_offset = self._readable(partial(self._last_kept, to_offset))
+        segment, size_bytes, end_offset = self._core.readable(partial(self._last_kept, to_offset))
         base = segment.base_offset
         kept = KeptEnd(base, size_bytes, None if core.is_synced else segment.file)
         removed = Removed(
@@ -251,15 +250,6 @@ class LogTruncation:
             core.segments.release()
         core.lend(cut)
         return cut
-
-    def _readable(self, find: Callable[[], Found]) -> Found:
-        """The result of looking for where to cut; StorageFailed if the disk cannot be read."""
-        try:
-            return find()
-        except OSError as error:
-            if error.errno in CROWDED_ERRNOS:
-                raise crowded(error) from error
-            raise self._core.fail(error) from error
 
     def _before_damage(self) -> Offset:
         """The start of the first damaged segment, or of what was lost behind an intact one."""

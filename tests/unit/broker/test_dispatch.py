@@ -1,6 +1,7 @@
 """Headers and versions are checked; what is served gets to its handler, all else is refused."""
 
 import asyncio
+import errno
 import gc
 import struct
 import warnings
@@ -409,7 +410,10 @@ def test_a_defect_in_a_slow_handler_closes_the_connection_and_an_assertion_ends_
         assert (vars(said)["api"], said.exc_info is not None) == ("DESCRIBE_CLUSTER", True)
 
 
-@pytest.mark.parametrize("problem", [IndexError("ours"), struct.error("ours"), AssertionError()])
+@pytest.mark.parametrize(
+    "problem",
+    [IndexError("ours"), struct.error("ours"), OSError(errno.EIO, "disk"), AssertionError()],
+)
 def test_a_defect_in_a_hot_handler_is_not_taken_for_a_violation(problem: Exception) -> None:
     async def scenario() -> None:
         scene = Scene(problem=problem)

@@ -158,11 +158,11 @@ def test_hidden_records_have_no_time_that_a_search_finds() -> None:
     log.send([late, record(b"shown"), late])
     assert stored(log) == [(HIDES_ALL, -1), (HIDES_SOME, NOW)]
     for _ in range(2):
-        found = log.log.offset_for_time(TimestampMs(NOW - 5))
+        found = log.log.times.first_since(TimestampMs(NOW - 5))
         assert found is not None
         assert (found.offset, found.timestamp_ms) == (2, NOW)
-        assert log.log.offset_for_time(TimestampMs(NOW + 1)) is None
-        newest = log.log.max_timestamp()
+        assert log.log.times.first_since(TimestampMs(NOW + 1)) is None
+        newest = log.log.times.newest()
         assert newest is not None
         assert (newest.offset, newest.timestamp_ms) == (2, NOW)
         log.restart()
@@ -410,7 +410,7 @@ def test_copies_that_wait_on_have_no_time_that_a_search_finds() -> None:
     log.now_ms += 1000
     log.rearm(1)
     assert stored(log) == [(HIDES_ALL, -1), (HIDES_ALL | LEADER_WRITTEN, -1)]
-    assert log.log.max_timestamp() is None
+    assert log.log.times.newest() is None
 
 
 def test_a_ticket_that_has_ended_never_waits_again() -> None:

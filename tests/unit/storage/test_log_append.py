@@ -92,7 +92,7 @@ def test_the_broker_can_give_records_their_time(files: MemoryFiles) -> None:
     batch = build.batch(2, timestamp_ms=5)
     assert append(log, batch).append_time_ms == build.NOW_MS
     assert [record.timestamp_ms for record in records(batch)] == [build.NOW_MS] * 2
-    assert log.offset_for_time(build.NOW_MS) == (0, build.NOW_MS, build.EPOCH)
+    assert log.times.first_since(build.NOW_MS) == (0, build.NOW_MS, build.EPOCH)
 
 
 @pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])

@@ -178,7 +178,7 @@ def test_indexes_that_are_missing_short_or_wrong_are_rebuilt(
             rewrite(files, path, content)
     log = build.log(files.kill(), SMALL, recovery_point=EVERYTHING)
     assert base_offsets(log) == list(range(0, 60, 2))
-    assert log.offset_for_time(build.NOW_MS) == (0, build.NOW_MS, build.EPOCH)
+    assert log.times.first_since(build.NOW_MS) == (0, build.NOW_MS, build.EPOCH)
     assert log.end_offset == 60
 
 

@@ -95,7 +95,7 @@ def test_what_is_cut_off_is_kept_and_the_log_is_whole_when_it_is_written_again(
     names = sorted(whole)
     end = log.end_offset
     before = content_of(files, log)
-    kept = log.set_damaged_aside(build.NOW_MS)
+    kept = log.truncation.set_damaged_aside(build.NOW_MS)
     assert log.corrupt == []
     assert log.end_offset <= int(names[segment][:20]) + len(written)
     found = [files.read_whole(log.directory / name) for name in names_of(files, log, "")]
@@ -116,7 +116,7 @@ def test_what_is_cut_off_is_kept_and_the_log_is_whole_when_it_is_written_again(
 
 def test_what_was_kept_before_is_not_written_over(files: MemoryFiles) -> None:
     log, whole, written = damaged_log(files, 2, flip_middle)
-    first = log.set_damaged_aside(build.NOW_MS)
+    first = log.truncation.set_damaged_aside(build.NOW_MS)
     for base_offset, batch in written:
         if base_offset >= log.end_offset:
             log.append_as_follower(bytearray(batch), build.NOW_MS)
@@ -125,7 +125,7 @@ def test_what_was_kept_before_is_not_written_over(files: MemoryFiles) -> None:
     flip_first(files, log.directory / name)
     again = build.log(files, SMALL, recovery_point=0)
     assert again.corrupt
-    second = again.set_damaged_aside(build.NOW_MS)
+    second = again.truncation.set_damaged_aside(build.NOW_MS)
     assert f"{name}.stray" in first
     assert f"{name}.stray.1" in second
 
@@ -150,7 +150,7 @@ def test_whenever_the_power_is_cut_no_record_is_lost_that_was_not_damaged_before
             assert cut.end_offset <= again.end_offset <= end
             assert again.corrupt in ([], damaged), stop_after
             if again.corrupt:
-                again.set_damaged_aside(build.NOW_MS)
+                again.truncation.set_damaged_aside(build.NOW_MS)
             found = [after.read_whole(log.directory / name) for name in names_of(after, log, "")]
             assert [name for name, one in before.items() if one and one not in found] == []
         if cut.recovered is not None:

@@ -123,9 +123,9 @@ def _find(partition: LeaderPartition, timestamp: int, read_committed: bool) -> F
     if timestamp in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
         return _NOTHING
     found = (
-        log.max_timestamp()
+        log.times.newest()
         if timestamp == MAX_TIMESTAMP
-        else log.offset_for_time(TimestampMs(timestamp))
+        else log.times.first_since(TimestampMs(timestamp))
     )
     if found is None or found[0] >= end:
         return _NOTHING
