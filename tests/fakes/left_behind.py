@@ -15,6 +15,7 @@ from contextlib import ExitStack
 
 import confluent_kafka
 
+from fakes.opened import open_files
 from ottla import testing
 
 _TIMEOUT_S = 30
@@ -46,17 +47,6 @@ def waiting_consumer(address: str) -> confluent_kafka.Consumer:
     assert message is not None
     assert message.error() is None
     return consumer
-
-
-def open_files() -> dict[str, str]:
-    """Every descriptor of this process, and what is behind it."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found[name] = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:
-            continue  # the descriptor that lists the directory
-    return found
 
 
 def use_broker() -> dict[str, object]:

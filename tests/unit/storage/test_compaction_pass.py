@@ -1,6 +1,5 @@
 """One pass of compaction: which records stay, and what becomes of batches."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from fakes import build
 from fakes.compacted_logs import CONFIG, compact, contents, end, headers, put, read_batches
 from fakes.memory_files import MemoryFiles
+from fakes.opened import open_below
 from ottla.config import TopicConfig
 from ottla.errors import InvalidRecord
 from ottla.model import (
@@ -28,7 +28,7 @@ from ottla.records.batch import (
 )
 from ottla.records.compression import Codec
 from ottla.storage.compaction_pass import KEY_COST_BYTES, LastOffsets
-from ottla.storage.files import OsFiles, open_file_count
+from ottla.storage.files import OsFiles
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -340,15 +340,13 @@ def test_segments_that_stay_as_they_are_are_not_kept_open(tmp_path: Path) -> Non
     work = log.cleaning.begin(
         log.cleaning.cleanable(log.end_offset, build.NOW_MS), build.NOW_MS, 1 << 20
     )
-    before = open_file_count()
+    before = open_below(tmp_path)
     assert work.run_next(OsFiles(), lambda: None) is None, "there is nothing to gain"
-    assert open_file_count() <= before + 1
+    assert len(open_below(tmp_path)) <= len(before) + 1
 
 
 def replaced_but_open(directory: Path) -> list[str]:
-    opened = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
-    names = [os.readlink(one) for one in opened if one.is_symlink()]
-    return [name for name in names if name.startswith(str(directory)) and "(deleted)" in name]
+    return [path for path in open_below(directory) if path.endswith("(deleted)")]
 
 
 def test_epochs_end_where_they_ended_although_their_records_are_gone(files: MemoryFiles) -> None:

@@ -11,6 +11,7 @@ from fakes import build
 from fakes.listeners import FakeDirListener
 from fakes.log_dirs import CLICKS, ORDERS, ROOT, TOPIC_ID, create, damages, filled, open_dir, remove
 from fakes.memory_files import MachineStopped, MemoryFiles
+from fakes.opened import open_below
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch, DiskFull, StorageFailed, TopicAlreadyExists, UsageRefused
 from ottla.model import LeaderEpoch, Offset, TopicPartition
@@ -442,15 +443,6 @@ def test_a_disk_that_fails_while_everything_is_synced_is_offline_whoever_asked(
     assert not any(entry.name == ".clean-shutdown" for entry in files.list(ROOT))
 
 
-def open_files(directory: Path) -> list[str]:
-    """The files of a directory that this process has open."""
-    links = list[str]()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one that lists the descriptors
-            links.append(str(descriptor.readlink()))
-    return [link for link in links if link.startswith(str(directory))]
-
-
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_directory_that_is_let_go_has_no_file_open(tmp_path: Path, is_clean: bool) -> None:
     """Although the logs are still referred to."""
@@ -460,10 +452,10 @@ def test_a_directory_that_is_let_go_has_no_file_open(tmp_path: Path, is_clean: b
     log = log_dir.create_log(ORDERS, TOPIC_ID, config, build.NOW_MS)
     for _ in range(100):
         build.append(log)
-    assert len(open_files(tmp_path)) > 2, "sealed segments, the active one, the lock"
+    assert len(open_below(tmp_path)) > 2, "sealed segments, the active one, the lock"
     if is_clean:
         log_dir.close()
     else:
         log_dir.abandon()
-    assert open_files(tmp_path) == []
+    assert open_below(tmp_path) == []
     assert log_dir.logs == {ORDERS: log}

@@ -17,12 +17,13 @@ from fakes.listeners import FakeLogListener
 from fakes.log_dirs import CLICKS, ORDERS, ROOT, TOPIC_ID, create, open_dir
 from fakes.logs import SMALL, append, base_offsets, fill, names_of
 from fakes.memory_files import MachineStopped, MemoryFiles
+from fakes.opened import open_below
 from ottla.config import TopicConfig
 from ottla.errors import CorruptBatch, StorageFailed
 from ottla.model import LeaderEpoch, Offset, Position, ProducerEpoch, ProducerId
 from ottla.records.batch import Marker, MarkerKind
 from ottla.storage.damages import Damage
-from ottla.storage.files import OsFiles, open_file_count
+from ottla.storage.files import OsFiles
 from ottla.storage.log import Log
 from ottla.storage.log_cut import Cut
 from ottla.storage.log_dir import LogDir
@@ -375,7 +376,6 @@ def test_a_cut_that_is_given_up_leaves_the_log_as_it_was(
 
 
 def test_nothing_of_a_log_stays_open_when_it_is_deleted_while_it_is_cut(tmp_path: Path) -> None:
-    before = open_file_count()
     log_dir = LogDir(OsFiles(), tmp_path)
     log_dir.open_logs(lambda tp: SMALL, build.NOW_MS)
     log = log_dir.create_log(ORDERS, TOPIC_ID, SMALL, build.NOW_MS)
@@ -388,7 +388,7 @@ def test_nothing_of_a_log_stays_open_when_it_is_deleted_while_it_is_cut(tmp_path
     cut.leftover.clear()
     assert log.offline_reason == "orders-0 has been deleted"
     del log, cut
-    assert open_file_count() == before + 1, "the lock"
+    assert open_below(tmp_path) == [f"{tmp_path}/.lock"]
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
     log_dir.close()
 
@@ -400,9 +400,9 @@ def test_files_that_may_be_large_are_closed_by_the_caller_who_may_wait(tmp_path:
     cut = begun(everything, log)
     cut.run()
     log.truncation.end(cut)
-    assert open_file_count() == len(cut.leftover) == 3, "removed, and still open"
+    assert len(open_below(tmp_path)) == len(cut.leftover) == 3, "removed, and still open"
     cut.leftover.clear()
-    assert open_file_count() == 0
+    assert open_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("seed", range(10))
