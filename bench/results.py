@@ -2,6 +2,7 @@
 
 import json
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -103,10 +104,15 @@ def conditions(*, native: bool) -> dict[str, str]:
         "CPU": f"{_cpu_model()}, {_cpu_count()} cores",
         "memory": f"{_memory_gb():.0f} GB",
         "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
-        "Python": platform.python_version(),
+        "Python": f"{platform.python_version()}, {_python_origin()}",
         "client": f"librdkafka {version('confluent-kafka')} of the confluent-kafka wheel, driven "
         + ("from C" if native else "from Python (no C compiler: the client is the limit)"),
     }
+
+
+def _python_origin() -> str:
+    """Whose build it is: one with profile-guided optimisation, as Debian's, is a quarter faster."""
+    return "the system's own" if sys.base_prefix == "/usr" else "not the system's own"
 
 
 def _cpu_model() -> str:
