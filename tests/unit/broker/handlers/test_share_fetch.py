@@ -125,46 +125,44 @@ def put(handled: Handled, count: int) -> None:
     partition.append(memoryview(batch), ACKS_ALL, TimestampMs(1))
 
 
-def test_a_lock_that_ends_lets_another_member_have_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def short_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of 200 ms, which no setting allows."""
     known = SharePartitions.settings_of
 
-    def impatient(partitions: SharePartitions, group_id: str) -> GroupSettings:
-        """Locks of 200 ms, which no setting allows."""
+    def with_short_locks(partitions: SharePartitions, group_id: str) -> GroupSettings:
         found = known(partitions, group_id)
         return replace(found, limits=found.limits._replace(lock_ms=200))
 
+    monkeypatch.setattr(SharePartitions, "settings_of", with_short_locks)
+
+
+async def outlived_lock(handled: Handled) -> tuple[Member, Member]:
+    """Two members; the second one has records that the first one had until its lock ended."""
+    slow, fast = await begin(handled, "slow", "fast")
+    assert await slow.take(100) == []
+    put(handled, 2)
+    assert await slow.take() == [(0, 1, 1)]
+    assert await fast.take(60_000) == [(0, 1, 2)]
+    return slow, fast
+
+
+@pytest.mark.usefixtures("short_locks")
+def test_a_lock_that_ends_lets_another_member_have_the_record(tmp_path: Path) -> None:
     async def scenario(handled: Handled) -> None:
-        monkeypatch.setattr(SharePartitions, "settings_of", impatient)
-        slow, fast = await begin(handled, "slow", "fast")
-        assert await slow.take(100) == []
-        put(handled, 2)
-        assert await slow.take() == [(0, 1, 1)]
-        assert await fast.take(60_000) == [(0, 1, 2)]
+        slow, fast = await outlived_lock(handled)
         assert await slow.acknowledge(0, 1, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
         assert await fast.acknowledge(0, 1, [ACCEPT]) == 0
 
     handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
 
 
-def test_what_another_member_has_finished_is_refused_also_below_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("short_locks")
+def test_what_another_member_has_finished_is_refused_also_below_the_start(tmp_path: Path) -> None:
     """Kafka ignores the late acknowledgement there, and so tells both that they have finished."""
-    known = SharePartitions.settings_of
-
-    def impatient(partitions: SharePartitions, group_id: str) -> GroupSettings:
-        found = known(partitions, group_id)
-        return replace(found, limits=found.limits._replace(lock_ms=200))
 
     async def scenario(handled: Handled) -> None:
-        monkeypatch.setattr(SharePartitions, "settings_of", impatient)
-        slow, fast = await begin(handled, "slow", "fast")
-        assert await slow.take(100) == []
-        put(handled, 2)
-        assert await slow.take() == [(0, 1, 1)]
-        assert await fast.take(60_000) == [(0, 1, 2)]
+        slow, fast = await outlived_lock(handled)
         assert await fast.acknowledge(0, 1, [ACCEPT]) == 0
         assert await slow.acknowledge(0, 1, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
         assert await fast.acknowledge(0, 1, [ACCEPT]) == 0, "its own are ignored, as in Kafka"
