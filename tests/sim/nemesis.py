@@ -142,7 +142,11 @@ class Nemesis:
         return start
 
     def _wipe(self, machine: Machine) -> Callable[[], object]:
-        """The machine gets a new disk, if another one has all that this one must have."""
+        """The machine gets a new disk, if enough others have all that this one must have.
+
+        Where there are three replicas, two others: with one alone its lost lease, before the ISR is
+        without this machine, leaves nothing that may be elected.
+        """
         image = self._cluster.stored_image()
         others = {
             one.id
@@ -151,7 +155,8 @@ class Nemesis:
         }
         for topic in image.topics.values():
             for partition in topic.partitions:
-                if machine.id in partition.replicas and others.isdisjoint(partition.isr):
+                needed = min(len(partition.replicas) - 1, 2) or 1
+                if machine.id in partition.replicas and len(others & set(partition.isr)) < needed:
                     return _do_nothing
         if not machine.is_running:
             return _do_nothing

@@ -207,13 +207,14 @@ class SharePartitions:
     def forget_unused(self, group_id: str, partition: SharedPartition) -> None:
         """Keep no share partition in memory that no session has, and no member has records of.
 
-        A member that gives up a partition still acknowledges what it has acquired.
+        A member that gives up a partition still acknowledges what it has acquired. What is being
+        loaded stays: it may find dead letters to write, and a second one would write them too.
         """
         if self.sessions.is_used(group_id, partition):
             return
         key = SharePartitionKey(group_id, *partition)
         led = self._led.get(key)
-        if led is not None and not led.is_held:
+        if led is not None and led.state is not None and not led.is_held:
             del self._led[key]
 
     # Metrics
@@ -263,6 +264,7 @@ class SharePartitions:
             self.note_deadline(led.state.next_deadline_ms(self.now_ms()))
             led.wake()
             self.dead_letters.begin(led)
+            self.forget_unused(led.key.group_id, SharedPartition(*led.key[1:]))
 
     def _written(self, batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
         """Batches with the times at which waits end as others can read them."""

@@ -28,6 +28,7 @@ from ottla.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
 )
 from ottla.queues.share_partition import Stretch
+from ottla.queues.share_sessions import SharedPartition
 from ottla.queues.share_state import DeliveryState, SharePartitionKey
 from ottla.records.batch import Marker, MarkerKind, Record, batches, build_batch
 from ottla.replication.partition import ACKS_ALL
@@ -123,6 +124,27 @@ def put(handled: Handled, count: int) -> None:
     partition = handled.services.replicas.leaders[TP]
     batch = build_batch([Record(value=b"x") for _ in range(count)])
     partition.append(memoryview(batch), ACKS_ALL, TimestampMs(1))
+
+
+def test_a_state_that_is_being_read_is_read_once_although_no_session_uses_it(
+    tmp_path: Path,
+) -> None:
+    """Each share partition in memory writes the dead letters that it finds in its state."""
+
+    async def scenario(handled: Handled) -> None:
+        (member,) = await begin(handled, "m")
+        partitions = handled.services.share_partitions
+        key = SharePartitionKey("g", member.topic_id, 0)
+        loaded = asyncio.Event()
+        led = partitions.find(key)
+        led.waiting[loaded.set] = None
+        partitions.forget_unused("g", SharedPartition(member.topic_id, 0))
+        assert partitions.find(key) is led
+        await loaded.wait()
+        assert led.state is not None
+        assert partitions.counts().partitions == 0, "forgotten, now that nothing is under way"
+
+    handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
 
 
 @pytest.fixture
