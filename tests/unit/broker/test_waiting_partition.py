@@ -12,6 +12,7 @@ from ottla.errors import (
     ApiError,
     InvalidRecord,
     LeaderNotAvailable,
+    NotEnoughReplicasAfterAppend,
     NotLeader,
     PolicyViolation,
     StorageFailed,
@@ -403,6 +404,20 @@ def test_the_log_does_not_begin_behind_a_transaction_that_is_open() -> None:
     log.end(3, MarkerKind.COMMIT)
     log.rearm(3)
     assert log.waiting.clear(Offset(3)) == 3
+
+
+def test_what_could_not_be_cleared_is_not_appended_again_for_nobody() -> None:
+    log = WaitingLog()
+    log.send([record(delay_ms=5)])
+    problems: list[ApiError | None] = []
+    log.waiting.clear(Offset(1), problems.append)
+    assert log.waiting.wants_rearm
+    log.waiting._note_cleared(Offset(1), NotEnoughReplicasAfterAppend("too few"))
+    assert [type(one) for one in problems] == [NotEnoughReplicasAfterAppend]
+    assert not log.waiting.wants_rearm
+    assert log.waiting.clear(Offset(1)) == 0
+    log.rearm(1)
+    assert log.waiting.clear(Offset(1)) == 1
 
 
 def test_requests_that_wait_for_the_start_hear_that_the_partition_is_led_elsewhere() -> None:
