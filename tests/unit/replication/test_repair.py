@@ -34,10 +34,11 @@ HERE, ELSEWHERE = BrokerId(0), BrokerId(1)
 LED_ELSEWHERE = PartitionImage(ELSEWHERE, LeaderEpoch(9), (ELSEWHERE, HERE), (ELSEWHERE,), 2)
 
 
-def image(partition: PartitionImage = LED_ELSEWHERE) -> ClusterImage:
+def image(partition: PartitionImage = LED_ELSEWHERE, *, is_registered: bool = True) -> ClusterImage:
     """Another broker leads, and is alone in sync. It is not registered now: nobody fetches."""
     topic = TopicImage("orders", TOPIC_ID, (partition,))
-    return cluster(0).apply(put_topic(topic), Revision(2))
+    known = cluster(0) if is_registered else ClusterImage()
+    return known.apply(put_topic(topic), Revision(2))
 
 
 class Broker:
@@ -109,9 +110,11 @@ def run(
     *,
     partition: PartitionImage = LED_ELSEWHERE,
     has_store: bool = True,
+    is_registered: bool = True,
 ) -> None:
     async def main() -> None:
-        broker = Broker(image(partition), has_store=has_store)
+        known = image(partition, is_registered=is_registered)
+        broker = Broker(known, has_store=has_store)
         try:
             async with asyncio.timeout(30):
                 await scenario(broker)
@@ -210,3 +213,12 @@ def test_a_replica_that_may_be_elected_is_not_cut_until_it_has_been_given_up(
         assert (broker.log.end_offset, list(broker.following.held)) == (end, [ORDERS])
 
     run(scenario, partition=partition, has_store=False)
+
+
+def test_a_broker_that_is_not_registered_follows_nothing_that_was_repaired() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.settle()
+        assert (broker.log.corrupt, broker.following.counts.repairs) == ([], 1)
+        assert (broker.following.partitions, broker.following.held) == ({}, {})
+
+    run(scenario, is_registered=False)
