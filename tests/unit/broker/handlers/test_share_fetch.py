@@ -58,20 +58,27 @@ class Member:
     async def take(
         self, wait_ms: int = 10_000, *, records_max: int = 500
     ) -> list[tuple[int, int, int]]:
+        found = await self.take_of([0], wait_ms, records_max=records_max)
+        return [acquired for _, acquired in found]
+
+    async def take_of(
+        self, indexes: Sequence[int], wait_ms: int = 10_000, *, records_max: int = 500
+    ) -> list[tuple[int, tuple[int, int, int]]]:
+        """Add partitions, and fetch; what was acquired of each, with its index."""
         epoch, self.epoch = self.epoch, self.epoch + 1
-        partition = ShareFetchPartition(partition_index=0)
+        partitions = [ShareFetchPartition(partition_index=index) for index in indexes]
         request = ShareFetchRequest(
             group_id="g",
             member_id=self.member_id,
             share_session_epoch=epoch,
             max_wait_ms=wait_ms,
             max_records=records_max,
-            topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=[partition])],
+            topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=partitions)],
         )
         response = await self.handled.call(ApiKey.SHARE_FETCH, request, 2)
         assert not response.error_code, response
         return [
-            (one.first_offset, one.last_offset, one.delivery_count)
+            (found.partition_index, (one.first_offset, one.last_offset, one.delivery_count))
             for topic in response.responses
             for found in topic.partitions
             for one in found.acquired_records
@@ -110,8 +117,8 @@ class Member:
         return int(response.responses[0].partitions[0].error_code)
 
 
-async def begin(handled: Handled, *members: str) -> list[Member]:
-    await handled.create_topic("t")
+async def begin(handled: Handled, *members: str, partitions: int = 1) -> list[Member]:
+    await handled.create_topic("t", partitions)
     await handled.find_coordinators()
     made = [Member(handled, member) for member in members]
     for member in made:
@@ -119,10 +126,17 @@ async def begin(handled: Handled, *members: str) -> list[Member]:
     return made
 
 
-def put(handled: Handled, count: int) -> None:
-    partition = handled.services.replicas.leaders[TP]
+def put(handled: Handled, count: int, *, index: int = 0) -> None:
+    partition = handled.services.replicas.leaders["t", index]
     batch = build_batch([Record(value=b"x") for _ in range(count)])
     partition.append(memoryview(batch), ACKS_ALL, TimestampMs(1))
+
+
+async def committed(handled: Handled, index: int) -> None:
+    """Return when everything that was put can be read."""
+    partition = handled.services.replicas.leaders["t", index]
+    while partition.high_watermark < partition.log.end_offset:
+        await asyncio.sleep(0.01)
 
 
 def test_a_lock_that_ends_lets_another_member_have_the_record(
@@ -193,6 +207,40 @@ def test_records_of_a_state_that_is_read_again_are_held_by_those_who_get_them_th
         assert await first.acknowledge(0, 0, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
 
     handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_a_record_that_may_kill_its_consumer_comes_with_none_of_other_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordering: str
+) -> None:
+    known = SharePartitions.settings_of
+
+    def ordered(partitions: SharePartitions, group_id: str) -> GroupSettings:
+        found = known(partitions, group_id)
+        limits = found.limits._replace(deliveries_max=3, backoff_ms=0)
+        return replace(found, config=replace(found.config, share_ordering=ordering), limits=limits)
+
+    async def scenario(handled: Handled) -> None:
+        monkeypatch.setattr(SharePartitions, "settings_of", ordered)
+        (member,) = await begin(handled, "m", partitions=2)
+        assert await member.take_of([0, 1], 1) == []
+        put(handled, 1)
+        for delivery in (1, 2):
+            assert await member.take_of([]) == [(0, (0, 0, delivery))]
+            assert await member.acknowledge(0, 0, [RELEASE]) == 0
+        put(handled, 1, index=1)
+        await committed(handled, 1)
+        assert await member.take_of([]) == [(1, (0, 0, 1))], "whose turn it is"
+        put(handled, 1, index=1)
+        await committed(handled, 1)
+        assert await member.take_of([]) == [(0, (0, 0, 3))]
+        assert await member.acknowledge(0, 0, [RELEASE]) == 0
+        for index in range(2):
+            put(handled, 1, index=index)
+            await committed(handled, index)
+        assert len(await member.take_of([])) == 2, "others come together"
+
+    handle(tmp_path, scenario)
 
 
 def test_a_long_stretch_without_records_is_passed_in_several_turns(tmp_path: Path) -> None:
