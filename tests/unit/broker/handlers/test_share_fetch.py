@@ -27,8 +27,9 @@ from ottla.protocol.messages.share_groups import (
     ShareFetchTopic,
     ShareGroupHeartbeatRequest,
 )
+from ottla.queues.acknowledgements import RETRY_DELAY_MAX_MS
 from ottla.queues.share_partition import Stretch
-from ottla.queues.share_state import DeliveryState, SharePartitionKey
+from ottla.queues.share_state import DeliveryState, SharePartitionKey, StateBatch
 from ottla.records.batch import Marker, MarkerKind, Record, batches, build_batch
 from ottla.replication.partition import ACKS_ALL
 from ottla.storage.log import Log
@@ -134,9 +135,12 @@ def put(handled: Handled, count: int, *, index: int = 0) -> None:
 
 async def committed(handled: Handled, index: int) -> None:
     """Return when everything that was put can be read."""
-    partition = handled.services.replicas.leaders["t", index]
+    partition, more = handled.services.replicas.leaders["t", index], asyncio.Event()
+    partition.add_reader(more.set)
     while partition.high_watermark < partition.log.end_offset:
-        await asyncio.sleep(0.01)
+        await more.wait()
+        more.clear()
+    partition.remove_reader(more.set)
 
 
 def test_a_lock_that_ends_lets_another_member_have_the_record(
@@ -207,6 +211,24 @@ def test_records_of_a_state_that_is_read_again_are_held_by_those_who_get_them_th
         assert await first.acknowledge(0, 0, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
 
     handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
+
+
+def test_no_record_waits_longer_than_any_may_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        partitions = handled.services.share_partitions
+        year_ms = 365 * 24 * 3_600_000
+        ends = [handled.services.clock.now_ms() + ahead_ms for ahead_ms in (1000, year_ms, -1000)]
+        batches = [
+            StateBatch(Offset(at), Offset(at), DeliveryState.AVAILABLE, 1, not_before_ms=end_ms)
+            for at, end_ms in enumerate(ends)
+        ]
+        soon, latest, past = [
+            one.not_before_ms - partitions.now_ms() for one in partitions._restored(batches)
+        ]
+        assert past < 0 < soon <= 1000
+        assert RETRY_DELAY_MAX_MS - 1000 < latest <= RETRY_DELAY_MAX_MS
+
+    handle(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("ordering", ["none", "key"])
