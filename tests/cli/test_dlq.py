@@ -8,8 +8,9 @@ import pytest
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from cli.processes import Ottla, RunningBroker, wait_until
+from ottla.client import dead_letters
 from ottla.client.client import Client
-from ottla.client.dead_letters import read_dead_letters
+from ottla.client.dead_letters import DeadLetterChoice, read_dead_letters, redrive
 from ottla.client.transactional_producer import TransactionalProducer
 from ottla.model import Endpoint, TimestampMs, TopicPartition
 from ottla.records.batch import pack
@@ -101,6 +102,39 @@ def test_records_go_back_once_and_for_their_group_alone(
     wait_until(lambda: len(rows(ottla, "show", f"dlq.{topic}")) == NUMBERS, "all died again")
     (first, *_) = rows(ottla, "show", f"dlq.{topic}", "--key", "k0")
     assert len(first["history"]) == 1, "the death before this one"
+
+
+def test_more_than_a_topic_takes_in_one_batch_goes_back_in_several(
+    ottla: Ottla, broker: RunningBroker
+) -> None:
+    for name, settings in (
+        ("narrow", ["max.message.bytes=1500"]),
+        ("dlq.narrow", ["errors.deadletterqueue.group.enable=true"]),
+    ):
+        ottla("topic", "create", name, *(word for one in settings for word in ("--config", one)))
+    ottla("config", "set", "group", "narrow", "share.auto.offset.reset=earliest")
+    ottla("config", "set", "group", "narrow", "errors.deadletterqueue.topic.name=dlq.narrow")
+    sent = [f"{number}".ljust(900, ".") for number in range(5)]
+    for value in sent:
+        ottla("produce", "narrow", stdin=f"{value}\n")
+    consume(broker, "narrow", len(sent), AcknowledgeType.REJECT)
+    wait_until(lambda: len(rows(ottla, "show", "dlq.narrow")) == len(sent), "all are dead")
+    assert rows(ottla, "redrive", "dlq.narrow")[0]["redriven"] == len(sent)
+    again = consume(broker, "narrow", len(sent), AcknowledgeType.ACCEPT)
+    assert [value.decode() for value, _ in again] == sent
+
+
+def test_a_limit_counts_over_all_transactions_of_a_redrive(
+    broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "_TRANSACTION_RECORDS", 2)
+
+    async def redrive_three() -> int:
+        async with Client([Endpoint.parse(broker.address)], client_id="limited") as client:
+            choice = DeadLetterChoice(count_max=3)
+            return (await redrive(client, f"dlq.{topic}", choice, lambda: TimestampMs(1))).count
+
+    assert [asyncio.run(redrive_three()) for _ in range(3)] == [3, 3, 0]
 
 
 async def begin_redrive(address: str, topic: str) -> None:

@@ -18,9 +18,10 @@ from compat.share_wire import RawMember, set_group
 from compat.test_share_requests import offsets_of
 from compat.test_work_queues import dead_letters, headers_of
 from compat.wire import create_topic
-from ottla.client.errors import NoSuchTopic
+from ottla.client.errors import NoSuchTopic, Refused
 from ottla.errors import ErrorCode
 from ottla.work.errors import AlreadySettled, DelayNotEnabled, QueueClosed
+from ottla.work.puts import Receipt
 
 LONG_S = 60.0
 LOCK_MS = 15_000
@@ -420,5 +421,25 @@ def test_a_cancelled_handler_gives_its_message_back(broker: ServedBroker, topic:
             (again,) = await queue.get()
             assert again.deliveries == 2
             await again.ack()
+
+    asyncio.run(run())
+
+
+def test_messages_that_are_too_large_together_are_sent_in_smaller_batches(
+    broker: ServedBroker, new_name: Callable[[], str]
+) -> None:
+    name = f"queue-{new_name()}"
+    with connected(broker.address) as raw:
+        create_topic(raw, name, max_message_bytes=2000)
+
+    async def run() -> None:
+        async with ottla.AsyncQueue(name, servers=broker.address) as queue:
+            puts = [queue.put(f"{n}".ljust(500, "."), headers={"h": "."}) for n in range(20)]
+            receipts = await asyncio.gather(*puts)
+            assert [receipt.offset for receipt in receipts] == list(range(20))
+            some = await asyncio.gather(
+                queue.put("fits"), queue.put("." * 3000), queue.put("fits"), return_exceptions=True
+            )
+            assert [type(one) for one in some] == [Receipt, Refused, Receipt]
 
     asyncio.run(run())

@@ -65,6 +65,7 @@ class Wanted(NamedTuple):
     records_max: int
     bytes_max: int
     is_strict: bool
+    has_others: bool  # records of other partitions are in the same response
 
 
 class _Ahead(NamedTuple):
@@ -150,6 +151,7 @@ class LedSharePartition:
                 wanted.records_max,
                 now_ms,
                 is_strict=wanted.is_strict,
+                has_others=wanted.has_others,
             )
             if acquired:
                 return self._taken(member, data, found_end, acquired, limits, now_ms)
@@ -207,7 +209,14 @@ class LedSharePartition:
         data = log.read_bytes(found)
         for stretch in expired_in(data, log, reading):
             state.drop_available(stretch, limits)
-        acquired = state.acquire_ready(member, found.end_offset, limits, wanted.records_max, now_ms)
+        acquired = state.acquire_ready(
+            member,
+            found.end_offset,
+            limits,
+            wanted.records_max,
+            now_ms,
+            has_others=wanted.has_others,
+        )
         if not acquired:
             write = state.take_write()
             self._persist(write)

@@ -221,12 +221,11 @@ class WaitingPartition:
             return has_more
         taken = 0
         try:
-            copies, codec, taken = self._copies(due, until_ms)
+            copies, codec, unreadable, count = self._copies(due, until_ms)
             if copies:
                 self._append_own(copies, codec, now_ms)
-        except ApiError:
-            taken = 0
-            raise
+            taken = count
+            self.stuck += unreadable
         finally:
             for one in due[taken:]:
                 self.pending.put_back(one)
@@ -234,9 +233,11 @@ class WaitingPartition:
 
     def _copies(
         self, due: Sequence[Waiting], until_ms: TimestampMs
-    ) -> tuple[list[Copy], Codec, int]:
-        """Copies of what is due, as many as fit into a batch, and of how many records they are."""
+    ) -> tuple[list[Copy], Codec, list[Waiting], int]:
+        """Copies of what is due, as many as fit into a batch, and their codec; the records that
+        cannot be read; how many records that is in all."""
         copies: list[Copy] = []
+        unreadable: list[Waiting] = []
         codec, size_bytes, taken = Codec.NONE, 0, 0
         base = self.partition.log.end_offset
         for one in due:
@@ -245,13 +246,13 @@ class WaitingPartition:
             original = self._contents.original(one)
             taken += 1
             if original is None:
-                self.stuck.append(one)
+                unreadable.append(one)
                 continue
             codec = max(codec, original.codec)
             made = released(original, one, base + len(copies), until_ms)
             copies += made
             size_bytes += made[0].size_bytes
-        return copies, codec, taken
+        return copies, codec, unreadable, taken
 
     # The start of the log
 

@@ -1,11 +1,11 @@
-"""Dead dead of share groups: reading them, and sending records back to their topics.
+"""Dead letters of share groups: reading them, and sending records back to their topics.
 
 A redriven record and a note about it in the dead-letter topic are written in one transaction, of a
 transactional id for each partition. Opening the id ends what another redrive has begun, so each
 dead letter goes back once, however many redrives run or die.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from ottla.client.reader import ReadRange, read
 from ottla.client.transactional_producer import TransactionalProducer
 from ottla.model import Offset, TimestampMs, TopicPartition
 from ottla.protocol.messages.offsets import EARLIEST, LATEST
-from ottla.records.batch import Record, pack
+from ottla.records.batch import HEADER_BYTES, Packed, Record, pack
 from ottla.records.dead_letter_headers import (
     CAUSE,
     DELIVERIES,
@@ -33,9 +33,12 @@ from ottla.records.dead_letter_headers import (
     redriven,
 )
 
+LIMIT_SETTING: Final = "max.message.bytes"
 ENABLE_SETTING: Final = "errors.deadletterqueue.group.enable"
 _COMMITTED: Final = Isolation.READ_COMMITTED
 _TRANSACTION_RECORDS: Final = 100
+_BATCH_BYTES_MAX: Final = 1_000_000  # by default topics take a little more
+_DELTAS_BYTES_MAX: Final = 15  # more than 2, of a record that is alone
 _ID_PREFIX: Final = "ottla-dlq-redrive-"
 
 
@@ -163,10 +166,10 @@ async def redrive(
             elif left is None or len(chosen) < left:
                 chosen.append(item)
             if len(chosen) == _TRANSACTION_RECORDS:
-                counts.count += await _send_back(producer, tp, chosen, now_ms())
+                counts.count += await _send_back(client, producer, tp, chosen, now_ms())
                 left = None if left is None else left - len(chosen)
                 chosen = []
-        counts.count += await _send_back(producer, tp, chosen, now_ms())
+        counts.count += await _send_back(client, producer, tp, chosen, now_ms())
     return counts
 
 
@@ -181,6 +184,7 @@ async def _check_decided(client: Client, tp: TopicPartition) -> None:
 
 
 async def _send_back(
+    client: Client,
     producer: TransactionalProducer,
     tp: TopicPartition,
     dead: Sequence[DeadLetter],
@@ -192,11 +196,46 @@ async def _send_back(
     sources: dict[TopicPartition, list[Record]] = {}
     for item in dead:
         sources.setdefault(item.source, []).append(redriven(item.record, now_ms))
+    limits = await _batch_limits(client, sorted({source.topic for source in sources}))
     for source, records in sources.items():
-        await producer.write_packed(source, pack(records))
+        for packed in _packed(records, limits[source.topic]):
+            await producer.write_packed(source, packed)
     await producer.write_packed(tp, pack([redrive_note(one.offset, now_ms) for one in dead]))
     await producer.commit()
     return len(dead)
+
+
+async def _batch_limits(client: Client, topics: Sequence[str]) -> dict[str, int]:
+    """The size of the largest batch that each topic takes."""
+    found = await settings_of(client, [topic_resource(name) for name in topics])
+    return {
+        name: next(
+            (
+                int(item.value)
+                for item in found[topic_resource(name)]
+                if item.name == LIMIT_SETTING and item.value is not None
+            ),
+            _BATCH_BYTES_MAX,
+        )
+        for name in topics
+    }
+
+
+def _packed(records: Sequence[Record], bytes_max: int) -> Iterator[Packed]:
+    """Records in batches of at most so many bytes; one alone may be larger: its topic decides."""
+    room = min(bytes_max, _BATCH_BYTES_MAX) - HEADER_BYTES
+    some: list[Record] = []
+    size_bytes = 0
+    for record in records:
+        # Behind others its offset and timestamp are written as differences.
+        more_bytes = len(pack([record]).payload) + _DELTAS_BYTES_MAX
+        if some and size_bytes + more_bytes > room:
+            yield pack(some)
+            some, size_bytes = [], 0
+        some.append(record)
+        size_bytes += more_bytes
+    if some:
+        yield pack(some)
 
 
 def _parse(tp: TopicPartition, record: Record, is_redriven: bool) -> DeadLetter | None:

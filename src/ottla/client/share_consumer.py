@@ -166,9 +166,10 @@ class ShareConsumer:
         for broker, fetch in list(self._fetches.items()):
             if fetch.done():
                 del self._fetches[broker]
-                problem = fetch.exception() or problem
-                if problem is None:
+                failure = fetch.exception()
+                if failure is None:
                     self._acquired += fetch.result()
+                problem = failure or problem
         if problem is not None:
             raise problem
 

@@ -139,11 +139,7 @@ class SharePartition:
 
     def waiting_count(self, now_ms: int) -> int:
         """Records that are not delivered before their time."""
-        return sum(
-            item.size
-            for item in self._ranges
-            if item.state is _AVAILABLE and item.until_ms > now_ms
-        )
+        return self._ranges.waiting_count(now_ms)
 
     def acquire(
         self,
@@ -154,12 +150,14 @@ class SharePartition:
         now_ms: int,
         *,
         is_strict: bool = False,
+        has_others: bool = False,
     ) -> list[Acquired]:
         """Acquire records for a member; `found` is the log from `next_offset` on, without holes.
 
         Whole batches are acquired, also if that is more than `records_max`, unless `is_strict`.
         Records that were delivered often already come in ever smaller portions, the last time one
-        alone: what kills its consumer must not take others with it.
+        alone: what kills its consumer must not take others with it. None come if the member gets
+        records of other partitions together with these: it `has_others`.
         """
         acquired: list[Range] = []
         left = records_max
@@ -170,7 +168,9 @@ class SharePartition:
             cut = stretch.end
             if is_strict:
                 cut = Offset(min(cut, max(stretch.start, self.next_offset(now_ms)) + left))
-            taken, is_throttled = self._take(stretch.start, cut, limits, now_ms, bool(acquired))
+            taken, is_throttled = self._take(
+                stretch.start, cut, limits, now_ms, has_others or bool(acquired)
+            )
             acquired += taken
             for item in taken:
                 left -= item.end - item.start
@@ -242,11 +242,18 @@ class SharePartition:
         return None
 
     def acquire_ready(
-        self, member: str, end: int, limits: ShareLimits, records_max: int, now_ms: int
+        self,
+        member: str,
+        end: int,
+        limits: ShareLimits,
+        records_max: int,
+        now_ms: int,
+        *,
+        has_others: bool = False,
     ) -> list[Acquired]:
         """Acquire records below `end` that are the first ones of their keys.
 
-        What was delivered so often that it comes in portions comes alone.
+        What was delivered so often that it comes in portions comes alone, as in `acquire`.
         """
         order = self.order
         assert order is not None, "keys are looked at for their order"
@@ -257,7 +264,7 @@ class SharePartition:
                 break
             item = self._ranges.within(offset, offset + 1)[0]
             is_alone = portion_max(item.count, 1, limits.deliveries_max) is not None
-            if is_alone and acquired:
+            if is_alone and (acquired or has_others):
                 break
             self._acquire(item, member, limits, now_ms)
             acquired.append(item)
@@ -371,14 +378,7 @@ class SharePartition:
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """The next time at which a lock or a wait ends."""
-        return min(
-            (
-                item.until_ms
-                for item in self._ranges
-                if item.state is _ACQUIRED or (item.state is _AVAILABLE and item.until_ms > now_ms)
-            ),
-            default=None,
-        )
+        return self._ranges.next_deadline_ms(now_ms)
 
     def release_member(
         self, member: str, limits: ShareLimits, now_ms: int, *, counts: bool

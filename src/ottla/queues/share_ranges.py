@@ -184,6 +184,23 @@ class Ranges:
                     return item.start
         return self.end_offset
 
+    def waiting_count(self, now_ms: int) -> int:
+        """Records that are available and wait."""
+        return sum(
+            item.size for item in self._items if item.state is _AVAILABLE and item.until_ms > now_ms
+        )
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """The next time at which a lock or a wait ends."""
+        return min(
+            (
+                item.until_ms
+                for item in self._items
+                if item.state is _ACQUIRED or (item.state is _AVAILABLE and item.until_ms > now_ms)
+            ),
+            default=None,
+        )
+
     def at(self, offset: int) -> Range | None:
         """The range of an offset; None outside of the window."""
         index = bisect_right(self._starts, offset) - 1

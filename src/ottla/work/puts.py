@@ -8,9 +8,11 @@ from typing import Final, NamedTuple
 
 from ottla.client.client import Client
 from ottla.client.configs import settings_of, topic_resource
+from ottla.client.errors import Refused
 from ottla.client.partitioner import Partitioner
 from ottla.client.producer import IdempotentProducer
 from ottla.clock import Clock
+from ottla.errors import ErrorCode
 from ottla.model import TimestampMs, TopicPartition
 from ottla.records.batch import Record
 from ottla.work.errors import DelayNotEnabled
@@ -148,12 +150,13 @@ class Puts:
             producer = await self._open()
             offset = await producer.write(tp, [one.record for one in waiting])
         except BaseException as problem:
+            if _is_too_large(problem) and len(waiting) > 1:
+                await self._write_halves(tp, waiting)
+                return
             # Whether it was written is not known: its sequence is not used again.
             if self._producer is producer:
                 self._producer = None
-            for one in waiting:
-                if not one.receipt.done():
-                    one.receipt.set_exception(problem)
+            _fail(waiting, problem)
             if not isinstance(problem, Exception):
                 raise
             return
@@ -161,6 +164,16 @@ class Puts:
             if not one.receipt.done():
                 at = None if offset is None else offset + index
                 one.receipt.set_result(Receipt(tp.topic, tp.partition, at))
+
+    async def _write_halves(self, tp: TopicPartition, waiting: Sequence[_Waiting]) -> None:
+        """Write in two batches what is too large together."""
+        half = len(waiting) // 2
+        try:
+            for some in (waiting[:half], waiting[half:]):
+                await self._write(tp, [one for one in some if not one.receipt.done()])
+        except BaseException as problem:
+            _fail(waiting, problem)
+            raise
 
     async def _open(self) -> IdempotentProducer:
         async with self._opening:
@@ -177,6 +190,17 @@ def _batch_count(waiting: Sequence[_Waiting]) -> int:
         if index and size_bytes > _BATCH_BYTES:
             return index
     return min(len(waiting), _BATCH_RECORDS)
+
+
+def _fail(waiting: Sequence[_Waiting], problem: BaseException) -> None:
+    for one in waiting:
+        if not one.receipt.done():
+            one.receipt.set_exception(problem)
+
+
+def _is_too_large(problem: BaseException) -> bool:
+    """True if a batch has more bytes than its topic takes: none of it was written."""
+    return isinstance(problem, Refused) and problem.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def _timing(

@@ -439,6 +439,14 @@ def test_a_session_belongs_to_one_registration_of_a_broker() -> None:
     assert opened.sessions.resolve(own, by_id=False) is opened.session
 
 
+def test_a_follower_has_one_session_however_often_it_connects() -> None:
+    opened = Opened(led(), FOLLOWER)
+    opening = request(("t", [0]))._replace(replica_id=FOLLOWER, replica_epoch=EPOCH)
+    latest = opened.sessions.resolve(opening, by_id=False)
+    assert latest is not None
+    assert (opened.session.is_closed, latest.is_closed, len(opened.sessions)) == (True, False, 1)
+
+
 def test_a_consumer_that_may_be_sent_elsewhere_has_everything_read() -> None:
     opened = Opened(led())
     opened.session.read_all()

@@ -50,13 +50,15 @@ def test_a_topic_that_exists_is_not_missing(tmp_path: Path) -> None:
     handle(tmp_path, scenario)
 
 
-@pytest.mark.slow
-def test_automatic_creation_is_limited_per_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", ["per.request", "per.second"])
+def test_automatic_creation_is_limited_per_request_and_per_second(
+    tmp_path: Path, limit: str
+) -> None:
     async def scenario(handled: Handled) -> None:
-        limit = handled.services.settings.broker.auto_created_per_request_max
-        names = [f"t{number}" for number in range(limit + 2)]
+        handled.services.settings.change({f"auto.create.topics.max.{limit}": "3"}, {})
+        names = [f"t{number}" for number in range(5)]
         refused = await handled.services.topic_creation.create_automatically([*names, "t0"])
-        assert list(refused) == names[limit:]
+        assert list(refused) == names[3:]
         assert {type(error) for error in refused.values()} == {LeaderNotAvailable}
 
     handle(tmp_path, scenario)

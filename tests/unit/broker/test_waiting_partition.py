@@ -1,21 +1,27 @@
 """A led partition on which records wait: what is refused, what is hidden, what is released."""
 
+import errno
+
 import pytest
 
 from fakes import build
 from fakes.memory_files import MemoryFiles
 from fakes.waiting_log import WaitingLog, record
+from ottla.broker.waiting_partition import STUCK_RETRY_MS
 from ottla.errors import (
     ApiError,
     InvalidRecord,
     LeaderNotAvailable,
+    NotEnoughReplicasAfterAppend,
     NotLeader,
     PolicyViolation,
+    StorageFailed,
 )
 from ottla.model import Offset, TimestampMs
 from ottla.queues.pending_records import ENDED_KEPT, PendingRecords, Waiting
 from ottla.queues.waiting_facts import Arm, Facts
 from ottla.records.batch import (
+    HEADER_BYTES,
     HIDES_ALL,
     HIDES_SOME,
     LEADER_WRITTEN,
@@ -25,6 +31,7 @@ from ottla.records.batch import (
     read_header,
 )
 from ottla.records.compression import Codec
+from ottla.storage.segment import LOG, file_name
 
 NOW = int(build.NOW_MS)
 DAY_MS = 86_400_000
@@ -138,6 +145,51 @@ def test_nothing_is_released_before_the_time_that_its_copy_is_stamped_with() -> 
     assert [one.timestamp_ms for one in log.seen()] == [due_ms]
     log.release()
     assert len(log.seen()) == 1
+
+
+def damage(log: WaitingLog, offset: int) -> None:
+    """Make the compressed records of a batch unreadable, or readable again."""
+    batch = log.log.read(Offset(offset), log.log.end_offset, 1, at_least_one=True)
+    assert batch is not None
+    path = build.DIRECTORY / file_name(Offset(0), LOG)
+    log.files.flip(path, batch.position + HEADER_BYTES)
+
+
+def test_a_record_that_cannot_be_read_holds_up_no_other_and_is_read_again_once_a_minute() -> None:
+    log = WaitingLog()
+    log.send([record(b"damaged", delay_ms=5)], codec=Codec.ZSTD)
+    log.send([record(b"intact", delay_ms=5)])
+    damage(log, 0)
+    log.now_ms += 5
+    log.release()
+    assert [one.value for one in log.seen()] == [b"intact"]
+    log.waiting.retry_stuck(log.now_ms)
+    assert log.waiting.stuck == []
+    log.release()
+    assert [one.ticket for one in log.waiting.stuck] == [0]
+    damage(log, 0)
+    log.waiting.retry_stuck(log.now_ms + STUCK_RETRY_MS - 1)
+    log.release()
+    assert [one.value for one in log.seen()] == [b"intact"]
+    log.waiting.retry_stuck(log.now_ms + STUCK_RETRY_MS)
+    log.release()
+    assert [one.value for one in log.seen()] == [b"intact", b"damaged"]
+    assert log.waiting.stuck == []
+
+
+def test_a_record_that_cannot_be_read_is_counted_once_however_often_a_release_fails() -> None:
+    log = WaitingLog()
+    log.send([record(b"damaged", delay_ms=5)], codec=Codec.ZSTD)
+    log.send([record(b"intact", delay_ms=5)])
+    damage(log, 0)
+    log.now_ms += 5
+    for _ in range(3):
+        log.files.fail_next("append", errno.ENOSPC)
+        with pytest.raises(StorageFailed):
+            log.release()
+    log.release()
+    assert [one.value for one in log.seen()] == [b"intact"]
+    assert [one.ticket for one in log.waiting.stuck] == [0]
 
 
 def test_a_wall_clock_that_is_not_believed_makes_a_schedule_skip_nothing() -> None:
@@ -352,6 +404,20 @@ def test_the_log_does_not_begin_behind_a_transaction_that_is_open() -> None:
     log.end(3, MarkerKind.COMMIT)
     log.rearm(3)
     assert log.waiting.clear(Offset(3)) == 3
+
+
+def test_what_could_not_be_cleared_is_not_appended_again_for_nobody() -> None:
+    log = WaitingLog()
+    log.send([record(delay_ms=5)])
+    problems: list[ApiError | None] = []
+    log.waiting.clear(Offset(1), problems.append)
+    assert log.waiting.wants_rearm
+    log.waiting._note_cleared(Offset(1), NotEnoughReplicasAfterAppend("too few"))
+    assert [type(one) for one in problems] == [NotEnoughReplicasAfterAppend]
+    assert not log.waiting.wants_rearm
+    assert log.waiting.clear(Offset(1)) == 0
+    log.rearm(1)
+    assert log.waiting.clear(Offset(1)) == 1
 
 
 def test_requests_that_wait_for_the_start_hear_that_the_partition_is_led_elsewhere() -> None:

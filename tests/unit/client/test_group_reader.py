@@ -11,7 +11,14 @@ from ottla.client.group_member import Generation, GroupMember
 from ottla.client.group_offsets import Membership
 from ottla.client.group_reader import Assigned, GroupEvent, GroupReader, Lost, Moved, Revoked
 from ottla.errors import ErrorCode
-from ottla.model import LeaderEpoch, Offset, TimestampMs, TopicPartition
+from ottla.model import (
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.coordination import (
     Coordinator,
@@ -38,7 +45,15 @@ from ottla.protocol.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from ottla.records.batch import Record, build_batch, read_header, stamp
+from ottla.records.batch import (
+    Marker,
+    MarkerKind,
+    Record,
+    build_batch,
+    build_marker,
+    read_header,
+    stamp,
+)
 
 TP = TopicPartition("orders", 0)
 LOG_START, LOG_END = 2, 6
@@ -72,10 +87,14 @@ class Member(GroupMember):
 
 
 class Log:
-    """A partition of single-record batches, and the offset that the group has committed in it."""
+    """A partition of single-record batches, and the offset that the group has committed in it.
 
-    def __init__(self, committed: int) -> None:
+    At one offset there may be the marker of a transaction instead.
+    """
+
+    def __init__(self, committed: int, marker_at: int | None) -> None:
         self.committed = committed
+        self.marker_at = marker_at
 
     def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         wanted = request.topics[0].partitions[0].timestamp
@@ -95,6 +114,13 @@ class Log:
         batch = b""
         if offset < LOG_END:
             built = build_batch([Record(timestamp_ms=TimestampMs(0), value=b"%d" % offset)])
+            if offset == self.marker_at:
+                built = build_marker(
+                    Marker(MarkerKind.COMMIT, 0),
+                    producer_id=ProducerId(7),
+                    producer_epoch=ProducerEpoch(0),
+                    timestamp_ms=TimestampMs(0),
+                )
             stamp(built, Offset(offset), LeaderEpoch(0))
             batch = bytes(built)
             assert read_header(batch).base_offset == offset
@@ -105,9 +131,9 @@ class Log:
 Scenario = Callable[[GroupReader, Member, list[GroupEvent]], Awaitable[None]]
 
 
-def with_reader(scenario: Scenario, *, committed: int = -1) -> None:
+def with_reader(scenario: Scenario, *, committed: int = -1, marker_at: int | None = None) -> None:
     async def run() -> None:
-        metadata, log = OneTopic("orders"), Log(committed)
+        metadata, log = OneTopic("orders"), Log(committed, marker_at)
 
         def find(request: FindCoordinatorRequest) -> FindCoordinatorResponse:
             host, port = broker.endpoint
@@ -180,6 +206,28 @@ def test_only_what_was_processed_is_committed() -> None:
         assert member.commits == [{TP: LOG_START}, {TP: LOG_START + 1}]
 
     with_reader(scenario)
+
+
+def test_a_marker_is_processed_once_it_is_read_if_all_before_it_was_processed() -> None:
+    async def scenario(reader: GroupReader, member: Member, events: list[GroupEvent]) -> None:
+        (first,) = await reader.next_readings()
+        reader.note_done(TP, first.end)
+        assert await reader.next_readings() == []
+        assert await reader.commit()
+        assert member.commits == [{TP: LOG_START}, {TP: LOG_START + 2}]
+
+    with_reader(scenario, marker_at=LOG_START + 1)
+
+
+def test_a_marker_does_not_commit_the_records_before_it_that_are_being_processed() -> None:
+    async def scenario(reader: GroupReader, member: Member, events: list[GroupEvent]) -> None:
+        (first,) = await reader.next_readings()
+        assert await reader.next_readings() == []
+        assert await reader.commit()
+        assert member.commits == [{TP: LOG_START}]
+        reader.note_done(TP, first.end)
+
+    with_reader(scenario, marker_at=LOG_START + 1)
 
 
 def test_what_was_processed_never_goes_back() -> None:

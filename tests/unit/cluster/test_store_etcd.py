@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -24,9 +24,12 @@ from fakes.etcd_wire import (
 from fakes.loopback import run
 from ottla.cluster import etcd_connection
 from ottla.cluster.etcd_address import EtcdAddress
+from ottla.cluster.etcd_gateway import Gateway
+from ottla.cluster.etcd_messages import JsonObject, Keyspace, Message
 from ottla.cluster.etcd_version import check_version
 from ottla.cluster.store import (
     NEVER,
+    SMALLEST_LIMITS,
     Compacted,
     Compare,
     Conflict,
@@ -35,7 +38,7 @@ from ottla.cluster.store import (
     Revision,
     StoreUnavailable,
 )
-from ottla.cluster.store_etcd import EtcdStore
+from ottla.cluster.store_etcd import PAGE_ENTRIES_MAX, EtcdStore
 from ottla.errors import UsageRefused
 from ottla.model import Endpoint
 
@@ -356,6 +359,52 @@ def test_pages_shrink_until_a_response_is_small_enough(
             async with contextlib.aclosing(store.watch("", begin)) as watch:
                 with pytest.raises(Compacted, match="too much"):
                     await anext(watch)
+
+    run(scenario(), WAIT_S)
+
+
+class InterruptedGateway(Gateway):
+    """A gateway that has somebody write something behind the first page of a range."""
+
+    def __init__(self, address: EtcdAddress, write: Callable[[], Awaitable[object]]) -> None:
+        probe = Keyspace(address.prefix).probe_request()
+        super().__init__(address.servers, None, None, probe, timeout_s=WAIT_S)
+        self._write: Callable[[], Awaitable[object]] | None = write
+
+    async def call(
+        self,
+        path: str,
+        request: JsonObject,
+        *,
+        timeout_s: float | None = None,
+        is_linearizable: bool = True,
+    ) -> Message:
+        response = await super().call(
+            path, request, timeout_s=timeout_s, is_linearizable=is_linearizable
+        )
+        write, self._write = self._write, None
+        if write is not None:
+            assert response.flag("more"), "there is another page"
+            await write()
+        return response
+
+
+def test_all_pages_of_a_range_are_of_one_revision(etcd: EtcdProcess, prefix: str) -> None:
+    names = [f"{number:03}" for number in range(PAGE_ENTRIES_MAX + 1)]
+
+    async def scenario() -> None:
+        address = etcd.address(prefix)
+        async with opened(address) as store:
+            step = SMALLEST_LIMITS.writes
+            for first in range(0, len(names), step):
+                await store.commit([Put(name, b"old") for name in names[first : first + step]])
+            before = (await store.get(names[0])).revision
+            new = [Put(names[0], b"new"), Put(names[-1], b"new")]
+            gateway = InterruptedGateway(address, lambda: store.commit(new))
+            found = await EtcdStore(gateway, Keyspace(address.prefix)).range("")
+            await gateway.close()
+            assert (found.revision, len(found.entries)) == (before, len(names))
+            assert {entry.value for entry in found.entries} == {b"old"}
 
     run(scenario(), WAIT_S)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -30,17 +31,20 @@ from ottla.storage.log_dir import LogDir
 HERE, ELSEWHERE = BrokerId(0), BrokerId(1)
 
 
-def image() -> ClusterImage:
+LED_ELSEWHERE = PartitionImage(ELSEWHERE, LeaderEpoch(9), (ELSEWHERE, HERE), (ELSEWHERE,), 2)
+
+
+def image(partition: PartitionImage = LED_ELSEWHERE, *, is_registered: bool = True) -> ClusterImage:
     """Another broker leads, and is alone in sync. It is not registered now: nobody fetches."""
-    partition = PartitionImage(ELSEWHERE, LeaderEpoch(9), (ELSEWHERE, HERE), (ELSEWHERE,), 2)
     topic = TopicImage("orders", TOPIC_ID, (partition,))
-    return cluster(0).apply(put_topic(topic), Revision(2))
+    known = cluster(0) if is_registered else ClusterImage()
+    return known.apply(put_topic(topic), Revision(2))
 
 
 class Broker:
     """A broker with a replica of three segments, the second of which is damaged."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: ClusterImage, *, has_store: bool) -> None:
         self.files, self.worker = MemoryFiles(), LaterWorker()
         self.log_dir = LogDir(self.files, ROOT)
         self.log_dir.open_logs(lambda tp: SMALL, build.NOW_MS)
@@ -50,7 +54,10 @@ class Broker:
         self.log_dir.checkpoint()
         self.damage()
         clock, self.wanted = SystemClock(), asyncio.Event()
-        state = ClusterState(MemoryStore(clock), Random(1), image(), BrokerConfig(), on_lost=_raise)
+        self.store = MemoryStore(clock)
+        self.store.is_reachable = has_store
+        on_lost = _raise if has_store else _ignore
+        state = ClusterState(self.store, Random(1), known, BrokerConfig(), on_lost=on_lost)
         self.cutting = Cutting(self.log_dir, self.worker)
         self.following = Following(
             HERE,
@@ -63,7 +70,7 @@ class Broker:
             want_repair=self.wanted.set,
             cutting=self.cutting,
         )
-        self.following.note_image(image(), [])
+        self.following.note_image(known, [])
         self.following.hold(ORDERS)
         repairs = Repairs(state, self.following, self.log_dir, clock, HERE, self.wanted)
         self.task = asyncio.create_task(repairs.run())
@@ -90,13 +97,24 @@ def _raise(problem: BaseException) -> None:
     raise problem
 
 
+def _ignore(problem: BaseException) -> None:
+    return
+
+
 async def _report_nobody(broker: BrokerId, epoch: int, by: BrokerId, stale: Revision) -> None:
     raise AssertionError("nobody is followed")
 
 
-def run(scenario: Callable[[Broker], Awaitable[None]]) -> None:
+def run(
+    scenario: Callable[[Broker], Awaitable[None]],
+    *,
+    partition: PartitionImage = LED_ELSEWHERE,
+    has_store: bool = True,
+    is_registered: bool = True,
+) -> None:
     async def main() -> None:
-        broker = Broker()
+        known = image(partition, is_registered=is_registered)
+        broker = Broker(known, has_store=has_store)
         try:
             async with asyncio.timeout(30):
                 await scenario(broker)
@@ -175,3 +193,32 @@ def test_a_replica_that_is_being_cut_for_its_leader_is_cut_before_its_damage_beh
         assert (list(broker.following.partitions), broker.following.held) == ([ORDERS], {})
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        replace(LED_ELSEWHERE, isr=(ELSEWHERE, HERE)),
+        replace(LED_ELSEWHERE, elr=(HERE,)),
+    ],
+    ids=["in sync", "eligible"],
+)
+def test_a_replica_that_may_be_elected_is_not_cut_until_it_has_been_given_up(
+    partition: PartitionImage,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        end = broker.log.end_offset
+        await broker.settle()
+        assert not broker.log.truncation.is_under_way
+        assert (broker.log.end_offset, list(broker.following.held)) == (end, [ORDERS])
+
+    run(scenario, partition=partition, has_store=False)
+
+
+def test_a_broker_that_is_not_registered_follows_nothing_that_was_repaired() -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.settle()
+        assert (broker.log.corrupt, broker.following.counts.repairs) == ([], 1)
+        assert (broker.following.partitions, broker.following.held) == ({}, {})
+
+    run(scenario, is_registered=False)

@@ -250,6 +250,33 @@ def test_partitions_are_behind_while_an_image_waits_and_none_is_applied() -> Non
     asyncio.run(scenario())
 
 
+def test_partitions_are_behind_while_a_newer_image_waits_for_the_disk() -> None:
+    files, worker, clock = MemoryFiles(), LaterWorker(), ManualClock()
+    log_dir = LogDir(files, Path("/data"))
+    alone = BrokerId(0)
+    partition = PartitionImage(alone, LeaderEpoch(0), (alone,), (alone,), 0)
+    second = TopicImage("payments", Uuid(bytes(range(1, 17))), (partition,))
+
+    async def scenario() -> None:
+        replicas = _replicas(files, worker, log_dir, clock)
+        replicas.open(ClusterImage())
+        replicas.note_image(_image())
+        await _turn()
+        clock.now_s += 7
+        replicas.note_image(_image().apply(put_topic(second), Revision(_image().revision + 1)))
+        while replicas.behind_s:
+            worker.work()
+            await _turn()
+        assert [topic for topic, _ in replicas.leaders] == ["orders"]
+        clock.now_s += 3
+        assert replicas.behind_s == 3, "the second log is being made"
+        await _settle(worker)
+        assert (len(replicas.leaders), replicas.behind_s) == (2, 0)
+        await replicas.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_broker_that_is_not_ready_leads_nothing() -> None:
     """An earlier process of its id led, in the epoch that the image still has."""
     files, worker = MemoryFiles(), LaterWorker()

@@ -6,6 +6,7 @@ from fakes import build
 from fakes.logs import SMALL, names_of
 from fakes.memory_files import MemoryFiles
 from ottla.errors import CorruptBatch
+from ottla.records.batch import HEADER_BYTES, HIDES_ALL, assemble, read_header
 from ottla.storage.log import Log
 
 
@@ -63,3 +64,16 @@ def test_a_part_of_a_batch_is_refused() -> None:
     with pytest.raises(CorruptBatch, match="a part of a batch"):
         log.append_as_follower(bytearray(b"".join(sent())[:-3]), build.NOW_MS)
     assert log.end_offset == 0
+
+
+def test_hidden_records_of_a_leader_are_hidden_before_the_setting_is_known_here() -> None:
+    log = build.log(MemoryFiles(), SMALL)
+    shown, hidden = build.batch(), build.batch(base_offset=1)
+    header = read_header(hidden)
+    hidden = assemble(
+        header._replace(attributes=header.attributes | HIDES_ALL), hidden[HEADER_BYTES:]
+    )
+    log.append_as_follower(bytearray(shown), build.NOW_MS)
+    assert not log.may_hide
+    log.append_as_follower(bytearray(hidden), build.NOW_MS)
+    assert log.may_hide

@@ -7,9 +7,11 @@ from fakes.listeners import FakeLogListener
 from fakes.logs import SMALL
 from fakes.memory_files import MemoryFiles
 from ottla.errors import StorageFailed
-from ottla.model import LeaderEpoch, Offset
+from ottla.model import LeaderEpoch, Offset, Position
 from ottla.storage import epoch_scan
+from ottla.storage.damages import Damage
 from ottla.storage.log import Log
+from ottla.storage.log_states import LogState
 from ottla.storage.recovery_scan import EVERYTHING
 
 
@@ -97,3 +99,22 @@ def test_a_large_log_is_read_in_steps(files: MemoryFiles, monkeypatch: pytest.Mo
     ends = [scan.run_next(files, lambda: pauses.append(1)) for _ in range(3)]
     assert (ends, len(pauses)) == ([False, False, True], 5)
     assert scan.epochs.entries() == [(number, number * 100) for number in range(13)]
+
+
+def test_damage_of_the_active_segment_is_in_the_next_state_that_a_start_goes_on_from(
+    files: MemoryFiles,
+) -> None:
+    log = build.log(files)
+    for _ in range(4):
+        build.append(log, 2)
+    log.flush()
+    log.flushing.save()
+    before = log.flushing.state
+    assert before
+    size_bytes = log.size_bytes // 4
+    damage = Damage(Offset(2), Offset(4), Position(size_bytes), Position(2 * size_bytes))
+    assert log.repair.note_damages(log.active_segment, [damage])
+    log.flushing.save()
+    after = LogState.decode(log.flushing.state)
+    assert after.indexes.by_offset.at_or_below(3) == (3, 2 * size_bytes)
+    assert LogState.decode(before).indexes.by_offset.at_or_below(3) is None

@@ -14,6 +14,7 @@ from ottla.errors import (
 )
 from ottla.model import (
     Offset,
+    ProducerId,
     TimestampMs,
 )
 
@@ -77,3 +78,22 @@ def test_records_without_a_timestamp_age_by_when_they_were_written(files: Memory
         )
         == 1
     )
+
+
+def test_producers_are_known_after_a_stop_when_the_log_begins_inside_a_segment(
+    files: MemoryFiles,
+) -> None:
+    log = build.log(files, SMALL)
+    sent = build.batch(2, producer_id=7, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(sent, build.EPOCH, build.NOW_MS)
+    log.roll(build.NOW_MS)
+    build.append(log, 3)
+    log.flush()
+    log.advance_start(Offset(3))
+    assert (log.sealed_segments, log.active_segment.base_offset) == ((), 2)
+    again = build.log(
+        files.kill(), SMALL, start_offset=log.start_offset, recovery_point=log.end_offset
+    )
+    known = again.producers.get(ProducerId(7))
+    assert known is not None
+    assert known.next_sequence == 2

@@ -31,6 +31,11 @@ class _Reordering(MemoryFiles):
     def __init__(self) -> None:
         super().__init__()
         self._last: tuple[StrPath, StrPath] | None = None
+        self._removed: list[StrPath] = []
+
+    def unlink(self, path: StrPath) -> None:
+        super().unlink(path)
+        self._removed.append(path)
 
     def rename(self, old: StrPath, new: StrPath) -> None:
         super().rename(old, new)
@@ -39,12 +44,20 @@ class _Reordering(MemoryFiles):
     def sync_dir(self, path: StrPath) -> None:
         super().sync_dir(path)
         self._last = None
+        self._removed.clear()
 
     def keep_last_rename(self) -> MemoryFiles:
         """The disk after a power cut: of what was not synced, the last rename alone survives."""
         after = self.cut_power(_Keeps())
         if self._last is not None and Path(self._last[0]) in after.paths():
             after.rename(*self._last)
+        return after
+
+    def keep_removals(self) -> MemoryFiles:
+        """The disk after a power cut: of what was not synced, the removals alone survive."""
+        after = self.cut_power(_Keeps())
+        for path in self._removed:
+            after.unlink(path)
         return after
 
 
@@ -73,6 +86,7 @@ def test_a_stop_at_any_moment_leaves_the_old_or_the_new(files: MemoryFiles) -> N
             disk.kill().cut_power(_Keeps()),
             disk.cut_power(_Keeps()),
             disk.keep_last_rename(),
+            disk.keep_removals(),
         ):
             again = build.log(after, CONFIG, recovery_point=6)
             offsets = tuple(offset for offset, _, _ in contents(again))

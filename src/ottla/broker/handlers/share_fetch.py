@@ -222,7 +222,8 @@ class _Exchange:
         left_records = request.max_records
         left_bytes = min(request.max_bytes, self._partitions.bytes_max)
         for partition in list(session.partitions):
-            wanted = Wanted(left_records, left_bytes, request.share_acquire_mode == _STRICT)
+            is_strict = request.share_acquire_mode == _STRICT
+            wanted = Wanted(left_records, left_bytes, is_strict, has_others=bool(self._taken))
             try:
                 led = self._partitions.find(SharePartitionKey(session.key.group_id, *partition))
                 taken = led.acquire(session.key.member_id, wanted)

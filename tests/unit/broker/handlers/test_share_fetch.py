@@ -27,9 +27,10 @@ from ottla.protocol.messages.share_groups import (
     ShareFetchTopic,
     ShareGroupHeartbeatRequest,
 )
+from ottla.queues.acknowledgements import RETRY_DELAY_MAX_MS
 from ottla.queues.share_partition import Stretch
 from ottla.queues.share_sessions import SharedPartition
-from ottla.queues.share_state import DeliveryState, SharePartitionKey
+from ottla.queues.share_state import DeliveryState, SharePartitionKey, StateBatch
 from ottla.records.batch import Marker, MarkerKind, Record, batches, build_batch
 from ottla.replication.partition import ACKS_ALL
 from ottla.storage.log import Log
@@ -59,20 +60,27 @@ class Member:
     async def take(
         self, wait_ms: int = 10_000, *, records_max: int = 500
     ) -> list[tuple[int, int, int]]:
+        found = await self.take_of([0], wait_ms, records_max=records_max)
+        return [acquired for _, acquired in found]
+
+    async def take_of(
+        self, indexes: Sequence[int], wait_ms: int = 10_000, *, records_max: int = 500
+    ) -> list[tuple[int, tuple[int, int, int]]]:
+        """Add partitions, and fetch; what was acquired of each, with its index."""
         epoch, self.epoch = self.epoch, self.epoch + 1
-        partition = ShareFetchPartition(partition_index=0)
+        partitions = [ShareFetchPartition(partition_index=index) for index in indexes]
         request = ShareFetchRequest(
             group_id="g",
             member_id=self.member_id,
             share_session_epoch=epoch,
             max_wait_ms=wait_ms,
             max_records=records_max,
-            topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=[partition])],
+            topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=partitions)],
         )
         response = await self.handled.call(ApiKey.SHARE_FETCH, request, 2)
         assert not response.error_code, response
         return [
-            (one.first_offset, one.last_offset, one.delivery_count)
+            (found.partition_index, (one.first_offset, one.last_offset, one.delivery_count))
             for topic in response.responses
             for found in topic.partitions
             for one in found.acquired_records
@@ -111,8 +119,8 @@ class Member:
         return int(response.responses[0].partitions[0].error_code)
 
 
-async def begin(handled: Handled, *members: str) -> list[Member]:
-    await handled.create_topic("t")
+async def begin(handled: Handled, *members: str, partitions: int = 1) -> list[Member]:
+    await handled.create_topic("t", partitions)
     await handled.find_coordinators()
     made = [Member(handled, member) for member in members]
     for member in made:
@@ -120,10 +128,20 @@ async def begin(handled: Handled, *members: str) -> list[Member]:
     return made
 
 
-def put(handled: Handled, count: int) -> None:
-    partition = handled.services.replicas.leaders[TP]
+def put(handled: Handled, count: int, *, index: int = 0) -> None:
+    partition = handled.services.replicas.leaders["t", index]
     batch = build_batch([Record(value=b"x") for _ in range(count)])
     partition.append(memoryview(batch), ACKS_ALL, TimestampMs(1))
+
+
+async def committed(handled: Handled, index: int) -> None:
+    """Return when everything that was put can be read."""
+    partition, more = handled.services.replicas.leaders["t", index], asyncio.Event()
+    partition.add_reader(more.set)
+    while partition.high_watermark < partition.log.end_offset:
+        await more.wait()
+        more.clear()
+    partition.remove_reader(more.set)
 
 
 def test_a_state_that_is_being_read_is_read_once_although_no_session_uses_it(
@@ -213,6 +231,58 @@ def test_records_of_a_state_that_is_read_again_are_held_by_those_who_get_them_th
         assert await first.acknowledge(0, 0, [ACCEPT]) == ErrorCode.INVALID_RECORD_STATE
 
     handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
+
+
+def test_no_record_waits_longer_than_any_may_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    async def scenario(handled: Handled) -> None:
+        partitions = handled.services.share_partitions
+        year_ms = 365 * 24 * 3_600_000
+        ends = [handled.services.clock.now_ms() + ahead_ms for ahead_ms in (1000, year_ms, -1000)]
+        batches = [
+            StateBatch(Offset(at), Offset(at), DeliveryState.AVAILABLE, 1, not_before_ms=end_ms)
+            for at, end_ms in enumerate(ends)
+        ]
+        soon, latest, past = [
+            one.not_before_ms - partitions.now_ms() for one in partitions._restored(batches)
+        ]
+        assert past < 0 < soon <= 1000
+        assert RETRY_DELAY_MAX_MS - 1000 < latest <= RETRY_DELAY_MAX_MS
+
+    handle(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_a_record_that_may_kill_its_consumer_comes_with_none_of_other_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordering: str
+) -> None:
+    known = SharePartitions.settings_of
+
+    def ordered(partitions: SharePartitions, group_id: str) -> GroupSettings:
+        found = known(partitions, group_id)
+        limits = found.limits._replace(deliveries_max=3, backoff_ms=0)
+        return replace(found, config=replace(found.config, share_ordering=ordering), limits=limits)
+
+    async def scenario(handled: Handled) -> None:
+        monkeypatch.setattr(SharePartitions, "settings_of", ordered)
+        (member,) = await begin(handled, "m", partitions=2)
+        assert await member.take_of([0, 1], 1) == []
+        put(handled, 1)
+        for delivery in (1, 2):
+            assert await member.take_of([]) == [(0, (0, 0, delivery))]
+            assert await member.acknowledge(0, 0, [RELEASE]) == 0
+        put(handled, 1, index=1)
+        await committed(handled, 1)
+        assert await member.take_of([]) == [(1, (0, 0, 1))], "whose turn it is"
+        put(handled, 1, index=1)
+        await committed(handled, 1)
+        assert await member.take_of([]) == [(0, (0, 0, 3))]
+        assert await member.acknowledge(0, 0, [RELEASE]) == 0
+        for index in range(2):
+            put(handled, 1, index=index)
+            await committed(handled, index)
+        assert len(await member.take_of([])) == 2, "others come together"
+
+    handle(tmp_path, scenario)
 
 
 def test_a_long_stretch_without_records_is_passed_in_several_turns(tmp_path: Path) -> None:

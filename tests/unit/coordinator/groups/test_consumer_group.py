@@ -99,6 +99,26 @@ def test_a_pattern_that_another_version_accepted_keeps_its_topics(
     assert joined.assigned == catalog.all_of("t")
 
 
+def test_a_member_that_missed_a_response_goes_on_with_what_it_had_and_nothing_else(
+    group: ConsumerGroup, catalog: TopicCatalog
+) -> None:
+    joined = beat(group, JOIN)
+    assert joined.assigned == catalog.all_of("t")
+    beat(group, replace(JOIN, member_id="other"))
+    one, other = sorted(catalog.all_of("t"))
+    moved = beat(group, ConsumerHeartbeat(member_id="m", epoch=joined.epoch, owned=joined.assigned))
+    assert moved.assigned is not None
+    (kept,) = moved.assigned
+    lost = other if kept == one else one
+    after = beat(group, ConsumerHeartbeat(member_id="m", epoch=1, owned=frozenset({kept})))
+    assert after.epoch == 2
+    for owned in (None, frozenset({kept, lost}), frozenset({lost})):
+        refused = beat(group, ConsumerHeartbeat(member_id="m", epoch=1, owned=owned))
+        assert refused.error is ErrorCode.FENCED_MEMBER_EPOCH
+    again = beat(group, ConsumerHeartbeat(member_id="m", epoch=1, owned=frozenset({kept})))
+    assert (again.error, again.epoch) == (ErrorCode.NONE, 2)
+
+
 def test_a_commit_is_a_sign_of_life(group: ConsumerGroup) -> None:
     beat(group, JOIN)
     group.touch("m", 9000)

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from fakes.handled import Handled, handle
+from ottla.cluster.controller.decision import Decision
+from ottla.cluster.image import ClusterImage
+from ottla.cluster.values import Change, StoredTopic, topic_key
 from ottla.coordinator.groups.commit_checks import Committer
 from ottla.coordinator.groups.offsets import Commit
 from ottla.errors import ErrorCode
@@ -16,9 +19,9 @@ from ottla.protocol.messages.topics import DeleteTopicsRequest
 ALONE = Committer(member_id="", instance_id=None, generation=-1, version=9)
 
 
-async def commit(handled: Handled, group_id: str, topic: str = "t") -> ErrorCode:
-    """Commit partition 0 of a topic; the error."""
-    commits = [Commit(TopicPartition(topic, 0), Offset(1), NO_EPOCH, "")]
+async def commit(handled: Handled, group_id: str, topic: str = "t", *, index: int = 0) -> ErrorCode:
+    """Commit a partition of a topic; the error."""
+    commits = [Commit(TopicPartition(topic, index), Offset(1), NO_EPOCH, "")]
     errors: list[ErrorCode] = await handled.services.groups.run(
         group_id,
         lambda groups, ticket, now_ms: groups.commit(ticket, group_id, ALONE, commits, now_ms),
@@ -48,6 +51,31 @@ def test_offsets_of_a_deleted_topic_are_dropped(tmp_path: Path) -> None:
             if list(groups.offsets.by_group["g"]) == [TopicPartition("u", 0)]:
                 break
             await asyncio.sleep(0.01)
+
+    handle(tmp_path, scenario)
+
+
+def test_offsets_of_partitions_that_are_listed_no_more_are_dropped_when_a_shard_is_read(
+    tmp_path: Path,
+) -> None:
+    def list_two(image: ClusterImage) -> Decision[None]:
+        topic = image.topics["t"]
+        stored = StoredTopic("t", topic.id, 3, topic.config, listed_count=2)
+        return Decision((Change(topic_key("t"), stored),), None)
+
+    async def scenario(handled: Handled) -> None:
+        await handled.find_coordinators()
+        await handled.create_topic("t", 3)
+        coordinator = handled.services.groups
+        await handled.services.state.commit(list_two)
+        for index in range(3):
+            await commit(handled, "g", index=index)
+        (shard,) = coordinator._shards.values()
+        await coordinator.note_loaded(shard)
+        assert list(shard.machine.offsets.by_group["g"]) == [
+            TopicPartition("t", 0),
+            TopicPartition("t", 1),
+        ]
 
     handle(tmp_path, scenario)
 

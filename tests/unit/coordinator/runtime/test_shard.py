@@ -253,18 +253,20 @@ def test_time_passes_by_one_timer_without_anybody_asking() -> None:
     run(scenario)
 
 
-def test_after_the_loop_was_held_up_members_are_heard_before_they_are_missed() -> None:
+def test_whenever_the_loop_was_held_up_members_are_heard_before_they_are_missed() -> None:
     async def scenario() -> None:
         bench = await Bench().loaded()
         joined = await bench.join(session_ms=20)
-        bench.now_ms += 1_000_000  # what was sent meanwhile is read behind the timer
-        await asyncio.sleep(0.1)  # virtual: the timer was late, and the grace is not over
-        beaten: ErrorCode = await bench.shard.run(
-            lambda g, ticket, now_ms: g.heartbeat(
-                ticket, "g", joined.member_id, None, joined.generation, now_ms
+        for _ in range(2):
+            bench.now_ms += 5_000  # what was sent meanwhile is read behind the timer
+            await asyncio.sleep(0.1)  # virtual: the timer was late, and the grace is not over
+            beaten: ErrorCode = await bench.shard.run(
+                lambda g, ticket, now_ms: g.heartbeat(
+                    ticket, "g", joined.member_id, None, joined.generation, now_ms
+                )
             )
-        )
-        assert beaten is not ErrorCode.UNKNOWN_MEMBER_ID
+            assert beaten is not ErrorCode.UNKNOWN_MEMBER_ID
+            await asyncio.sleep(0.3)  # the grace is over
         assert not bench.log.appends
 
     run(scenario)

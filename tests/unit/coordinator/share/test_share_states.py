@@ -149,6 +149,17 @@ def test_a_state_that_is_begun_anew_fences_those_who_read_it_before() -> None:
     assert snapshots(kept.replayed()) == snapshots(kept.states)
 
 
+def test_a_leader_that_was_fenced_stays_fenced_when_the_state_is_begun_anew() -> None:
+    kept = Kept()
+    kept.initialize(KEY, 1)
+    kept.read(KEY, 5)
+    kept.initialize(KEY, 2, 7)
+    for one in (kept.states, kept.replayed()):
+        kept.states = one
+        assert code(kept.read(KEY, 4)) is ErrorCode.FENCED_LEADER_EPOCH
+        assert code(kept.write(KEY, 2, 4, change(8))) is ErrorCode.FENCED_LEADER_EPOCH
+
+
 def test_a_deleted_state_is_gone_and_a_late_write_does_not_bring_it_back() -> None:
     kept = Kept()
     kept.initialize(KEY, 1)

@@ -6,6 +6,7 @@ from fakes.tickets import OWNER, FakeTicket
 from ottla.coordinator.runtime.log_entries import ProducerIdentity
 from ottla.coordinator.transactions.records import State, Transaction
 from ottla.coordinator.transactions.transactions import (
+    EPOCH_MAX,
     End,
     Identified,
     Init,
@@ -148,3 +149,18 @@ def test_a_transaction_times_out_though_the_clock_was_set_back_before_its_log_wa
     (aborted,) = loaded.pass_time(1100).records
     assert isinstance(aborted, Transaction)
     assert aborted.state is State.PREPARE_ABORT
+
+
+def test_no_producer_goes_on_in_the_epoch_that_is_kept_to_fence_it() -> None:
+    transactions = begun()
+    last = PRODUCER._replace(epoch=ProducerEpoch(EPOCH_MAX - 1))
+    transactions.replay(replace(transactions.by_id["a"], producer=last), 0)
+    transactions.add(TICKET, "a", last, [TP], 2, 0)
+    again = Init(transactional_id="a", timeout_ms=1000, expected=last)
+    transactions.init(TICKET, again, 5)
+    transactions.complete(TICKET, transactions.by_id["a"], 6)
+    assert transactions.by_id["a"].producer.epoch == EPOCH_MAX
+    decision = transactions.init(TICKET, again, 7)
+    assert decision.responses == ((TICKET, Identified(ErrorCode.PRODUCER_FENCED)),)
+    new = Init(transactional_id="a", timeout_ms=1000)
+    assert transactions.init(TICKET, new, 8).responses == ((TICKET, NeedsProducerId()),)
