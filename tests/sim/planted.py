@@ -16,8 +16,9 @@ from ottla.cluster.state import ClusterState
 from ottla.cluster.values import BrokerImage, PartitionImage
 from ottla.config import Durability
 from ottla.coordinator.runtime.confirmation import Confirmations
-from ottla.coordinator.share.routing import ShareStateRouter
-from ottla.coordinator.share.state_calls import StateCall, StateResult, Write
+from ottla.coordinator.runtime.decision import Ticket
+from ottla.coordinator.share.routing import CallTicket, ShareStateRouter
+from ottla.coordinator.share.state_calls import StateCall, Write
 from ottla.coordinator.transactions.markers import TransactionEnd
 from ottla.coordinator.transactions.peer_markers import PeerMarkers
 from ottla.model import BrokerId, Offset, TimestampMs, TopicPartition
@@ -210,14 +211,12 @@ def share_answered_too_early() -> None:
     """An acknowledgement is answered before its effect is committed."""
     submit = ShareStateRouter.submit
 
-    def answer(
-        self: ShareStateRouter, call: StateCall, done: Callable[[StateResult], None]
-    ) -> None:
+    def answer(self: ShareStateRouter, call: StateCall, ticket: Ticket[Any]) -> None:
         if isinstance(call, Write):
-            done(None)
-            submit(self, call, lambda _: None)
+            ticket.deliver(None)
+            submit(self, call, CallTicket(lambda _: None))
         else:
-            submit(self, call, done)
+            submit(self, call, ticket)
 
     _plant(ShareStateRouter, "submit", answer)
 

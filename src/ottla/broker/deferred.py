@@ -20,7 +20,7 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
     connection, and not the other responses of the same commit.
     """
 
-    __slots__ = ("_error", "_on_ready", "_values")
+    __slots__ = ("_error", "_on_ready", "_values", "is_ready")
 
     is_barrier: ClassVar[bool] = True  # holds back the requests behind it on its connection
 
@@ -28,6 +28,7 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
         self._values: list[A] = []  # at most one; None may be a value
         self._error: ApiError | None = None
         self._on_ready: Callable[[], None] | None = None
+        self.is_ready = False
 
     @abstractmethod
     def build(self, value: A) -> MessageT: ...
@@ -38,18 +39,16 @@ class Deferred(Ticket[A], Generic[A, MessageT]):
     def deliver(self, value: A) -> None:
         assert not self.is_ready, "a ticket gets one response"
         self._values.append(value)
+        self.is_ready = True
         if self._on_ready is not None:
             self._on_ready()
 
     def fail(self, error: ApiError) -> None:
         assert not self.is_ready, "a ticket gets one response"
         self._error = error
+        self.is_ready = True
         if self._on_ready is not None:
             self._on_ready()
-
-    @property
-    def is_ready(self) -> bool:
-        return bool(self._values) or self._error is not None
 
     def message(self) -> MessageT:
         """The response message, once it is ready."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from struct import Struct, error
 from types import CoroutineType
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 from ottla.broker.apis import HANDLERS, Handlers
 from ottla.broker.connection import Connection, RequestFailed
@@ -32,6 +32,7 @@ from ottla.protocol.api import (
 from ottla.protocol.codec import decode, decode_in_slices
 from ottla.protocol.hot_fetch import FETCH_FLEXIBLE
 from ottla.protocol.hot_produce import PRODUCE_FLEXIBLE
+from ottla.protocol.hot_share import SingleShareFetch, SingleShareFetched, read_single
 from ottla.protocol.schema import wire_fields
 from ottla.settings import Settings
 
@@ -43,6 +44,7 @@ _HEAD_BYTES: Final = _HEAD.size
 _LARGE_BYTES: Final = 64 * 1024  # of a request; beyond, it is decoded in slices and in its turn
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
+_SHARE_FETCH: Final = int(ApiKey.SHARE_FETCH)
 # Each of its markers is written by itself, may wait for the disk, and is asked for again.
 _ENDS_WITH_CLIENT: Final = frozenset({ApiKey.WRITE_TXN_MARKERS})
 
@@ -58,8 +60,15 @@ _NOT_SERVED: Final = {
 }
 
 
+class TakesSingleFetches(Protocol):
+    """The handler of ShareFetch, which is imported with the first member of a share group."""
+
+    def take_single(self, request: SingleShareFetch, connection: Connection) -> Any: ...
+
+
 class Dispatcher:
-    """Produce and Fetch go straight to their handlers; everything else through the codec."""
+    """Produce and Fetch go straight to their handlers, and a ShareFetch of one partition does;
+    everything else goes through the codec."""
 
     def __init__(
         self,
@@ -77,6 +86,7 @@ class Dispatcher:
         self._handlers = handlers
         self._produce_versions = APIS[ApiKey.PRODUCE].versions
         self._fetch_versions = APIS[ApiKey.FETCH].versions
+        self._share_fetch_versions = APIS[ApiKey.SHARE_FETCH].versions
         self._loop = loop
         self._settings = settings
         self._large = LargeRequests(loop)
@@ -88,6 +98,7 @@ class Dispatcher:
         self.latencies = {int(key): Latency(self._now_s) for key in HANDLERS}
         self._produce_latency = self.latencies[_PRODUCE]
         self._fetch_latency = self.latencies[_FETCH]
+        self._share_fetch_latency = self.latencies[_SHARE_FETCH]
         self._refusal_latency = Latency(self._now_s)  # of APIs that are not served
 
     def take(self, frame: memoryview, connection: Connection) -> Response:
@@ -118,6 +129,16 @@ class Dispatcher:
                     return self._run(_FETCH, fetched, connection, is_worth_finishing=False)
                 response = fetched
                 latency = self._fetch_latency
+            elif (
+                key == _SHARE_FETCH
+                and version in self._share_fetch_versions
+                and len(frame) < _LARGE_BYTES
+                and (request := read_single(frame, _body(frame, client_id_size, True), version))
+                is not None
+            ):
+                self.request_counts[_SHARE_FETCH] += 1
+                response = self._take_share_fetch(request, version, correlation_id, connection)
+                latency = self._share_fetch_latency
             else:
                 response = self._take_by_codec(bytes(frame), connection)
                 latency = self.latencies.get(key, self._refusal_latency)
@@ -177,6 +198,21 @@ class Dispatcher:
             return self._await_deferred(header, response, connection)
         if asyncio.iscoroutine(response):
             return self._run_plain(header.api_key, self._encoded(header, response), connection)
+        return self._encode(header, response)
+
+    def _take_share_fetch(
+        self,
+        request: SingleShareFetch,
+        version: int,
+        correlation_id: int,
+        connection: Connection,
+    ) -> Response:
+        """The response to a request that was read without the codec."""
+        handler = cast("TakesSingleFetches", self._handlers[ApiKey.SHARE_FETCH])
+        header = RequestHeader(ApiKey.SHARE_FETCH, version, correlation_id, None)
+        response = handler.take_single(request, connection)
+        if isinstance(response, Deferred):
+            return self._await_deferred(header, response, connection)
         return self._encode(header, response)
 
     async def _handle_large(
@@ -277,6 +313,8 @@ class Dispatcher:
 
     def _encode(self, header: RequestHeader, message: object) -> bytes:
         """The frame of a response message, whose errors are counted."""
+        if isinstance(message, SingleShareFetched):  # has none
+            return message.frame(header.correlation_id)
         key = header.api_key
         for code in error_codes(message, header.api_version):
             self.error_counts[key, code] += 1

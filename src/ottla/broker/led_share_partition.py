@@ -5,21 +5,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.share_reading import (
+    ReadBatches,
     Reading,
-    covering,
     digests_of,
     expired_in,
     seen_of,
     stretches_of,
 )
 from ottla.broker.share_settings import GroupSettings
+from ottla.coordinator.runtime.decision import Ticket
 from ottla.errors import ApiError, CoordinatorNotAvailable, ErrorCode, NotLeader
 from ottla.model import Offset
 from ottla.queues.acknowledgements import Acknowledgement
 from ottla.queues.errors import InvalidRecordState
 from ottla.queues.expiry import Expiries
+from ottla.queues.lost_offsets import LostOffsets
 from ottla.queues.share_limits import ShareLimits, portion_max
-from ottla.queues.share_partition import Acquired, SharePartition
+from ottla.queues.share_partition import Acquired, SharePartition, Stretch
 from ottla.queues.share_ranges import Range
 from ottla.queues.share_sessions import SessionKey, SharedPartition
 from ottla.queues.share_state import SharePartitionKey, StateWrite
@@ -68,14 +70,6 @@ class Wanted(NamedTuple):
     has_others: bool  # records of other partitions are in the same response
 
 
-class _Ahead(NamedTuple):
-    """Batches that were read and not acquired. They are committed: they stay as they are."""
-
-    start: Offset
-    end: Offset
-    data: bytes
-
-
 class LedSharePartition:
     """A share partition whose partition is led here; `state` is None while it is loaded."""
 
@@ -90,7 +84,7 @@ class LedSharePartition:
         self.waiting: dict[Callable[[], None], None] = {}  # called when more can be acquired
         self._owner = owner
         self._expiries = Expiries()
-        self._ahead: _Ahead | None = None
+        self._ahead: ReadBatches | None = None  # read by the last fetch, and not all acquired
         self._record_bytes = _RECORD_BYTES  # about, of the records that were acquired last
 
     @property
@@ -121,40 +115,41 @@ class LedSharePartition:
 
         If they are leased, the caller has the state written: it calls `persist`.
         """
-        state, settings = self.state, self.settings
+        state = self.state
         if state is None:
             return None
-        partition, limits = self.partition, settings.limits
-        self._persist(state.note_log_start(partition.log.start_offset))
-        read_committed = settings.config.share_isolation_level == _READ_COMMITTED
+        settings, partition = self.settings, self.partition
+        config, log_start = settings.config, partition.log.start_offset
+        if log_start > state.start_offset:
+            self._persist(state.note_log_start(log_start))
+        read_committed = config.share_isolation_level == _READ_COMMITTED
         end = partition.readable_end(read_committed=read_committed)
-        stable_end = partition.readable_end(read_committed=True)
-        now_ms, wall_ms = self._owner.now_ms(), self._owner.wall_ms()
-        reading = Reading(self.key.group_id, read_committed, stable_end, wall_ms, self._expiries)
         if state.dead.count >= self._owner.dead_max:
             return None
-        state.order_by_key(settings.config.share_ordering == _BY_KEY)
+        state.order_by_key(config.share_ordering == _BY_KEY)
         if state.order is not None:
-            return self._acquire_ordered(state, member, wanted, reading, end)
-        bytes_max = self._first_chunk_bytes(wanted)
+            return self._acquire_ordered(state, member, wanted, self._reading(read_committed), end)
+        now_ms, bytes_max = self._owner.now_ms(), self._first_chunk_bytes(wanted)
         for _ in range(_READS_MAX):
-            at = state.next_offset(now_ms)
-            if at >= end or (at >= state.end_offset and not state.has_room(limits, now_ms)):
+            at = Offset(state.next_offset(now_ms))
+            if at >= end or (
+                at >= state.end_offset and not state.has_room(settings.limits, now_ms)
+            ):
                 return None
-            data, found_end = self._read(Offset(at), end, bytes_max)
-            if not data:
+            found = self._read(at, end, bytes_max)
+            if found is None:
                 return None
             acquired = state.acquire(
                 member,
-                stretches_of(data, at, found_end, partition.log, reading),
-                limits,
+                self._stretches(found, at, read_committed),
+                settings.limits,
                 wanted.records_max,
                 now_ms,
                 is_strict=wanted.is_strict,
                 has_others=wanted.has_others,
             )
             if acquired:
-                return self._taken(member, data, found_end, acquired, limits, now_ms)
+                return self._taken(member, found, acquired, settings.limits, now_ms)
             self._persist(state.take_write())
             if state.next_offset(now_ms) <= at:
                 return None
@@ -162,18 +157,34 @@ class LedSharePartition:
         self._owner.wake_soon(self)  # there may be something behind
         return None
 
-    def _read(self, at: Offset, end: Offset, bytes_max: int) -> tuple[bytes, Offset]:
-        """Whole batches from the one that holds `at` on, and the offset behind them, up to `end`.
+    def _stretches(self, found: ReadBatches, at: Offset, read_committed: bool) -> Iterable[Stretch]:
+        """The offsets of what was read, from `at` on, as the group reads them."""
+        if found.is_plain:
+            return found.stretches(at)
+        log, reading = self.partition.log, self._reading(read_committed)
+        return stretches_of(found.rest(at), at, found.end, log, reading)
 
-        Of what was read and not acquired by the last fetch, if that is it.
-        """
+    def _reading(self, read_committed: bool) -> Reading:
+        """How the group reads now."""
+        stable_end = self.partition.readable_end(read_committed=True)
+        wall_ms = self._owner.wall_ms()
+        return Reading(self.key.group_id, read_committed, stable_end, wall_ms, self._expiries)
+
+    def _read(self, at: Offset, end: Offset, bytes_max: int) -> ReadBatches | None:
+        """Batches from an offset on: those that the last fetch left, or others."""
         ahead = self._ahead
-        if ahead is not None and ahead.start == at and ahead.end <= end:
-            return ahead.data, ahead.end
-        found = self.partition.log.read(at, end, bytes_max, at_least_one=True)
+        if ahead is not None and ahead.end <= end and ahead.has(at):
+            return ahead
+        return self._read_log(at, end, bytes_max)
+
+    def _read_log(self, at: Offset, end: Offset, bytes_max: int) -> ReadBatches | None:
+        """Whole batches from the one that holds `at` on, up to `end`; None if there are none."""
+        log = self.partition.log
+        found = log.read(at, end, bytes_max, at_least_one=True)
         if found is None:
-            return b"", at
-        return self.partition.log.read_bytes(found), min(found.end_offset, end)
+            return None
+        data = log.read_bytes(found)
+        return ReadBatches(data, min(found.end_offset, end)) if data else None
 
     def _first_chunk_bytes(self, wanted: Wanted) -> int:
         """How many bytes are read at first: twice what the wanted records may take.
@@ -203,15 +214,14 @@ class LedSharePartition:
             self._owner.wake_soon(self)  # there may be something behind
             return None
         bytes_max = min(wanted.bytes_max, _CHUNK_BYTES)
-        found = log.read(Offset(at), end, bytes_max, at_least_one=True)
+        found = self._read_log(Offset(at), end, bytes_max)
         if found is None:
             return None
-        data = log.read_bytes(found)
-        for stretch in expired_in(data, log, reading):
+        for stretch in expired_in(found.data, log, reading):
             state.drop_available(stretch, limits)
         acquired = state.acquire_ready(
             member,
-            found.end_offset,
+            found.end,
             limits,
             wanted.records_max,
             now_ms,
@@ -223,7 +233,7 @@ class LedSharePartition:
             if write is not None:
                 self._owner.wake_soon(self)  # what was ready has expired
             return None
-        return self._taken(member, data, found.end_offset, acquired, limits, now_ms)
+        return self._taken(member, found, acquired, limits, now_ms)
 
     def _scan(self, state: SharePartition, reading: Reading, end: Offset) -> None:
         """Read keys of a part of the log."""
@@ -239,30 +249,33 @@ class LedSharePartition:
     def _taken(
         self,
         member: str,
-        data: bytes,
-        end: Offset,
+        found: ReadBatches,
         acquired: list[Acquired],
         limits: ShareLimits,
         now_ms: int,
     ) -> Taken:
-        """The response's part; `data` reaches to `end`."""
+        """The response's part."""
         assert self.state is not None, "records were acquired"
-        lost = self._owner.sessions.lost(*self._session_of(member))
+        owner = self._owner
+        lost = self._lost(member)
         if lost is not None:
             for one in acquired:
                 lost.discard(one.first, one.last + 1)
-        if not limits.is_lease_durable:
+        is_leased = limits.is_lease_durable
+        if not is_leased:
             self._persist(self.state.take_write())
-        count = sum([a.last - a.first + 1 for a in acquired])
-        self._owner.acquired_count += count
-        self._owner.note_deadline(now_ms + limits.lock_ms)
-        last = acquired[-1].last
-        covered, rest = covering(data, acquired[0].first, last)
-        is_kept = rest and len(data) <= _AHEAD_BYTES_MAX
-        self._ahead = _Ahead(Offset(last + 1), end, rest) if is_kept else None
-        self._record_bytes = len(covered) // count + 1
-        records = seen_of(covered, self.partition.log)
-        return Taken(records, acquired, _is_alone(acquired, limits), limits.is_lease_durable)
+        count, last = 0, Offset(0)
+        for first, last, _ in acquired:
+            count += last - first + 1
+        owner.acquired_count += count
+        owner.note_deadline(now_ms + limits.lock_ms)
+        records = found.covering(acquired[0].first, last)
+        is_kept = last + 1 < found.end and len(found.data) <= _AHEAD_BYTES_MAX
+        self._ahead = found if is_kept else None
+        self._record_bytes = len(records) // count + 1
+        if not found.is_plain:
+            records = seen_of(records, self.partition.log)
+        return Taken(records, acquired, _is_alone(acquired, limits), is_leased)
 
     def acknowledge(
         self,
@@ -298,7 +311,7 @@ class LedSharePartition:
 
         From the start offset on the state itself says who holds what.
         """
-        lost = self._owner.sessions.lost(*self._session_of(member))
+        lost = self._lost(member)
         if lost is None:
             return
         for one in acknowledgements:
@@ -309,6 +322,11 @@ class LedSharePartition:
     def _session_of(self, member: str) -> tuple[SessionKey, SharedPartition]:
         key = self.key
         return SessionKey(key.group_id, member), SharedPartition(key.topic_id, key.partition)
+
+    def _lost(self, member: str) -> LostOffsets | None:
+        """Offsets that a member has lost; None, as most often, if there are none."""
+        sessions = self._owner.sessions
+        return sessions.lost(*self._session_of(member)) if sessions.has_lost else None
 
     def _note_lost(self, held: Iterable[Range]) -> None:
         for item in held:
@@ -373,19 +391,37 @@ class LedSharePartition:
                 done(None)
             return
 
-        def note(problem: ApiError | None) -> None:
-            if problem is not None:
-                problem = client_error(problem)
-                self._owner.drop(self, problem)
-            else:
-                self._owner.dead_letters.begin(self)
-            if done is not None:
-                done(problem)
-
         if write.batches:
             waits = [batch.not_before_ms for batch in write.batches if batch.not_before_ms]
             self._owner.note_deadline(min(waits, default=None))
-        self._owner.write(self, write, note)
+        self._owner.write(self, write, _WriteTicket(self, done))
+
+    def note_written(self, problem: ApiError | None) -> ApiError | None:
+        """A change of the state is durable, or may not be; returns what a member gets to know."""
+        if problem is None:
+            self._owner.dead_letters.begin(self)
+            return None
+        problem = client_error(problem)
+        self._owner.drop(self, problem)
+        return problem
+
+
+class _WriteTicket(Ticket[ApiError | None]):
+    """Where the result of a write goes: to the share partition, and to who waits for it."""
+
+    __slots__ = ("_done", "_led")
+
+    def __init__(self, led: LedSharePartition, done: Done | None) -> None:
+        self._led = led
+        self._done = done
+
+    def deliver(self, value: ApiError | None) -> None:
+        problem = self._led.note_written(value)
+        if self._done is not None:
+            self._done(problem)
+
+    def fail(self, error: ApiError) -> None:
+        self.deliver(error)
 
 
 def client_error(problem: ApiError) -> ApiError:
@@ -398,9 +434,7 @@ def client_error(problem: ApiError) -> ApiError:
 
 
 def _is_alone(acquired: Sequence[Acquired], limits: ShareLimits) -> bool:
-    for item in acquired:
-        if item.deliveries > 1:
-            before = item.deliveries - 1
-            if portion_max(before, 1, limits.deliveries_max) is not None:
-                return True
+    for _, _, deliveries in acquired:
+        if deliveries > 1 and portion_max(deliveries - 1, 1, limits.deliveries_max) is not None:
+            return True
     return False

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ottla.broker.dead_letters import DeadLetters
-from ottla.broker.led_share_partition import Done, LedSharePartition, client_error
+from ottla.broker.led_share_partition import LedSharePartition, client_error
 from ottla.broker.share_metrics import ShareCounts
 from ottla.broker.share_reading import duration_ms
 from ottla.broker.share_settings import GroupSettings, ShareGroupSettings
 from ottla.clock import Clock
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.coordinator.share.routing import ShareStateRouter
+from ottla.coordinator.runtime.decision import Ticket
+from ottla.coordinator.share.routing import CallTicket, ShareStateRouter
 from ottla.coordinator.share.state_calls import StateResult, Summarize, Write
 from ottla.errors import (
     ApiError,
@@ -72,7 +73,7 @@ class SharePartitions:
         self._settings = settings
         self._clock = clock
         self._note_defect = note_defect
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._led: dict[SharePartitionKey, LedSharePartition] = {}
         self._loads: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -86,10 +87,12 @@ class SharePartitions:
 
     def find(self, key: SharePartitionKey) -> LedSharePartition:
         """The share partition; it is loaded if it is new."""
-        partition = self._replicas.locate(key.topic_id, key.partition)
-        if partition.tp.topic == self.settings_of(key.group_id).config.dead_letter_topic:
+        group_id, topic_id, index = key
+        partition = self._replicas.locate(topic_id, index)
+        dead_letter_topic = self.settings_of(group_id).config.dead_letter_topic
+        if dead_letter_topic and partition.tp.topic == dead_letter_topic:
             raise InvalidTopic(
-                f"{partition.tp.topic} takes the dead letters of the group: it cannot read them too"
+                f"{dead_letter_topic} takes the dead letters of the group: it cannot read them too"
             )
         led = self._led.get(key)
         if led is not None and led.partition is not partition:
@@ -97,17 +100,18 @@ class SharePartitions:
             led = None
         if led is None:
             led = self._led[key] = LedSharePartition(self, key, partition)
-            task = self._loop.create_task(self._load(led))
+            task = self.loop.create_task(self._load(led))
             self._loads[task] = None
             task.add_done_callback(self._note_loaded)
         return led
 
     def find_acquired(self, key: SharePartitionKey) -> LedSharePartition:
         """The share partition, for a member that has acquired records of it."""
-        partition = self._replicas.locate(key.topic_id, key.partition)
+        group_id, topic_id, index = key
+        partition = self._replicas.locate(topic_id, index)
         led = self._led.get(key)
         if led is None or led.partition is not partition:
-            if self.settings_of(key.group_id).limits.is_lease_durable:
+            if self.settings_of(group_id).limits.is_lease_durable:
                 return self.find(key)  # the lease may be older than the leader
             raise InvalidRecordState("no record of the partition is acquired here")
         return led
@@ -146,7 +150,7 @@ class SharePartitions:
             if is_other and self._led.get(key) is led:
                 self.drop(led, NotLeader("the state was begun anew"))
 
-        self._states.submit(Summarize(key), note)
+        self._states.submit(Summarize(key), CallTicket(note))
 
     def settings_of(self, group_id: str) -> GroupSettings:
         return self._group_settings.of(group_id)
@@ -175,7 +179,7 @@ class SharePartitions:
                 self.find(key)
 
     def wake_soon(self, led: LedSharePartition) -> None:
-        self._loop.call_soon(led.wake)
+        self.loop.call_soon(led.wake)
 
     def close(self) -> None:
         """Respond to all fetches that wait; stop loading."""
@@ -240,14 +244,14 @@ class SharePartitions:
 
     # States
 
-    def write(self, led: LedSharePartition, write: StateWrite, done: Done) -> None:
-        """Have a change of the state written once; `done` gets None, or why it may not be."""
+    def write(
+        self, led: LedSharePartition, write: StateWrite, ticket: Ticket[ApiError | None]
+    ) -> None:
+        """Have a change of the state written once; the ticket gets None, or why it may not be."""
         if write.batches:
             write = write._replace(batches=self._written(write.batches))
         call = Write(led.key, led.state_epoch, led.partition.leader_epoch, write)
-        self._states.submit(
-            call, lambda result: done(result if isinstance(result, ApiError) else None)
-        )
+        self._states.submit(call, ticket)
 
     async def _load(self, led: LedSharePartition) -> None:
         try:
@@ -338,7 +342,7 @@ class SharePartitions:
             self._timer.cancel()
         self._timer_ms = end_ms
         delay_s = max(end_ms - self.now_ms(), 0) / 1000
-        self._timer = self._loop.call_later(delay_s, self._pass_time)
+        self._timer = self.loop.call_later(delay_s, self._pass_time)
 
     def _pass_time(self) -> None:
         self._timer = None

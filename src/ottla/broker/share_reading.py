@@ -1,6 +1,8 @@
 """Reading a log for a share partition: stretches of offsets, whole batches, durations."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from struct import Struct
 from typing import Final, NamedTuple
 
 from ottla.errors import ApiError
@@ -10,7 +12,17 @@ from ottla.queues.key_order import key_digest
 from ottla.queues.lens import Lens, hides_any, shown_stretches
 from ottla.queues.share_partition import Stretch
 from ottla.records import batch as batches
-from ottla.records.batch import HEADER_BOUNDS, HIDES, LENGTH_END, BatchHeader, Record
+from ottla.records.batch import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    HIDES,
+    LENGTH_END,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+    Record,
+)
 from ottla.records.dead_letter_headers import FOR_GROUP
 from ottla.records.record_slices import payload_of, slice_records
 from ottla.replication.partition import LeaderPartition
@@ -19,6 +31,8 @@ from ottla.storage.log import Log
 _CHUNK_BYTES: Final = 256 * 1024
 _FOR_GROUP_BYTES: Final = FOR_GROUP.encode()
 _COMMAND_BYTES: Final = b"ottla."  # in the names of all headers that are looked at
+_KIND: Final = Struct(">qi4xb4xhi30xi")  # offset, length, magic, attributes, last delta, records
+_NOT_PLAIN: Final = CODEC_MASK | TRANSACTIONAL | CONTROL | HIDES  # attributes to look at closer
 
 
 class Reading(NamedTuple):
@@ -29,6 +43,68 @@ class Reading(NamedTuple):
     stable_end: Offset  # all transactions below are decided
     now_ms: TimestampMs  # by the machine's clock, as timestamps of records are
     expiries: Expiries
+
+
+class ReadBatches:
+    """Whole batches that were read from a log up to `end`, with where each of them stands.
+
+    They are committed: they stay as they are. They are plain if all they have is records for every
+    group, without holes between them. Then their stretches are made once, for all fetches.
+    """
+
+    __slots__ = ("_positions", "_starts", "_stretches", "data", "end", "is_plain")
+
+    def __init__(self, data: bytes, end: Offset) -> None:
+        self.data = data
+        self.end = end
+        self._starts: list[int] = []
+        self._positions: list[int] = []  # in the data, of each batch and behind the last
+        self._stretches: list[Stretch] = []
+        self.is_plain = self._walk() and _COMMAND_BYTES not in data
+
+    def _walk(self) -> bool:
+        """Find the batches; True if each has plain records and is followed by the next."""
+        data, unpack = self.data, _KIND.unpack_from
+        starts, positions, stretches = self._starts, self._positions, self._stretches
+        position, end, behind, is_plain = 0, len(data), -1, True
+        while position + HEADER_BYTES <= end:
+            base, length, magic, attributes, last_delta, count = unpack(data, position)
+            size = length + LENGTH_END
+            if size < HEADER_BYTES or position + size > end:
+                break  # a damaged one is refused where it is read
+            if attributes & _NOT_PLAIN or magic != MAGIC or count <= 0 or behind not in {-1, base}:
+                is_plain = False
+            behind = base + last_delta + 1
+            starts.append(base)
+            positions.append(position)
+            stretches.append(tuple.__new__(Stretch, (base, behind, True, False)))
+            position += size
+        positions.append(position)
+        return is_plain and behind == self.end
+
+    def has(self, offset: int) -> bool:
+        """True if the batches go on from an offset."""
+        return self._starts[0] <= offset < self.end
+
+    def stretches(self, at: Offset) -> list[Stretch]:
+        """The offsets of plain batches from `at` on."""
+        assert self.is_plain, "others are read for each group"
+        first = bisect_right(self._starts, at) - 1
+        found = self._stretches[first:] if first else self._stretches
+        if found[0].start < at:
+            return [found[0]._replace(start=at), *found[1:]]
+        return found
+
+    def rest(self, at: Offset) -> bytes:
+        """The batches from the one that holds `at` on."""
+        return self.data[self._positions[max(bisect_right(self._starts, at) - 1, 0)] :]
+
+    def covering(self, first: Offset, last: Offset) -> bytes:
+        """The batches from the one that holds `first` to the one that holds `last`."""
+        starts, positions = self._starts, self._positions
+        begin = bisect_right(starts, first) - 1
+        behind = bisect_right(starts, last, begin)
+        return self.data[positions[begin] : positions[behind]]
 
 
 def stretches_of(
@@ -161,30 +237,6 @@ def digests_of(data: bytes, bytes_max: int) -> dict[int, bytes | None]:
             if key is not None:
                 found[header.base_offset + delta] = key_digest(key)
     return found
-
-
-class Covering(NamedTuple):
-    """Batches that hold acquired records, and those that are left behind them."""
-
-    data: bytes
-    rest: bytes
-
-
-def covering(data: bytes, first: Offset, last: Offset) -> Covering:
-    """The batches from the one that holds `first` to the one that holds `last`, and the rest.
-
-    The rest begins with the batch that holds the offset behind `last`.
-    """
-    start = end = at = 0
-    reached = -1
-    while reached < last:  # what is behind has not been checked
-        at = end
-        base_offset, length, _, last_delta = HEADER_BOUNDS.unpack_from(data, at)
-        end += length + LENGTH_END
-        reached = base_offset + last_delta
-        if reached < first:
-            start = end
-    return Covering(data[start:end], data[end if reached == last else at :])
 
 
 def duration_ms(text: str) -> int:

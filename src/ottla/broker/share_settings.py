@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
+from ottla.cluster.image import ClusterImage
 from ottla.cluster.state import ClusterState
-from ottla.config import GroupConfig
+from ottla.config import BrokerConfig, GroupConfig
 from ottla.queues.share_limits import ShareLimits
 from ottla.settings import Settings
 
@@ -26,8 +27,22 @@ class ShareGroupSettings:
         self._state = state
         self._settings = settings
         self._known: dict[str, tuple[object, object, GroupSettings]] = {}
+        self._fresh: dict[str, GroupSettings] = {}  # those that were asked for since a change
+        self._image: ClusterImage | None = None
+        self._broker: BrokerConfig | None = None
 
     def of(self, group_id: str) -> GroupSettings:
+        if self._image is self._state.image and self._broker is self._settings.broker:
+            settings = self._fresh.get(group_id)
+            if settings is not None:
+                return settings
+        else:
+            self._fresh.clear()
+            self._image, self._broker = self._state.image, self._settings.broker
+        found = self._fresh[group_id] = self._find(group_id)
+        return found
+
+    def _find(self, group_id: str) -> GroupSettings:
         raw = self._state.image.group_configs.get(group_id)
         broker = self._settings.broker
         known = self._known.get(group_id)
@@ -47,5 +62,6 @@ class ShareGroupSettings:
         made = GroupSettings(config, limits)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
+            self._fresh.clear()
         self._known[group_id] = (raw, broker, made)
         return made

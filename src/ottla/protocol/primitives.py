@@ -67,7 +67,10 @@ def read_tagged_fields(
 def write_unsigned_varint(out: bytearray, value: int) -> None:
     """Append an unsigned 32-bit number."""
     assert 0 <= value <= _UINT32_MAX, value
-    _write(out, value)
+    if value > 0x7F:
+        _write(out, value)
+    else:
+        out.append(value)
 
 
 def write_varint(out: bytearray, value: int) -> None:
@@ -75,6 +78,8 @@ def write_varint(out: bytearray, value: int) -> None:
     assert -(2**31) <= value < 2**31, value
     if -64 <= value < 64:
         out.append((value << 1) ^ (value >> 31))
+    elif 64 <= value < 8192:
+        out += bytes((value << 1 & 0x7F | 0x80, value >> 6))
     else:
         _write(out, (value << 1) ^ (value >> 31))
 

@@ -1,6 +1,6 @@
 """Acknowledgements of a member: their types, and the runs of offsets that they change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -22,6 +22,8 @@ class AcknowledgeType(IntEnum):
     RENEW = 4  # keep the record for another lock duration
 
 
+_TYPES: Final = tuple(AcknowledgeType)  # each at its number
+_ACCEPT: Final = int(AcknowledgeType.ACCEPT)
 _TYPE_MAX: Final = int(AcknowledgeType.RENEW)
 
 
@@ -51,8 +53,18 @@ class Run(NamedTuple):
     reason: str
 
 
-def runs_of(acknowledgements: Sequence[Acknowledgement], start: int, end: int) -> Iterator[Run]:
+def accepted_only(acknowledgements: Sequence[Acknowledgement]) -> tuple[int, int] | None:
+    """First and last offset, if all that is said is that these are accepted; None for more."""
+    if len(acknowledgements) != 1:
+        return None
+    first, last, types, delay_ms, _, _ = acknowledgements[0]
+    is_plain = len(types) == 1 and types[0] == _ACCEPT and delay_ms == GROUP_BACKOFF
+    return (first, last) if is_plain else None
+
+
+def runs_of(acknowledgements: Sequence[Acknowledgement], start: int, end: int) -> list[Run]:
     """The runs of offsets from `start` on; nothing was acquired from `end` on."""
+    runs: list[Run] = []
     before = -1
     for item in acknowledgements:
         first, last, types, delay_ms, is_uncounted, reason = item
@@ -62,22 +74,29 @@ def runs_of(acknowledgements: Sequence[Acknowledgement], start: int, end: int) -
         _check(item, end)
         if len(types) == 1:
             if last >= start:
-                kind = AcknowledgeType(types[0])
-                yield Run(max(first, start), last + 1, kind, delay_ms, is_uncounted, reason)
+                run = first if first > start else start
+                kind = _TYPES[types[0]]
+                said = (run, last + 1, kind, delay_ms, is_uncounted, reason)
+                runs.append(tuple.__new__(Run, said))
             continue
         run = max(first, start)
         for at in range(run, last + 1):
             if at == last or types[at + 1 - first] != types[at - first]:
-                kind = AcknowledgeType(types[at - first])
-                yield Run(run, at + 1, kind, delay_ms, is_uncounted, reason)
+                kind = _TYPES[types[at - first]]
+                runs.append(Run(run, at + 1, kind, delay_ms, is_uncounted, reason))
                 run = at + 1
+    return runs
 
 
 def _check(item: Acknowledgement, end: int) -> None:
-    first, last, types, delay_ms = item[:4]
-    if not types or len(types) not in {1, last - first + 1}:
+    first, last, types, delay_ms, _, _ = item
+    if len(types) == 1:
+        lowest = highest = types[0]
+    elif types and len(types) == last - first + 1:
+        lowest, highest = min(types), max(types)
+    else:
         raise InvalidRequest("an acknowledgement has one type, or one for each offset")
-    if min(types) < 0 or max(types) > _TYPE_MAX:
+    if not 0 <= lowest <= highest <= _TYPE_MAX:
         raise InvalidRequest("0 to 4 are the types of acknowledgements")
     if not GROUP_BACKOFF <= delay_ms <= RETRY_DELAY_MAX_MS:
         raise InvalidRequest(f"a retry delay is 0 to {RETRY_DELAY_MAX_MS} ms, not {delay_ms}")

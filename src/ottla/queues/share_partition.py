@@ -26,6 +26,7 @@ from ottla.queues.acknowledgements import (
     Acknowledgement,
     AcknowledgeType,
     Run,
+    accepted_only,
     runs_of,
 )
 from ottla.queues.dead_records import DeadRecords
@@ -44,8 +45,10 @@ from ottla.queues.share_state import (
 
 _AVAILABLE: Final = DeliveryState.AVAILABLE
 _ACQUIRED: Final = DeliveryState.ACQUIRED
+_ACKNOWLEDGED: Final = DeliveryState.ACKNOWLEDGED
 _ARCHIVING: Final = DeliveryState.ARCHIVING
 _ARCHIVED: Final = DeliveryState.ARCHIVED
+_RENEW: Final = AcknowledgeType.RENEW
 _DELIVERIES_MAX: Final = 2**15 - 1  # that are counted: the field on the wire has 16 bits
 
 
@@ -160,21 +163,21 @@ class SharePartition:
         records of other partitions together with these: it `has_others`.
         """
         acquired: list[Range] = []
-        left = records_max
+        left, ranges = records_max, self._ranges
         for stretch in found:
-            if not stretch.has_records:
+            start, end, has_records, _ = stretch
+            if not has_records:
                 self._finish(stretch, limits)
                 continue
-            cut = stretch.end
+            cut = end
             if is_strict:
-                cut = Offset(min(cut, max(stretch.start, self.next_offset(now_ms)) + left))
-            taken, is_throttled = self._take(
-                stretch.start, cut, limits, now_ms, has_others or bool(acquired)
-            )
+                cut = Offset(min(cut, max(start, self.next_offset(now_ms)) + left))
+            is_behind = has_others or bool(acquired)
+            taken, is_throttled = self._take(start, cut, limits, now_ms, is_behind)
             acquired += taken
             for item in taken:
                 left -= item.end - item.start
-            if left <= 0 or is_throttled or self.end_offset < stretch.end:
+            if left <= 0 or is_throttled or ranges.end_offset < end:
                 break  # before the next stretch is read
         for item in acquired:
             self._acquire(item, member, limits, now_ms)
@@ -334,28 +337,36 @@ class SharePartition:
         Offsets below the start offset are finished already, and ignored: whether this member had
         lost them before is for the caller to know.
         """
-        runs = list(runs_of(acknowledgements, self.start_offset, self.end_offset))
-        for run in runs:
-            if run.kind is AcknowledgeType.RENEW and not (may_renew and limits.allows_renewal):
+        ranges = self._ranges
+        accepted = accepted_only(acknowledgements)
+        if accepted is not None:  # most often just what was acquired together
+            whole = ranges.held_whole(member, *accepted)
+            if whole is not None:
+                self._change(whole, _ACKNOWLEDGED, whole.count)
+                return self.take_write()
+        runs = runs_of(acknowledgements, ranges.start_offset, ranges.end_offset)
+        for start, end, kind, _, _, _ in runs:
+            if kind is _RENEW and not (may_renew and limits.allows_renewal):
                 raise InvalidRequest("renewing is not asked for by the request, or not allowed")
-            for item in self._ranges.overlapping(run.start, run.end):
+            for item in ranges.overlapping(start, end):
                 if item.state is not _ACQUIRED or item.member != member:
                     raise InvalidRecordState(
-                        f"offset {max(item.start, run.start)} is not acquired by this member"
+                        f"offset {max(item.start, start)} is not acquired by this member"
                     )
         for run in runs:
-            for item in self._ranges.within(run.start, run.end):
+            start, end, *_ = run
+            for item in ranges.within(start, end):
                 self._acknowledge(item, run, limits, now_ms)
         return self.take_write()
 
     def _acknowledge(self, item: Range, run: Run, limits: ShareLimits, now_ms: int) -> None:
         match run.kind:
+            case AcknowledgeType.ACCEPT:
+                self._change(item, _ACKNOWLEDGED, item.count)
             case AcknowledgeType.RENEW:
                 count, member = item.count, item.member
                 self._ranges.change(item, _ACQUIRED, count)
                 item.member, item.until_ms = member, now_ms + limits.lock_ms
-            case AcknowledgeType.ACCEPT:
-                self._change(item, DeliveryState.ACKNOWLEDGED, item.count)
             case AcknowledgeType.RELEASE:
                 if run.is_uncounted:
                     delay_ms = max(run.delay_ms, 0)
@@ -424,11 +435,12 @@ class SharePartition:
 
     def take_write(self) -> StateWrite | None:
         """The changes since the last write; None without any."""
-        self._ranges.settle()
         sender = self.dead.sender if self.dead.has_new_sender else None
+        ranges = self._ranges
+        ranges.settle()
         if not self._changed and sender is None:
             return None
-        start = self.start_offset
+        start = ranges.start_offset
         batches = tuple(
             [  # below the start everything is finished, as most often all of it is
                 batch if batch.first >= start else batch._replace(first=Offset(start))
@@ -438,7 +450,7 @@ class SharePartition:
         )
         self._changed = []
         self.dead.has_new_sender = False
-        return StateWrite(Offset(start), self._ranges.complete_count, batches, sender)
+        return tuple.__new__(StateWrite, (start, ranges.complete_count, batches, sender))
 
     def _change(
         self, item: Range, state: DeliveryState, count: int, not_before_ms: int = 0
@@ -449,22 +461,9 @@ class SharePartition:
 
     def _note(self, item: Range) -> None:
         """Have the state of a range written."""
-        is_held = item.state is _ACQUIRED
-        if self.order is not None and not is_held:
+        if self.order is not None and item.state is not _ACQUIRED:
             self.order.note(item)
-        self._changed.append(
-            StateBatch(
-                Offset(item.start),
-                Offset(item.end - 1),
-                item.state,
-                item.count,
-                0 if is_held else item.until_ms,
-                item.cause,
-                item.is_sending,
-                item.member,
-                item.reason,
-            )
-        )
+        self._changed.append(item.as_batch())
 
 
 def _after(now_ms: int, delay_ms: int) -> int:
@@ -479,5 +478,5 @@ def _acquired(ranges: Sequence[Range]) -> list[Acquired]:
         if last is not None and last.last + 1 == item.start and last.deliveries == item.count:
             found[-1] = last._replace(last=Offset(item.end - 1))
         else:
-            found.append(Acquired(Offset(item.start), Offset(item.end - 1), item.count))
+            found.append(tuple.__new__(Acquired, (item.start, item.end - 1, item.count)))
     return found

@@ -8,13 +8,14 @@ So a change costs as much as it touches, however many ranges there are.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from ottla.queues.share_state import Cause, DeliveryState
+from ottla.queues.share_state import Cause, DeliveryState, StateBatch
 
 _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
 _ACKNOWLEDGED = DeliveryState.ACKNOWLEDGED
 _ARCHIVING = DeliveryState.ARCHIVING
 _ARCHIVED = DeliveryState.ARCHIVED
+_NO_CAUSE = Cause.NONE  # a global is found sooner than a member of an enum
 
 
 class Range:
@@ -43,7 +44,7 @@ class Range:
         self.count = count
         self.member = ""
         self.until_ms = 0
-        self.cause = Cause.NONE  # of the end of a range that is archiving
+        self.cause = _NO_CAUSE  # of the end of a range that is archiving
         self.is_sending = False  # its dead letters have a sequence number
         self.reason = ""  # that a consumer gave for rejecting it
 
@@ -59,6 +60,23 @@ class Range:
 
     def _detail(self) -> tuple[int, str, int, Cause, bool, str]:
         return self.count, self.member, self.until_ms, self.cause, self.is_sending, self.reason
+
+    def as_batch(self) -> StateBatch:
+        """The range as it is written: without the end of a lock, for no other clock knows it."""
+        return tuple.__new__(
+            StateBatch,
+            (
+                self.start,
+                self.end - 1,
+                self.state,
+                self.count,
+                0 if self.state is _ACQUIRED else self.until_ms,
+                self.cause,
+                self.is_sending,
+                self.member,
+                self.reason,
+            ),
+        )
 
     def tail(self, offset: int) -> "Range":
         """Cut the range at an offset; returns the part from there on."""
@@ -102,11 +120,12 @@ class Ranges:
 
     def extend(self, end: int, state: DeliveryState, count: int) -> Range:
         """A new range from the end offset on."""
-        item = Range(self.end_offset, end, state, count)
-        self._touched.add(item.start)
+        start = self.end_offset
+        item = Range(start, end, state, count)
+        self._touched.add(start)
         self._items.append(item)
-        self._starts.append(item.start)
-        self._counts[state] += item.size
+        self._starts.append(start)
+        self._counts[state] += end - start
         self.end_offset = end
         return item
 
@@ -115,8 +134,12 @@ class Ranges:
         size = item.end - item.start
         self._counts[item.state] -= size
         self._counts[state] += size
-        item.state, item.count, item.member, item.until_ms = state, count, "", 0
-        item.cause, item.is_sending, item.reason = Cause.NONE, False, ""
+        item.state = state
+        item.count = count
+        item.member = item.reason = ""
+        item.until_ms = 0
+        item.cause = _NO_CAUSE
+        item.is_sending = False
         self._touched.add(item.start)
         self._touched.add(item.end)
 
@@ -132,6 +155,19 @@ class Ranges:
         self.split(start)
         self.split(end)
         return self.overlapping(start, end)
+
+    def held_whole(self, member: str, first: int, last: int) -> Range | None:
+        """The range of exactly these offsets, if the member holds it; `last` is inside."""
+        item = self.at(first)
+        if (
+            item is not None
+            and item.start == first
+            and item.end == last + 1
+            and item.state is _ACQUIRED
+            and item.member == member
+        ):
+            return item
+        return None
 
     def overlapping(self, start: int, end: int) -> list[Range]:
         first = max(bisect_right(self._starts, start) - 1, 0)
@@ -150,21 +186,23 @@ class Ranges:
 
     def settle(self) -> None:
         """Join adjacent ranges that are equal; move the start over finished ones."""
-        if not self._touched:
+        touched, items = self._touched, self._items
+        if not touched:
             return
-        for boundary in sorted(self._touched):
-            self._join(boundary)
-        self._touched.clear()
+        if len(items) > 1:
+            for boundary in sorted(touched):
+                self._join(boundary)
+        touched.clear()
         finished = 0
-        for item in self._items:
+        for item in items:
             if not item.state.is_final:
                 break
-            self._counts[item.state] -= item.size
+            self._counts[item.state] -= item.end - item.start
             finished += 1
         if finished:
-            del self._items[:finished]
+            del items[:finished]
             del self._starts[:finished]
-        self.start_offset = self._starts[0] if self._starts else self.end_offset
+        self.start_offset = items[0].start if items else self.end_offset
 
     def _join(self, boundary: int) -> None:
         index = bisect_left(self._starts, boundary)

@@ -62,6 +62,7 @@ class ShareSessions:
         self._of_connections: dict[Hashable, dict[SessionKey, None]] = {}
         self._use_counts = Counter[tuple[str, SharedPartition]]()  # sessions of each
         self._partition_count = 0
+        self._losing: dict[SessionKey, None] = {}  # sessions that have lost offsets
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -97,15 +98,22 @@ class ShareSessions:
         session = self._sessions.get(key)
         if session is not None:
             session.lost.setdefault(partition, LostOffsets()).add(start, end)
+            self._losing[key] = None
+
+    @property
+    def has_lost(self) -> bool:
+        """True if a session may have lost offsets."""
+        return bool(self._losing)
 
     def lost(self, key: SessionKey, partition: SharedPartition) -> LostOffsets | None:
         """Offsets that the session's member has lost; None, as most often, if there are none."""
         session = self._sessions.get(key)
-        return None if session is None or not session.lost else session.lost.get(partition)
+        return None if session is None else session.lost.get(partition)
 
     def close(self, key: SessionKey) -> ShareSession | None:
         session = self._sessions.pop(key, None)
         if session is not None:
+            self._losing.pop(key, None)
             keys = self._of_connections[session.connection]
             del keys[key]
             if not keys:

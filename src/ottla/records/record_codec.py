@@ -1,6 +1,7 @@
 """A record as encoded inside a batch: deltas, key, value and headers behind its length."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from ottla.errors import InvalidRecord
@@ -9,6 +10,7 @@ from ottla.protocol.primitives import read_varint, read_varlong, write_varint, w
 Buffer = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
 _ONE_BYTE_MAX: Final = 64  # what is smaller takes one byte as a varint
+_HEADS_MAX: Final = 4096  # of first records, that are remembered
 
 
 def read_record(
@@ -67,6 +69,27 @@ def write_record(
         body.append(0)
     write_varint(out, len(body))
     out += body
+
+
+def write_first_record(out: bytearray, key: bytes, value: bytes) -> None:
+    """Append the first record of a batch, with the batch's time and without headers.
+
+    The bytes in front of a value are remembered: who writes such records uses the same keys, and
+    values of the same size.
+    """
+    out += _first_head(key, len(value))
+    out += value
+    out.append(0)
+
+
+@lru_cache(_HEADS_MAX)
+def _first_head(key: bytes, value_bytes: int) -> bytes:
+    body = bytearray(3)  # attributes, timestamp delta, offset delta
+    _write_bytes(body, key)
+    write_varint(body, value_bytes)
+    out = bytearray()
+    write_varint(out, len(body) + value_bytes + 1)  # and a count of headers
+    return bytes(out + body)
 
 
 def write_headers(out: bytearray, headers: Sequence[tuple[str, bytes | None]]) -> None:

@@ -317,6 +317,14 @@ def test_a_member_says_how_long_a_record_waits() -> None:
         release(partition, 2, 2, WAITING, 0, delay_ms=RETRY_DELAY_MAX_MS + 1)
 
 
+def test_an_acceptance_with_a_delay_that_cannot_be_is_refused() -> None:
+    partition = begin()
+    acquire(partition, "a", stretch(0, 1))
+    said = Acknowledgement(Offset(0), Offset(0), [1], RETRY_DELAY_MAX_MS + 1)
+    with pytest.raises(InvalidRequest):
+        partition.acknowledge("a", [said], LIMITS, 0, may_renew=False)
+
+
 def test_giving_back_what_was_not_looked_at_does_not_count() -> None:
     partition = begin(0, batch(0, 0, AVAILABLE, 4))
     assert acquire(partition, "a", stretch(0, 1)) == [(0, 0, 5)]

@@ -7,7 +7,7 @@ import pytest
 from fakes import build
 from ottla.errors import InvalidRecord
 from ottla.records.batch import HEADER_BYTES, records
-from ottla.records.record_codec import read_record, write_record
+from ottla.records.record_codec import read_record, write_first_record, write_record
 
 
 def test_a_record_is_decoded_as_it_was_encoded() -> None:
@@ -41,3 +41,16 @@ def test_a_malformed_record_is_invalid(body: str) -> None:
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     with pytest.raises(InvalidRecord):
         list(records(batch))
+
+
+@pytest.mark.parametrize("key_bytes", [0, 1, 63, 64, 9_000])
+@pytest.mark.parametrize("value_bytes", [0, 1, 63, 64, 9_000])
+def test_the_first_record_of_a_batch_is_written_like_any_other(
+    key_bytes: int, value_bytes: int
+) -> None:
+    key, value = b"k" * key_bytes, b"v" * value_bytes
+    first, any_other = bytearray(b"before"), bytearray(b"before")
+    for _ in range(2):  # the second one is made of what is remembered
+        write_first_record(first, key, value)
+        write_record(any_other, 0, 0, key, value, ())
+    assert first == any_other

@@ -144,7 +144,8 @@ class Coordinator(ABC, Generic[MachineT, RecordT]):
         topic = self._state.image.topics.get(self.topic)
         if topic is None:
             raise NotCoordinator(f"{self.topic} does not exist yet: find the coordinator first")
-        return TopicPartition(self.topic, shard_index(key, len(topic.partitions)))
+        index = shard_index(key, len(topic.partitions))
+        return tuple.__new__(TopicPartition, (self.topic, index))
 
     def leads(self, tp: TopicPartition) -> bool:
         """True if this broker leads a partition of the topic."""

@@ -18,7 +18,7 @@ from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs
 from ottla.model import Sequence as SequenceNumber
 from ottla.records import batch as batches
 from ottla.records.batch import Packed, seal
-from ottla.records.record_codec import write_record
+from ottla.records.record_codec import write_first_record, write_record
 from ottla.replication.partition import ACKS_ALL, LeaderPartition, Receipt
 from ottla.replication.replicas import Replicas
 
@@ -93,7 +93,10 @@ class ShardLog(Generic[RecordT]):
                 yield last, Packed(payload, count, now_ms, now_ms)
                 payload, count = bytearray(), 0
             last = producer
-            write_record(payload, 0, count, key, value, ())
+            if count or key is None or value is None:
+                write_record(payload, 0, count, key, value, ())
+            else:
+                write_first_record(payload, key, value)
             count += 1
         yield last, Packed(payload, count, now_ms, now_ms)
 

@@ -31,7 +31,8 @@ class ShareCoordinator(Coordinator[ShareStates, ShareRecord]):
         return ShareStates()
 
     def encode(self, record: ShareRecord) -> Entry:
-        return Entry(*to_bytes(record))
+        key, value = to_bytes(record)
+        return tuple.__new__(Entry, (key, value, None))
 
     def decode(self, entry: Entry | TransactionEnded) -> ShareRecord | None:
         if isinstance(entry, TransactionEnded) or entry.key is None:

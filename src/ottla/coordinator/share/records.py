@@ -107,6 +107,11 @@ class _UpdateValue:
 def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
     """Key and value for the log; a tombstone has no value."""
     match record:
+        case Update():
+            key, _, _, _, complete_count, batches, sender = record
+            is_plain = not batches and sender is None and complete_count >= 0
+            update = plain_update_bytes(record) if is_plain else update_bytes(record)
+            return _key(_UPDATE_KEY, key), update
         case Snapshot():
             value = _SnapshotValue(
                 snapshot_epoch=record.snapshot_epoch,
@@ -120,10 +125,6 @@ def to_bytes(record: ShareRecord) -> tuple[bytes, bytes | None]:
                 **_sender_fields(record.sender),
             )
             return _key(_SNAPSHOT_KEY, record.key), _VERSION.pack(_VALUE) + encode(value, _VALUE)
-        case Update():
-            is_plain = not record.batches and record.sender is None and record.complete_count >= 0
-            update = plain_update_bytes(record) if is_plain else update_bytes(record)
-            return _key(_UPDATE_KEY, record.key), update
         case StateDropped(key):
             return _key(_SNAPSHOT_KEY, key), None
 
@@ -143,13 +144,9 @@ def update_bytes(record: Update) -> bytes:
 
 def plain_update_bytes(record: Update) -> bytes:
     """The same for an update that only moves the start, as most of them do: by hand."""
+    _, snapshot_epoch, leader_epoch, start_offset, complete_count, _, _ = record
     return _PLAIN_UPDATE.pack(
-        _VALUE,
-        record.snapshot_epoch,
-        record.leader_epoch,
-        record.start_offset,
-        *_NO_BATCHES_ONE_TAG,
-        record.complete_count,
+        _VALUE, snapshot_epoch, leader_epoch, start_offset, *_NO_BATCHES_ONE_TAG, complete_count
     )
 
 

@@ -54,19 +54,22 @@ class ShareStateRouter:
         self._image = image
         self._peers = peers
 
-    def submit(self, call: StateCall, done: Callable[[StateResult], None]) -> None:
-        """Have a call decided once; `done` gets its result when that is committed, or an error."""
+    def submit(self, call: StateCall, ticket: Ticket[Any]) -> None:
+        """Have a call decided once; the ticket gets its result when that is committed, or an error.
+
+        The result may be an error as well: the call's refusal.
+        """
         try:
             key = str(call.key)
             found = coordinated_elsewhere(self._here, key, self._image(), self._broker_id)
             if found is None:
-                self._here.submit(key, _CallTicket(done), call.decide)
+                self._here.submit(key, ticket, call.decide)
                 return
             broker, partition = found
             begun = self._peers().begin(broker, Addressed(call, partition.leader_epoch))
-            begun.add_done_callback(lambda result: done(_of(result)))
+            begun.add_done_callback(lambda result: ticket.deliver(_of(result)))
         except ApiError as refused:
-            done(refused)
+            ticket.fail(refused)
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start: Offset) -> None:
         """Begin a state; the first call creates the coordinators' topic."""
@@ -111,11 +114,11 @@ class ShareStateRouter:
             if not result.done():  # else its caller has gone
                 result.set_result(value)
 
-        self.submit(call, settle)
+        self.submit(call, CallTicket(settle))
         return await result
 
 
-class _CallTicket(Ticket[Any]):
+class CallTicket(Ticket[Any]):
     """A ticket whose response goes to a callback."""
 
     __slots__ = ("_done",)

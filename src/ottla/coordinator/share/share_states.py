@@ -128,17 +128,11 @@ class ShareStates:
             return _respond(ticket, _fenced_leader(key, known.leader_epoch, leader_epoch))
         if state_epoch < known.state_epoch:
             return _respond(ticket, _fenced_state(key, known.state_epoch, state_epoch))
-        if state_epoch > known.state_epoch or any(b.first > b.last for b in change.batches):
+        if state_epoch > known.state_epoch or (
+            change.batches and any(b.first > b.last for b in change.batches)
+        ):
             return _respond(ticket, InvalidRequest(f"{key} has no such state"))
-        update = Update(
-            key=key,
-            snapshot_epoch=known.snapshot_epoch,
-            leader_epoch=leader_epoch,
-            start_offset=change.start_offset,
-            complete_count=change.complete_count,
-            batches=change.batches,
-            sender=change.sender,
-        )
+        update = tuple.__new__(Update, (key, known.snapshot_epoch, leader_epoch, *change))
         if kept.update_count < UPDATES_PER_SNAPSHOT:
             return self._decide(update, ticket, None, now_ms)
         return self._decide(_next_snapshot(_updated(known, update), now_ms), ticket, None, now_ms)
@@ -229,15 +223,15 @@ class ShareStates:
     def replay(self, record: ShareRecord, now_ms: int) -> None:
         self._changed_count += 1
         match record:
-            case Snapshot():
-                self.states[record.key] = _Kept(record, 0, self._round)
-                self._note_archiving(record)
             case Update():
                 kept = self.states.get(record.key)
                 if kept is not None:  # else its snapshot was pruned, and a tombstone follows
                     kept.snapshot = _updated(kept.snapshot, record)
                     kept.update_count += 1
                     self._note_archiving(kept.snapshot)
+            case Snapshot():
+                self.states[record.key] = _Kept(record, 0, self._round)
+                self._note_archiving(record)
             case StateDropped(key):
                 self.states.pop(key, None)
                 self._archiving.pop(key, None)
@@ -254,7 +248,8 @@ class ShareStates:
     def _decide(
         self, record: ShareRecord, ticket: Ticket[A], response: A, now_ms: int
     ) -> ShareDecision:
-        return self._decide_all((record,), ticket, response, now_ms)
+        self.replay(record, now_ms)
+        return tuple.__new__(Decision, ((record,), (ticket.respond(response),)))
 
     def _decide_all(
         self, records: Iterable[ShareRecord], ticket: Ticket[A], response: A, now_ms: int
@@ -266,14 +261,28 @@ class ShareStates:
 
 
 def _updated(known: Snapshot, update: Update) -> Snapshot:
-    start = Offset(max(update.start_offset, known.start_offset))
-    changes = known.batches or update.batches
-    return known._replace(
-        leader_epoch=max(known.leader_epoch, update.leader_epoch),
-        start_offset=start,
-        complete_count=update.complete_count,
-        batches=combine(known.batches, update.batches, start) if changes else (),
-        sender=update.sender or known.sender,
+    # Tuples are taken apart and made at once, for this is hot: each name would be a lookup.
+    key, state_epoch, leader_epoch, start, created_ms, written_ms, number, _, batches, sender = (
+        known
+    )
+    _, _, new_leader_epoch, new_start, complete_count, changed, new_sender = update
+    start = max(new_start, start)
+    if batches or changed:
+        batches = combine(batches, changed, start)
+    return tuple.__new__(
+        Snapshot,
+        (
+            key,
+            state_epoch,
+            max(leader_epoch, new_leader_epoch),
+            start,
+            created_ms,
+            written_ms,
+            number,
+            complete_count,
+            batches,
+            new_sender or sender,
+        ),
     )
 
 

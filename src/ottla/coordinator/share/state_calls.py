@@ -39,9 +39,7 @@ class Write(NamedTuple):
     change: StateWrite
 
     def decide(self, states: ShareStates, ticket: Ticket[Any], now_ms: int) -> ShareDecision:
-        return states.write(
-            ticket, self.key, self.state_epoch, self.leader_epoch, self.change, now_ms
-        )
+        return states.write(ticket, *self, now_ms)
 
 
 class Delete(NamedTuple):

@@ -1,7 +1,7 @@
 """Share fetches: locks that end, logs that are pruned, brokers with peers."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ import pytest
 from fakes.handled import Handled, handle
 from ottla.broker import led_share_partition
 from ottla.broker.share_partitions import SharePartitions
-from ottla.broker.share_reading import duration_ms, stretches_of
+from ottla.broker.share_reading import ReadBatches, duration_ms
 from ottla.broker.share_settings import GroupSettings
 from ottla.coordinator.runtime.internal_topics import SHARE_STATE_TOPIC
-from ottla.errors import CoordinatorNotAvailable, ErrorCode
+from ottla.errors import CoordinatorNotAvailable, ErrorCode, NotCoordinator
 from ottla.model import Offset, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.share_groups import (
@@ -28,7 +28,6 @@ from ottla.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
 )
 from ottla.queues.acknowledgements import RETRY_DELAY_MAX_MS
-from ottla.queues.share_partition import Stretch
 from ottla.queues.share_sessions import SharedPartition
 from ottla.queues.share_state import DeliveryState, SharePartitionKey, StateBatch
 from ottla.records.batch import Marker, MarkerKind, Record, batches, build_batch
@@ -305,24 +304,22 @@ def test_a_fetch_of_one_record_looks_at_few_batches_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fetch that walks over all batches of a large chunk takes milliseconds for one record."""
-    looked_at: list[tuple[int, int]] = []  # bytes that were read, stretches that were asked for
+    looked_at: list[int] = []  # bytes of each read
 
-    def counted(data: bytes, *others: object) -> Iterator[Stretch]:
-        looked_at.append((len(data), 0))
-        for stretch in stretches_of(data, *others):  # type: ignore[arg-type]
-            looked_at[-1] = (len(data), looked_at[-1][1] + 1)
-            yield stretch
+    def counted(data: bytes, end: Offset) -> ReadBatches:
+        looked_at.append(len(data))
+        return ReadBatches(data, end)
 
     async def scenario(handled: Handled) -> None:
         (member,) = await begin(handled, "m")
         assert await member.take(100) == []
         for _ in range(1_000):  # of 69 bytes each
             put(handled, 1)
-        monkeypatch.setattr(led_share_partition, "stretches_of", counted)
+        monkeypatch.setattr(led_share_partition, "ReadBatches", counted)
         for offset in range(3):
             assert await member.take(records_max=1) == [(offset, offset, 1)]
-        assert all(stretches <= 2 for _, stretches in looked_at), "and one to see that it is enough"
-        assert all(size_bytes <= 4096 for size_bytes, _ in looked_at[1:])
+        assert len(looked_at) == 1, "the batches behind are looked at once for all fetches"
+        assert 0 < looked_at[0] <= 4096
 
     handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")
 
@@ -410,3 +407,24 @@ def test_the_log_of_states_is_pruned_and_read_again(tmp_path: Path) -> None:
 )
 def test_durations(text: str, expected: int) -> None:
     assert duration_ms(text) == expected
+
+
+def test_a_share_partition_whose_state_could_not_be_written_is_dropped(tmp_path: Path) -> None:
+    """It is not known what was written: the next fetch reads the state again."""
+
+    async def scenario(handled: Handled) -> None:
+        (member,) = await begin(handled, "m")
+        assert await member.take(100) == []
+        partitions = handled.services.share_partitions
+        key = SharePartitionKey("g", member.topic_id, 0)
+        led = partitions.find(key)
+        assert led.note_written(None) is None
+        assert partitions.find(key) is led
+        problem = led.note_written(NotCoordinator("the shard was dropped"))
+        assert problem is not None
+        assert problem.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert led.problem is problem
+        assert led.state is None
+        assert partitions.find(key) is not led
+
+    handle(tmp_path, scenario, share_coordinator_state_topic_num_partitions="1")

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from ottla.broker.handlers.share_fetch import _Exchange
+from ottla.broker.handlers.share_fetch import _asked
 from ottla.broker.led_share_partition import Done, Taken, Wanted
+from ottla.broker.share_exchange import FetchResponse, ShareExchange
 from ottla.cluster.image import ClusterImage
 from ottla.errors import ApiError, CoordinatorNotAvailable, ErrorCode
 from ottla.model import Offset, Uuid
@@ -60,15 +61,24 @@ def fetch(problem: ApiError | None) -> ShareFetchResponse:
         partitions = FakePartitions()
         session = ShareSession(SessionKey("g", "m"), None)
         session.partitions[SharedPartition(Uuid(b"t" * 16), 0)] = None
-        request = ShareFetchRequest(max_records=10, max_bytes=1 << 20, max_wait_ms=100)
-        exchange = _Exchange(partitions, session, request)  # type: ignore[arg-type]
-        deferred = exchange.begin({})
-        assert not isinstance(deferred, ShareFetchResponse), "the lease is not written yet"
+        request = ShareFetchRequest(
+            group_id="g", member_id="m", max_records=10, max_bytes=1 << 20, max_wait_ms=100
+        )
+        exchange = ShareExchange(
+            partitions,  # type: ignore[arg-type]
+            session,
+            _asked(request),
+            FetchResponse(),
+        )
+        deferred = exchange.begin()
+        assert isinstance(deferred, FetchResponse), "the lease is not written yet"
         assert not deferred.is_ready
         (done,) = partitions.led.writing
         done(problem)
         assert deferred.is_ready
-        return deferred.message()
+        response = deferred.message()
+        assert isinstance(response, ShareFetchResponse)
+        return response
 
     return asyncio.run(run())
 
