@@ -3,21 +3,20 @@
 import logging
 from bisect import bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from ottla.errors import ApiError, InvalidRecord
 from ottla.model import NO_TIMESTAMP, Offset, TimestampMs
 from ottla.queues.pending_records import Waiting
-from ottla.queues.waiting_copies import Content, Original
+from ottla.queues.waiting_copies import Content, CopiedHeaders, Original, read_copied
 from ottla.records.batch import (
-    CODEC_MASK,
     LEADER_WRITTEN,
     BatchHeader,
     Record,
     decompressed_bytes_max,
     read_header,
 )
-from ottla.records.compression import Codec
 from ottla.records.hidden_records import record_starts
 from ottla.records.record_codec import read_record
 from ottla.records.record_parts import read_parts
@@ -66,19 +65,33 @@ class WaitingContents:
         )
         return record, bool(header.attributes & LEADER_WRITTEN)
 
-    def original(self, waiting: Waiting) -> Original | None:
-        """The record that waits, for a copy of it; None if it cannot be read now."""
-        try:
-            opened = self._open(waiting.offset)
-            header = opened.header
-            parts = read_parts(opened.payload, opened.starts[waiting.offset - header.base_offset])
-        except (ApiError, IndexError) as problem:
-            self._note_unreadable(waiting, problem)
-            return None
-        time_ms = _time_of(header, parts.timestamp_delta_ms)
-        attributes = header.attributes
-        is_own, codec = bool(attributes & LEADER_WRITTEN), Codec(attributes & CODEC_MASK)
-        return Original(parts, time_ms, is_own, codec)
+    def originals(self, found: Iterable[Waiting]) -> Iterator[Original | None]:
+        """Each of the records that wait, for a copy of it; None for one that cannot be read now.
+
+        Records that are due together most often follow each other in a batch, and have few
+        different headers: the batch is looked up once for those, and headers are read once.
+        """
+        begin = end = 0  # the offsets of the batch that is open
+        payload, starts = b"", list[int]()
+        copied: dict[bool, dict[bytes, CopiedHeaders]] = {False: {}, True: {}}
+        for waiting in found:
+            offset = waiting.offset
+            try:
+                if not begin <= offset < end:
+                    header, payload, starts = self._open(offset)
+                    begin, end, codec = header.base_offset, header.next_offset, header.codec
+                    is_own = bool(header.attributes & LEADER_WRITTEN)
+                    known = copied[is_own]
+                at = offset - begin
+                delta_ms, key_and_value, encoded = read_parts(payload, starts[at], starts[at + 1])
+                headers = known.get(encoded)
+                if headers is None:
+                    headers = known[encoded] = read_copied(encoded, is_own=is_own)
+            except (ApiError, IndexError) as problem:
+                self._note_unreadable(waiting, problem)
+                yield None
+            else:
+                yield Original(key_and_value, headers, _time_of(header, delta_ms), codec)
 
     def _note_unreadable(self, waiting: Waiting, problem: Exception) -> None:
         log.error(

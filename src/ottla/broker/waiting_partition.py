@@ -22,8 +22,8 @@ from ottla.errors import (
 from ottla.model import Offset, ProducerId, TimestampMs
 from ottla.queues.pending_records import PendingRecords, Waiting
 from ottla.queues.waiting_commands import Judged, Rules, judge, refuse_cancels
-from ottla.queues.waiting_copies import Copy, build_copies, rearmed, released
-from ottla.queues.waiting_facts import read_facts, states_facts
+from ottla.queues.waiting_copies import CopyBatch
+from ottla.queues.waiting_facts import Facts, read_facts, states_facts
 from ottla.records.batch import (
     BatchHeader,
     Marker,
@@ -34,7 +34,6 @@ from ottla.records.batch import (
     read_marker,
     stamp,
 )
-from ottla.records.compression import Codec
 from ottla.records.hidden_records import TicketEnd
 from ottla.replication.partition import ACKS_ALL, LeaderPartition
 from ottla.replication.waiters import Settled
@@ -196,10 +195,12 @@ class WaitingPartition:
                 self.pending.decide(header.producer_id, is_committed=is_committed)
         elif states_facts(header):
             facts = read_facts(batch, header, self._bytes_max)
-            producer_id = header.producer_id if header.is_transactional else None
-            self.released_count += len(facts.released)
-            self.cancelled_count += len(facts.cancelled)
-            self.pending.apply(facts, producer_id)
+            self._apply(facts, header.producer_id if header.is_transactional else None)
+
+    def _apply(self, facts: Facts, producer_id: int | None) -> None:
+        self.released_count += len(facts.released)
+        self.cancelled_count += len(facts.cancelled)
+        self.pending.apply(facts, producer_id)
 
     @property
     def _bytes_max(self) -> int:
@@ -221,9 +222,8 @@ class WaitingPartition:
             return has_more
         taken = 0
         try:
-            copies, codec, taken = self._copies(due, until_ms)
-            if copies:
-                self._append_own(copies, codec, now_ms)
+            copies, taken = self._copies(due, until_ms)
+            self._append_own(copies, now_ms)
         except ApiError:
             taken = 0
             raise
@@ -232,26 +232,21 @@ class WaitingPartition:
                 self.pending.put_back(one)
         return has_more or taken < len(due)
 
-    def _copies(
-        self, due: Sequence[Waiting], until_ms: TimestampMs
-    ) -> tuple[list[Copy], Codec, int]:
+    def _copies(self, due: Sequence[Waiting], until_ms: TimestampMs) -> tuple[CopyBatch, int]:
         """Copies of what is due, as many as fit into a batch, and of how many records they are."""
-        copies: list[Copy] = []
-        codec, size_bytes, taken = Codec.NONE, 0, 0
-        base = self.partition.log.end_offset
-        for one in due:
-            if size_bytes >= min(_COPIES_BYTES, self.partition.log.config.max_message_bytes):
-                break
-            original = self._contents.original(one)
+        partition_log = self.partition.log
+        copies = CopyBatch(partition_log.end_offset)
+        bytes_max = min(_COPIES_BYTES, partition_log.config.max_message_bytes)
+        taken = 0
+        for one, original in zip(due, self._contents.originals(due), strict=True):
             taken += 1
             if original is None:
                 self.stuck.append(one)
                 continue
-            codec = max(codec, original.codec)
-            made = released(original, one, base + len(copies), until_ms)
-            copies += made
-            size_bytes += made[0].size_bytes
-        return copies, codec, taken
+            copies.release(original, one, until_ms)
+            if copies.size_bytes >= bytes_max:
+                break
+        return copies, taken
 
     # The start of the log
 
@@ -301,20 +296,15 @@ class WaitingPartition:
         """Append some of what waits too low again; returns whether there may be more of it."""
         below = self._clear_to
         found, after = self.pending.below(below, self._rearmed_after, portion)
-        copies: list[Copy] = []
-        codec, size_bytes = Codec.NONE, 0
-        for one in found:
-            original = self._contents.original(one)
+        copies = CopyBatch(self.partition.log.end_offset)
+        for one, original in zip(found, self._contents.originals(found), strict=True):
             if original is None:
                 raise StorageFailed(f"{self.partition.tp}: ticket {one.ticket} cannot be read")
-            codec = max(codec, original.codec)
-            copies.append(rearmed(original, one))
-            size_bytes += copies[-1].size_bytes
-            if size_bytes >= _COPIES_BYTES:
+            copies.rearm(original, one)
+            if copies.size_bytes >= _COPIES_BYTES:
                 after = one.ticket
                 break
-        if copies:
-            self._append_own(copies, codec, now_ms)
+        self._append_own(copies, now_ms)
         if after is not None:
             self._rearmed_after = after
             return True
@@ -344,9 +334,11 @@ class WaitingPartition:
         for _, done in waiters:
             done(problem)
 
-    def _append_own(self, copies: list[Copy], codec: Codec, now_ms: TimestampMs) -> None:
-        batch = build_copies(copies, codec, now_ms)
-        appended = self.partition.append_built(batch, now_ms)
+    def _append_own(self, copies: CopyBatch, now_ms: TimestampMs) -> None:
+        """Append the copies, if there are any, and apply what they say."""
+        if not copies.size_bytes:
+            return
+        appended = self.partition.append_built(copies.build(now_ms), now_ms)
         assert appended.base_offset == self._loaded_to, "copies are made of a log that is known"
-        self._note(batch, read_header(batch))
+        self._apply(copies.facts, None)
         self._loaded_to = self.partition.log.end_offset
