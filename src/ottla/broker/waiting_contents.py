@@ -17,6 +17,7 @@ from ottla.records.batch import (
     decompressed_bytes_max,
     read_header,
 )
+from ottla.records.compression import Codec
 from ottla.records.hidden_records import record_starts
 from ottla.records.record_codec import read_record
 from ottla.records.record_parts import read_parts
@@ -71,8 +72,9 @@ class WaitingContents:
         Records that are due together most often follow each other in a batch, and have few
         different headers: the batch is looked up once for those, and headers are read once.
         """
-        begin = end = 0  # the offsets of the batch that is open
-        payload, starts = b"", list[int]()
+        begin = end = base_ms = 0  # of the batch that is open
+        append_ms: int | None = None
+        is_own, codec, payload, starts = False, Codec.NONE, b"", list[int]()
         copied: dict[bool, dict[bytes, CopiedHeaders]] = {False: {}, True: {}}
         for waiting in found:
             offset = waiting.offset
@@ -81,17 +83,19 @@ class WaitingContents:
                     header, payload, starts = self._open(offset)
                     begin, end, codec = header.base_offset, header.next_offset, header.codec
                     is_own = bool(header.attributes & LEADER_WRITTEN)
-                    known = copied[is_own]
+                    base_ms = header.base_timestamp_ms
+                    append_ms = header.max_timestamp_ms if header.is_log_append_time else None
                 at = offset - begin
                 delta_ms, key_and_value, encoded = read_parts(payload, starts[at], starts[at + 1])
-                headers = known.get(encoded)
+                headers = copied[is_own].get(encoded)
                 if headers is None:
-                    headers = known[encoded] = read_copied(encoded, is_own=is_own)
+                    headers = copied[is_own][encoded] = read_copied(encoded, is_own=is_own)
             except (ApiError, IndexError) as problem:
                 self._note_unreadable(waiting, problem)
                 yield None
-            else:
-                yield Original(key_and_value, headers, _time_of(header, delta_ms), codec)
+                continue
+            sent_ms = max(base_ms + delta_ms, NO_TIMESTAMP) if append_ms is None else append_ms
+            yield Original(key_and_value, headers, sent_ms, codec)
 
     def _note_unreadable(self, waiting: Waiting, problem: Exception) -> None:
         log.error(
