@@ -27,6 +27,8 @@ from ottla.storage.log import Log
 log = logging.getLogger("ottla.broker")
 
 OPEN_BYTES_MAX: Final = 8 << 20  # of batches that are kept open
+_OPEN_UNITS: Final = 6  # for a batch that is opened, and for its content:
+_BYTES_PER_UNIT: Final = 4096
 
 
 class _Opened(NamedTuple):
@@ -46,6 +48,7 @@ class WaitingContents:
         self._bases: list[int] = []  # of those, ascending
         self._open_bytes = 0
         self.opened_bytes = 0  # in all, of batches that were opened
+        self.units = 0  # of work beside copying, each about what a record takes
 
     def read(self, waiting: Waiting) -> Content | None:
         """The record that waits; None if it cannot be read now."""
@@ -89,6 +92,7 @@ class WaitingContents:
                 delta_ms, key_and_value, encoded = read_parts(payload, starts[at], starts[at + 1])
                 headers = copied[is_own].get(encoded)
                 if headers is None:
+                    self.units += 1
                     headers = copied[is_own][encoded] = read_copied(encoded, is_own=is_own)
             except (ApiError, IndexError) as problem:
                 self._note_unreadable(waiting, problem)
@@ -148,6 +152,7 @@ class WaitingContents:
         insort(self._bases, header.base_offset)
         self._open_bytes += len(payload)
         self.opened_bytes += len(payload)
+        self.units += _OPEN_UNITS + len(payload) // _BYTES_PER_UNIT
         while self._open_bytes > OPEN_BYTES_MAX and len(self._opened) > 1:
             base, closed = self._opened.popitem(last=False)
             self._bases.remove(base)

@@ -45,6 +45,8 @@ LOAD_BYTES: Final = 1 << 18  # of a log that are read in one turn of the loop
 STUCK_RETRY_MS: Final = 60_000
 _CLEARING_MAX: Final = 1000  # requests that wait until the log may begin later
 _COPIES_BYTES: Final = 1 << 20
+_TAKE_FIRST: Final = 256
+_TAKE_MIN: Final = 32
 
 
 class WaitingPartition:
@@ -71,6 +73,7 @@ class WaitingPartition:
         self._clear_to = self._cleared_to
         self._clearing: list[tuple[Offset, Settled]] = []
         self._is_clearing_held = False
+        self._take_max = _TAKE_FIRST  # records that the next release looks at
         self._rearmed_after = -1  # the ticket behind which a pass goes on
         self._judged: Judged | None = None
         self._contents = WaitingContents(partition.log)
@@ -211,40 +214,48 @@ class WaitingPartition:
     def release(self, portion: int, now_ms: TimestampMs) -> bool:
         """Release some of what is due, in one batch; returns whether there may be more.
 
+        At most `portion` records: fewer where they are large, or scattered over many batches.
         Copies are stamped with `now_ms`, and what became due since it was read waits for the next
         call. A schedule goes on after the time that is compared with due times: `now_ms` may be
         that of a clock which was set forward, and is not believed. Raises an error of the log or
         of too few replicas in sync, and nothing has changed.
         """
         until_ms = min(now_ms, self._due_now_ms())
-        due, has_more = self.pending.take_due(until_ms, portion)
+        due, has_more = self.pending.take_due(until_ms, min(portion, self._take_max))
         if not due:
             return has_more
         taken = 0
         try:
-            copies, taken = self._copies(due, until_ms)
+            copies, taken = self._copies(due, until_ms, portion)
             self._append_own(copies, now_ms)
         except ApiError:
             taken = 0
             raise
         finally:
-            for one in due[taken:]:
+            if taken < len(due):
+                self._take_max = max(2 * taken, _TAKE_MIN)  # what comes next is most often alike
+            elif has_more:
+                self._take_max = min(2 * self._take_max, portion)
+            for one in reversed(due[taken:]):
                 self.pending.put_back(one)
         return has_more or taken < len(due)
 
-    def _copies(self, due: Sequence[Waiting], until_ms: TimestampMs) -> tuple[CopyBatch, int]:
+    def _copies(
+        self, due: Sequence[Waiting], until_ms: TimestampMs, portion: int
+    ) -> tuple[CopyBatch, int]:
         """Copies of what is due, as many as fit into a batch, and of how many records they are."""
-        partition_log = self.partition.log
-        copies = CopyBatch(partition_log.end_offset)
-        bytes_max = min(_COPIES_BYTES, partition_log.config.max_message_bytes)
+        contents, config = self._contents, self.partition.log.config
+        copies = CopyBatch(self.partition.log.end_offset)
+        bytes_max = min(_COPIES_BYTES, config.max_message_bytes)
+        units_max = contents.units + portion
         taken = 0
-        for one, original in zip(due, self._contents.originals(due), strict=True):
+        for one, original in zip(due, contents.originals(due), strict=True):
             taken += 1
             if original is None:
                 self.stuck.append(one)
                 continue
             copies.release(original, one, until_ms)
-            if copies.size_bytes >= bytes_max:
+            if copies.size_bytes >= bytes_max or contents.units + taken >= units_max:
                 break
         return copies, taken
 
@@ -297,11 +308,14 @@ class WaitingPartition:
         below = self._clear_to
         found, after = self.pending.below(below, self._rearmed_after, portion)
         copies = CopyBatch(self.partition.log.end_offset)
-        for one, original in zip(found, self._contents.originals(found), strict=True):
+        units_max = self._contents.units + portion
+        for taken, (one, original) in enumerate(
+            zip(found, self._contents.originals(found), strict=True), start=1
+        ):
             if original is None:
                 raise StorageFailed(f"{self.partition.tp}: ticket {one.ticket} cannot be read")
             copies.rearm(original, one)
-            if copies.size_bytes >= _COPIES_BYTES:
+            if copies.size_bytes >= _COPIES_BYTES or self._contents.units + taken >= units_max:
                 after = one.ticket
                 break
         self._append_own(copies, now_ms)

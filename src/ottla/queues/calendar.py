@@ -42,7 +42,10 @@ class _Sorted(array):  # type: ignore[type-arg]
     __slots__ = ()
 
     def put(self, ticket: int) -> None:
-        self.insert(bisect_left(self, -ticket, key=neg), ticket)
+        if not self or ticket < self[-1]:
+            self.append(ticket)
+        else:
+            self.insert(bisect_left(self, -ticket, key=neg), ticket)
 
     def take(self, count: int) -> "Tickets[int]":
         taken = self[-count:]
@@ -167,7 +170,7 @@ class Calendar:
             if first_ms is None or first_ms > now_ms:
                 return taken, False
             found = self._take_first(first_ms, left)
-            left -= len(found)
+            left -= len(found) + 1  # to find a time takes as long as a ticket
             # Fewer than found if some wait no more, or were put back twice.
             tickets = sorted(set(found))
             dues = zip(tickets, self._dues_of(tickets), strict=True)
