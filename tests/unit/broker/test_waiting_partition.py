@@ -431,3 +431,40 @@ def test_only_so_many_ended_tickets_are_remembered() -> None:
     assert pending.absence(0) == "ticket 0 is unknown, or ended long ago"
     assert pending.absence(1) == "ticket 1 was delivered"
     assert pending.count == 0
+
+
+def released_in_turns(log: WaitingLog, portion: int) -> list[int]:
+    """How many records each turn releases, until nothing is due; turns of sorting left out."""
+    counts = list[int]()
+    has_more = True
+    while has_more:
+        before = log.log.end_offset
+        has_more = log.waiting.release(portion, TimestampMs(log.now_ms))
+        counts.append(log.log.end_offset - before)
+    return [count for count in counts if count]
+
+
+def test_a_turn_releases_fewer_records_where_each_is_in_a_batch_of_its_own() -> None:
+    log = WaitingLog()
+    for number in range(300):
+        log.send([record(b"%d" % number, deliver_at=NOW + 50)])
+    log.send([record(b"%d" % number, deliver_at=NOW + 50) for number in range(300, 1300)])
+    log.now_ms += 50
+    counts = released_in_turns(log, 256)
+    assert [one.value for one in log.seen()] == [b"%d" % number for number in range(1300)]
+    assert max(counts[:8]) <= 40, "a batch that is opened is more work than a record"
+    assert sum(counts[:8]) < 300
+    assert max(counts) > 200, "and in the same batch there are as many as before"
+    assert len(counts) <= 16
+
+
+def test_copies_of_large_records_fill_a_batch_of_a_megabyte() -> None:
+    log = WaitingLog()
+    value = bytes(100_000)
+    for _ in range(8):
+        log.send([record(value, deliver_at=NOW + 50) for _ in range(5)])
+    log.now_ms += 50
+    counts = released_in_turns(log, 256)
+    assert sum(counts) == 40
+    assert max(counts) <= 11
+    assert len(log.seen()) == 40
