@@ -253,8 +253,8 @@ class WaitingPartition:
             taken += 1
             if original is None:
                 self.stuck.append(one)
-                continue
-            copies.release(original, one, until_ms)
+            else:
+                copies.release(original, one, until_ms)
             if copies.size_bytes >= bytes_max or contents.units + taken >= units_max:
                 break
         return copies, taken
