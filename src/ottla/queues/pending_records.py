@@ -212,7 +212,7 @@ class PendingRecords:
         self._calendar.add(arm.ticket, arm.due_ms)
 
     def _end_all(self, tickets: Sequence[int], how: TicketEnd) -> None:
-        """End what most often are neighbours."""
+        """End tickets, most often those of rows one behind the other."""
         run = self._run(tickets)
         if run is None or not self._schedule_of.keys().isdisjoint(tickets):
             for ticket in tickets:
@@ -278,7 +278,7 @@ class PendingRecords:
         return first
 
     def _run(self, tickets: Sequence[int]) -> slice | None:
-        """The rows of these tickets, if they are neighbours in this order and all wait."""
+        """The rows of these tickets, if they lie one behind the other and all wait."""
         if not tickets:
             return None
         begin = bisect_left(self._tickets, tickets[0])

@@ -3,12 +3,21 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ottla.model import NO_TIMESTAMP, TimestampMs
+from ottla.model import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, NO_TIMESTAMP, TimestampMs
 from ottla.queues.pending_records import Waiting
 from ottla.queues.schedules import InvalidSchedule, Schedule
 from ottla.queues.waiting_facts import NO_SCHEDULE, Arm, Facts
-from ottla.records.batch import HIDES_ALL, HIDES_SOME, LEADER_WRITTEN, Packed, Record, seal
-from ottla.records.compression import Codec
+from ottla.records.batch import (
+    HIDES_ALL,
+    HIDES_SOME,
+    LEADER_WRITTEN,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    BatchHeader,
+    Record,
+    assemble,
+)
+from ottla.records.compression import Codec, compress
 from ottla.records.hidden_records import (
     COMMANDS,
     CRON,
@@ -36,7 +45,7 @@ _OWN_OF_RELEASED: Final = 2  # headers of a leader's own: the ticket, and when t
 
 
 class CopiedHeaders(NamedTuple):
-    """What copies take over from the headers of an original."""
+    """The headers of an original, as far as copies take them over."""
 
     kept: list[bytes]  # those that are neither commands nor a leader's own, encoded
     released: bytes  # the same, behind the count of what a released copy has
@@ -54,7 +63,7 @@ class Original(NamedTuple):
 
 
 def read_copied(encoded: bytes, *, is_own: bool) -> CopiedHeaders:
-    """What copies take over from a record's headers; `is_own` is True if a leader wrote it."""
+    """The headers that copies of a record take over; `is_own` is True if a leader wrote it."""
     kept, sent_at = list[bytes](), None
     of_schedule: dict[bytes, HeaderPart] = {}
     for header in read_headers(encoded):
@@ -128,8 +137,22 @@ class CopyBatch:
             attributes, newest_ms = LEADER_WRITTEN | HIDES_ALL, NO_TIMESTAMP
         elif hidden_count:
             attributes = LEADER_WRITTEN | HIDES_SOME
-        packed = Packed(self._payload, count, now_ms, newest_ms)
-        return seal(packed, codec=self._codec, attributes=attributes)
+        header = BatchHeader(
+            base_offset=self._base_offset,
+            length=0,  # this and the CRC are those of what is assembled
+            leader_epoch=NO_EPOCH,
+            magic=MAGIC,
+            crc=0,
+            attributes=attributes | self._codec,
+            last_offset_delta=count - 1,
+            base_timestamp_ms=now_ms,
+            max_timestamp_ms=newest_ms,
+            producer_id=NO_PRODUCER,
+            producer_epoch=NO_PRODUCER_EPOCH,
+            base_sequence=NO_SEQUENCE,
+            record_count=count,
+        )
+        return assemble(header, compress(self._payload, self._codec))
 
     def _write(self, original: Original, headers: bytes) -> None:
         delta = self._next_offset - self._base_offset

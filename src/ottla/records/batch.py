@@ -418,16 +418,10 @@ def seal(
     base_sequence: SequenceNumber = NO_SEQUENCE,
     is_transactional: bool = False,
     is_control: bool = False,
-    attributes: int = 0,
 ) -> bytearray:
-    """A batch of packed records: compress them and put the header in front.
-
-    `attributes` are bits beside those of the codec and the two flags.
-    """
+    """A batch of packed records: compress them and put the header in front."""
     payload = packed.payload if codec is Codec.NONE else compress(packed.payload, codec)
-    attributes |= (
-        codec | (TRANSACTIONAL if is_transactional else 0) | (CONTROL if is_control else 0)
-    )
+    attributes = codec | (TRANSACTIONAL if is_transactional else 0) | (CONTROL if is_control else 0)
     head = HEADER.pack(
         base_offset,
         HEADER_BYTES - LENGTH_END + len(payload),
