@@ -172,10 +172,11 @@ def test_on_a_topic_with_append_times_a_copy_says_when_its_record_arrived() -> N
     log = WaitingLog({"message.timestamp.type": "LogAppendTime"})
     log.now_ms += 7
     log.send([record(delay_ms=5)])
+    log.send([record(delay_ms=5), record(b"shown")])  # and this batch has one time for both
     log.now_ms += 5
     log.release()
-    [copy] = log.seen()
-    assert headers_of(copy)["ottla.sent-at"] == str(NOW + 7).encode()
+    _, *copies = log.seen()
+    assert [headers_of(one)["ottla.sent-at"] for one in copies] == [str(NOW + 7).encode()] * 2
 
 
 def test_only_committed_transactions_ever_appear_and_cannot_cancel() -> None:
@@ -468,3 +469,25 @@ def test_copies_of_large_records_fill_a_batch_of_a_megabyte() -> None:
     assert sum(counts) == 40
     assert max(counts) <= 11
     assert len(log.seen()) == 40
+
+
+def test_a_record_with_the_headers_of_a_copy_is_not_taken_for_one() -> None:
+    """A client may send what a leader would write, byte for byte; released together, both hold."""
+    log = WaitingLog()
+    log.send([record(b"copied", delay_ms=1000)])
+    log.rearm(1)
+    late = Record(
+        timestamp_ms=TimestampMs(NOW + 77),
+        value=b"sent",
+        headers=(
+            ("ottla.ticket", b"0"),
+            ("ottla.sent-at", str(NOW).encode()),
+            ("ottla.delay-ms", b"1000"),
+        ),
+    )
+    assert log.send([late]).base_offset == 2
+    log.now_ms += 1000
+    log.release()
+    first, second = (headers_of(one) for one in log.seen())
+    assert first == {"ottla.ticket": b"0", "ottla.sent-at": str(NOW).encode()}
+    assert second == {"ottla.ticket": b"2", "ottla.sent-at": str(NOW + 77).encode()}

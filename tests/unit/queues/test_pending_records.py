@@ -79,3 +79,18 @@ def test_of_many_that_end_together_the_latest_are_remembered() -> None:
     assert pending.absence(99).endswith("is unknown, or ended long ago")
     assert pending.absence(100) == "ticket 100 was delivered"
     assert pending.count == 0
+
+
+@pytest.mark.parametrize("portion", [1000, 1024])
+def test_rows_in_front_that_ended_are_cut_and_no_other(portion: int) -> None:
+    waits = {ticket: Waiting(ticket, 5, ticket, NO_SCHEDULE) for ticket in range(6000)}
+    pending = armed(list(waits.values()))
+    for _ in range(5):
+        due, _ = pending.take_due(5, portion)
+        pending.apply(Facts([], [one.ticket for one in due], []), None)
+        for one in due:
+            del waits[one.ticket]
+        check(pending, waits)
+    pending.apply(Facts([], [], [5500]), None)
+    del waits[5500]
+    check(pending, waits)
