@@ -154,3 +154,16 @@ def test_periods_hold_few_tickets_and_all_of_them(within_ms: int) -> None:
             calendar.add(ticket, due[ticket])
         for ticket in taken[1::2]:
             del due[ticket]
+
+
+def test_what_is_added_to_a_time_of_which_some_were_taken_has_its_place() -> None:
+    due = dict.fromkeys(range(10, 100, 10), 5)
+    calendar = calendar_of(due.get)
+    for ticket in due:
+        calendar.add(ticket, 5)
+    assert calendar.take(5, 2) == ([10, 20], True)
+    for ticket in (500, 35, 20, 1):
+        due[ticket] = 5
+        calendar.add(ticket, 5)
+    found = [calendar.take(5, 3)[0] for _ in range(4)]
+    assert found == [[1, 20, 30], [35, 40, 50], [60, 70, 80], [90, 500]]

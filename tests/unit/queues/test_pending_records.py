@@ -85,6 +85,7 @@ def test_of_many_that_end_together_the_latest_are_remembered() -> None:
 def test_rows_in_front_that_ended_are_cut_and_no_other(portion: int) -> None:
     waits = {ticket: Waiting(ticket, 5, ticket, NO_SCHEDULE) for ticket in range(6000)}
     pending = armed(list(waits.values()))
+    assert pending.first_due_ms(5, 100_000) == (5, True)  # sorted by time, all of them
     for _ in range(5):
         due, _ = pending.take_due(5, portion)
         pending.apply(Facts([], [one.ticket for one in due], []), None)
