@@ -13,8 +13,7 @@ from ottla.errors import (
     PolicyViolation,
 )
 from ottla.model import Offset, TimestampMs
-from ottla.queues.pending_records import ENDED_KEPT, PendingRecords, Waiting
-from ottla.queues.waiting_facts import Arm, Facts
+from ottla.queues.pending_records import Waiting
 from ottla.records.batch import (
     HIDES_ALL,
     HIDES_SOME,
@@ -414,26 +413,6 @@ def test_copies_that_wait_on_have_no_time_that_a_search_finds() -> None:
     assert log.log.times.newest() is None
 
 
-def test_a_ticket_that_has_ended_never_waits_again() -> None:
-    pending = PendingRecords()
-    pending.apply(Facts([Arm(4, 100, 4, 10)], [], []), None)
-    pending.apply(Facts([], [4], []), None)
-    pending.apply(Facts([Arm(4, 100, 9, 10)], [], []), None)
-    assert (pending.count, pending.waiting_bytes, pending.find(4)) == (0, 0, None)
-    assert pending.take_due(1000, 10) == ([], False)
-    assert pending.absence(4) == "ticket 4 was delivered"
-
-
-def test_only_so_many_ended_tickets_are_remembered() -> None:
-    pending = PendingRecords()
-    for ticket in range(ENDED_KEPT + 1):
-        pending.apply(Facts([Arm(ticket, 100, ticket, 10)], [], []), None)
-        pending.apply(Facts([], [ticket], []), None)
-    assert pending.absence(0) == "ticket 0 is unknown, or ended long ago"
-    assert pending.absence(1) == "ticket 1 was delivered"
-    assert pending.count == 0
-
-
 def released_in_turns(log: WaitingLog, portion: int) -> list[int]:
     """How many records each turn releases, until nothing is due; turns of sorting left out."""
     counts = list[int]()
@@ -457,6 +436,16 @@ def test_a_turn_releases_fewer_records_where_each_is_in_a_batch_of_its_own() -> 
     assert sum(counts[:8]) < 300
     assert max(counts) > 200, "and in the same batch there are as many as before"
     assert len(counts) <= 16
+
+
+def test_what_waits_in_many_batches_is_appended_again_once() -> None:
+    log = WaitingLog()
+    for number in range(300):
+        log.send([record(b"%d" % number, deliver_at=NOW + 50)])
+    log.rearm(300, portion=256)
+    assert log.log.end_offset == 600
+    assert log.waiting.clear(Offset(300)) == 300
+    assert [one.offset for one in log.waiting.pending] == list(range(300, 600))
 
 
 def test_copies_of_large_records_fill_a_batch_of_a_megabyte() -> None:

@@ -161,6 +161,7 @@ def test_what_is_added_to_a_time_of_which_some_were_taken_has_its_place() -> Non
     calendar = calendar_of(due.get)
     for ticket in due:
         calendar.add(ticket, 5)
+    assert calendar.first_ms(5, 100) == (5, True)
     assert calendar.take(5, 2) == ([10, 20], True)
     for ticket in (500, 35, 20, 1):
         due[ticket] = 5

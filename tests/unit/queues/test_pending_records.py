@@ -95,3 +95,23 @@ def test_rows_in_front_that_ended_are_cut_and_no_other(portion: int) -> None:
     pending.apply(Facts([], [], [5500]), None)
     del waits[5500]
     check(pending, waits)
+
+
+def test_a_ticket_that_has_ended_never_waits_again() -> None:
+    pending = PendingRecords()
+    pending.apply(Facts([Arm(4, 100, 4, 10)], [], []), None)
+    pending.apply(Facts([], [4], []), None)
+    pending.apply(Facts([Arm(4, 100, 9, 10)], [], []), None)
+    assert (pending.count, pending.waiting_bytes, pending.find(4)) == (0, 0, None)
+    assert pending.take_due(1000, 10) == ([], False)
+    assert pending.absence(4) == "ticket 4 was delivered"
+
+
+def test_only_so_many_ended_tickets_are_remembered() -> None:
+    pending = PendingRecords()
+    for ticket in range(ENDED_KEPT + 1):
+        pending.apply(Facts([Arm(ticket, 100, ticket, 10)], [], []), None)
+        pending.apply(Facts([], [ticket], []), None)
+    assert pending.absence(0) == "ticket 0 is unknown, or ended long ago"
+    assert pending.absence(1) == "ticket 1 was delivered"
+    assert pending.count == 0
