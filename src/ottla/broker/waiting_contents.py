@@ -3,14 +3,14 @@
 import logging
 from bisect import bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from ottla.errors import ApiError, InvalidRecord
 from ottla.model import NO_TIMESTAMP, Offset, TimestampMs
 from ottla.queues.pending_records import Waiting
-from ottla.queues.waiting_copies import Content, Original
+from ottla.queues.waiting_copies import Content, CopiedHeaders, Original, read_copied
 from ottla.records.batch import (
-    CODEC_MASK,
     LEADER_WRITTEN,
     BatchHeader,
     Record,
@@ -27,6 +27,8 @@ from ottla.storage.log import Log
 log = logging.getLogger("ottla.broker")
 
 OPEN_BYTES_MAX: Final = 8 << 20  # of batches that are kept open
+_OPEN_UNITS: Final = 6  # for a batch that is opened, and for its content:
+_BYTES_PER_UNIT: Final = 4096
 
 
 class _Opened(NamedTuple):
@@ -46,6 +48,7 @@ class WaitingContents:
         self._bases: list[int] = []  # of those, ascending
         self._open_bytes = 0
         self.opened_bytes = 0  # in all, of batches that were opened
+        self.units = 0  # of work beside copying, each about what a record takes
 
     def read(self, waiting: Waiting) -> Content | None:
         """The record that waits; None if it cannot be read now."""
@@ -66,19 +69,37 @@ class WaitingContents:
         )
         return record, bool(header.attributes & LEADER_WRITTEN)
 
-    def original(self, waiting: Waiting) -> Original | None:
-        """The record that waits, for a copy of it; None if it cannot be read now."""
-        try:
-            opened = self._open(waiting.offset)
-            header = opened.header
-            parts = read_parts(opened.payload, opened.starts[waiting.offset - header.base_offset])
-        except (ApiError, IndexError) as problem:
-            self._note_unreadable(waiting, problem)
-            return None
-        time_ms = _time_of(header, parts.timestamp_delta_ms)
-        attributes = header.attributes
-        is_own, codec = bool(attributes & LEADER_WRITTEN), Codec(attributes & CODEC_MASK)
-        return Original(parts, time_ms, is_own, codec)
+    def originals(self, found: Iterable[Waiting]) -> Iterator[Original | None]:
+        """Each of the records that wait, for a copy of it; None for one that cannot be read now.
+
+        Records that are due together most often follow each other in a batch, and have few
+        different headers: the batch is looked up once for those, and headers are read once.
+        """
+        begin = end = base_ms = 0  # of the batch that is open
+        append_ms: int | None = None
+        is_own, codec, payload, starts = False, Codec.NONE, b"", list[int]()
+        copied: dict[bool, dict[bytes, CopiedHeaders]] = {False: {}, True: {}}
+        for waiting in found:
+            offset = waiting.offset
+            try:
+                if not begin <= offset < end:
+                    header, payload, starts = self._open(offset)
+                    begin, end, codec = header.base_offset, header.next_offset, header.codec
+                    is_own = bool(header.attributes & LEADER_WRITTEN)
+                    base_ms = header.base_timestamp_ms
+                    append_ms = header.max_timestamp_ms if header.is_log_append_time else None
+                at = offset - begin
+                delta_ms, key_and_value, encoded = read_parts(payload, starts[at], starts[at + 1])
+                headers = copied[is_own].get(encoded)
+                if headers is None:
+                    self.units += 1
+                    headers = copied[is_own][encoded] = read_copied(encoded, is_own=is_own)
+            except (ApiError, IndexError) as problem:
+                self._note_unreadable(waiting, problem)
+                yield None
+                continue
+            sent_ms = max(base_ms + delta_ms, NO_TIMESTAMP) if append_ms is None else append_ms
+            yield Original(key_and_value, headers, sent_ms, codec)
 
     def _note_unreadable(self, waiting: Waiting, problem: Exception) -> None:
         log.error(
@@ -131,6 +152,7 @@ class WaitingContents:
         insort(self._bases, header.base_offset)
         self._open_bytes += len(payload)
         self.opened_bytes += len(payload)
+        self.units += _OPEN_UNITS + len(payload) // _BYTES_PER_UNIT
         while self._open_bytes > OPEN_BYTES_MAX and len(self._opened) > 1:
             base, closed = self._opened.popitem(last=False)
             self._bases.remove(base)

@@ -22,8 +22,8 @@ from ottla.errors import (
 from ottla.model import Offset, ProducerId, TimestampMs
 from ottla.queues.pending_records import PendingRecords, Waiting
 from ottla.queues.waiting_commands import Judged, Rules, judge, refuse_cancels
-from ottla.queues.waiting_copies import Copy, build_copies, rearmed, released
-from ottla.queues.waiting_facts import read_facts, states_facts
+from ottla.queues.waiting_copies import CopyBatch
+from ottla.queues.waiting_facts import Facts, read_facts, states_facts
 from ottla.records.batch import (
     BatchHeader,
     Marker,
@@ -34,7 +34,6 @@ from ottla.records.batch import (
     read_marker,
     stamp,
 )
-from ottla.records.compression import Codec
 from ottla.records.hidden_records import TicketEnd
 from ottla.replication.partition import ACKS_ALL, LeaderPartition
 from ottla.replication.waiters import Settled
@@ -46,6 +45,8 @@ LOAD_BYTES: Final = 1 << 18  # of a log that are read in one turn of the loop
 STUCK_RETRY_MS: Final = 60_000
 _CLEARING_MAX: Final = 1000  # requests that wait until the log may begin later
 _COPIES_BYTES: Final = 1 << 20
+_TAKE_FIRST: Final = 256
+_TAKE_MIN: Final = 32
 
 
 class WaitingPartition:
@@ -72,6 +73,7 @@ class WaitingPartition:
         self._clear_to = self._cleared_to
         self._clearing: list[tuple[Offset, Settled]] = []
         self._is_clearing_held = False
+        self._take_max = _TAKE_FIRST  # records that the next release looks at
         self._rearmed_after = -1  # the ticket behind which a pass goes on
         self._judged: Judged | None = None
         self._contents = WaitingContents(partition.log)
@@ -196,10 +198,12 @@ class WaitingPartition:
                 self.pending.decide(header.producer_id, is_committed=is_committed)
         elif states_facts(header):
             facts = read_facts(batch, header, self._bytes_max)
-            producer_id = header.producer_id if header.is_transactional else None
-            self.released_count += len(facts.released)
-            self.cancelled_count += len(facts.cancelled)
-            self.pending.apply(facts, producer_id)
+            self._apply(facts, header.producer_id if header.is_transactional else None)
+
+    def _apply(self, facts: Facts, producer_id: int | None) -> None:
+        self.released_count += len(facts.released)
+        self.cancelled_count += len(facts.cancelled)
+        self.pending.apply(facts, producer_id)
 
     @property
     def _bytes_max(self) -> int:
@@ -210,49 +214,51 @@ class WaitingPartition:
     def release(self, portion: int, now_ms: TimestampMs) -> bool:
         """Release some of what is due, in one batch; returns whether there may be more.
 
+        At most `portion` records: fewer where they are large, or scattered over many batches.
         Copies are stamped with `now_ms`, and what became due since it was read waits for the next
         call. A schedule goes on after the time that is compared with due times: `now_ms` may be
         that of a clock which was set forward, and is not believed. Raises an error of the log or
         of too few replicas in sync, and nothing has changed.
         """
         until_ms = min(now_ms, self._due_now_ms())
-        due, has_more = self.pending.take_due(until_ms, portion)
+        due, has_more = self.pending.take_due(until_ms, min(portion, self._take_max))
         if not due:
             return has_more
         taken = 0
         try:
-            copies, codec, unreadable, count = self._copies(due, until_ms)
-            if copies:
-                self._append_own(copies, codec, now_ms)
+            copies, unreadable, count = self._copies(due, until_ms, portion)
+            self._append_own(copies, now_ms)
             taken = count
             self.stuck += unreadable
         finally:
-            for one in due[taken:]:
+            if taken < len(due):
+                self._take_max = max(2 * taken, _TAKE_MIN)  # what comes next is most often alike
+            elif has_more:
+                self._take_max = min(2 * self._take_max, portion)
+            for one in reversed(due[taken:]):
                 self.pending.put_back(one)
         return has_more or taken < len(due)
 
     def _copies(
-        self, due: Sequence[Waiting], until_ms: TimestampMs
-    ) -> tuple[list[Copy], Codec, list[Waiting], int]:
-        """Copies of what is due, as many as fit into a batch, and their codec; the records that
-        cannot be read; how many records that is in all."""
-        copies: list[Copy] = []
+        self, due: Sequence[Waiting], until_ms: TimestampMs, portion: int
+    ) -> tuple[CopyBatch, list[Waiting], int]:
+        """Copies of what is due, as many as fit into a batch; the records that cannot be read; how
+        many records that is in all."""
+        contents, config = self._contents, self.partition.log.config
+        copies = CopyBatch(self.partition.log.end_offset)
         unreadable: list[Waiting] = []
-        codec, size_bytes, taken = Codec.NONE, 0, 0
-        base = self.partition.log.end_offset
-        for one in due:
-            if size_bytes >= min(_COPIES_BYTES, self.partition.log.config.max_message_bytes):
-                break
-            original = self._contents.original(one)
+        bytes_max = min(_COPIES_BYTES, config.max_message_bytes)
+        units_max = contents.units + portion
+        taken = 0
+        for one, original in zip(due, contents.originals(due), strict=True):
             taken += 1
             if original is None:
                 unreadable.append(one)
-                continue
-            codec = max(codec, original.codec)
-            made = released(original, one, base + len(copies), until_ms)
-            copies += made
-            size_bytes += made[0].size_bytes
-        return copies, codec, unreadable, taken
+            else:
+                copies.release(original, one, until_ms)
+            if copies.size_bytes >= bytes_max or contents.units + taken >= units_max:
+                break
+        return copies, unreadable, taken
 
     # The start of the log
 
@@ -302,20 +308,18 @@ class WaitingPartition:
         """Append some of what waits too low again; returns whether there may be more of it."""
         below = self._clear_to
         found, after = self.pending.below(below, self._rearmed_after, portion)
-        copies: list[Copy] = []
-        codec, size_bytes = Codec.NONE, 0
-        for one in found:
-            original = self._contents.original(one)
+        copies = CopyBatch(self.partition.log.end_offset)
+        units_max = self._contents.units + portion
+        for taken, (one, original) in enumerate(
+            zip(found, self._contents.originals(found), strict=True), start=1
+        ):
             if original is None:
                 raise StorageFailed(f"{self.partition.tp}: ticket {one.ticket} cannot be read")
-            codec = max(codec, original.codec)
-            copies.append(rearmed(original, one))
-            size_bytes += copies[-1].size_bytes
-            if size_bytes >= _COPIES_BYTES:
+            copies.rearm(original, one)
+            if copies.size_bytes >= _COPIES_BYTES or self._contents.units + taken >= units_max:
                 after = one.ticket
                 break
-        if copies:
-            self._append_own(copies, codec, now_ms)
+        self._append_own(copies, now_ms)
         if after is not None:
             self._rearmed_after = after
             return True
@@ -345,9 +349,11 @@ class WaitingPartition:
         for _, done in waiters:
             done(problem)
 
-    def _append_own(self, copies: list[Copy], codec: Codec, now_ms: TimestampMs) -> None:
-        batch = build_copies(copies, codec, now_ms)
-        appended = self.partition.append_built(batch, now_ms)
+    def _append_own(self, copies: CopyBatch, now_ms: TimestampMs) -> None:
+        """Append the copies, if there are any, and apply what they say."""
+        if not copies.size_bytes:
+            return
+        appended = self.partition.append_built(copies.build(now_ms), now_ms)
         assert appended.base_offset == self._loaded_to, "copies are made of a log that is known"
-        self._note(batch, read_header(batch))
+        self._apply(copies.facts, None)
         self._loaded_to = self.partition.log.end_offset

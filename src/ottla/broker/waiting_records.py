@@ -21,7 +21,7 @@ from ottla.replication.partition import LeaderPartition
 
 log = logging.getLogger("ottla.broker")
 
-_PORTION: Final = 128  # records that are released in one turn of the loop: a millisecond or two
+_PORTION: Final = 256  # records that are released in one turn of the loop: a millisecond or two
 _DIVIDED: Final = 500  # tickets of a calendar that are sorted in one turn
 _AHEAD_MS: Final = 120_000  # how far ahead due times are sorted
 _LOOK_MAX_MS: Final = 60_000  # a clock may have been set meanwhile

@@ -9,7 +9,7 @@ parts at once, and what lies in it already when a reader wants it in order.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from operator import neg
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ TICKETS_MAX: Final = (2048, 2048, 32_768)  # of a period that is not divided; ea
 _LAST: Final = len(WIDTHS_MS) - 1
 
 Tickets = array  # of signed 64-bit integers
+DuesOf = Callable[[Sequence[int]], Iterable[int | None]]
 
 
 class _Page:
@@ -41,7 +42,10 @@ class _Sorted(array):  # type: ignore[type-arg]
     __slots__ = ()
 
     def put(self, ticket: int) -> None:
-        self.insert(bisect_left(self, -ticket, key=neg), ticket)
+        if not self or ticket < self[-1]:
+            self.append(ticket)
+        else:
+            self.insert(bisect_left(self, -ticket, key=neg), ticket)
 
     def take(self, count: int) -> "Tickets[int]":
         taken = self[-count:]
@@ -58,10 +62,13 @@ class Period(NamedTuple):
 
 
 class Calendar:
-    """Tickets by due time. `due_of` gives the due time of a ticket; None if it waits no more."""
+    """Tickets by due time.
 
-    def __init__(self, due_of: Callable[[int], int | None]) -> None:
-        self._due_of = due_of
+    `dues_of` gives the due times of tickets, and None for those that wait no more.
+    """
+
+    def __init__(self, dues_of: DuesOf) -> None:
+        self._dues_of = dues_of
         self._root = _Page(array("q"))
 
     def add(self, ticket: int, due_ms: int) -> None:
@@ -140,13 +147,14 @@ class Calendar:
     def _divide(self, page: _Page, portion: int) -> int:
         """Divide at most `portion` tickets; returns how many more may be."""
         rest = page.rest
-        while rest and portion > 0:
-            portion -= 1
-            ticket = rest.pop()
-            due_ms = self._due_of(ticket)
+        if not rest or portion <= 0:
+            return portion
+        tickets = rest[-portion:]
+        del rest[-portion:]
+        for ticket, due_ms in zip(tickets, self._dues_of(tickets), strict=True):
             if due_ms is not None:
                 self.add(ticket, due_ms)  # the page has its place, and parts on the way to it
-        return portion
+        return portion - len(tickets)
 
     def take(self, now_ms: int, portion: int) -> tuple[list[int], bool]:
         """Remove at most `portion` tickets that are due, in the order of (due, ticket).
@@ -162,9 +170,11 @@ class Calendar:
             if first_ms is None or first_ms > now_ms:
                 return taken, False
             found = self._take_first(first_ms, left)
-            left -= len(found)
+            left -= len(found) + 1  # to find a time takes as long as a ticket
             # Fewer than found if some wait no more, or were put back twice.
-            taken += sorted(one for one in set(found) if self._due_of(one) == first_ms)
+            tickets = sorted(set(found))
+            dues = zip(tickets, self._dues_of(tickets), strict=True)
+            taken += [ticket for ticket, due_ms in dues if due_ms == first_ms]
         return taken, True
 
     def _take_first(self, due_ms: int, count: int) -> "Tickets[int]":

@@ -18,8 +18,7 @@ from ottla.errors import (
     StorageFailed,
 )
 from ottla.model import Offset, TimestampMs
-from ottla.queues.pending_records import ENDED_KEPT, PendingRecords, Waiting
-from ottla.queues.waiting_facts import Arm, Facts
+from ottla.queues.pending_records import Waiting
 from ottla.records.batch import (
     HEADER_BYTES,
     HIDES_ALL,
@@ -224,10 +223,11 @@ def test_on_a_topic_with_append_times_a_copy_says_when_its_record_arrived() -> N
     log = WaitingLog({"message.timestamp.type": "LogAppendTime"})
     log.now_ms += 7
     log.send([record(delay_ms=5)])
+    log.send([record(delay_ms=5), record(b"shown")])  # and this batch has one time for both
     log.now_ms += 5
     log.release()
-    [copy] = log.seen()
-    assert headers_of(copy)["ottla.sent-at"] == str(NOW + 7).encode()
+    _, *copies = log.seen()
+    assert [headers_of(one)["ottla.sent-at"] for one in copies] == [str(NOW + 7).encode()] * 2
 
 
 def test_only_committed_transactions_ever_appear_and_cannot_cancel() -> None:
@@ -479,21 +479,69 @@ def test_copies_that_wait_on_have_no_time_that_a_search_finds() -> None:
     assert log.log.times.newest() is None
 
 
-def test_a_ticket_that_has_ended_never_waits_again() -> None:
-    pending = PendingRecords()
-    pending.apply(Facts([Arm(4, 100, 4, 10)], [], []), None)
-    pending.apply(Facts([], [4], []), None)
-    pending.apply(Facts([Arm(4, 100, 9, 10)], [], []), None)
-    assert (pending.count, pending.waiting_bytes, pending.find(4)) == (0, 0, None)
-    assert pending.take_due(1000, 10) == ([], False)
-    assert pending.absence(4) == "ticket 4 was delivered"
+def released_in_turns(log: WaitingLog, portion: int) -> list[int]:
+    """How many records each turn releases, until nothing is due; turns of sorting left out."""
+    counts = list[int]()
+    has_more = True
+    while has_more:
+        before = log.log.end_offset
+        has_more = log.waiting.release(portion, TimestampMs(log.now_ms))
+        counts.append(log.log.end_offset - before)
+    return [count for count in counts if count]
 
 
-def test_only_so_many_ended_tickets_are_remembered() -> None:
-    pending = PendingRecords()
-    for ticket in range(ENDED_KEPT + 1):
-        pending.apply(Facts([Arm(ticket, 100, ticket, 10)], [], []), None)
-        pending.apply(Facts([], [ticket], []), None)
-    assert pending.absence(0) == "ticket 0 is unknown, or ended long ago"
-    assert pending.absence(1) == "ticket 1 was delivered"
-    assert pending.count == 0
+def test_a_turn_releases_fewer_records_where_each_is_in_a_batch_of_its_own() -> None:
+    log = WaitingLog()
+    for number in range(300):
+        log.send([record(b"%d" % number, deliver_at=NOW + 50)])
+    log.send([record(b"%d" % number, deliver_at=NOW + 50) for number in range(300, 1300)])
+    log.now_ms += 50
+    counts = released_in_turns(log, 256)
+    assert [one.value for one in log.seen()] == [b"%d" % number for number in range(1300)]
+    assert max(counts[:8]) <= 40, "a batch that is opened is more work than a record"
+    assert sum(counts[:8]) < 300
+    assert max(counts) > 200, "and in the same batch there are as many as before"
+    assert len(counts) <= 16
+
+
+def test_what_waits_in_many_batches_is_appended_again_once() -> None:
+    log = WaitingLog()
+    for number in range(300):
+        log.send([record(b"%d" % number, deliver_at=NOW + 50)])
+    log.rearm(300, portion=256)
+    assert log.log.end_offset == 600
+    assert log.waiting.clear(Offset(300)) == 300
+    assert [one.offset for one in log.waiting.pending] == list(range(300, 600))
+
+
+def test_copies_of_large_records_fill_a_batch_of_a_megabyte() -> None:
+    log = WaitingLog()
+    value = bytes(100_000)
+    log.send([record(value, deliver_at=NOW + 50) for _ in range(40)], codec=Codec.ZSTD)
+    log.now_ms += 50
+    counts = released_in_turns(log, 256)
+    assert sum(counts) == 40
+    assert max(counts) == 11
+    assert len(log.seen()) == 40
+
+
+def test_a_record_with_the_headers_of_a_copy_is_not_taken_for_one() -> None:
+    """A client may send what a leader would write, byte for byte; released together, both hold."""
+    log = WaitingLog()
+    log.send([record(b"copied", delay_ms=1000)])
+    log.rearm(1)
+    late = Record(
+        timestamp_ms=TimestampMs(NOW + 77),
+        value=b"sent",
+        headers=(
+            ("ottla.ticket", b"0"),
+            ("ottla.sent-at", str(NOW).encode()),
+            ("ottla.delay-ms", b"1000"),
+        ),
+    )
+    assert log.send([late]).base_offset == 2
+    log.now_ms += 1000
+    log.release()
+    first, second = (headers_of(one) for one in log.seen())
+    assert first == {"ottla.ticket": b"0", "ottla.sent-at": str(NOW).encode()}
+    assert second == {"ottla.ticket": b"2", "ottla.sent-at": str(NOW + 77).encode()}

@@ -1,10 +1,15 @@
 """The calendar gives what is due, in order, in portions, however much lies in one place."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from ottla.queues.calendar import TICKETS_MAX, WIDTHS_MS, Calendar
+
+
+def calendar_of(due_of: Callable[[int], int | None]) -> Calendar:
+    return Calendar(lambda tickets: map(due_of, tickets))
 
 
 def test_tickets_come_in_the_order_of_due_time_and_number() -> None:
@@ -13,7 +18,7 @@ def test_tickets_come_in_the_order_of_due_time_and_number() -> None:
         ticket: rng.choice([5, 999, 60_000, 3_600_000, rng.randrange(10**10)])
         for ticket in range(3000)
     }
-    calendar = Calendar(due.get)
+    calendar = calendar_of(due.get)
     for ticket, due_ms in due.items():
         calendar.add(ticket, due_ms)
     taken: list[int] = []
@@ -29,7 +34,7 @@ def test_tickets_come_in_the_order_of_due_time_and_number() -> None:
 
 def test_one_that_is_added_before_what_was_first_comes_first() -> None:
     due = {1: 10_000_000, 2: 100, 3: 50}
-    calendar = Calendar(due.get)
+    calendar = calendar_of(due.get)
     calendar.add(1, due[1])
     assert calendar.first_ms(20_000_000, 100) == (10_000_000, True)
     calendar.add(2, due[2])
@@ -41,7 +46,7 @@ def test_one_that_is_added_before_what_was_first_comes_first() -> None:
 
 def test_far_times_are_known_by_the_hour_only() -> None:
     due = {1: 3_700_000}
-    calendar = Calendar(due.get)
+    calendar = calendar_of(due.get)
     calendar.add(1, due[1])
     assert calendar.first_ms(0, 100) == (3_600_000, True)
     assert calendar.first_ms(3_600_000, 100) == (
@@ -53,7 +58,7 @@ def test_far_times_are_known_by_the_hour_only() -> None:
 
 def test_much_in_one_hour_is_divided_in_portions() -> None:
     due = {ticket: 1000 + ticket for ticket in range(1000)}
-    calendar = Calendar(due.get)
+    calendar = calendar_of(due.get)
     for ticket, due_ms in due.items():
         calendar.add(ticket, due_ms)
     turns = 0
@@ -65,7 +70,7 @@ def test_much_in_one_hour_is_divided_in_portions() -> None:
 
 def test_a_ticket_that_waits_no_more_is_left_out() -> None:
     due = {1: 5, 2: 5, 3: 6}
-    calendar = Calendar(due.get)
+    calendar = calendar_of(due.get)
     for ticket in (3, 2, 1):
         calendar.add(ticket, due[ticket])
     del due[2]
@@ -83,7 +88,7 @@ def test_of_very_many_that_are_due_at_once_a_portion_costs_a_portion() -> None:
         looked_at.append(ticket)
         return due.get(ticket)
 
-    calendar = Calendar(due_of)
+    calendar = calendar_of(due_of)
     tickets = list(due)
     rng.shuffle(tickets)
     for ticket in tickets:
@@ -124,7 +129,7 @@ def test_periods_hold_few_tickets_and_all_of_them(within_ms: int) -> None:
     """Also while some are due and taken, and some come again."""
     rng = Random(within_ms)
     due = {ticket: 10**12 + rng.randrange(within_ms) for ticket in range(40_000)}
-    calendar = Calendar(due.get)
+    calendar = calendar_of(due.get)
     for ticket, due_ms in due.items():
         calendar.add(ticket, due_ms)
     for turn in range(4):
@@ -149,3 +154,17 @@ def test_periods_hold_few_tickets_and_all_of_them(within_ms: int) -> None:
             calendar.add(ticket, due[ticket])
         for ticket in taken[1::2]:
             del due[ticket]
+
+
+def test_what_is_added_to_a_time_of_which_some_were_taken_has_its_place() -> None:
+    due = dict.fromkeys(range(10, 100, 10), 5)
+    calendar = calendar_of(due.get)
+    for ticket in due:
+        calendar.add(ticket, 5)
+    assert calendar.first_ms(5, 100) == (5, True)
+    assert calendar.take(5, 2) == ([10, 20], True)
+    for ticket in (500, 35, 20, 1):
+        due[ticket] = 5
+        calendar.add(ticket, 5)
+    found = [calendar.take(5, 3)[0] for _ in range(4)]
+    assert found == [[1, 20, 30], [35, 40, 50], [60, 70, 80], [90, 500]]
