@@ -57,6 +57,8 @@ _SHAPES: Final = (
     (re.compile(r'"/[^"]*"'), '"PATH"'),
     (re.compile(r'"[A-Z]+://'), '"LISTENER://'),
     (re.compile(r"127\.0\.0\.1:\d+|localhost:\d+"), "ADDRESS"),
+    # Five digits of the tool's own name for its group make it as long as an id.
+    (re.compile(r"console-consumer-\d+"), "console-consumer-N"),
     (re.compile(r"(?<![\w-])(?=[\w-]*[A-Z\d])[\w-]{22}(?![\w-])"), "ID"),
     (re.compile(r"(?<![A-Za-z])-?\d+(\.\d+)?(E-?\d+)?"), "N"),
     (re.compile(r"[ \t]+"), " "),

@@ -265,6 +265,24 @@ def test_version_five_ends_the_epoch_with_the_transaction(
     assert end(raw, newer, version=5).producer_epoch == who.epoch + 2
 
 
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_older_end_ends_what_a_newer_producer_has_written(
+    raw: RawConnection, topic: str, version: int, commit: bool
+) -> None:
+    """As Flink does it, with another producer than the one that wrote and died."""
+    who = begin(raw)
+    assert write(raw, who, topic, version=12) == ErrorCode.NONE
+    assert stable_end(raw, topic) == 0
+    for _ in range(2):
+        assert end(raw, who, commit=commit, version=version).error_code == ErrorCode.NONE
+    eventually(lambda: stable_end(raw, topic), lambda offset: offset == 2)
+    assert log_end(raw, topic) == 2, "one record and one marker"
+    assert write(raw, who, topic, sequence=1, version=12) == ErrorCode.NONE
+    assert end(raw, who, commit=commit, version=5).producer_epoch == who.epoch + 1
+    eventually(lambda: stable_end(raw, topic), lambda offset: offset == 4)
+
+
 # Produce
 
 

@@ -64,6 +64,7 @@ def test_every_part_is_listed_and_every_difference_explained() -> None:
         ),
         ("TopicId: PokOy_IwSFaZTriYHdqwgg", "TopicId: ID"),
         ("a-name-of-22-characters", "a-name-of-N-characters"),
+        ("console-consumer-51760 Consumer", "console-consumer-N Consumer"),
         ("orders:0:12", "orders:N:N"),
         ("coordinator 127.0.0.1:9092 (0)", "coordinator ADDRESS (N)"),
         ('{"log_dirs":["/var/lib/kafka"]}', '{"log_dirs":["PATH"]}'),

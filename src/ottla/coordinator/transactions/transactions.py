@@ -211,6 +211,8 @@ class Transactions:
         if not bumps:
             state = State.PREPARE_COMMIT if end.is_commit else State.PREPARE_ABORT
             prepared = _prepare(known, state, known.producer, known.last, now_ms)
+            # Its partitions may have been added by version 2: markers are those of the end's.
+            prepared = replace(prepared, version=end.version)
             identified = Identified(ErrorCode.NONE, known.producer)
             return self._prepared(prepared, ticket.respond(identified))
         return self._end_epoch(ticket, known, end, now_ms)
@@ -324,6 +326,10 @@ class Transactions:
 
     def _prepared(self, prepared: Transaction, *responses: Response[Any]) -> TransactionDecision:
         """Prepare the end of a transaction, and have its owner write the markers."""
+        known = self.by_id[prepared.transactional_id]
+        assert prepared.version < BUMPING_VERSION or prepared.producer != known.producer, (
+            f"{prepared.transactional_id}: a marker of version 2 has the epoch of its records"
+        )
         return self._replayed(prepared, (*responses, self.owner.respond(prepared)))
 
     def _replayed(self, record: Transaction, responses: Responses) -> TransactionDecision:

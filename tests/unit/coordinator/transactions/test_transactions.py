@@ -60,6 +60,18 @@ def test_the_client_and_the_owner_hear_of_an_end_together() -> None:
     assert transactions.prepared() == [prepared]
 
 
+def test_markers_are_of_the_version_that_ended_the_transaction_not_of_the_one_that_began_it() -> (
+    None
+):
+    """Flink ends with version 0 what its producer, of version 2, had begun before it died."""
+    transactions = begun()
+    open_since(transactions, "a", 7, 0)
+    assert transactions.by_id["a"].version == 2
+    (prepared,) = transactions.end(TICKET, replace(end(), version=0), 1).records
+    assert isinstance(prepared, Transaction)
+    assert (prepared.producer, prepared.version) == (PRODUCER, 0)
+
+
 def test_only_what_is_prepared_is_completed_and_only_once() -> None:
     transactions = begun()
     open_since(transactions, "a", 7, 0)
