@@ -86,7 +86,13 @@ def test_records_go_back_once_and_for_their_group_alone(
     ottla: Ottla, broker: RunningBroker, topic: str
 ) -> None:
     assert rows(ottla, "redrive", f"dlq.{topic}", "--key", "k0", "--max", "2") == [
-        {"topic": f"dlq.{topic}", "redriven": 2, "without_copy": 0, "without_topic": 0}
+        {
+            "topic": f"dlq.{topic}",
+            "redriven": 2,
+            "without_copy": 0,
+            "without_topic": 0,
+            "too_large": 0,
+        }
     ]
     assert rows(ottla, "redrive", f"dlq.{topic}", "--since", "-1h")[0]["redriven"] == 4
     assert rows(ottla, "redrive", f"dlq.{topic}")[0]["redriven"] == 0
@@ -122,6 +128,35 @@ def test_more_than_a_topic_takes_in_one_batch_goes_back_in_several(
     assert rows(ottla, "redrive", "dlq.narrow")[0]["redriven"] == len(sent)
     again = consume(broker, "narrow", len(sent), AcknowledgeType.ACCEPT)
     assert [value.decode() for value, _ in again] == sent
+
+
+def test_what_its_topic_takes_no_more_is_said_and_the_others_go_back(
+    ottla: Ottla, topic: str
+) -> None:
+    headers = {"topic": topic, "partition": "0", "group": topic}
+    by_hand = [("small", "7", "a"), ("large", "8", "a" * 3000), ("odd", "9" * 5000, "a")]
+    for key, offset, value in by_hand:
+        words = [
+            word
+            for name, text in {**headers, "offset": offset}.items()
+            for word in ("--header", f"__dlq.errors.{name}={text}")
+        ]
+        ottla("produce", f"dlq.{topic}", "--key-separator", "=", *words, stdin=f"{key}={value}\n")
+    ottla("config", "set", "topic", topic, "max.message.bytes=2000")
+    assert {row["key"] for row in rows(ottla, "show", f"dlq.{topic}")} == {
+        "k0",
+        "k1",
+        "small",
+        "large",
+    }
+    done = ottla("dlq", "redrive", f"dlq.{topic}", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) | {"redriven": NUMBERS + 1, "too_large": 1} == json.loads(
+        done.stdout
+    )
+    assert "1 dead letter of records larger than max.message.bytes" in done.stderr
+    ottla("config", "set", "topic", topic, "max.message.bytes=8000")
+    assert rows(ottla, "redrive", f"dlq.{topic}")[0]["redriven"] == 1
 
 
 def test_a_limit_counts_over_all_transactions_of_a_redrive(

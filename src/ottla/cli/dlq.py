@@ -222,6 +222,7 @@ def redrive(
                 "redriven": counts.count,
                 "without_copy": counts.without_copy,
                 "without_topic": counts.without_topic,
+                "too_large": counts.too_large,
             }
         )
     else:
@@ -236,7 +237,12 @@ def redrive(
             f"{terminal.counted(counts.without_topic, 'dead letter')} of topics or partitions that"
             " do not exist"
         )
-    return FAILED if counts.without_copy or counts.without_topic else OK
+    if counts.too_large:
+        terminal.print_error(
+            f"{terminal.counted(counts.too_large, 'dead letter')} of records larger than"
+            " max.message.bytes of their topic: raise it, and run this again"
+        )
+    return FAILED if counts.without_copy or counts.without_topic or counts.too_large else OK
 
 
 @app.command()

@@ -5,7 +5,7 @@ transactional id for each partition. Opening the id ends what another redrive ha
 dead letter goes back once, however many redrives run or die.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +40,7 @@ _TRANSACTION_RECORDS: Final = 100
 _BATCH_BYTES_MAX: Final = 1_000_000  # by default topics take a little more
 _DELTAS_BYTES_MAX: Final = 15  # more than 2, of a record that is alone
 _ID_PREFIX: Final = "ottla-dlq-redrive-"
+_MOST_DIGITS: Final = 19  # of an int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,7 @@ class Redriven:
     count: int = 0
     without_copy: int = 0  # whose dead letters do not have the record
     without_topic: int = 0  # whose topic, or partition, does not exist any more
+    too_large: int = 0  # whose record is larger than its topic takes by now
 
 
 async def dead_letter_topics(client: Client) -> list[str]:
@@ -149,6 +151,7 @@ async def redrive(
     sources: dict[str, int] = {
         name: len(found.partitions) for name, found in (await client.describe(None)).topics.items()
     }
+    limits: dict[str, int] = {}
     for tp in await partitions_of(client, topic):
         left = None if choice.count_max is None else choice.count_max - counts.count
         if left is not None and left <= 0:
@@ -164,12 +167,16 @@ async def redrive(
             elif item.source.partition >= sources.get(item.source.topic, 0):
                 counts.without_topic += 1
             elif left is None or len(chosen) < left:
-                chosen.append(item)
+                limit = await _batch_limit(client, limits, item.source.topic)
+                if len(pack([redriven(item.record, now_ms())]).payload) > limit - HEADER_BYTES:
+                    counts.too_large += 1
+                else:
+                    chosen.append(item)
             if len(chosen) == _TRANSACTION_RECORDS:
-                counts.count += await _send_back(client, producer, tp, chosen, now_ms())
+                counts.count += await _send_back(producer, limits, tp, chosen, now_ms())
                 left = None if left is None else left - len(chosen)
                 chosen = []
-        counts.count += await _send_back(client, producer, tp, chosen, now_ms())
+        counts.count += await _send_back(producer, limits, tp, chosen, now_ms())
     return counts
 
 
@@ -184,8 +191,8 @@ async def _check_decided(client: Client, tp: TopicPartition) -> None:
 
 
 async def _send_back(
-    client: Client,
     producer: TransactionalProducer,
+    limits: Mapping[str, int],
     tp: TopicPartition,
     dead: Sequence[DeadLetter],
     now_ms: TimestampMs,
@@ -196,7 +203,6 @@ async def _send_back(
     sources: dict[TopicPartition, list[Record]] = {}
     for item in dead:
         sources.setdefault(item.source, []).append(redriven(item.record, now_ms))
-    limits = await _batch_limits(client, sorted({source.topic for source in sources}))
     for source, records in sources.items():
         for packed in _packed(records, limits[source.topic]):
             await producer.write_packed(source, packed)
@@ -205,24 +211,17 @@ async def _send_back(
     return len(dead)
 
 
-async def _batch_limits(client: Client, topics: Sequence[str]) -> dict[str, int]:
-    """The size of the largest batch that each topic takes."""
-    found = await settings_of(client, [topic_resource(name) for name in topics])
-    return {
-        name: next(
-            (
-                int(item.value)
-                for item in found[topic_resource(name)]
-                if item.name == LIMIT_SETTING and item.value is not None
-            ),
-            _BATCH_BYTES_MAX,
-        )
-        for name in topics
-    }
+async def _batch_limit(client: Client, known: dict[str, int], topic: str) -> int:
+    """The size of the largest batch that a topic takes; asked for once."""
+    if topic not in known:
+        found = await settings_of(client, [topic_resource(topic)])
+        values = {item.name: item.value for item in found[topic_resource(topic)]}
+        known[topic] = int(values.get(LIMIT_SETTING) or _BATCH_BYTES_MAX)
+    return known[topic]
 
 
 def _packed(records: Sequence[Record], bytes_max: int) -> Iterator[Packed]:
-    """Records in batches of at most so many bytes; one alone may be larger: its topic decides."""
+    """Records, none of them larger alone, in batches of at most so many bytes."""
     room = min(bytes_max, _BATCH_BYTES_MAX) - HEADER_BYTES
     some: list[Record] = []
     size_bytes = 0
@@ -264,4 +263,6 @@ def _text(value: bytes | None) -> str:
 
 
 def _number(value: bytes | None) -> int | None:
-    return int(value) if value is not None and value.isdigit() else None
+    """A number as brokers write it; anyone may write the same header, of any length."""
+    is_number = value is not None and value.isdigit() and len(value) <= _MOST_DIGITS
+    return int(value) if value is not None and is_number else None
