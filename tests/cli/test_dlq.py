@@ -114,19 +114,19 @@ def test_more_than_a_topic_takes_in_one_batch_goes_back_in_several(
     ottla: Ottla, broker: RunningBroker
 ) -> None:
     for name, settings in (
-        ("narrow", ["max.message.bytes=1500"]),
-        ("dlq.narrow", ["errors.deadletterqueue.group.enable=true"]),
+        ("deep", ["max.message.bytes=1500"]),
+        ("dlq.deep", ["errors.deadletterqueue.group.enable=true"]),
     ):
         ottla("topic", "create", name, *(word for one in settings for word in ("--config", one)))
-    ottla("config", "set", "group", "narrow", "share.auto.offset.reset=earliest")
-    ottla("config", "set", "group", "narrow", "errors.deadletterqueue.topic.name=dlq.narrow")
+    ottla("config", "set", "group", "deep", "share.auto.offset.reset=earliest")
+    ottla("config", "set", "group", "deep", "errors.deadletterqueue.topic.name=dlq.deep")
     sent = [f"{number}".ljust(900, ".") for number in range(5)]
     for value in sent:
-        ottla("produce", "narrow", stdin=f"{value}\n")
-    consume(broker, "narrow", len(sent), AcknowledgeType.REJECT)
-    wait_until(lambda: len(rows(ottla, "show", "dlq.narrow")) == len(sent), "all are dead")
-    assert rows(ottla, "redrive", "dlq.narrow")[0]["redriven"] == len(sent)
-    again = consume(broker, "narrow", len(sent), AcknowledgeType.ACCEPT)
+        ottla("produce", "deep", stdin=f"{value}\n")
+    consume(broker, "deep", len(sent), AcknowledgeType.REJECT)
+    wait_until(lambda: len(rows(ottla, "show", "dlq.deep")) == len(sent), "all are dead")
+    assert rows(ottla, "redrive", "dlq.deep")[0]["redriven"] == len(sent)
+    again = consume(broker, "deep", len(sent), AcknowledgeType.ACCEPT)
     assert [value.decode() for value, _ in again] == sent
 
 
