@@ -166,12 +166,12 @@ async def redrive(
                 counts.without_copy += 1
             elif item.source.partition >= sources.get(item.source.topic, 0):
                 counts.without_topic += 1
-            elif left is None or len(chosen) < left:
-                limit = await _batch_limit(client, limits, item.source.topic)
-                if len(pack([redriven(item.record, now_ms())]).payload) > limit - HEADER_BYTES:
-                    counts.too_large += 1
-                else:
-                    chosen.append(item)
+            elif left is not None and len(chosen) == left:
+                continue
+            elif await _batch_limit(client, limits, item.source.topic) < _size_alone(item):
+                counts.too_large += 1
+            else:
+                chosen.append(item)
             if len(chosen) == _TRANSACTION_RECORDS:
                 counts.count += await _send_back(producer, limits, tp, chosen, now_ms())
                 left = None if left is None else left - len(chosen)
@@ -218,6 +218,11 @@ async def _batch_limit(client: Client, known: dict[str, int], topic: str) -> int
         values = {item.name: item.value for item in found[topic_resource(topic)]}
         known[topic] = int(values.get(LIMIT_SETTING) or _BATCH_BYTES_MAX)
     return known[topic]
+
+
+def _size_alone(item: DeadLetter) -> int:
+    """The size of the batch in which the record goes back if it goes alone, at whatever time."""
+    return HEADER_BYTES + len(pack([redriven(item.record, TimestampMs(0))]).payload)
 
 
 def _packed(records: Sequence[Record], bytes_max: int) -> Iterator[Packed]:

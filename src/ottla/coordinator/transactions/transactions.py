@@ -210,9 +210,10 @@ class Transactions:
             return _respond(ticket, Identified(error, known.producer if is_repeated else None))
         if not bumps:
             state = State.PREPARE_COMMIT if end.is_commit else State.PREPARE_ABORT
-            prepared = _prepare(known, state, known.producer, known.last, now_ms)
-            # Its partitions may have been added by version 2: markers are those of the end's.
-            prepared = replace(prepared, version=end.version)
+            prepared = replace(
+                _prepare(known, state, known.producer, known.last, now_ms),
+                version=end.version,  # whatever version its partitions were added by
+            )
             identified = Identified(ErrorCode.NONE, known.producer)
             return self._prepared(prepared, ticket.respond(identified))
         return self._end_epoch(ticket, known, end, now_ms)

@@ -60,9 +60,7 @@ def test_the_client_and_the_owner_hear_of_an_end_together() -> None:
     assert transactions.prepared() == [prepared]
 
 
-def test_markers_are_of_the_version_that_ended_the_transaction_not_of_the_one_that_began_it() -> (
-    None
-):
+def test_markers_are_of_the_version_that_ends_the_transaction() -> None:
     """Flink ends with version 0 what its producer, of version 2, had begun before it died."""
     transactions = begun()
     open_since(transactions, "a", 7, 0)
