@@ -18,9 +18,15 @@ from ottla.coordinator.transactions.coordinator import TransactionCoordinator
 from ottla.errors import CoordinatorNotAvailable
 from ottla.model import Endpoint
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
 from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 _TIMEOUT_S = 60
+_GROUP = 32  # a resource type
 _SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
@@ -53,6 +59,16 @@ class Handled:
         request = CreateTopicsRequest(topics=[topic])
         response = await self.call(ApiKey.CREATE_TOPICS, request, 7)
         assert response.topics[0].error_code == 0, response
+
+    async def begin_at_the_first_record(self, share_group: str) -> None:
+        """Else a share group would begin where the log ends when its state has been read."""
+        config = IncrementalAlterableConfig(name="share.auto.offset.reset", value="earliest")
+        resource = IncrementalAlterConfigsResource(
+            resource_type=_GROUP, resource_name=share_group, configs=[config]
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        response = await self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, 1)
+        assert not response.responses[0].error_code, response
 
     async def find_coordinators(self) -> None:
         """Create the internal topics, and wait until their shards have read their logs."""

@@ -121,6 +121,7 @@ class Member:
 async def begin(handled: Handled, *members: str, partitions: int = 1) -> list[Member]:
     await handled.create_topic("t", partitions)
     await handled.find_coordinators()
+    await handled.begin_at_the_first_record("g")
     made = [Member(handled, member) for member in members]
     for member in made:
         await member.join()

@@ -19,11 +19,6 @@ from ottla.model import TimestampMs, TopicPartition, Uuid
 from ottla.protocol.api import ApiKey, RequestHeader, response_frame
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.hot_share import SingleShareFetched, read_single
-from ottla.protocol.messages.configs import (
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-)
 from ottla.protocol.messages.share_groups import (
     AcknowledgementBatch,
     ShareFetchPartition,
@@ -38,7 +33,6 @@ from ottla.replication.partition import ACKS_ALL
 
 TP = TopicPartition("t", 0)
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
-GROUP = 32  # a resource type
 OTHER_TOPIC = Uuid(b"o" * 16)
 Said = tuple[int, int, int] | None
 
@@ -55,25 +49,12 @@ class Twins:
 
     async def join(self) -> None:
         for group_id in ("codec", "hand"):
-            await self._begin_at_the_first_record(group_id)
+            await self.handled.begin_at_the_first_record(group_id)
             request = ShareGroupHeartbeatRequest(
                 group_id=group_id, member_id="m", subscribed_topic_names=["t"]
             )
             response = await self.handled.call(ApiKey.SHARE_GROUP_HEARTBEAT, request, 1)
             assert not response.error_code, response
-
-    async def _begin_at_the_first_record(self, group_id: str) -> None:
-        """Else a group would begin where the log ends when its state has been read."""
-        config = IncrementalAlterableConfig(name="share.auto.offset.reset", value="earliest")
-        resource = IncrementalAlterConfigsResource(
-            resource_type=GROUP, resource_name=group_id, configs=[config]
-        )
-        response = await self.handled.call(
-            ApiKey.INCREMENTAL_ALTER_CONFIGS,
-            IncrementalAlterConfigsRequest(resources=[resource]),
-            1,
-        )
-        assert not response.responses[0].error_code, response
 
     async def fetch(self, said: Said = None, **changes: Any) -> ShareFetchResponse:
         """The response, which is the same for both."""
