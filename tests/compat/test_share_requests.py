@@ -419,6 +419,7 @@ def test_a_group_begins_with_what_comes_after_its_first_fetch_and_does_not_forge
     member = RawMember(raw, f"latest-{topic}", "m", topic)
     member.join()
     assert member.take(max_wait_ms=100) == []
+    wait_until(lambda: offsets_of(raw, member.group) == [(1, 0)], "its start is decided")
     put(raw, topic, 2)
     assert offsets_of(raw, member.group) == [(1, 1)]
     assert member.acknowledge(epoch=-1) == 0  # the state is read again
