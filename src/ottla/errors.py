@@ -275,10 +275,6 @@ class OutOfOrderSequence(ApiError):
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-class DuplicateSequence(ApiError):
-    code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-
-
 class InvalidProducerEpoch(ApiError):
     code = ErrorCode.INVALID_PRODUCER_EPOCH
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from crash.group_judgement import Diary, Entry, Partition, Signal, acknowledged
-from crash.load import Load
+from crash.load import Load, ends_of
 
 SESSION_MS: Final = 10_000  # a busy machine can hold a process up for seconds
 PATIENCE_S: Final = 90
@@ -299,7 +299,7 @@ def groups_under_load(groups: Sequence[Group], load: Load) -> Iterator[dict[Part
             yield ends
         finally:
             load.stop()
-        ends |= {partition: acked[-1].offset + 1 for partition, acked in load.acked.items()}
+        ends |= ends_of(load)
         for group in groups:
             group.wait_committed(ends)
             group.leave_all()

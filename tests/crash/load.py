@@ -41,9 +41,14 @@ Promises = dict[Partition, list["Acked"]]
 
 
 class Acked(NamedTuple):
-    """A promise: this number is at this offset."""
+    """A promise: this number is at this offset.
 
-    offset: int
+    It has no offset if the acknowledgement has none: a batch waits at the old leader, and the next
+    one goes to the new leader, which has the first. When that is acknowledged, librdkafka counts
+    the first as written too.
+    """
+
+    offset: int | None
     number: int
 
 
@@ -160,8 +165,10 @@ class Load:
                 self.failed.append(error)
                 self._heard.notify_all()
             return
-        topic, partition, offset = position_of(message)
-        self.acked[topic, partition].append(Acked(offset, _number(message)))
+        topic, partition = message.topic(), message.partition()
+        assert topic is not None
+        assert partition is not None
+        self.acked[topic, partition].append(Acked(message.offset(), _number(message)))
         with self._heard:
             self._acked_count += 1
             self._heard.notify_all()
@@ -207,6 +214,14 @@ def read_all(
         consumer.close()
 
 
+def ends_of(load: Load) -> dict[Partition, int]:
+    """Where each partition ends, as the only producer that writes to it was told."""
+    return {
+        partition: 1 + max(one.offset for one in acked if one.offset is not None)
+        for partition, acked in load.acked.items()
+    }
+
+
 def promises_of(loads: Iterable[Load]) -> dict[Load, Promises]:
     """What every load has been promised so far. Take it before reading what there is."""
     return {
@@ -249,6 +264,10 @@ def lost(
 
 
 def _is_kept(load: Load, promise: Acked, letters: Sequence[Letter]) -> bool:
+    if promise.offset is None:
+        numbers = [letter.number for letter in letters if letter.producer == load.name]
+        is_taken = bool(_start(letters)) and promise.number < min(numbers, default=0)
+        return is_taken or promise.number in numbers
     place = promise.offset - _start(letters)
     if place < 0:
         return True

@@ -22,7 +22,7 @@ from crash.group_judgement import (
     zombie_commits,
 )
 from crash.group_members import SESSION_MS, Group, Subscription, groups_of, ways
-from crash.load import Load, Partition
+from crash.load import Load, Partition, ends_of
 from crash.offsets_log import Written, read_written
 from crash.processes import broker_process
 from crash.topics import admin_of, create_topics
@@ -75,7 +75,7 @@ def test_rebalances_lose_no_record_and_share_no_partition(
                 _shake(groups, rng)
             finally:
                 load.stop()
-            ends = {partition: acked[-1].offset + 1 for partition, acked in load.acked.items()}
+            ends = ends_of(load)
             for group in groups:
                 group.wait_committed(ends)
                 group.leave_all()
