@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ottla.config.setting import INT32_MAX, MIB, NumberOrAuto, choice, number, number_or_auto
+from ottla.config.setting import INT32_MAX, MIB, NumberOrAuto, choice, flag, number, number_or_auto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,5 +88,12 @@ class ReplicationConfig:
         "How many partitions move at a time when a broker is drained or the cluster rebalanced.",
         low=1,
         high=10_000,
+        shared=True,
+    )
+    auto_leader_rebalance_enable: bool = flag(
+        "auto.leader.rebalance.enable",
+        True,
+        "Whether the first replica of a partition leads it again, once no broker has come or gone"
+        " for a minute and it is in sync.",
         shared=True,
     )

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from fakes.cluster_images import CONFIG, ORDERS_0, after, back, gone, ids, orders_0, with_topic
 from fakes.cluster_images import cluster as cluster_of
 from fakes.virtual_loop import VirtualLoop
+from ottla.cluster.controller.configs import replace_broker_config
 from ottla.cluster.controller.decision import Decision
-from ottla.cluster.controller.leaders import IsrChange, alter_isrs, settle_leaders
+from ottla.cluster.controller.leaders import IsrChange, alter_isrs, prefer_leaders, settle_leaders
 from ottla.cluster.image import ClusterImage
 from ottla.cluster.settling import CALM_S, Settling
 from ottla.errors import ApiError
@@ -83,6 +85,29 @@ def test_preferred_leaders_lead_again_once_brokers_have_stayed_for_a_while() -> 
             assert orders_0(state.image).leader == HERE
 
         settle(returned(*brokers), scenario)
+
+
+def test_leaders_stay_where_they_are_if_the_cluster_says_so_until_it_says_otherwise() -> None:
+    async def scenario(state: State) -> None:
+        await asyncio.sleep(10 * CALM_S)
+        assert orders_0(state.image).leader == OTHER
+        state.show(after(state.image, replace_broker_config(state.image, {}, CONFIG)))
+        await asyncio.sleep(CALM_S + 1)
+        assert orders_0(state.image).leader == HERE
+
+    image = returned(1, 2)
+    setting = {"auto.leader.rebalance.enable": "false"}
+    settle(after(image, replace_broker_config(image, setting, CONFIG)), scenario)
+
+
+def test_a_broker_of_which_the_file_says_so_restores_no_leaders_either() -> None:
+    image = returned(1, 2)
+    assert prefer_leaders(image, CONFIG).changes
+    stays = replace(CONFIG, auto_leader_rebalance_enable=False)
+    assert not prefer_leaders(image, stays).changes
+    setting = {"auto.leader.rebalance.enable": "TRUE"}
+    said = after(image, replace_broker_config(image, setting, CONFIG))
+    assert prefer_leaders(said, stays).changes, "the cluster's setting wins"
 
 
 def test_a_broker_that_comes_begins_the_while_anew() -> None:

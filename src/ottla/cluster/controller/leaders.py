@@ -32,6 +32,7 @@ from ottla.model import (
 
 ISR_MIN: Final = "min.insync.replicas"
 _RULES: Final = frozenset({"unclean.leader.election.enable", ISR_MIN})
+_AUTO_REBALANCE: Final = "auto.leader.rebalance.enable"
 _MANY_REPLICAS: Final = 3  # from that number on, two must be in sync for acks=all
 _ISR_MIN_OF_MANY: Final = 2
 
@@ -419,7 +420,11 @@ def settled_partitions(
 
 
 def prefer_leaders(image: ClusterImage, defaults: BrokerConfig) -> Decision[None]:
-    """Let the first replica of each partition lead again, where it is in sync."""
+    """Let the first replica of each partition lead again, where it is in sync, unless the cluster's
+    settings forbid it."""
+    given = {name: text for name, text in image.broker_config.items() if name == _AUTO_REBALANCE}
+    if not defaults.override(given).auto_leader_rebalance_enable:
+        return Decision((), None)
     rules = replication_rules(image.broker_config, defaults)
     changes = []
     for topic in image.topics.values():
