@@ -266,8 +266,8 @@ def lost(
 def _is_kept(load: Load, promise: Acked, letters: Sequence[Letter]) -> bool:
     if promise.offset is None:
         numbers = [letter.number for letter in letters if letter.producer == load.name]
-        is_taken = bool(_start(letters)) and promise.number < min(numbers, default=0)
-        return is_taken or promise.number in numbers
+        is_before = not numbers or promise.number < numbers[0]
+        return promise.number in numbers or (is_before and _start(letters) > 0)
     place = promise.offset - _start(letters)
     if place < 0:
         return True

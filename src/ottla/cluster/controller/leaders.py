@@ -420,8 +420,7 @@ def settled_partitions(
 
 
 def prefer_leaders(image: ClusterImage, defaults: BrokerConfig) -> Decision[None]:
-    """Let the first replica of each partition lead again, where it is in sync, unless the cluster's
-    settings forbid it."""
+    """Let first replicas that are in sync lead again, unless the cluster wants leaders to stay."""
     given = {name: text for name, text in image.broker_config.items() if name == _AUTO_REBALANCE}
     if not defaults.override(given).auto_leader_rebalance_enable:
         return Decision((), None)

@@ -355,7 +355,7 @@ def _refuse(ticket: IdentityTicket, error: ErrorCode) -> TransactionDecision:
 def _check_identity(known: Transaction | None, producer: ProducerIdentity) -> ErrorCode:
     if known is None or known.producer.id != producer.id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if known.producer.epoch != producer.epoch:
+    if known.producer.epoch != producer.epoch or producer.epoch == EPOCH_MAX:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE
 

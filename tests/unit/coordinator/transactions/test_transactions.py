@@ -161,7 +161,8 @@ def test_a_transaction_times_out_though_the_clock_was_set_back_before_its_log_wa
     assert aborted.state is State.PREPARE_ABORT
 
 
-def test_no_producer_goes_on_in_the_epoch_that_is_kept_to_fence_it() -> None:
+def out_of_epochs() -> tuple[Transactions, Init]:
+    """A producer that was fenced by its own init with the last epoch, and that init."""
     transactions = begun()
     last = PRODUCER._replace(epoch=ProducerEpoch(EPOCH_MAX - 1))
     transactions.replay(replace(transactions.by_id["a"], producer=last), 0)
@@ -170,6 +171,26 @@ def test_no_producer_goes_on_in_the_epoch_that_is_kept_to_fence_it() -> None:
     transactions.init(TICKET, again, 5)
     transactions.complete(TICKET, transactions.by_id["a"], 6)
     assert transactions.by_id["a"].producer.epoch == EPOCH_MAX
+    return transactions, again
+
+
+def test_nobody_writes_in_the_epoch_that_is_kept_to_fence_the_last_producer() -> None:
+    """Whoever claims it was given it by nobody, and there is no epoch left to end it with."""
+    transactions, _ = out_of_epochs()
+    nobody = transactions.by_id["a"].producer
+    fenced = ErrorCode.PRODUCER_FENCED
+    added = transactions.add(TICKET, "a", nobody, [TP], 2, 7)
+    assert (added.records, added.responses) == ((), ((TICKET, fenced),))
+    assert transactions.verify(TICKET, "a", nobody, [TP]).responses == ((TICKET, [fenced]),)
+    for version in (0, 2):
+        ended = transactions.end(
+            TICKET, replace(end(commit=False), producer=nobody, version=version), 8
+        )
+        assert (ended.records, ended.responses) == ((), ((TICKET, Identified(fenced)),))
+
+
+def test_no_producer_goes_on_in_the_epoch_that_is_kept_to_fence_it() -> None:
+    transactions, again = out_of_epochs()
     decision = transactions.init(TICKET, again, 7)
     assert decision.responses == ((TICKET, Identified(ErrorCode.PRODUCER_FENCED)),)
     new = Init(transactional_id="a", timeout_ms=1000)
